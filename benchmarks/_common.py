@@ -31,7 +31,7 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 def take_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Time each rival once per round, so that a slow moment of the machine affects all of them."""
+    """Time each rival once per round, so that slow moments of the machine affect all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, run in rivals.items():

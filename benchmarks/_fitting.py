@@ -1,6 +1,7 @@
 """
-Fit the weights of the ranking to labelled sets, for ``retrieval.py --leave-one-out`` and for the package.
+Fit the weights of the ranking to labelled sets.
 
+They are used by ``retrieval.py --leave-one-out`` and, fitted to all sets, by the package.
 Coordinate search: each weight in turn takes the value of `CHOICES` with the highest recall, until no change improves it.
 Recall is the mean of recall at 1, 5 and 10 over the questions of a set, then the mean over the sets, so that long sets
 do not count more. A change must gain at least `LEAST`, because small differences of recall are random.
@@ -157,7 +158,7 @@ def recall(stores: Sequence[Saved], answers: Sequence[Answers]) -> float:
 
 
 def believing(weights: Weights, answers: Sequence[Sequence[Answers]]) -> Weights:
-    """Return calibrated weights: the relevance of a hit approximates the probability that it answers."""
+    """Return weights whose relevance approximates the probability that a hit answers."""
     rows = [
         np.array([pair for one in some for hits in one.judged for pair in hits], np.float64) for some in answers if some
     ]

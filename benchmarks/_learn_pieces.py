@@ -1,5 +1,5 @@
 """
-Learn the weights of message pieces per kind of message from the labelled lists of the tests.
+Learn the weights of message pieces from the labelled lists of the tests.
 
 ``python benchmarks/_learn_pieces.py v`` leaves out the list v, and prints the share of its messages that the weights
 classify correctly. With ``--write`` the weights of all other lists are written to

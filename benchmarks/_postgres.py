@@ -1,4 +1,4 @@
-"""A temporary PostgreSQL server with default settings for the benchmarks, or an existing one."""
+"""A temporary PostgreSQL server with default settings, or an existing one."""
 
 from __future__ import annotations
 

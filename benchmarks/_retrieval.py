@@ -1,4 +1,8 @@
-"""Labelled retrieval sets (data/retrieval/README.md), the results of a session for them, and their quality."""
+"""
+Labelled retrieval sets, the results of a session for them, and their quality.
+
+data/retrieval/README.md describes the sets.
+"""
 
 from __future__ import annotations
 
@@ -236,7 +240,7 @@ class Answers:
 
 @asynccontextmanager
 async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = None) -> AsyncIterator[Saved]:
-    """Save a sample as agents and users would, with outcomes of decisions, and delete the store afterwards."""
+    """Save a sample as agents and users would, and delete the store afterwards."""
     patient = Settings(memory=MemorySettings(rerank_seconds=3_600.0))
     async with Session.open(embedder=embedder, reranker=reranker, settings=patient) as session:
         memories = session.memories
@@ -379,13 +383,17 @@ def bootstrap(ours: Values, theirs: Values, rounds: int = 5_000) -> tuple[float,
 
 
 def auc(with_answer: Values, without: Values) -> float:
-    """Return how often the best relevance of an answerable question exceeds that of an unanswerable one."""
+    """
+    Return the probability that an answerable question has a higher best relevance.
+
+    It is compared with an unanswerable question; ties count half.
+    """
     difference = with_answer[:, np.newaxis] - without[np.newaxis]
     return float((difference > 0).mean() + 0.5 * (difference == 0).mean()) if difference.size else float("nan")
 
 
 def in_order(sample: Sample, found: Sequence[Found]) -> float:
-    """Return the share of ``current`` questions where the newest decision ranks before its predecessors."""
+    """Return the share of ``current`` questions whose newest decision ranks before older ones."""
     before = {record["id"]: record.get("supersedes") for record in sample.records}
     right = []
     for question, results in zip(sample.questions, found, strict=True):

@@ -1,4 +1,4 @@
-"""Baselines for search: BM25, cosine, and common combinations of the two, on the same texts and vectors."""
+"""Baselines for search on the same texts and vectors: BM25, cosine, and combinations."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Remembering:
 
 
 class PlainWords:
-    """BM25 (k1 = 1.2, b = 0.75) on stemmed English words and on character bigrams of Hangul, kana and Han."""
+    """BM25 (k1 = 1.2, b = 0.75) on English stems and on bigrams of Hangul, kana and Han."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         counts = [Counter(_plain_terms(text)) for text in texts]

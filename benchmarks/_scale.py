@@ -1,5 +1,5 @@
 """
-A process that runs one store for `scale.py`: it reads a line of JSON per request and writes one per answer.
+A process that runs one store for `scale.py`: a line of JSON per request and answer.
 
 Only the standard library and NumPy are imported before a store, so that Chroma can run in its own environment.
 """
@@ -364,7 +364,7 @@ def said(number: int) -> str:
 
 
 def linked_from(number: int, chance: np.random.Generator) -> set[int]:
-    """Return the earlier memories that a memory links to: five, half of them within 50 neighbours."""
+    """Return five earlier memories to link to, half of them within 50 neighbours."""
     near = number - chance.integers(1, 51, 2 + number % 2)
     far = chance.integers(0, max(number, 1), 3 - number % 2)
     return {int(end) for end in (*near, *far) if 0 <= end < number}

@@ -1,5 +1,5 @@
 """
-The answers of the ready-made tools in a default session: their length, their content, and the calls to read the rest.
+The answers of the ready-made tools: length, content, and the calls to read the rest.
 
 It also runs on older versions of the package, before answers were truncated by their structure.
 """
@@ -63,9 +63,7 @@ class Reader:
         return "".join(parts)
 
     async def payload(self, answer: Any) -> tuple[Any, bool]:
-        """
-        Return the tool's result, joined from an answer and its handles, and whether each line of rows is valid JSON.
-        """
+        """Return the joined result of an answer and its handles, and whether all rows are JSON."""
         if isinstance(answer, str):
             found = re.search(r'<fd_result fd="(fd:[0-9]+)"', answer)
             return json.loads(await self.text(found[1]) if found else answer), False

@@ -1,4 +1,4 @@
-"""Calibration of the embedders' cosines: fit the constants of the package to labelled pairs, and check them."""
+"""Calibration of the embedders' cosines, fitted to labelled pairs and checked."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def of_sample(embedder: Embedder, memories: Sequence[Mapping[str, Any]], half: i
 
 
 def of_korean(embedder: Embedder, pairs: Sequence[Mapping[str, str]]) -> tuple[Any, Any]:
-    """Return the cosines of Korean sentences with their paraphrases, and with unrelated sentences that share words."""
+    """Return the cosines of Korean paraphrases, and of unrelated sentences that share words."""
     query, paraphrase, unrelated = (
         embedded(embedder, [pair[key] for pair in pairs]) for key in ("query", "paraphrase", "unrelated")
     )
@@ -102,9 +102,7 @@ def reliability(calibration: Calibration, same: Any, other: Any) -> list[float |
 
 
 def right_from(calibration: Calibration, same: Any, other: Any) -> float | None:
-    """
-    Return the minimum similarity (in steps of 0.05) from which at least half of the pairs are on the same subject.
-    """
+    """Return the similarity from which at least half of the pairs are on the same subject."""
     for threshold in np.arange(0.5, 1, 0.05):
         yes, no = (int((calibration(np.asarray(cosines)) >= threshold).sum()) for cosines in (same, other))
         if yes >= max(no, 1):

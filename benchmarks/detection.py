@@ -1,6 +1,4 @@
-"""
-The cost of detecting ids and of adding references from a warm cache, compared with json.dumps of the same payload.
-"""
+"""The cost of detecting ids and of adding cached references, compared with json.dumps."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ def _cut(rows: Iterable[Any], size: int) -> list[Any]:
 
 
 def plain_walk(value: Any, found: list[str]) -> None:
-    """Match every string against a regular expression, without rules about fields: the naive baseline."""
+    """Match every string against a regular expression: a naive baseline without field rules."""
     if isinstance(value, dict):
         for member in value.values():
             plain_walk(member, found)

@@ -1,4 +1,4 @@
-"""The time that each async call blocks the event loop, measured with a heartbeat task during large inputs."""
+"""The time that each async call blocks the event loop, measured with a heartbeat task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Heartbeat:
 
 
 async def measure(case: Case) -> dict[str, Any]:
-    """Return the longest delay while *case* runs: CPU time of the loop's thread, and wall time."""
+    """Return the longest delay while *case* runs: CPU time of the thread, and wall time."""
     heartbeat = Heartbeat()
     task = asyncio.create_task(heartbeat.beat())
     await asyncio.sleep(PAUSE)

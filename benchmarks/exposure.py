@@ -1,6 +1,4 @@
-"""
-The accuracy of detecting the context of a message, and its cost, compared with the substring patterns of MAMA v1.0.
-"""
+"""Accuracy and cost of detecting a message's context, compared with MAMA v1.0's patterns."""
 
 from __future__ import annotations
 

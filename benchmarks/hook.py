@@ -1,4 +1,4 @@
-"""The end-to-end duration of `mama-structs hook`: with a running helper, and cold, when it starts the helper."""
+"""The duration of `mama-structs hook` with a running helper and when it starts one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The latency that references add to a typical answer, cold and cached, and their overhead in unrelated calls."""
+"""The latency that references add to an answer, cold and cached, and to other calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _timed(call: Awaitable[Any]) -> float:
 
 
 async def cold(url: str, rounds: int) -> dict[str, list[float]]:
-    """Time the first call of a new session, without open connections and without cached entities."""
+    """Time the first call of a new session, without open connections and cached entities."""
 
     async def first(call: dict[str, Any]) -> float:
         async with Session.open(structs=url, settings=WHOLE) as session:

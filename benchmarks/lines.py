@@ -1,4 +1,4 @@
-"""The size of the package: modules, lines and lines of code per part, compared with another commit."""
+"""The size of the package: modules, lines and code per part, compared with a commit."""
 
 from __future__ import annotations
 

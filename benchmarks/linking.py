@@ -255,7 +255,7 @@ def coarse_topics(records: Store, random: np.random.Generator, vectors: Vectors 
 
 
 def strangers(records: Store) -> list[Record]:
-    """Return decisions of different threads, hours apart and under one topic: no two of them are related."""
+    """Return unrelated decisions of different threads, hours apart and under one topic."""
     first: dict[str, Record] = {}
     for record in records:
         if record.memory.type is MemoryType.DECISION or record.memory.type is MemoryType.INSIGHT:
@@ -323,7 +323,7 @@ def gather(records: Store, vectors: Sequence[Vectors], embedder: Embedder) -> Pa
 
 
 def fit(features: Values, same: NDArray[np.bool_], counted: Values) -> Values:
-    """Return bias and weights of a logistic regression with ridge penalty on scaled features (Newton's method)."""
+    """Return bias and weights of a ridge logistic regression (Newton's method)."""
     mean = np.average(features, axis=0, weights=counted)
     scale = np.sqrt(np.average(np.square(features - mean), axis=0, weights=counted)) + 1e-9
     inputs = np.hstack([np.ones((len(features), 1)), (features - mean) / scale])
@@ -380,7 +380,7 @@ def linked(pairs: Pairs, scores: Values, least: float, among: NDArray[np.bool_])
 
 
 def measures(pairs: Pairs, chosen: NDArray[np.int64], counted: NDArray[np.bool_]) -> dict[str, float]:
-    """Return precision and links per memory of the counted memories, also without pairs joined by chains."""
+    """Return precision and links per memory, also without pairs joined by chains."""
     same, fresh = pairs.same[chosen], ~pairs.chained[chosen]
     return {
         "precision": float(same.mean()) if len(chosen) else 1.0,
@@ -418,7 +418,7 @@ def judged(pairs: Pairs, runs: Sequence[tuple[Values, NDArray[np.bool_]]], least
 def as_shipped(
     records: Store, vectors: Sequence[Vectors], embedder: Embedder, policy: LinkingPolicy
 ) -> dict[str, dict[str, float]]:
-    """Save the memories with the weights of the package, and return the measures of their links by type."""
+    """Save the memories with the package's weights, and return the measures by link type."""
     reader, links = PlainReader(), []
     matters = {record.memory.id: record.matters for record in records}
     for record, own in zip(records, vectors, strict=True):

@@ -1,5 +1,7 @@
 """
-The cost of a call over MCP compared with a plain SDK server, and the delay of list-changed notifications.
+The cost of a call over MCP, and the delay of list-changed notifications.
+
+Both are compared with a plain SDK server.
 
 Both servers run in this process, behind the official client. The plain one answers a call with a constant, and sends
 the notification when it is called. The targets are a decision in less than 1 ms, and a notification in less than 100 ms.

@@ -1,5 +1,5 @@
 """
-The cost of durable saves, single and concurrent, compared with plain diskcache in the same run.
+The cost of durable saves, single and concurrent, compared with plain diskcache.
 
 Searches, traversals, opening and memory use are in `scale.py`.
 
@@ -202,7 +202,7 @@ def measured_links() -> Iterator[tuple[Seconds, Seconds]]:
 
 
 def row_sizes(texts: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """Return bytes of the size of a memory's two rows: its JSON with four links, and its vector."""
+    """Return bytes of the size of a memory's rows: its JSON with four links, and its vector."""
     made = []
     for text in texts:
         memory = Memory(
@@ -300,7 +300,7 @@ def count_calls(owner: Any, name: str) -> Callable[[], int]:
 
 
 async def lag(session: Session, lines: Corpus, seconds: float) -> dict[str, float]:
-    """Keep the store busy from twelve tasks, and measure the delays of a task that only sleeps."""
+    """Save from twelve tasks, and measure the delays of a task that only sleeps."""
     memories, late, stop = session.memories, [], time.perf_counter() + seconds
     numbers = itertools.count()
     recent = [memory.id for memory in await memories.recent(limit=20)]

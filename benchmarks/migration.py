@@ -1,5 +1,5 @@
 """
-The cost of migrating a v1.0 database, compared with only embedding the same texts in the same run.
+The cost of migrating a v1.0 database, compared with embedding the same texts.
 
 Generated histories of 1,000 and 10,000 decisions are migrated into new stores.
 The targets are 1,000 memories in less than 60 s, and 10,000 with at most 1.5 times the time per memory.

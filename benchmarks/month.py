@@ -1,5 +1,7 @@
 """
-The accuracy of save warnings: duplicates, near duplicates, contradictions, replacements, in two hand-labelled sets.
+The accuracy of save warnings, in two hand-labelled sets.
+
+Save warnings report duplicates, near duplicates, contradictions and replacements.
 
 *month* (tests/data/month) is a month of an agent's work; *pairs* (tests/data/noticing) has pairs of saves on other
 subjects. The constants of mama_structs/memory/save/conflict_detection.py were chosen on half a of both sets. Half b was

@@ -1,4 +1,4 @@
-"""The cost of indexing, reading and searching a large text, compared with the standard library."""
+"""The cost of indexing, reading and searching a large text, and of the standard library."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """
-The cost of parsing refs, at once, in chunks and in hostile input, compared with a regular expression and html.parser.
+The cost of parsing refs, compared with a regular expression and html.parser.
+
+Inputs are parsed at once and in chunks; some are hostile.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def answer(size: int) -> str:
 
 
 def parse(text: str, size: int | None = None) -> None:
-    """Parse a text in chunks of *size* characters, and drop the events, as a displaying host does."""
+    """Parse a text in chunks of *size* characters, and drop the events."""
     parser = RefParser()
     if size is None:
         parser.feed(text)
@@ -94,7 +96,7 @@ def parse_expression(text: str) -> None:
 
 
 def prose(size: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Compare on a typical answer of a model: MB/s, and the ratio of times to the regular expression."""
+    """Compare MB/s on a typical answer of a model, and times with the regular expression."""
     text = answer(size)
     seconds = take_turns(
         {

@@ -1,5 +1,5 @@
 """
-The same work on this package and on other local memory and vector stores, for docs/comparison.md.
+The same work on this package and on other local stores, for docs/comparison.md.
 
 Each peer (`_peers`) has its own environment, made with pip in the temporary folder, and its own process. All have the
 same texts and vectors as `scale.py`, with generated words. Saves and searches are interleaved. For approximate indexes
@@ -192,7 +192,7 @@ def loaded(
 
 
 def tuned(peer: Process, rows: Rows, sizes: Sizes) -> int | None:
-    """Return the smallest `ef` with enough recall, or None if the peer has no `ef` or is exact without it."""
+    """Return the smallest `ef` with enough recall, or None if none is needed."""
     questions = range(sizes.searches, sizes.searches + TUNING)
     truth = nearest(rows, sizes.memories, questions)
     if not peer("tunable")[1]:
@@ -289,7 +289,7 @@ def flushes(rival: Rival, corpus: Path, folder: Path, count: int) -> float | Non
 
 
 def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
-    """Write the month of tests/data as a corpus with vectors, and return it with its questions."""
+    """Write the month of tests/data as a corpus, and return it with its questions."""
     saves = [json.loads(line) for line in (MONTH / "saves.jsonl").read_text(encoding="utf-8").splitlines()][:limit]
     known = {row["id"] for row in saves}
     questions = [json.loads(line) for line in (MONTH / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -321,7 +321,11 @@ def whole(save: Mapping[str, Any]) -> str:
 def retrieval(
     rivals: Mapping[str, Rival], corpus: Path, folder: Path, sample: Sample, embedder: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the retrieval quality of each peer, by vectors only and by its full search, with confidence intervals."""
+    """
+    Return the retrieval quality of each peer, by vectors only and by its full search.
+
+    The second value has the differences to this package with confidence intervals.
+    """
     labels = [record["id"] for record in sample.records]
     quality: dict[str, Any] = {}
     every: dict[str, Any] = {}

@@ -1,5 +1,5 @@
 """
-Precision and recall of the hits shown in a prompt, with one relevance cut-off for all texts and without.
+Precision and recall of the hits shown in a prompt, with and without a cut-off.
 
 Every set of ``data/retrieval`` in the shared folder is saved and searched as in retrieval.py. Precision is the share of
 the shown hits that answer, recall the share of the answers that are shown, each as the mean over the answerable

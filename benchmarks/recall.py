@@ -1,5 +1,5 @@
 """
-The cost of recall compared with a plain search for the same, interleaved: at most 1.3 times (DESIGN 6a, issue 15).
+The cost of recall compared with a plain search: at most 1.3 times (DESIGN 6a).
 
 Nothing is embedded: vectors of questions are looked up, so that the search is as cheap as possible.
 Every message is new in its conversation, and half of them continue earlier work.

@@ -1,4 +1,4 @@
-"""The cost of storing, forking and exporting refs, compared with code on the plain library."""
+"""The cost of storing, forking and exporting refs, compared with handwritten code."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def reliability(sets: Sets, answers: Mapping[str, Sequence[Answers]]) -> Iterato
 
 
 async def ablated(stores: Stores, sets: Sets, embedding: EmbeddingService) -> dict[str, dict[str, list[float]]]:
-    """Return the contribution of each part of the ranking to each set, in recall at 1, 5 and 10."""
+    """Return the contribution of each part of the ranking to recall at 1, 5 and 10, by set."""
     recalls: dict[str, dict[str, list[float]]] = {}
     for part, changes in {"nothing": {}, **OFF}.items():
         weights = attrs.evolve(WEIGHTS, **changes)

@@ -1,5 +1,7 @@
 """
-Memories at scale: saving, loading, searching, opening and traversal, compared with Chroma and plain libraries.
+Memories at scale, compared with Chroma and plain libraries.
+
+It measures saving, loading, searching, opening and traversal.
 
 Each store has its own process, so that its memory use can be measured; measurements are interleaved. All stores have
 the same generated texts and vectors: 15 words, drawn by Zipf's law from the samples' words and from as many generated
@@ -54,7 +56,7 @@ class Sizes(NamedTuple):
 
 
 class Rival(NamedTuple):
-    """A store: its kind, the settings of its memories, and the Python and the package folder that it uses."""
+    """A store: its kind, its memory settings, its Python, and its package folder."""
 
     kind: str
     settings: dict[str, Any]
@@ -177,7 +179,7 @@ def flat(latent: Any, spread: Any, chance: np.random.Generator) -> bytes:
 
 
 def nearest(rows: Rows, memories: int, questions: range) -> list[float]:
-    """Return the cosine threshold of the nearest memories of each question, among the first *memories*."""
+    """Return the cosine threshold of the nearest of the first *memories* for each question."""
     asked = rows.vectors(rows.count + questions.start, rows.count + questions.stop)
     best = np.full((len(asked), NEAREST), -np.inf, np.float32)
     for at in range(0, memories, 20_000):
@@ -199,7 +201,7 @@ def on_disk(folder: Path) -> int:
 
 
 def in_turns(running: dict[str, Process], command: str, first: int, last: int, turn: int) -> dict[str, tuple[Any, Any]]:
-    """Run the parts of an operation interleaved over all rivals, and return durations and results."""
+    """Run the parts of an operation interleaved over all rivals; return times and results."""
     taken: dict[str, tuple[list[float], list[Any]]] = {name: ([], []) for name in running}
     for at in range(first, last, turn):
         for name, process in running.items():
@@ -308,7 +310,7 @@ def revision(name: str) -> Iterator[Path]:
 
 
 def chroma_python(*, quick: bool) -> str:
-    """Create an environment with the newest Chroma in the temporary folder, and return its Python."""
+    """Create an environment with the newest Chroma, and return its Python."""
     folder = Path(tempfile.gettempdir()) / "mama-structs-benchmarks" / "chroma"
     python = folder / "bin" / "python"
     if not python.exists() and not quick:
@@ -340,7 +342,7 @@ FIGURES = (
 
 
 def table(count: int, figures: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each figure, with each rival's value and its ratio to the plain libraries."""
+    """Return a row for each figure, with each rival's ratio to the plain libraries."""
     rows = []
     for what, of, digits in FIGURES:
         cells = []

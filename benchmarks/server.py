@@ -1,5 +1,7 @@
 """
-The same work on a PostgreSQL server and in a directory, and on the server by LangGraph's `AsyncPostgresStore`.
+The same work on a PostgreSQL server, in a directory, and by LangGraph on the server.
+
+LangGraph uses its `AsyncPostgresStore`.
 
 The script starts its own server with PostgreSQL's default settings (so that a commit waits for the disk), or uses the
 one of ``--url``, in which it creates its own databases. Each store has its own process and, on the server, its own
@@ -56,7 +58,7 @@ FIGURES: Final[tuple[tuple[str, Callable[[dict[str, Any]], float], int], ...]] =
 
 
 def langgraph_python() -> str:
-    """Create an environment with LangGraph's store in the temporary folder, and return its Python."""
+    """Create an environment with LangGraph's store, and return its Python."""
     folder = Path(tempfile.gettempdir()) / "mama-structs-benchmarks" / "langgraph-postgres"
     python = folder / "bin" / "python"
     if not python.exists():

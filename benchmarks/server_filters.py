@@ -1,5 +1,5 @@
 """
-The recall of filtered searches with the HNSW index on a PostgreSQL server, compared with exact search.
+The recall of filtered HNSW searches on a PostgreSQL server, against exact search.
 
 It starts a server, or uses an empty database from ``--url``; its data is left there.
 """
@@ -36,9 +36,7 @@ TOPICS = 100
 
 
 def memories(count: int, namespace: str, vectors: Any) -> Iterator[NewMemory]:
-    """
-    Yield memories whose types, times and mentions are independent of their vectors, and whose topics depend on them.
-    """
+    """Yield memories with random types, times and mentions; topics depend on the vectors."""
     chance = np.random.default_rng(3)
     centres = vectors[chance.integers(0, len(vectors), TOPICS)]
     for number in range(count):

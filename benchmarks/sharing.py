@@ -1,5 +1,5 @@
 """
-The cost of sharing a directory between processes, compared with plain diskcache processes that share one.
+The cost of sharing a directory between processes, compared with plain diskcache.
 
 One process loads in bulk while another saves single memories, interleaved with the loader alone, so that slow moments
 of the machine and the growth of the store affect both. The plain pair does the same, with equally large transactions.
@@ -384,7 +384,7 @@ class Pair:
         self._seconds = {False: 0.0, True: 0.0}
 
     def window(self, loading: object, count: int | None = None, *, beside: bool) -> tuple[float, int]:
-        """Load *count* memories, or as many as the loader reports, and return the seconds and the transactions."""
+        """Load memories (*count*, or as reported); return the seconds and the transactions."""
         if beside:
             self.save.tell()
         seconds, number, loader = self.load.ask(loading)
@@ -513,7 +513,7 @@ def forks(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
 
 
 async def meanwhile(directory: Path, count: int) -> dict[str, Any]:
-    """Search while a memory with links from all others is deleted, and while the views are rebuilt."""
+    """Search during the deletion of a much-linked memory, and during a rebuild of the views."""
     chance = np.random.default_rng(7)
     questions = [f"what is known of {number}" for number in range(50)]
     lines = Corpus("", [], [], np.empty((0, DIMENSIONS), np.float32), questions, np.stack([*map(made, questions)]))

@@ -1,5 +1,7 @@
 """
-Durability of acknowledged changes in several stores: `mama_structs.testing.conformance.memory_suite` for each store.
+Durability of acknowledged changes in several stores, checked by the memory suite.
+
+The suite is `mama_structs.testing.conformance.memory_suite`.
 
 Each store has the environment that `peers.py` makes for it, and is driven by its own calls (`_stores`).
 
@@ -53,7 +55,7 @@ STORES: Final[Mapping[str, Store]] = {
 
 @contextmanager
 def placed(name: str) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Yield the arguments with the location of a store, and the version of its server if it has one."""
+    """Yield the arguments for a store's location, and its server version if any."""
     if name != "server":
         yield [], {}
         return
@@ -63,7 +65,7 @@ def placed(name: str) -> Iterator[tuple[list[str], dict[str, str]]]:
 
 
 def checked(name: str, python: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run the suite on a store in its environment, and return its versions and the result of each check."""
+    """Run the suite on a store, and return its versions and the result of each check."""
     store = STORES[name]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     with tempfile.TemporaryDirectory() as folder, placed(name) as (where, server):

@@ -1,5 +1,7 @@
 """
-The duration of 50 cold references, compared with plain aiohttp for the same requests, and with sequential requests.
+The duration of 50 cold references, compared with plain aiohttp.
+
+The rival requests are concurrent, and sequential as without references.
 """
 
 from __future__ import annotations

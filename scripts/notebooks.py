@@ -1,5 +1,5 @@
 """
-Execute the notebooks in ``docs/notebooks`` and the README's first code block, as new users do.
+Execute the notebooks in ``docs/notebooks`` and the README's first code block.
 
 Each runs in a fresh kernel, then again in the same kernel with every cell twice, then after an interrupt during work.
 ``python scripts/notebooks.py [NAME ...]``; the first error ends it.

@@ -1,5 +1,5 @@
 """
-Draw ``docs/pictures/decisions.svg``: a failed decision and its successor, from a real store.
+Draw ``docs/pictures/decisions.svg``: a failed decision and its successor.
 
 ``python scripts/picture.py`` makes it; a test compares the file with what this gives.
 """
@@ -38,7 +38,7 @@ font-family="system-ui, sans-serif" font-size="15">
 
 
 def remembered() -> tuple[Chain, str, list[Hit]]:
-    """Return the evolution of a decision in a store, the reason of its failure, and the hit of a question."""
+    """Return a decision's evolution, the reason of its failure, and a question's hit."""
     with tempfile.TemporaryDirectory() as place, Session.open(place, embedder=HashEmbedder()) as session:
         memories = session.memories
         monday, thursday = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)

@@ -1,5 +1,5 @@
 """
-Create the pictures of plots and notebook HTML for the pages, in ``docs/pictures``, with the package itself.
+Create the pictures of plots and notebook HTML in ``docs/pictures``.
 
 ``python scripts/plots.py`` after one of them changed.
 The pictures are PNG. With ``--html`` the HTML, which a browser converts to a picture, is written next to them.
@@ -37,7 +37,7 @@ def _day(number: float) -> datetime:
 
 
 async def fill(memories: Any) -> str:
-    """Save a small shop's decisions with outcomes and some notes, and return the id of one decision."""
+    """Save a small shop's decisions with outcomes and notes, and return a decision's id."""
     jwt = await memories.save_decision("auth", "Use JWT for logins", "No store to ask", created_at=_day(0))
     await memories.set_outcome(jwt.id, "FAILED", reason="A stolen token could not be revoked", at=_day(24))
     redis = await memories.supersede(

@@ -1,5 +1,5 @@
 """
-Write the type stubs of modules with synchronous proxies, such as ``mama_structs/sync.pyi``, from the async classes.
+Write the type stubs of synchronous proxies, such as ``mama_structs/sync.pyi``.
 
 ``python scripts/sync_stub.py`` after a public signature changed; a test compares the files with what this gives.
 """
@@ -33,7 +33,7 @@ _DOOR = homes("mama_structs", mama_structs._NAMES)
 
 
 class _Annotations(ast.NodeTransformer):
-    """Rewrites the annotations of a module for a stub with *own* names, and collects the required imports."""
+    """Rewrites annotations for a stub with *own* names, and collects the required imports."""
 
     def __init__(self, module: str, own: list[str], needed: dict[str, set[str]]) -> None:
         self._module = module
@@ -87,7 +87,7 @@ def stub(module: ModuleType) -> str:
     needed.pop("builtins", None)
     every = sorted(name for names in needed.values() for name in names)
     if twice := {name for name, after in itertools.pairwise(every) if name == after}:
-        raise ValueError(f"a stub has each name once, and these stand for two things: {', '.join(sorted(twice))}")
+        raise ValueError(f"a stub defines each name once, and these refer to two objects: {', '.join(sorted(twice))}")
     lines = sorted(_import(home, sorted(names)) for home, names in needed.items())
     names = ", ".join(f'"{name}"' for name in own)
     return f"{_HEAD.format(module.__name__)}\n{''.join(lines)}\n__all__ = [{names}]\n\n" + "\n".join(classes)

@@ -47,7 +47,7 @@ class Driver:
         raise NotImplementedError
 
     def by_question(self, number: int) -> Sequence[int]:
-        """Return the result of the peer's full search for a question, including words if supported."""
+        """Return the result of the peer's full search for a question."""
         return self.by_vector(self.asked(number))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""LangGraph's store on a PostgreSQL server, with pgvector's HNSW index and default settings."""
+"""LangGraph's store on a PostgreSQL server, with pgvector's default HNSW index."""
 
 from __future__ import annotations
 

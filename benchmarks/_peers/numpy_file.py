@@ -13,7 +13,7 @@ from _peers import NEAREST, Driver, Vectors
 
 
 class Peer(Driver):
-    """Vectors are flushed before the lines that refer to them, so every complete line has its vector."""
+    """Vectors are flushed before the lines that refer to them, so no line lacks its vector."""
 
     def open(self, store: Path) -> None:
         store.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Qdrant's client in local mode without a server, which its documentation recommends for experiments only."""
+"""Qdrant's client in local mode, which Qdrant recommends for experiments only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite with sqlite-vec and FTS5, combined by reciprocal rank fusion as in the guides of both projects."""
+"""SQLite with sqlite-vec and FTS5, combined by reciprocal rank fusion as in their guides."""
 
 from __future__ import annotations
 

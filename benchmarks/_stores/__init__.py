@@ -1,5 +1,5 @@
 """
-Drivers of `mama_structs.testing.conformance.memory_suite` for the stores of `stores.py`, one module each.
+Drivers of the memory suite for the stores of `stores.py`, one module each.
 
 A module is imported in the environment of its peer, together with this package but without its dependencies.
 Each driver follows the documentation of its peer. All use the vectors of the same `HashEmbedder`.

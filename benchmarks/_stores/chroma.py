@@ -1,4 +1,4 @@
-"""Chroma's embedded client on a directory, with a collection per namespace and cosine distance."""
+"""Chroma's embedded client, with a collection per namespace and cosine distance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes of the crash test: one change per writing method, logged before and after the call."""
+"""Writes of the crash test: one change per writing method, logged before and after."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def write(
     kinds: Sequence[str] | None = None,
 ) -> None:
     """
-    Make *count* changes one after the other, and log each as acknowledged when its call returns.
+    Make *count* changes in sequence, and log each as acknowledged when its call returns.
 
     Args:
         session: The session to write to.

@@ -50,7 +50,7 @@ async def compare(store: Store, facts: Known) -> Verdict:
 
 
 def note_findings(verdict: Verdict, found: Iterable[Any]) -> None:
-    """Add the findings of a check to the verdict, except the finding about an old SQLite or server."""
+    """Add the findings of a check to the verdict, except about an old SQLite or server."""
     verdict.findings += [
         f"{one.severity} {one.kind}: {one.message}" for one in found if one.kind not in {"sqlite", "server"}
     ]
@@ -293,7 +293,7 @@ class Comparison:
                 self.verdict.wrong.append(f"{operation.kind} {operation.tag} is there in part")
 
     def _is_applied(self, item: Item, tag: str) -> bool | None:
-        """Return whether an item proves that an operation was applied or not, or None if it proves neither."""
+        """Return whether an item proves that an operation was applied, or None if unclear."""
         place = next((at for at, (other, _) in enumerate(item.states) if other == tag), None)
         fits = self.fits.get(item)
         if place is None or fits is None or item.is_settled:

@@ -1,4 +1,4 @@
-"""Damage to the files of a store, while processes have it open or before a new process opens it."""
+"""Damage to the files of a store, while it is open or before a new process opens it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _path(directory: Path, file: str) -> Path | None:
 
 @attrs.frozen
 class Sample:
-    """A store whose copies are damaged, its expected state, an older copy, and an unrelated store."""
+    """A store to damage copies of, its expected state, an older copy, and another store."""
 
     place: Path
     store: Path
@@ -259,7 +259,11 @@ def _lines_of(book: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _samples(place: Path) -> Iterator[dict[str, Sample]]:
-    """Create a store in several states: older and closed, closed, left by a killed process, and an unrelated store."""
+    """
+    Create a store in several states, and an unrelated store.
+
+    The states are: older and closed, closed, and left by a killed process.
+    """
     stores = {name: place / f"sample-{name}" for name in ("older", "closed", "killed", "other")}
     book = place / "sample.jsonl"
 
@@ -301,7 +305,7 @@ def sweep(
     sabotage: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Damage each kind of file in each way, or a random sample of cases, and print the outcomes per file."""
+    """Damage each kind of file in each way, or a random sample; print outcomes per file."""
     cases = Case.all()
     if sample is not None:
         cases = random.Random(seed).sample(cases, min(sample, len(cases)))  # noqa: S311 - repeatable

@@ -1,5 +1,7 @@
 """
-The oracle of the crash test: the exact state of a store, computed from an operation log outside of the store.
+The oracle of the crash test: the exact expected state of a store.
+
+It is computed from an operation log outside of the store.
 
 Each operation is logged before its call and again with its result. An acknowledged operation must be in the store
 exactly. An operation in flight must be there completely or not at all. Nothing else may exist.
@@ -81,7 +83,7 @@ def after(moment: str) -> dict[str, str]:
 
 
 def difference(expected: Any, actual: Any, path: str = "") -> str | None:
-    """Return the path of the first difference between a pattern and a value, or None if they match."""
+    """Return the path of the first difference between pattern and value, or None."""
     if isinstance(expected, dict):
         return _mapping_difference(expected, actual, path)
     if isinstance(expected, list) and isinstance(actual, list):

@@ -104,7 +104,11 @@ class Verdict:
 async def opened(
     store: Store, namespace: str = "default", conversation: str | None = None, *, settings: Settings = SETTINGS
 ) -> AsyncIterator[Session]:
-    """Open a session with the namespace's current embedder, and wait until the lease of a killed host expires."""
+    """
+    Open a session with the namespace's current embedder.
+
+    It waits until the lease of a killed host expires.
+    """
     session = None
     embedders = list(EMBEDDERS)
     until = time.monotonic() + (4 * SETTINGS.server.lease if is_address(store) else 0)
@@ -184,7 +188,11 @@ class Child:
         return cls(pid, answer, orders)
 
     def wait(self) -> str | None:
-        """Return the next line: the result, empty if the process waits for `go_on`, or None if it exited or hung."""
+        """
+        Return the next line, or None if the process exited or hung.
+
+        The line is the result, or empty if the process waits for `go_on`.
+        """
         until = time.monotonic() + PATIENCE
         while b"\n" not in self._read:
             ready, _, _ = select.select([self.answer], [], [], max(until - time.monotonic(), 0))
@@ -218,7 +226,7 @@ class Child:
 
 
 def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]:
-    """Run *work* in a new process, and return its verdict (None if the process died) and its exit status."""
+    """Run *work* in a new process, and return its verdict (None if it died) and exit status."""
     child = Child.start(lambda _pause: attrs.asdict(work()), errors)
     line = child.wait()
     ended = child.end()
@@ -258,7 +266,11 @@ class Tally:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Defer interrupts during the block: a process that is started but not yet registered would never be ended."""
+        """
+        Defer interrupts during the block.
+
+        Otherwise a process that is started but not yet registered would never be ended.
+        """
         self._is_held = True
         try:
             yield

@@ -28,7 +28,7 @@ KEPT: Final = 0.3
 
 @functools.cache
 def build(directory: Path) -> Path | str:
-    """Build the library in a directory, and return its path, or the reason why it cannot be built."""
+    """Build the library in a directory, and return its path, or why it cannot be built."""
     if not sys.platform.startswith("linux"):
         return "unsynced writes are lost on Linux only"
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)

@@ -1,5 +1,5 @@
 """
-Crash test: kills, forks, full disks, lost unsynced writes and damaged files must not lose data silently.
+Crash test: kills, full disks, lost writes and damage must not lose data silently.
 
 ``python -m crash.runner --minutes 10`` starts processes that write to a store, and kills them at random.
 Each process logs its changes in a file outside of the store. After each round a new process compares the two exactly.
@@ -360,7 +360,7 @@ class _Round:
                 self._done.add(json.loads(line)[1])
 
     def _anyone(self, seconds: float) -> bool:
-        """Wait, and return True if any process of any generation is alive: each holds the pipe open."""
+        """Wait, and return True if any process is alive: each holds the pipe open."""
         ready, _, _ = select.select([self._alive[0]], [], [], seconds)
         return not ready
 

@@ -1,4 +1,4 @@
-"""Faults that are added to a store on purpose, to prove that the crash test detects each kind."""
+"""Faults that are added to a store, to prove that the crash test detects each kind."""
 
 from __future__ import annotations
 

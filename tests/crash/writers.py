@@ -1,4 +1,4 @@
-"""The writing processes of the crash test: single, forked from a parent with an open store, and with faults."""
+"""The writing processes of the crash test: single, forked, and with faults."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def _preload(task: Task, book: Book, chance: random.Random) -> None:
 
 
 def _pool(task: Task, book: Book, chance: random.Random) -> None:
-    """Use a process pool whose workers never touch the session, and save during and after its work."""
+    """Use a process pool that never touches the session, and save during and after its work."""
     with _opened_parent(task, book, chance) as parent:
         for turn in range(2):
             under_way = [parent.begin(f"p{turn}", 6)]
@@ -392,7 +392,7 @@ def faulty(fault: str, directory: str, chance: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _full(directory: Path, chance: random.Random) -> Iterator[None]:
-    """Limit the file size to about the present size, and lift the limit repeatedly for a moment."""
+    """Limit the file size to about the present size, with pauses without limit."""
     import resource  # noqa: PLC0415 - not available on all systems
 
     # Prevent a module that is imported under the limit from leaving truncated bytecode for other processes.
@@ -425,7 +425,7 @@ def _beside(work: Callable[[], None], over: threading.Event) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _failing(chance: random.Random, *, interrupts: bool) -> Iterator[None]:
-    """Make SQLite calls fail before or after their effect, or interrupt them from another thread."""
+    """Make SQLite calls fail before or after their effect, or interrupt them from a thread."""
     made: list[sqlite3.Connection] = []
     codes = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_BUSY", "SQLITE_INTERRUPT")
 

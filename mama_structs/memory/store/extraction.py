@@ -280,7 +280,7 @@ async def _draft(
         raise _Refusal("it only repeats what was recalled")
     own = {memory.id for memory in known if memory.namespace == memories.namespace}
     if any(link.to_id not in own for link in asked.links):
-        raise _Refusal("it links to what is no known memory of this namespace")
+        raise _Refusal("it links to a memory that is not known in this namespace")
     sources = _sources(asked, batch)
     origin = least_trusted([*(one.origin for one in sources), *_trusts_of_known(asked, sources, known)])
     for memory in known:
