@@ -1,4 +1,4 @@
-"""Imports into a session: items are added once, with the origin "outside", and skipped items are reported."""
+"""Imports into a session add items once, as from outside, and report skipped items."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ def odd(report):
 
 @pytest.mark.parametrize("kind", ["mcp-memory", "basic-memory", "mem0", "langgraph"])
 async def test_import_from_changes_nothing_when_repeated(session, sources, tmp_path, kind):
-    """Items are added once with the origin "outside", the source is unchanged, and a second import adds nothing."""
+    """
+    A second import adds nothing, and the source is unchanged.
+
+    Imported items have the origin "outside".
+    """
     before = listing(tmp_path / "sources")
     report = await import_from(session.memories, kind, sources[kind])
     first = await everything(session)
@@ -84,7 +88,7 @@ async def test_import_from_dry_run_reports_the_same_without_writing(session, sou
 
 
 async def test_import_from_links_related_memories(session, sources):
-    """A relation becomes a link with its own word, and observations are linked to their entities."""
+    """A relation becomes a link with its own word; observations are linked to their entities."""
     await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
     (hit, *_) = await session.memories.search("who prefers tabs?")
     links = {one.metadata.original_relationship: one async for one in session.memories.links()}
@@ -174,7 +178,7 @@ async def test_import_from_reports_taken_ids(session, sources):
 
 
 async def test_import_from_continues_after_a_failure(tmp_path, sources):
-    """After a failure half-way a second import adds the rest, with the same result as one import."""
+    """A second import after a failure adds the rest, with the same result as one import."""
     file = graph(tmp_path / "memory.jsonl", *(entity(f"Name{n}", "thing", f"fact {n}") for n in range(100)))
     count = 0
 
@@ -264,7 +268,7 @@ async def test_import_from_counts_every_item_as_added_known_or_left_out(tmp_path
 
 
 async def test_import_from_reads_langgraph_base_store_objects(session):
-    """Items of a BaseStore are read page by page by its sync or async methods, without extending their expiry."""
+    """Items of a BaseStore are read by its sync or async methods without extending expiry."""
     items = [
         SimpleNamespace(
             namespace=("a", "b") if n % 2 else ("a",),
@@ -318,7 +322,7 @@ async def test_import_from_reports_records_with_invalid_keys(session, tmp_path):
 
 
 async def test_import_from_rejects_invalid_arguments_before_reading(session, tmp_path):
-    """An unknown kind, a user for another program, and a source that is not a path raise InvalidArgument."""
+    """An unknown kind, an unexpected user and an invalid source raise InvalidArgument."""
     for kind, source, options in (
         ("mem1", tmp_path, {}),
         ("mcp-memory", tmp_path / "x", {"user": "ada"}),

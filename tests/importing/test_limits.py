@@ -1,4 +1,4 @@
-"""Limits on files of other programs: a hostile file raises a typed error, and nothing is written."""
+"""Limits on files of other programs: a hostile file raises a typed error, writing nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_script(script):
 
 
 def test_read_pickle_raises_value_error_when_a_pickle_is_hostile():
-    """Hostile pickles raise ValueError with the limit, and the interpreter neither crashes nor hangs."""
+    """Hostile pickles raise ValueError, and the interpreter neither crashes nor hangs."""
     outcomes = run_script(
         r"""
         import json, pickle, resource
@@ -272,7 +272,7 @@ def test_list_files_raises_migration_error_when_folders_are_nested_too_deep(tmp_
 
 
 def test_read_reports_symbolic_links_and_special_files_without_opening_them(tmp_path):
-    """Links to files, folders and devices, loops, FIFOs and sockets are listed in the report and never opened."""
+    """Symbolic links, FIFOs and devices are reported and never opened."""
     notes = tmp_path / "notes"
     outside = tmp_path / "outside"
     notes.mkdir()
@@ -314,7 +314,7 @@ def test_mem0_read_does_not_follow_symbolic_links_below_its_folder(tmp_path):
 
 
 def test_read_reports_or_rejects_deeply_nested_json_and_huge_numbers(tmp_path):
-    """Deep JSON and huge numbers are reported for single items, and raise a typed error for a whole file."""
+    """Deep JSON and huge numbers are reported for items, and raise an error for a whole file."""
     hostile = ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "1" * 100_000, '{"a":1e999}']
     lines = [f'{{"type":"entity","name":"E","observations":{one}}}' for one in hostile]
     found = mcp_memory.read(graph(tmp_path / "memory.jsonl", entity("Ada"), *lines))
@@ -329,7 +329,7 @@ def test_read_reports_or_rejects_deeply_nested_json_and_huge_numbers(tmp_path):
 
 
 async def test_import_jsonl_raises_invalid_argument_when_a_line_is_hostile(tmp_path):
-    """Deep JSON, huge numbers and an unterminated line raise InvalidArgument, and nothing is written."""
+    """Deep JSON, huge numbers and an unterminated line raise an error; nothing is written."""
     path = tmp_path / "export.jsonl"
     async with Session.open(None, embedder=SMALL) as session:
         await session.memories.save_context("The text.", source="here")
@@ -422,7 +422,7 @@ def test_normalize_returns_the_unicode_normal_form(marks):
 
 
 def test_normalize_works_in_pieces_when_a_run_of_combining_marks_is_long(monkeypatch):
-    """A run of 200,000 combining marks is normalized in pieces, because sorting it takes quadratic time."""
+    """A run of 200,000 combining marks is normalized in pieces, as sorting it is quadratic."""
     longest = 0
     real = unicodedata.normalize
 

@@ -26,7 +26,7 @@ def observation(number):
 
 @pytest.fixture
 def work(monkeypatch):
-    """Count the operations of a save: texts embedded, candidates compared, memories read and rows written."""
+    """Count a save's operations: embedding, comparisons, reads and writes."""
     counts = Counter()
 
     def counted(owner, name, size=lambda *arguments, **named: 1, what=None):

@@ -1,4 +1,4 @@
-"""Pickles are read without unpickling: their data is returned, and no named object is created or called."""
+"""Pickles are read without unpickling: no named object is created or called."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ GROWN = {
 
 @pytest.mark.parametrize("kind", GROWN)
 def test_read_pickle_rejects_growth_of_a_nested_part(kind):
-    """Adding to a nested part is rejected, because the depth of its container would not be updated."""
+    """Adding to a nested part is rejected, because its container's depth is not updated."""
     begin, again = GROWN[kind]
 
     with pytest.raises(ValueError, match="itself part of another"):

@@ -1,4 +1,4 @@
-"""Readers of other programs' files: the data that they return and the odd items that they report."""
+"""Readers of other programs' files: the returned data and the reported odd items."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def kinds(outside):
 
 
 def test_mcp_memory_read_returns_entities_observations_and_relations(tmp_path):
-    """Each entity and observation is a memory with the entity's name as topic, and each relation a link."""
+    """Each entity and observation is a memory with the entity as topic; each relation a link."""
     file = graph(
         tmp_path / "memory.jsonl",
         entity("Ada", "person", "prefers tabs", "works from Oslo"),
@@ -136,7 +136,7 @@ def test_mcp_memory_read_rejects_files_without_graph_items(tmp_path):
 
 
 def test_basic_memory_read_returns_notes_observations_and_links(tmp_path):
-    """A note is a context with its title as topic, observations are insights, and links may use any name of a note."""
+    """A note is a context, its observations are insights, and links may use any of its names."""
     (tmp_path / "Tea.md").write_text(TEA)
     (tmp_path / "sweets").mkdir()
     (tmp_path / "sweets" / "cake.md").write_text("---\ntitle: Cake\n---\nSweet.")
@@ -163,7 +163,7 @@ def test_basic_memory_read_returns_notes_observations_and_links(tmp_path):
 
 
 def test_basic_memory_read_reports_odd_files(tmp_path):
-    """Other files, symbolic links, and notes with an invalid time, encoding or duplicate permalink are reported."""
+    """Other files, symbolic links and notes with invalid fields are reported."""
     (tmp_path / "a.md").write_text("---\npermalink: same\ncreated: soon\n---\nOne.")
     (tmp_path / "b.md").write_text("---\npermalink: same\n---\nTwo.")
     (tmp_path / "c.md").write_bytes(b"Three \xff.")
@@ -244,7 +244,7 @@ def test_relations_of_finds_named_relations_and_links(line, expected):
 
 
 def test_read_fields_returns_scalars_and_lists_as_written():
-    """Scalars and lists of scalars are read as text, aliases are resolved, and other values are skipped."""
+    """Scalars and lists are read as text, aliases are resolved, other values are skipped."""
     front = (
         "title: 'It''s'\ntags:\n- a\n- \"b\"\nlist: [c, 'd']\nempty:\nnested:\n  key: value\nn: 1 # one\n"
         "url: http://x/#y\nlong: >-\n  two\n  lines\nday: &d 2025-03-01\nsame: *d\nto: {a: [b]}\nlists: [[a], b]"
@@ -315,7 +315,7 @@ def test_mem0_read_skips_other_users_when_user_is_given(tmp_path):
 
 
 def test_mem0_read_restores_memories_from_a_history_only(tmp_path):
-    """A history without the memories themselves yields their texts and times, and the given user."""
+    """A history without memories yields their texts and times, and the given user."""
     home = mem0_home(tmp_path)
     found = mem0.read(home / "history.db", user="ada")
     tea = next(one for one in found.records if one.value["data"] == "Ada likes black tea")
@@ -326,7 +326,11 @@ def test_mem0_read_restores_memories_from_a_history_only(tmp_path):
 
 
 def test_mem0_read_reports_odd_points(tmp_path):
-    """Invalid points, points without text, replaced rows and mem0's internal collections are reported or skipped."""
+    """
+    Invalid points and points without text are reported, and replaced rows are skipped.
+
+    The points of mem0's internal collections are reported as skipped.
+    """
     folder = tmp_path / "collection"
     points(
         folder / "mem0" / "storage.sqlite",
@@ -421,7 +425,7 @@ def test_langgraph_read_reports_odd_items(tmp_path):
 
 
 def test_langgraph_read_rejects_foreign_files(tmp_path):
-    """A database without the table of a store, and a file that is not a database, are rejected."""
+    """A database without a store's table, and a file that is no database, are rejected."""
     with sqlite3.connect(tmp_path / "some.db") as database:
         database.execute("CREATE TABLE checkpoints (id)")
     database.close()

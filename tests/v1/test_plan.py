@@ -85,7 +85,7 @@ def test_read_time_returns_storable_time_or_none_for_any_value(value):
 
 @given(st.integers(315_532_800, 4_102_444_800))
 def test_read_time_determines_the_unit_from_the_magnitude(seconds):
-    """A time from 1980 to 2100 is the same in seconds, milliseconds, microseconds, nanoseconds and as a text."""
+    """A time from 1980 to 2100 is read equally from seconds to nanoseconds and as a text."""
     at = datetime.fromtimestamp(seconds, UTC)
 
     assert {at} == {read_time(seconds * scale).at for scale in (1, 1000, 10**6, 10**9)} | {read_time(str(at)).at}
@@ -164,7 +164,7 @@ def test_plan_of_decision_shortens_long_topics_and_keeps_them_distinct(planned):
 
 
 def test_plan_of_decision_preserves_bytes_that_are_not_utf8(planned):
-    """Bytes that are not UTF-8 are replaced in the text, and preserved exactly in the metadata."""
+    """Bytes that are not UTF-8 are replaced in the text, and preserved in the metadata."""
 
     def write(store):
         store.decision("cache")

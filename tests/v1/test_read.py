@@ -1,4 +1,4 @@
-"""Reading a v1.0 database: the file is never changed, and an unsuitable file raises a clear error."""
+"""Reading a v1.0 database never changes it, and rejects unsuitable files."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_read_old_raises_for_databases_of_other_programs(tmp_path):
 
 @pytest.mark.parametrize(("version", "problem"), [(5, "the form 5"), (64, "the form 64"), (None, "does not say")])
 def test_read_old_raises_for_later_or_unknown_versions(old, version, problem):
-    """The database of a later MAMA is rejected with its version, and so is one without a version."""
+    """The database of a later MAMA is rejected, and so is one without a version."""
     with sqlite3.connect(old) as database:
         if version is None:
             database.execute("DELETE FROM schema_version")
@@ -329,7 +329,7 @@ def test_read_old_reads_tables_with_the_prefix_of_a_virtual_table(old):
 
 
 def test_read_old_skips_shadow_tables_when_their_module_is_missing(old):
-    """The shadow tables of the old vectors are not listed, even without the module of their virtual table."""
+    """Shadow tables of vectors are not listed, even without the module of their table."""
     database = sqlite3.connect(old)
     database.execute("PRAGMA writable_schema = ON")
     database.execute(
@@ -348,7 +348,7 @@ def test_read_old_skips_shadow_tables_when_their_module_is_missing(old):
 
 @pytest.mark.parametrize("table", ["decisions", "others"])
 def test_read_old_handles_columns_that_use_all_names_of_the_rowid(old, table):
-    """A table without an accessible rowid is rejected if it is migrated, and otherwise only counted."""
+    """A table without accessible rowid is rejected if migrated, and otherwise only counted."""
     database = sqlite3.connect(old)
     if table == "decisions":
         database.execute("DROP TABLE decisions")

@@ -102,7 +102,7 @@ def kinds(report):
 
 
 async def test_migrate_restores_new_rows_of_a_grown_file_after_a_rollback(old, tmp_path):
-    """After migration, growth, migration, rollback and another migration, the new rows are in the store."""
+    """New rows are in the store after migration, growth, migration, rollback and migration."""
     async with Open() as memories:
         await migrate(memories, old.path)
         before = await exported(memories, tmp_path)
@@ -123,7 +123,7 @@ async def test_migrate_restores_new_rows_of_a_grown_file_after_a_rollback(old, t
 
 @pytest.mark.parametrize("how", ["edge", "supersedes", "superseded_by"])
 async def test_rollback_deletes_a_new_link_between_old_rows_only(old, tmp_path, how):
-    """If only a link is new, it belongs to the newer migration, whose rollback deletes only this link."""
+    """A new link alone belongs to the newer migration, whose rollback deletes only this link."""
     async with Open() as memories:
         await migrate(memories, old.path)
         before = await exported(memories, tmp_path)
@@ -160,7 +160,7 @@ async def test_rollback_undoes_the_last_migration_despite_clock_changes(old, tmp
 
 @pytest.mark.parametrize("grown", [False, True])
 async def test_migrate_does_not_restore_deleted_memories(old, tmp_path, grown):
-    """Memories that the user deleted are skipped and counted, for the same file and for a grown one."""
+    """Deleted memories are skipped and counted, for the same file and for a grown one."""
     async with Open() as memories:
         await migrate(memories, old.path)
         await memories.delete("cache_0")
@@ -186,7 +186,7 @@ async def test_migrate_does_not_restore_deleted_memories(old, tmp_path, grown):
 
 @pytest.mark.parametrize("grown", [False, True])
 async def test_migrate_does_not_restore_deleted_links(old, tmp_path, grown):
-    """Links that the user deleted are skipped and counted, for the same file and for a grown one."""
+    """Deleted links are skipped and counted, for the same file and for a grown one."""
     old.link()
     async with Open() as memories:
         await migrate(memories, old.path)
@@ -208,7 +208,7 @@ async def test_migrate_does_not_restore_deleted_links(old, tmp_path, grown):
 
 
 async def test_migrate_counts_rows_changed_in_the_old_file_as_left_out(old):
-    """If a row was changed after its migration, its memory stays unchanged, and the row counts as left out."""
+    """A row changed after its migration counts as left out, and its memory is unchanged."""
     old.link()
     async with Open() as memories:
         await migrate(memories, old.path)
@@ -223,7 +223,7 @@ async def test_migrate_counts_rows_changed_in_the_old_file_as_left_out(old):
 
 
 async def test_migrate_recognizes_rows_that_were_superseded_since(old):
-    """The changes of v1.0 in a superseded row create neither a second context for its reason nor an odd row."""
+    """Changes of v1.0 in a superseded row create no second context and no odd row."""
     async with Open() as memories:
         await migrate(memories, old.path)
         old.grow()
@@ -260,7 +260,7 @@ async def test_migrate_writes_nothing_when_already_complete(old):
 
 
 async def test_rollback_treats_imported_migration_marks_as_earlier_migrations(old, tmp_path):
-    """Migrated memories from an import count as an earlier migration, which can be resumed or rolled back."""
+    """Imported migrated memories are an earlier migration to resume or roll back."""
     async with Open() as memories:
         await migrate(memories, old.path)
         await exported(memories, tmp_path)
@@ -319,7 +319,11 @@ async def stopped(memories, end, work):
 
 @pytest.mark.usefixtures("small_chunks")
 async def test_second_migration_continues_after_an_interruption(old, tmp_path):
-    """Interrupted at any transaction and repeated or rolled back, a second migration has the same result."""
+    """
+    A second migration interrupted at any transaction and repeated has the same result.
+
+    The same is true if it is rolled back.
+    """
     async with Open() as memories:
         await migrate(memories, old.path)
         before = await exported(memories, tmp_path)
@@ -392,7 +396,7 @@ async def test_concurrent_migrations_of_one_file_have_the_same_result(old, tmp_p
 
 @pytest.mark.usefixtures("small_chunks")
 async def test_rollback_of_an_overlapping_migration_allows_the_earlier_one_to_continue(old, tmp_path):
-    """Items deleted by the rollback of an overlapping migration do not count as deleted by the user."""
+    """Memories deleted by another migration's rollback do not count as deleted by the user."""
     copy = tmp_path / "copy.db"
     shutil.copy(old.path, copy)
     old.grow()
@@ -445,7 +449,7 @@ async def test_migration_stops_when_it_is_rolled_back_concurrently(old, small_ch
 
 
 async def test_rollback_stops_when_the_migration_is_restarted(old, small_chunks, tmp_path):
-    """A rollback stops with an error if the migration is restarted meanwhile, and the migration is complete."""
+    """A rollback stops with an error if the migration restarts, and the migration completes."""
     async with Open() as memories:
         await migrate(memories, old.path)
         after = await exported(memories, tmp_path)
@@ -540,7 +544,7 @@ class Changing:
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.sampled_from(["migrate", "migrate", "rollback", "grow", "link", "Use A", "Use B"]), max_size=12))
 def test_stacked_migrations_are_rolled_back_one_by_one(tmp_path_factory, steps):
-    """In any order of growth and migration, each rollback restores the previous store, and the counts match."""
+    """In any order of steps, each rollback restores the previous store, and counts match."""
 
     async def work():
         async with Open() as memories:
@@ -602,7 +606,7 @@ async def test_notes_of_a_failing_plan_are_rolled_back(backend):
 
 
 async def test_notes_are_not_exported_and_survive_reopening(tmp_path):
-    """A note is no memory change, is not exported, is limited to its namespace, and survives reopening the store."""
+    """A note is not exported, is limited to its namespace, and survives reopening the store."""
     async with Open(tmp_path / "store") as memories:
         await memories.save_context("something")
         before = await exported(memories, tmp_path), await memories._shared.read(lambda reader: reader.change)

@@ -1,4 +1,4 @@
-"""The seven tools of v1.0: parameters in both spellings, results, and fixes of v1.0's errors."""
+"""The seven tools of v1.0: parameters, results, and fixes of v1.0's errors."""
 
 # A look at the file system takes no time here, and the sign for information is v1.0's.
 # ruff: noqa: ASYNC240, RUF001
@@ -101,7 +101,7 @@ async def old(clock):
 
 
 def test_deprecated_tools_are_the_seven_of_v1_0(old):
-    """There are seven tools in v1.0's order, each with a valid schema and a description that names its successor."""
+    """There are seven tools in v1.0's order, with valid schemas and their successors' names."""
     assert NAMES == list(old.tools)
     for name, tool in old.tools.items():
         Draft202012Validator.check_schema(tool.input_schema)
@@ -119,7 +119,7 @@ def test_deprecated_tools_declare_read_only_tools(old):
 
 
 def test_parameters_have_the_names_of_v1_0(old):
-    """Each parameter has v1.0's spelling, including camelCase, and is required if v1.0 and its checks agree."""
+    """Parameters have v1.0's spelling, and are required if v1.0 and its checks agree."""
     schemas = {name: tool.input_schema for name, tool in old.tools.items()}
 
     assert {
@@ -152,7 +152,7 @@ def test_parameters_have_the_names_of_v1_0(old):
 
 
 def test_old_and_new_tool_names_do_not_clash_on_the_wire():
-    """The old names are used unchanged on the wire, and do not collide with those of the new tools."""
+    """The old names are used unchanged on the wire, and do not collide with the new names."""
     names = WireNames.of([*MEMORY_TOOLS, *NAMES])
 
     assert NAMES == [names.by_tool[name] for name in NAMES]
@@ -327,7 +327,7 @@ async def test_recall_decision_lists_each_decision_once_in_forks_and_circles(old
 
 
 async def test_save_decision_supersedes_the_newest_of_a_circle(old, clock):
-    """If decisions supersede each other in a circle, the newest is current, and a new one supersedes it."""
+    """In a circle of decisions the newest is current, and a new one supersedes it."""
     ids = []
     for text in ("one", "two"):
         clock.pass_days(1)
@@ -358,7 +358,7 @@ async def test_suggest_decision_returns_matching_decisions(old):
     ("question", "hint"), [("what about giraffes in the zoo?", ""), ("giraffes?", " Ask in more words.")]
 )
 async def test_suggest_decision_succeeds_without_a_match(old, question, hint):
-    """Without a match there is only a message, which asks for more words if the question is short."""
+    """Without a match there is only a message, which asks for more words for a short query."""
     await old.saved("database", "Use PostgreSQL", "transactions")
 
     assert {
@@ -446,7 +446,7 @@ async def test_lists_shorten_texts_to_one_line(old):
     ],
 )
 async def test_update_outcome_accepts_id_and_topic(old, word, reasons, outcome, reason):
-    """The advertised parameter is the topic, the validated one the id: both work, with both vocabularies."""
+    """The advertised topic and the validated id both work, with both vocabularies."""
     decision_id = (await old.saved("auth", "Use JWT"))["decision_id"]
     other_id = (await old.saved("cache", "Use Redis"))["decision_id"]
     by_id = await old("update_outcome", decisionId=decision_id, outcome=word, **reasons)
@@ -509,7 +509,7 @@ async def test_update_outcome_rejects_pending_and_superseded_as_changes(old):
 
 
 async def test_load_checkpoint_returns_the_text_of_v1_0(old, clock):
-    """The texts are those of v1.0, with the deprecation note as the last line, and the steps line by line."""
+    """The texts are those of v1.0, with steps line by line and the deprecation note last."""
     saved = await old(
         "save_checkpoint", summary="half done", open_files=["a.py", "b.py"], next_steps="1. test\n\n2. ship\n"
     )
@@ -569,7 +569,7 @@ async def test_concurrent_saves_form_one_chain(old):
 
 
 async def test_session_and_its_fork_form_one_chain():
-    """Decisions of one topic that a session and its fork save concurrently supersede each other in one chain."""
+    """Decisions of one topic saved concurrently by a session and its fork form one chain."""
     async with Session.open(embedder=HashEmbedder()) as session:
         fork = session.fork()
         arguments = {"topic": "auth", "reasoning": "because"}
@@ -588,7 +588,7 @@ async def test_session_and_its_fork_form_one_chain():
 
 
 async def test_saves_recorded_from_v1_0_form_the_same_chains(old, clock):
-    """Recorded inputs of v1.0's handlers, saved in the same order, form the same chains as in v1.0."""
+    """Recorded inputs of v1.0's handlers form the same chains as in v1.0."""
     if not V1_0.exists():
         pytest.skip("the sample data of v1.0 is not there")
     with sqlite3.connect(f"file:{V1_0}?mode=ro&immutable=1", uri=True) as connection:
@@ -649,7 +649,7 @@ async def test_deprecated_tools_are_hidden_but_callable():
 
 
 async def test_texts_name_tools_as_on_the_wire():
-    """No tool name in the descriptions, results and errors of the seven tools contains a slash."""
+    """No tool name in descriptions, results and errors of the seven tools has a slash."""
     saves = {"topic": "auth", "decision": "Use JWT", "reasoning": "r", "trust_context": {}}
     calls = [
         ("save_decision", saves),
@@ -690,7 +690,7 @@ async def test_texts_name_tools_as_on_the_wire():
 
 
 async def test_load_checkpoint_quotes_stored_text_unchanged():
-    """The text of a checkpoint is quoted unchanged, even if it looks like the deprecation note."""
+    """A checkpoint is quoted unchanged, even if it looks like the deprecation note."""
     summary = "save/checkpoint is a tool\nDeprecated: use save/checkpoint; removed in 2.0"
     async with Session.open(embedder=HashEmbedder()) as session:
         with warnings.catch_warnings():
@@ -765,7 +765,12 @@ async def test_list_decisions_keeps_its_result_shape_for_long_lists():
     ],
 )
 async def test_wrong_arguments_return_errors_as_in_v1_0(old, name, arguments, said):
-    """An error is a result with success false and a message that names the argument and the rule; nothing is saved."""
+    """
+    An error is a result with success false and a message; nothing is saved.
+
+    The message names the argument and the rule.
+    ~
+    """
     await old.saved("there", "is one")
     result = await old(name, **arguments)
 
@@ -778,7 +783,7 @@ async def test_wrong_arguments_return_errors_as_in_v1_0(old, name, arguments, sa
 
 
 async def test_update_outcome_rejects_other_types_and_topics(old):
-    """The id of another type of memory is rejected, and so is an id of a decision with another topic."""
+    """Another type of memory is rejected, and so is a decision of another topic."""
     insight = await old.memories.save_insight("raids come at night")
     decision = (await old.saved("auth", "Use JWT"))["decision_id"]
     of_insight = await old("update_outcome", decisionId=insight.id, outcome="SUCCESS")
@@ -790,13 +795,13 @@ async def test_update_outcome_rejects_other_types_and_topics(old):
 
 
 async def test_checkpoint_tools_raise_errors_as_in_v1_0(old):
-    """Errors of the checkpoint tools are raised, because their result is a text without a success field."""
+    """Errors of the checkpoint tools are raised, because their result has no success field."""
     with pytest.raises(InvalidArgument, match="summary must not be empty"):
         await old("save_checkpoint", summary="")
 
 
 async def test_save_decision_reports_the_saved_decision_when_its_outcome_fails(old, monkeypatch):
-    """If only the outcome fails, the result says that the decision is saved, so that it is not saved twice."""
+    """If only the outcome fails, the result says that the decision is saved."""
 
     async def fail(*_, **__):
         raise MemoryNotFound("decision_x")
@@ -818,7 +823,11 @@ def test_tool_raises_session_closed_on_closed_session(old):
 
 
 async def test_deprecation_warning_is_emitted_once_per_tool(old):
-    """The first use of a tool in a process emits a DeprecationWarning with tool, successor and removal version."""
+    """
+    The first use of a tool in a process emits a DeprecationWarning.
+
+    It names the tool, the successor and the removal version.
+    """
     forget_warnings()
     calls = {"save_decision": {"topic": "t", "decision": "d", "reasoning": "r"}, "list_decisions": {}}
     with warnings.catch_warnings(record=True) as seen:
@@ -893,7 +902,7 @@ def test_warning_points_to_the_line_of_the_caller(tmp_path):
     data=st.data(),
 )
 def test_tools_and_search_agree_on_superseded_decisions(count, pairs, data):
-    """For every graph, with forks and circles, the tools and the search agree on which decisions are superseded."""
+    """For every graph, the tools and the search agree on which decisions are superseded."""
     reader = PlainReader()
     for node in range(count):
         reader.put(plain_memory(f"m{node}", at=data.draw(st.integers(0, 3))))
@@ -920,7 +929,7 @@ def test_tools_and_search_agree_on_superseded_decisions(count, pairs, data):
     relevance=st.floats(0, 1),
 )
 def test_recency_score_is_between_0_and_1_and_decays(weight, scale, decay, ages, relevance):
-    """Scores are from 0 to 1, the newer of two equal hits is not behind, and the decay applies at the scale."""
+    """Scores are from 0 to 1, the newer of two equal hits is not behind, and decay applies."""
     recency = Recency(weight=weight, scale=scale, decay=decay)
     newer, older = sorted(ages)
 

@@ -62,7 +62,7 @@ async def links_of(memories, ids):
 
 
 async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
-    """Every row of the manifest is in the store or in the report, and the chains match the manifest."""
+    """Every row of the manifest is in the store or in the report, and the chains match."""
     path = sample("v1_0_user.db", tmp_path)
     manifest = json.loads((SAMPLES / "v1_0_user.manifest.json").read_text(encoding="utf-8"))
     async with Open() as memories:
@@ -260,7 +260,7 @@ class Interrupted(BaseException):
 
 
 async def test_migrate_continues_after_an_interruption_at_any_transaction(small_chunks, tmp_path):
-    """Interrupted at any transaction and repeated, a migration has the same result as without interruption."""
+    """A migration interrupted at any transaction and repeated has the same result."""
     path = tmp_path / "old.db"
     with OldStore.made(path) as store:
         store.history(14)
@@ -315,7 +315,7 @@ KILLED = """
 
 
 async def test_migrate_continues_after_a_kill(small_chunks, tmp_path):
-    """Killed at several moments and repeated, a migration has the same result as without a kill."""
+    """A migration killed at several moments and repeated has the same result."""
     old = tmp_path / "old.db"
     with OldStore.made(old) as store:
         store.history(14)
@@ -340,7 +340,7 @@ async def test_migrate_continues_after_a_kill(small_chunks, tmp_path):
 
 
 async def test_migrate_continues_after_an_embedder_failure(old, small_chunks):
-    """If the embedder fails half-way, the written memories stay, and the migration can be continued."""
+    """If the embedder fails half-way, the written memories stay, and a repetition continues."""
     calls = 0
     hashed = HashEmbedder(dimensions=64)
 
@@ -363,7 +363,7 @@ async def test_migrate_continues_after_an_embedder_failure(old, small_chunks):
 
 
 async def test_rollback_restores_the_exact_store(old, tmp_path):
-    """A rollback restores the export of the store byte by byte, and a later migration has the same result."""
+    """A rollback restores the store's export exactly, and a later migration is the same."""
     async with Open() as memories:
         first = await memories.save_decision("auth", "Use sessions", "They can be revoked.")
         await memories.save_decision("auth", "Use Redis sessions", "Two nodes.", supersedes=first.id)
@@ -386,7 +386,7 @@ async def test_rollback_restores_the_exact_store(old, tmp_path):
 
 
 async def test_rollback_continues_after_an_interruption(old, tmp_path):
-    """An interrupted rollback continues when it is repeated, and a later migration has the same result."""
+    """An interrupted rollback continues when repeated, and a later migration is the same."""
     async with Open() as memories:
         before = await exported(memories, tmp_path)
         await migrate(memories, old)
@@ -406,7 +406,7 @@ async def test_rollback_continues_after_an_interruption(old, tmp_path):
 
 
 async def test_rollback_raises_when_later_changes_would_be_lost(old, tmp_path):
-    """Migrated memories that were changed since, or have later links, are deleted only with force=True."""
+    """Memories that were changed or linked since are deleted only with force=True."""
     async with Open() as memories:
         await migrate(memories, old)
         decision = (await memories.recent(limit=1, types="decision"))[0]
@@ -472,7 +472,7 @@ async def test_migrate_and_rollback_a_grown_file_separately(old, tmp_path):
 
 
 async def test_migrate_keeps_unrelated_memories_with_a_taken_id(old, tmp_path):
-    """An existing memory with an id of the old file stays, and the row and its links are reported."""
+    """An existing memory with an old id stays, and the row and its links are reported."""
     async with Open() as memories:
         await migrate(memories, old)
         taken = (await memories.recent(limit=1, types="decision"))[0].id
@@ -535,7 +535,7 @@ async def test_migration_report_names_every_odd_row_without_content(tmp_path):
 
 
 async def test_reports_and_errors_contain_no_control_characters(tmp_path):
-    """Both reports and the error of a rollback print names, words and ids without control characters."""
+    """Reports and a rollback's error contain no control characters of the old file."""
     path = tmp_path / "old\x1b[2J.db"
     with OldStore.made(path) as store:
         for number in range(2):
