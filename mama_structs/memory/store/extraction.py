@@ -138,8 +138,7 @@ async def learn(
     drafts: list[PreparedSave] = []
     for batch in _batches([attrs.evolve(one, origin=least_trusted((one.origin, most))) for one in news]):
         known = await _known(memories, batch)
-        # an internal operation of the store
-        prompt = _prompt(batch, known, today=f"{memories._shared.now:%Y-%m-%d}")  # noqa: SLF001 - a plan of its own
+        prompt = _prompt(batch, known, today=f"{memories._shared.now:%Y-%m-%d}")  # noqa: SLF001 - store internals
         for place, record in enumerate(_records_in(await _answer(extract, prompt))):
             try:
                 if place >= MOST:
@@ -292,8 +291,7 @@ async def _draft(
             and least_trusted((memory.origin, origin)) == origin
         ):
             raise _Refusal(f"it is known already, as {memory.id}")
-    # an internal operation of the store
-    draft = await memories._draft(request_of(_request(asked, origin)))  # noqa: SLF001 - a plan of its own
+    draft = await memories._draft(request_of(_request(asked, origin)))  # noqa: SLF001 - store internals
     texts = {digest_of(one.text): one for one in sources if len(one.text.encode()) <= MAX_KEPT}
     return attrs.evolve(
         draft,
