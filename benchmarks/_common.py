@@ -1,4 +1,4 @@
-"""What the benchmarks share: taking turns, tables, and results as JSON."""
+"""Shared code of the benchmarks: interleaved timing, tables, and results as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Seconds = list[float]
 
 
 def arguments(description: str) -> argparse.Namespace:
-    """Read ``--quick`` and ``--results``."""
+    """Parse ``--quick`` and ``--results``."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
@@ -31,7 +31,7 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 def take_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Time each rival once a round, so that a slow moment of the machine meets all of them."""
+    """Time each rival once per round, so that slow moments of the machine affect all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, run in rivals.items():
@@ -43,7 +43,7 @@ def take_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str
 
 
 async def take_async_turns(rivals: Mapping[str, Callable[[], Awaitable[float]]], rounds: int) -> dict[str, list[float]]:
-    """Do the same with rivals that await, and that say themselves how many seconds count."""
+    """Time async rivals once per round; each returns the seconds to count."""
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, run in rivals.items():
@@ -68,7 +68,7 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def compared(seconds: Mapping[str, Sequence[float]], rival: str) -> dict[str, dict[str, float]]:
-    """Return every rival's summary with its ratio to *rival*'s, of minima and of medians."""
+    """Return the summary of each rival with its ratio to *rival*, for minimum and median."""
     base = summary(seconds[rival])
     figures = {}
     for name, samples in seconds.items():
@@ -87,7 +87,7 @@ def report(
     folder: Path,
     words: int = 2,
 ) -> None:
-    """Print the table, whose first columns are *words*, and write the figures."""
+    """Print the table, whose first columns are *words*, and write the figures as JSON."""
     print(f"{title}\n\n{aligned(header, rows, words=words)}\n")
     folder.mkdir(parents=True, exist_ok=True)
     machine = {

@@ -1,15 +1,15 @@
 """
-Chooses the weights of the ranking on some sets, for ``retrieval.py --leave-one-out``, and for the ones that are shipped.
+Fit the weights of the ranking to labelled sets.
 
-Each weight in turn takes the value of `CHOICES` with which the sets find most, for as long as one finds more: the mean
-of recall at 1, 5 and 10 over the questions of a set, and then over the sets, so that none counts more for being long.
-A value that is already there stays unless another gains `LEAST`: around the best ones recall changes by chance.
-Then what a score says of an answer is fitted by logistic regression to the hits of the same sets, each of which weighs
-the same.
+They are used by ``retrieval.py --leave-one-out`` and, fitted to all sets, by the package.
+Coordinate search: each weight in turn takes the value of `CHOICES` with the highest recall, until no change improves it.
+Recall is the mean of recall at 1, 5 and 10 over the questions of a set, then the mean over the sets, so that long sets
+do not count more. A change must gain at least `LEAST`, because small differences of recall are random.
+Then a logistic regression on the hits of the same sets calibrates the relevance. Each set has the same weight.
 
     python benchmarks/_fitting.py [--data FOLDER] [--vectors FILE]
 
-chooses on all sets, and prints the weights.
+fits the weights to all sets, and prints them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Stores = Mapping[str, Sequence[Saved]]
 
 @attrs.frozen(eq=False)
 class Prepared:
-    """A store's questions, each with what was gathered for it and what is known of its candidates."""
+    """The questions of a store, with the gathered candidates and their features."""
 
     store: Saved
     questions: Sequence[tuple[Gathered, Clues] | None]
@@ -87,7 +87,7 @@ class Prepared:
     """Ids by node."""
 
     def asked_with(self, weights: Weights) -> Answers:
-        """Return what *weights* make of the same candidates."""
+        """Return the answers of the same candidates with other weights."""
         found, judged = [], []
         for question, prepared in zip(self.store.sample.questions, self.questions, strict=True):
             hits: list[Ranked] = []
@@ -103,7 +103,7 @@ class Prepared:
 
 
 async def prepared(store: Saved, embedding: EmbeddingService) -> Prepared:
-    """Return a store's questions with what is gathered for them."""
+    """Return the questions of a store with their gathered candidates."""
     requests = await requests_of(store, embedding)
 
     def plan(reader: Reader) -> Prepared:
@@ -114,17 +114,17 @@ async def prepared(store: Saved, embedding: EmbeddingService) -> Prepared:
                 questions.append(None)
                 continue
             nodes = found.candidates.nodes
-            # Now all is known of what replaced them, which is not to be asked for once this moment is gone.
+            # Load the supersession data now, because it cannot be read after this transaction.
             found.chains.newest(nodes)
             questions.append((found, found.query.clues(reader, nodes, found.candidates.facts, found.best)[0]))
         nodes = reader.window()
         return Prepared(store, questions, dict(zip(nodes.tolist(), reader.ids(nodes), strict=True)))
 
-    return await store.memories._engine.read(plan)  # noqa: SLF001 - there is no public door to plans
+    return await store.memories._engine.read(plan)  # noqa: SLF001 - no public API for plans
 
 
 async def fit(stores: Stores, embedding: EmbeddingService) -> Weights:
-    """Return the weights that are chosen on some sets."""
+    """Return the weights fitted to some sets."""
     ready = {name: [await prepared(one, embedding) for one in some] for name, some in stores.items()}
     known: dict[Weights, float] = {}
 
@@ -152,13 +152,13 @@ async def fit(stores: Stores, embedding: EmbeddingService) -> Weights:
 
 
 def recall(stores: Sequence[Saved], answers: Sequence[Answers]) -> float:
-    """Return the mean of recall at 1, 5 and 10 over a set's questions."""
+    """Return the mean of recall at 1, 5 and 10 over the questions of a set."""
     found = measured([one.sample for one in stores], [one.found for one in answers])
     return float(np.mean([found[name].mean() for name in ("recall@1", "recall@5", "recall@10")]))
 
 
 def believing(weights: Weights, answers: Sequence[Sequence[Answers]]) -> Weights:
-    """Return weights by which the relevance of hits is the share of them that answers, as far as one curve can do it."""
+    """Return weights whose relevance approximates the probability that a hit answers."""
     rows = [
         np.array([pair for one in some for hits in one.judged for pair in hits], np.float64) for some in answers if some
     ]
@@ -173,7 +173,7 @@ def believing(weights: Weights, answers: Sequence[Sequence[Answers]]) -> Weights
 
 
 def _regression(x: Any, y: Any, weight: Any) -> tuple[float, float]:
-    """Return slope and intercept of the weighted logistic regression, by Newton's method."""
+    """Return slope and intercept of a weighted logistic regression (Newton's method)."""
     table, found = np.stack([x, np.ones_like(x)], axis=1), np.array([1.0, 0.0])
     for _ in range(50):
         predicted = 1 / (1 + np.exp(-table @ found))
@@ -183,7 +183,7 @@ def _regression(x: Any, y: Any, weight: Any) -> tuple[float, float]:
 
 
 async def run(folder: Path, vectors: Path | None) -> Weights:
-    """Choose on all sets."""
+    """Fit the weights to all sets."""
     remembering = Remembering(UniversalSentenceEmbedder(), vectors)
     embedding = EmbeddingService(remembering)
     judged_only = ("long together", "exact sets", "pairs")

@@ -1,9 +1,11 @@
 """
-Learn what messages of each kind are made of, from the labelled lists of the tests; see docs/explanation/exposure.md.
+Learn the weights of message pieces from the labelled lists of the tests.
 
-``python benchmarks/_learn_pieces.py v`` leaves the list v out, and says how many of its messages the weights alone get
-right; with ``--write`` the weights of all lists but those named are written to ``mama_structs/tools/data/weights.tsv``.
-Softmax regression on the pieces of a message (`mama_structs.tools.exposure.pieces`), with Adam and a small L2 penalty.
+``python benchmarks/_learn_pieces.py v`` leaves out the list v, and prints the share of its messages that the weights
+classify correctly. With ``--write`` the weights of all other lists are written to
+``mama_structs/tools/data/weights.tsv``. See docs/explanation/exposure.md.
+The model is a softmax regression on the pieces of a message (`mama_structs.tools.exposure.pieces`), trained with Adam
+and a small L2 penalty.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ def write(features, steps, bias):
         for piece, own in sorted(zip(features, steps.tolist(), strict=True))
         if any(own)
     ]
-    # Those of English first, so that a change of one language is a change of one part.
+    # English pieces come first, so that a change of one language changes one part of the file.
     pieces_of.sort(key=lambda entry: re.search("[가-힣]", entry[0]) is not None)
     entries = [f"{piece.replace(' ', '_')}\t{letters}" for piece, letters in pieces_of]
     TARGET.write_text("\n".join([*kept, *entries]) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A fake node in a process of its own, so that its work is not counted as ours."""
+"""A fake node in a separate process, so that its CPU time is not measured."""
 
 from __future__ import annotations
 

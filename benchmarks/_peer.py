@@ -1,4 +1,4 @@
-"""One peer in a process of its own, which does what `peers.py` asks: ``_peer.py MODULE CORPUS STORE SETTINGS``."""
+"""A process that runs one peer for `peers.py`: ``_peer.py MODULE CORPUS STORE SETTINGS``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is compared, and the table of docs/comparison.md from the figures of `peers.py`."""
+"""The compared peers, and the table of docs/comparison.md from the figures of `peers.py`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ MEGA: Final = 1e6
 @attrs.frozen
 class PeerInfo:
     """
-    A peer.
+    A compared peer.
 
     Args:
-        title: Its name in the table.
-        module: Its module in `_peers`.
-        packages: What is installed, and whose versions are told.
-        environment: The folder of its environment, which peers of the same packages share.
-        besides: What else is installed.
-        keeps: Whether it keeps anything on the disk.
-        words: Whether a search of its own looks at words, too.
-
+        title: The name in the table.
+        module: The module in `_peers`.
+        packages: The installed packages whose versions are reported.
+        environment: The folder of its environment, shared by peers with the same packages.
+        besides: Further packages to install.
+        keeps: Whether the peer stores data on disk.
+        words: Whether its own search uses words.
     """
 
     title: str
@@ -79,11 +78,10 @@ class Line:
     A row of the table.
 
     Args:
-        label: What it says.
-        values: For each peer a figure, a text, or None where it has no such thing.
-        show: How a figure is written.
-        better: 1 where more is better, -1 where less is, 0 where neither.
-
+        label: The label of the row.
+        values: For each peer a number, a text, or None if it has no such value.
+        show: The format of a number.
+        better: 1 if more is better, -1 if less is, 0 if neither.
     """
 
     label: str
@@ -92,28 +90,28 @@ class Line:
     better: int = 0
 
     def cell(self, name: str) -> str:
-        """Return what stands in a peer's column."""
+        """Return the text in a peer's column."""
         value = self.values[name]
         return NO_SUCH if value is None else value if isinstance(value, str) else self.show.format(value)
 
     @property
     def cells(self) -> list[str]:
-        """Return the row without its label."""
+        """Return the cells of the row without its label."""
         return [self.cell(name) for name in self.values]
 
     def ahead(self) -> list[str]:
-        """Return who is better than ours, the best first."""
+        """Return the peers that are better than this package, best first."""
         known = {name: value for name, value in self.values.items() if value is not None}
         mine = known.get("ours")
         if mine is None or not self.better:
             return []
-        # What reads the same is the same.
+        # Values with the same formatted text count as equal.
         ahead = [n for n, v in known.items() if (v - mine) * self.better > 0 and self.cell(n) != self.cell("ours")]
         return sorted(ahead, key=lambda name: -self.better * known[name])
 
 
 def part(*path: str, scale: float = 1) -> Callable[[dict[str, Any]], Any]:
-    """Return what takes a figure out of a peer's, None where there is none."""
+    """Return a function that extracts a value from a peer's figures, or None if it is missing."""
 
     def of(own: Any) -> Any:
         for name in path:
@@ -124,7 +122,7 @@ def part(*path: str, scale: float = 1) -> Callable[[dict[str, Any]], Any]:
 
 
 def acknowledged(own: dict[str, Any]) -> str | None:
-    """Return where an acknowledged save is, as counted."""
+    """Return the location of an acknowledged save, according to the counted flushes."""
     if "killed" not in own:
         return "in memory"
     if own["flushes"] is None:
@@ -133,18 +131,18 @@ def acknowledged(own: dict[str, Any]) -> str | None:
 
 
 def refused(own: dict[str, Any]) -> str | None:
-    """Return what the two writers were told."""
+    """Return the errors of two concurrent writers."""
     return ", ".join(dict.fromkeys(own["writers"]["wrong"])) or "nothing" if "writers" in own else None
 
 
 def lost(own: dict[str, Any], what: str) -> int | None:
-    """Return how many acknowledged saves are not there, or are not found."""
+    """Return the number of acknowledged saves that are missing or not found."""
     killed = own.get("killed")
     return killed and killed["acknowledged"] - killed.get(what, 0)
 
 
 def opens(own: dict[str, Any]) -> str | None:
-    """Return whether a store opens each time after its process was killed."""
+    """Return whether a store can be opened after each kill of its process."""
     killed = own.get("killed")
     return killed and (f"{killed['rounds']} of {killed['rounds']}" if killed["opens"] else f"no: {killed['why']}")
 
@@ -184,7 +182,11 @@ ROWS: Final[Sequence[tuple[str, Callable[[dict[str, Any]], Any], str, int]]] = (
 
 
 def lines_of(figures: Mapping[str, Any]) -> list[Line]:
-    """Return the rows of the table; a search with words is only that of who looks at words."""
+    """
+    Return the rows of the table.
+
+    Rows about searches with words cover only the peers that support words.
+    """
     peers = figures["peers"]
     return [
         Line(
@@ -198,12 +200,12 @@ def lines_of(figures: Mapping[str, Any]) -> list[Line]:
 
 
 def page_with(page: str, written: Mapping[str, Any]) -> str:
-    """Return a page with what was written between its marks."""
+    """Return a page with the text between its marks replaced by the table."""
     return page_between(page, BEGIN, END, _generated(written))
 
 
 def page_between(page: str, begin: str, end: str, lines: Iterable[str]) -> str:
-    """Return a page with lines between two marks."""
+    """Return a page with the lines between two marks replaced."""
     before, rest = page.split(begin)
     return before + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end)[1]
 
@@ -249,7 +251,7 @@ def _generated(written: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unsafe(peers: Mapping[str, Any], name: str) -> str:
-    """Return where a save is that is not on the disk."""
+    """Return a remark if acknowledged saves are not on disk."""
     where = acknowledged(peers[name])
     return "" if where == "on the disk" else f" ({where})"
 

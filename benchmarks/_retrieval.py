@@ -1,4 +1,8 @@
-"""Labelled sets of texts and questions (data/retrieval/README.md), what a session finds in them, and how good that is."""
+"""
+Labelled retrieval sets, the results of a session for them, and their quality.
+
+data/retrieval/README.md describes the sets.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ from mama_structs.settings import MemorySettings, Settings
 
 LIMIT: Final = 10
 METRICS: Final = ("recall@1", "recall@5", "recall@10", "MRR")
-# Two memories may stand for one label: a decision and its outcome.
+# Two memories may share one label: a decision and its outcome.
 ASKED: Final = 16
 
 Record = Mapping[str, Any]
@@ -38,14 +42,14 @@ Found = Sequence[tuple[str, ...]]
 
 
 def moment(text: str) -> datetime:
-    """Read a time, which is UTC where it does not say so."""
+    """Parse a time; times without a zone are UTC."""
     at = datetime.fromisoformat(text)
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 @attrs.frozen
 class Question:
-    """What is asked, in which language and of which kind, and what answers it, the best first; nothing may."""
+    """A question with its language, kind and relevant answers (best first, possibly none)."""
 
     text: str
     relevant: tuple[str, ...]
@@ -55,10 +59,10 @@ class Question:
 
     @classmethod
     def of(cls, record: Record, end: datetime) -> Question:
-        """Read a question, asked at the end of the day that it names, else at *end*."""
+        """Parse a question, asked at the end of its day, or at *end* if it has none."""
         text = record.get("query") or record["question"]
         relevant = record["relevant"] if "relevant" in record else record["evidence"]
-        # A label where there is one; jiwoo_callum is asked in both languages.
+        # The language label, if there is one; jiwoo_callum is asked in both languages.
         lang = record.get("lang") or ("ko" if re.search("[가-힣]", text) else "en")
         as_of = end if record.get("as_of") is None else moment(record["as_of"]) + timedelta(hours=23, minutes=59)
         return cls(text, tuple(relevant), record["kind"], lang, as_of)
@@ -66,14 +70,18 @@ class Question:
 
 @attrs.frozen(eq=False)
 class Sample:
-    """What one store gets, in order of time, and what is asked of it."""
+    """The records of one store in order of time, and the questions about them."""
 
     records: Sequence[Record]
     questions: Sequence[Question]
 
     @classmethod
     def of(cls, records: Sequence[Record], questions: Sequence[Record]) -> Sample:
-        """Return a sample of records of any set; what has no type is a context without links."""
+        """
+        Convert records of any set to a sample.
+
+        A record without a type is a context without links.
+        """
         same = [
             {"type": "context", "content": record.get("text"), "created_at": record.get("at")} | dict(record)
             for record in records
@@ -88,12 +96,16 @@ Sets = Mapping[str, Sequence[Sample]]
 
 
 def rows(path: Path) -> list[Record]:
-    """Read lines of JSON."""
+    """Parse JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def read(folder: Path) -> dict[str, list[Sample]]:
-    """Read all sets; texts get no topic where a user who saves what was said or read would give none."""
+    """
+    Read all sets.
+
+    Texts of chats, dialogues and documents get no topic, as users would not enter one.
+    """
     chats, messages = rows(folder / "chat/turns.jsonl"), rows(folder / "long/messages.jsonl")
     passages = [
         {"id": row["id"], "text": row["text"], "at": row["at"]} for row in rows(folder / "passages/passages.jsonl")
@@ -101,7 +113,7 @@ def read(folder: Path) -> dict[str, list[Sample]]:
     long = rows(folder / "long/questions.jsonl")
     exact = [{"kind": f"{len(row['relevant'])} passages"} | row for row in rows(folder / "passages/precision.jsonl")]
     pairs = [*enumerate(rows(folder / "korean/pairs.jsonl"))]
-    # Days apart, and no sentence beside the one that it shares words with.
+    # Sentences are days apart, and never next to the sentence that they share words with.
     sentences = [
         {"id": f"{name}{number}", "text": pair[name], "at": f"2026-{first + number // 28:02d}-{1 + number % 28:02d}"}
         for first, name in ((1, "paraphrase"), (5, "unrelated"))
@@ -134,7 +146,7 @@ def _apart(records: Sequence[Record], questions: Sequence[Record], by: str) -> l
 
 
 def made_up() -> dict[str, list[Sample]]:
-    """Return two sets of nonsense, for a quick run."""
+    """Return two generated sets for a quick run."""
     return {"nonsense": [_nonsense(4)], "more nonsense": [_nonsense(5)]}
 
 
@@ -171,23 +183,22 @@ def _nonsense(seed: int) -> Sample:
 
 
 def texts_of(record: Record) -> list[str]:
-    """Return all texts of a record, its topic apart."""
+    """Return all texts of a record without its topic."""
     return [record[name] for name in ("content", "reasoning", "outcome_reason") if record.get(name)]
 
 
-# What a session finds
+# Results of a session
 
 
 @attrs.frozen(eq=False)
 class Saved:
     """
-    A sample in a session.
+    A sample that was saved to a session.
 
     Args:
-        sample: What was saved.
-        memories: Where.
-        labels: By id, the label that a memory stands for.
-
+        sample: The sample.
+        memories: The store.
+        labels: The label of each memory by id.
     """
 
     sample: Sample
@@ -196,15 +207,15 @@ class Saved:
 
     @property
     def asked(self) -> int:
-        """How many hits are asked for to have `LIMIT` labels."""
+        """The number of hits to request in order to get `LIMIT` labels."""
         return ASKED if len(set(self.labels.values())) < len(self.labels) else LIMIT
 
     def named(self, ids: Sequence[str]) -> Found:
-        """Return what hits stand for, each once."""
+        """Return the labels of hits, deduplicated."""
         return [(label,) for label in dict.fromkeys(self.labels[name] for name in ids)][:LIMIT]
 
     def judged(self, question: Question, ids: Sequence[str], relevances: Sequence[float]) -> list[tuple[float, bool]]:
-        """Return how relevant the first hits call themselves, and whether they are."""
+        """Return the relevance of each of the first hits, and whether the hit is relevant."""
         return [
             (relevance, self.labels[name] in question.relevant)
             for name, relevance in zip(ids[:LIMIT], relevances, strict=False)
@@ -214,13 +225,12 @@ class Saved:
 @attrs.frozen
 class Answers:
     """
-    What search gave for all questions.
+    The search results for all questions.
 
     Args:
-        found: What the hits stand for.
+        found: The labels of the hits.
         judged: For each of the first ten hits its relevance, and whether it answers.
-        hits: All of them, where they were asked for as a user would.
-
+        hits: The hits themselves, if a normal search was used.
     """
 
     found: Sequence[Found]
@@ -230,7 +240,7 @@ class Answers:
 
 @asynccontextmanager
 async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = None) -> AsyncIterator[Saved]:
-    """Save a sample as agents and users would have, with what came of its decisions, and leave nothing behind."""
+    """Save a sample as agents and users would, and delete the store afterwards."""
     patient = Settings(memory=MemorySettings(rerank_seconds=3_600.0))
     async with Session.open(embedder=embedder, reranker=reranker, settings=patient) as session:
         memories = session.memories
@@ -249,13 +259,13 @@ async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = 
 
 
 def _events(records: Sequence[Record]) -> list[tuple[datetime, Record, bool]]:
-    """Return what happened when: a record and whether its outcome is told, in order of time."""
+    """Return the events in order of time: a record, and whether its outcome is reported."""
     replaced: dict[str | None, datetime] = {}
     for record in records:
         replaced.setdefault(record.get("supersedes"), moment(record["created_at"]))
     events = [(moment(record["created_at"]), record, False) for record in records]
     second = timedelta(seconds=1)
-    # The sample does not say when: just before it was superseded, else after everything.
+    # The sample contains no time of an outcome: use the time just before the supersession, or else the end.
     last = events[-1][0] + second
     events += [(replaced.get(record["id"], last) - second, record, True) for record in records if record.get("outcome")]
     return sorted(events, key=lambda event: event[0])
@@ -280,7 +290,7 @@ async def _save(memories: MemoryStore, record: Record, ids: Mapping[str, str], a
 
 
 async def asked(store: Saved) -> Answers:
-    """Ask every question as a user would."""
+    """Ask every question with a normal search."""
     found, judged, given = [], [], []
     for question in store.sample.questions:
         hits = await store.memories.search(question.text, as_of=question.as_of, limit=store.asked)
@@ -292,7 +302,7 @@ async def asked(store: Saved) -> Answers:
 
 
 async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchRequest]:
-    """Return a store's questions as its searches."""
+    """Return the search requests of a store's questions."""
     return [
         SearchRequest(
             text=question.text,
@@ -307,7 +317,7 @@ async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchR
 
 
 async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService) -> Answers:
-    """Ask every question with other weights than search has."""
+    """Ask every question with other ranking weights."""
     requests = await requests_of(store, embedding)
 
     def plan(reader: Reader) -> Answers:
@@ -322,23 +332,27 @@ async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService
             ],
         )
 
-    return await store.memories._engine.read(plan)  # noqa: SLF001 - weights are no setting, and have no public door
+    return await store.memories._engine.read(plan)  # noqa: SLF001 - no public API for ranking weights
 
 
 def shared_words(query: str, texts: Sequence[str]) -> list[float]:
-    """Rerank by the share of the question's words that a text has, for trying out: it knows less than a search."""
+    """
+    Rerank by the share of the question's words in a text.
+
+    An example that is worse than the search.
+    """
     asked = set(re.findall(r"\w+", query.lower()))
     return [len(asked & set(re.findall(r"\w+", text.lower()))) / max(len(asked), 1) for text in texts]
 
 
-# How good that is
+# Quality
 
 
 Values = NDArray[np.float64]
 
 
 def measured(samples: Sequence[Sample], found: Sequence[Sequence[Found]]) -> dict[str, Values]:
-    """Return each of `METRICS` for every question that has an answer, of all stores of a set."""
+    """Return each of `METRICS` for all answerable questions of a set."""
     table = []
     for sample, lists in zip(samples, found, strict=True):
         for question, results in zip(sample.questions, lists, strict=True):
@@ -351,7 +365,7 @@ def measured(samples: Sequence[Sample], found: Sequence[Sequence[Found]]) -> dic
 
 
 def groups(samples: Sequence[Sample]) -> dict[str, NDArray[np.bool_]]:
-    """Return which of the questions that have an answer are of each language and kind."""
+    """Return masks of the answerable questions by language and kind."""
     asked = [question for sample in samples for question in sample.questions if question.relevant]
     found = {"all": np.ones(len(asked), np.bool_)}
     for name in ("lang", "kind"):
@@ -361,7 +375,7 @@ def groups(samples: Sequence[Sample]) -> dict[str, NDArray[np.bool_]]:
 
 
 def bootstrap(ours: Values, theirs: Values, rounds: int = 5_000) -> tuple[float, float, float]:
-    """Return the mean difference over questions, and the ends of its 95 % interval (paired bootstrap)."""
+    """Return the mean difference over questions with its 95 % interval (paired bootstrap)."""
     difference = ours - theirs
     draws = np.random.default_rng(1).integers(0, len(difference), (rounds, len(difference)))
     low, high = np.percentile(difference[draws].mean(axis=1), [2.5, 97.5])
@@ -369,13 +383,17 @@ def bootstrap(ours: Values, theirs: Values, rounds: int = 5_000) -> tuple[float,
 
 
 def auc(with_answer: Values, without: Values) -> float:
-    """Return how often the best relevance of a question with an answer is higher than of one without."""
+    """
+    Return the probability that an answerable question has a higher best relevance.
+
+    It is compared with an unanswerable question; ties count half.
+    """
     difference = with_answer[:, np.newaxis] - without[np.newaxis]
     return float((difference > 0).mean() + 0.5 * (difference == 0).mean()) if difference.size else float("nan")
 
 
 def in_order(sample: Sample, found: Sequence[Found]) -> float:
-    """Return the share of ``current`` questions where no predecessor stands before the newest, or without it."""
+    """Return the share of ``current`` questions whose newest decision ranks before older ones."""
     before = {record["id"]: record.get("supersedes") for record in sample.records}
     right = []
     for question, results in zip(sample.questions, found, strict=True):

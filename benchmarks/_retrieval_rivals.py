@@ -1,4 +1,4 @@
-"""What search is compared with: BM25, cosines, and the usual ways to join the two, over the same texts and vectors."""
+"""Baselines for search on the same texts and vectors: BM25, cosine, and combinations."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ Values = NDArray[np.float64]
 
 class Remembering:
     """
-    An embedder that works out each text once, whoever asks for it.
+    An embedder that caches the vector of each text.
 
     Args:
-        embedder: The one that does the work.
-        path: Where its vectors are kept between runs, None for nowhere.
-
+        embedder: The wrapped embedder.
+        path: The file that stores vectors between runs, or None.
     """
 
     def __init__(self, embedder: Embedder, path: Path | None = None) -> None:
@@ -54,7 +53,7 @@ class Remembering:
         if path is not None and path.exists():
             with np.load(path) as kept:
                 self._known = dict(zip(kept["keys"].tolist(), kept["vectors"], strict=True))
-        # Set on the object: what only `__getattr__` finds is no part of a protocol from Python 3.12 on.
+        # Set on the instance: since Python 3.12 runtime protocols ignore attributes that only `__getattr__` provides.
         self.name, self.dimensions = embedder.name, embedder.dimensions
         self.max_tokens, self.calibration = embedder.max_tokens, embedder.calibration
 
@@ -72,13 +71,13 @@ class Remembering:
         return np.array([self._known[key] for key in keys], np.float32)
 
     def keep(self) -> None:
-        """Write what is known, if there is a place for it, and more than it has."""
+        """Write the cache if it has a file and new vectors."""
         if self._path is not None and self._grown:
             np.savez(self._path, keys=np.array([*self._known]), vectors=np.array([*self._known.values()]))
 
 
 class PlainWords:
-    """BM25 (k1 = 1.2, b = 0.75) of stemmed English, and of pairs of neighbours in Hangul, kana and Han."""
+    """BM25 (k1 = 1.2, b = 0.75) on English stems and on bigrams of Hangul, kana and Han."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         counts = [Counter(_plain_terms(text)) for text in texts]
@@ -118,9 +117,8 @@ class Rivals:
     The scores of a sample's texts for its questions.
 
     Args:
-        ids: The texts.
-        scores: For each question, by `PARTS`, the scores of what was written before it is asked.
-
+        ids: The ids of the texts.
+        scores: For each question, by `PARTS`, the scores of the texts written before it is asked.
     """
 
     ids: Sequence[str]
@@ -128,7 +126,7 @@ class Rivals:
 
     @classmethod
     async def of(cls, sample: Sample, embedding: EmbeddingService) -> Rivals:
-        """Index all that is known of each memory."""
+        """Index all texts of each memory."""
         texts = [
             " ".join([(record.get("topic") or "").replace("_", " "), *texts_of(record)]).strip()
             for record in sample.records
@@ -149,12 +147,12 @@ class Rivals:
         return cls([record["id"] for record in sample.records], scores)
 
     def found(self, name: str) -> list[Found]:
-        """Return what one of `PARTS`, `SUMS` or "RRF" finds."""
+        """Return the result of a member of `PARTS` or `SUMS`, or of "RRF"."""
         found: list[Found] = []
         for parts in self.scores:
             scores = _joined(name, parts)
             order = np.argsort(-scores, kind="stable")[:LIMIT]
-            # Words find nothing where no word is shared.
+            # A lexical search must return only texts that share a word with the question.
             found.append([(self.ids[at],) for at in order if name not in PARTS[:2] or scores[at] > 0])
         return found
 

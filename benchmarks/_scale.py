@@ -1,7 +1,7 @@
 """
-One store each, in a process of its own, that does what `scale.py` asks: a line of JSON in, a line of JSON out.
+A process that runs one store for `scale.py`: a line of JSON per request and answer.
 
-Only the standard library and NumPy are imported before a store is, so that Chroma can run in its own environment.
+Only the standard library and NumPy are imported before a store, so that Chroma can run in its own environment.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import numpy as np
 
 DIMENSIONS, NEAREST = 384, 10
 START = datetime(2025, 1, 1, tzinfo=UTC)
-AT_ONCE = {"raw": 256, "chroma": 5_000, "ours": 10_000}  # Memories in one call of each.
+AT_ONCE = {"raw": 256, "chroma": 5_000, "ours": 10_000}  # the number of memories per call
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Rows:
-    """Texts, topics and vectors by number, and the questions' behind them; vectors stay on disk until they are read."""
+    """Texts, topics and vectors by number; questions follow the memories. Vectors load lazily."""
 
     def __init__(self, folder: Path) -> None:
         self.texts, self.topics, self.about = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
-        self.count = len(self.topics)  # How many are memories; questions come after them.
+        self.count = len(self.topics)  # the number of memories, which precede the questions
         self._file = os.open(folder / "vectors.f32", os.O_RDONLY)
         self.dimensions = os.fstat(self._file).st_size // (4 * len(self.texts))
 
@@ -43,7 +43,7 @@ class Rows:
         )
 
     def whole(self, at: int) -> str:
-        """Return what is embedded of a memory: its text behind its topic."""
+        """Return the embedded text of a memory: its topic followed by its text."""
         return f"{self.topics[at].replace('_', ' ')}: {self.texts[at]}" if self.topics[at] else self.texts[at]
 
     def question(self, number: int) -> str:
@@ -51,7 +51,7 @@ class Rows:
 
 
 def figure(name: str, path: str) -> int:
-    """Return one of the figures (kB) that Linux has of this process, in bytes; 0 where the system does not say."""
+    """Return a memory figure of this process in bytes, or 0 if Linux does not provide it."""
     try:
         lines = Path(path).read_text(encoding="ascii").splitlines()
     except OSError:
@@ -68,7 +68,7 @@ def memory_now() -> dict[str, int]:
 
 
 def forget_peak() -> None:
-    """Look for a new peak from here on, where Linux can be asked to."""
+    """Reset the peak memory of this process, if Linux allows it."""
     path = Path("/proc/self/clear_refs")
     if path.exists():
         path.write_text("5", encoding="ascii")
@@ -81,7 +81,11 @@ def clock(work: Any, *given: Any) -> tuple[float, Any]:
 
 
 class Raw:
-    """diskcache and hnswlib without anything of ours; not synchronous, and the index is written at the end."""
+    """
+    diskcache and hnswlib without this package.
+
+    Writes are not synchronous, and the index is written at the end.
+    """
 
     threads = 1
 
@@ -143,7 +147,7 @@ class Raw:
 
 
 class Chroma:
-    """Chroma's own client on the same disk, as it is by default, with inner products."""
+    """Chroma's embedded client with default settings and inner products."""
 
     def __init__(self, rows: Rows, _settings: dict[str, Any]) -> None:
         import chromadb  # noqa: PLC0415 - in its own environment
@@ -197,7 +201,7 @@ class Chroma:
 
 
 class Known:
-    """An embedder that looks vectors up, and knows how long that took."""
+    """An embedder that looks up vectors, and measures the time of the lookups."""
 
     name, dimensions, max_tokens, batch_size = "known", DIMENSIONS, 100_000, 256
 
@@ -225,14 +229,14 @@ class Known:
 
 
 class Ours:
-    """A session with default settings, but for *settings* of its memories."""
+    """A session with default settings, except *settings* of its memories."""
 
     def __init__(self, rows: Rows, settings: dict[str, Any]) -> None:
         from mama_structs import Session  # noqa: PLC0415 - not in Chroma's environment
         from mama_structs.settings import MemorySettings, Settings  # noqa: PLC0415 - as above
 
         self.rows, self.embedder = rows, Known(rows)
-        # On a server a store is a namespace.
+        # On a server each store is a namespace.
         self.url = settings.pop("url", None)
         self.made = lambda store: Session.open(
             self.url or store,
@@ -242,7 +246,7 @@ class Ours:
         )
         self.runner = asyncio.Runner()
         with tempfile.TemporaryDirectory() as folder:
-            # What is imported only then is not counted.
+            # Import lazily loaded modules before timing.
             self.open(Path(folder) / "warm")
             self.bulk(0, 1)
             self.search(0, 1)
@@ -263,7 +267,7 @@ class Ours:
             self.runner.run(self.session.memories.save_many([self.record(number) for number in range(at, end)]))
 
     def settle(self) -> None:
-        """Wait until the graph serves and all words are indexed."""
+        """Wait until the vector graph and the word index are up to date."""
         engine = self.session.memories._engine  # noqa: SLF001 - measured
         self.runner.run(engine.settled())
         if self.url is None:
@@ -277,7 +281,7 @@ class Ours:
         return taken, []
 
     def _apart(self, call: Any) -> tuple[float, Any]:
-        """Return how long a call takes besides the embedder, and what it returns."""
+        """Return the duration of a call without the embedder, and the result."""
 
         async def timed() -> tuple[float, Any]:
             self.embedder.taken, started = 0.0, time.perf_counter()
@@ -296,14 +300,14 @@ class Ours:
         return taken, found
 
     def nearest(self, start: int, stop: int) -> tuple[list[float], list[list[int]]]:
-        """Return the same of the vectors alone: nodes are numbers in the order of saving."""
+        """Search by vectors only. Nodes are numbered in the order of saving."""
         engine = self.session.memories._engine  # noqa: SLF001 - measured
         taken, found = [], []
         for number in range(start, stop):
             vector = self.rows.vectors(self.rows.count + number, self.rows.count + number + 1)[0]
             read = engine.read(lambda reader, given=vector: clock(reader.nearest, given, NEAREST))
             whole, (seconds, answer) = clock(self.runner.run, read)
-            # On a server to begin and to end are round trips, too.
+            # On a server, beginning and committing a transaction are round trips, which count.
             taken.append(whole if self.url else seconds)
             found.append(answer.nodes.tolist())
         return taken, found
@@ -316,7 +320,7 @@ class Ours:
 
 
 class Walks(Ours):
-    """Memories with 5 links each, half of them within 50 neighbours; to search is to walk: 1,000 come back."""
+    """Memories with 5 links each, half of them within 50 neighbours; a search is a traversal."""
 
     def bulk(self, start: int, stop: int) -> None:
         from mama_structs.memory.types.model import METADATA, Memory, MemoryType  # noqa: PLC0415 - as above
@@ -325,7 +329,7 @@ class Walks(Ours):
 
         def put(writer: Any, first: int, last: int) -> None:
             linked = {number: linked_from(number, chance) for number in range(first, last)}
-            # At once, and not one after the other.
+            # Write many memories per transaction.
             writer.find_many(
                 [walked(number) for number in {*linked, *(end for ends in linked.values() for end in ends)}]
             )
@@ -360,7 +364,7 @@ def said(number: int) -> str:
 
 
 def linked_from(number: int, chance: np.random.Generator) -> set[int]:
-    """Return to which earlier memories one is linked: five, half of them within 50 neighbours."""
+    """Return five earlier memories to link to, half of them within 50 neighbours."""
     near = number - chance.integers(1, 51, 2 + number % 2)
     far = chance.integers(0, max(number, 1), 3 - number % 2)
     return {int(end) for end in (*near, *far) if 0 <= end < number}
@@ -389,7 +393,7 @@ KINDS = {"raw": Raw, "chroma": Chroma, "ours": Ours, "walks": Walks}
 
 
 def main() -> None:
-    """Serve one store: ``_scale.py KIND CORPUS STORE SETTINGS``."""
+    """Run one store: ``_scale.py KIND CORPUS STORE SETTINGS``."""
     kind, corpus, store, settings = sys.argv[1:]
     given = json.loads(settings)
     Raw.threads = given.pop("threads", 1)
@@ -398,7 +402,11 @@ def main() -> None:
 
 
 def serve(make: Callable[[], Any], store: Path) -> None:
-    """Do what stdin says with a store, whose memory is counted from when it has been made."""
+    """
+    Execute the requests from stdin on a store.
+
+    Its memory use is measured relative to the time of its creation.
+    """
     out, sys.stdout = sys.stdout, sys.stderr
     rival = make()
     gc.collect()

@@ -1,7 +1,7 @@
 """
-What a model reads of the ready-made tools in a default session: how long it is, what it shows, and what reads the rest.
+The answers of the ready-made tools: length, content, and the calls to read the rest.
 
-Runs on the package as it was before answers were shortened by their structure, too.
+It also runs on older versions of the package, before answers were truncated by their structure.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MODES: dict[str, dict[str, Any]] = {
     "references": {"include_references": True},
     "depth 2": {"include_references": True, "reference_depth": 2},
 }
-# What the demo's agent asks.
+# The call of the demo's agent.
 DEMO = {"pagination_limit": 16, "include_references": True, "reference_types": ["guild", "planet", "fleet"]}
 SECTION, META, SHORTENED = "references", "references_meta", "shortened"
-# More are not listed in what a model reads.
+# The maximum number of references that a tool's answer lists.
 MOST_IDS = 20
 WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
 INNER = re.compile(r"<fd_content[^>]*>(.*)</fd_content[^>]*>", re.DOTALL)
@@ -42,7 +42,7 @@ def text_of(answer: Any) -> str:
 
 
 class Reader:
-    """Reads what a handle holds as a model does, page by page, and counts the calls."""
+    """Reads the content of a handle page by page, as a model does, and counts the calls."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -56,14 +56,14 @@ class Reader:
             self.calls += 1
             inner = INNER.search(said)
             raw = self.session.refs.read(handle, start=page).text
-            # What stands between the tags was escaped once.
+            # Text between the tags was escaped once.
             if inner is None or raw.strip("\n") not in (inner[1].strip("\n"), html.unescape(inner[1]).strip("\n")):
                 raise AssertionError(said[:200])
             parts.append(raw)
         return "".join(parts)
 
     async def payload(self, answer: Any) -> tuple[Any, bool]:
-        """Return what the tool said, joined from an answer and its handles; and whether each line of rows parses."""
+        """Return the joined result of an answer and its handles, and whether all rows are JSON."""
         if isinstance(answer, str):
             found = re.search(r'<fd_result fd="(fd:[0-9]+)"', answer)
             return json.loads(await self.text(found[1]) if found else answer), False
@@ -87,7 +87,7 @@ class Reader:
 
 
 def seen_in(answer: Any, found: dict[str, Any]) -> dict[str, str]:
-    """Return the references that an answer shows with id and type, each as text."""
+    """Return the texts of the references that an answer shows with id and type."""
     if isinstance(answer, str):
         text = html.unescape(answer)
         places = {key: re.search(rf'"{key}":\s*{{\s*"reference_type": "', text) for key in found}
@@ -128,7 +128,7 @@ async def measure(node: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]
 
 
 async def first_id(node: Any, kind: str) -> str:
-    """Return the entity that says most."""
+    """Return the id of the entity with the longest text in a list."""
     async with Session.open(structs=node.url, settings=WHOLE) as session:
         page = await session.call(f"structs_list_{kind}s", {"pagination_limit": 20})
     rows = next(value for value in page.values() if isinstance(value, list))

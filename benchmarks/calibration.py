@@ -1,4 +1,4 @@
-"""What the cosines of our embedders mean: the calibrations in the code, fitted on labelled pairs and checked."""
+"""Calibration of the embedders' cosines, fitted to labelled pairs and checked."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read(path: Path, limit: int | None) -> list[dict[str, Any]]:
 
 
 def of_sample(embedder: Embedder, memories: Sequence[Mapping[str, Any]], half: int | None) -> tuple[Any, Any]:
-    """Return the cosines within a thread and between threads, of all threads or of every other one."""
+    """Return the cosines within and between threads, of all threads or of every second one."""
     names = sorted({memory["thread"] for memory in memories})
     wanted = set(names if half is None else names[half::2])
     chosen = [memory for memory in memories if memory["thread"] in wanted]
@@ -67,7 +67,7 @@ def of_sample(embedder: Embedder, memories: Sequence[Mapping[str, Any]], half: i
 
 
 def of_korean(embedder: Embedder, pairs: Sequence[Mapping[str, str]]) -> tuple[Any, Any]:
-    """Return the cosines of Korean sentences with their paraphrases, and with others that share their words."""
+    """Return the cosines of Korean paraphrases, and of unrelated sentences that share words."""
     query, paraphrase, unrelated = (
         embedded(embedder, [pair[key] for pair in pairs]) for key in ("query", "paraphrase", "unrelated")
     )
@@ -75,7 +75,7 @@ def of_korean(embedder: Embedder, pairs: Sequence[Mapping[str, str]]) -> tuple[A
 
 
 def speed(embedder: Embedder, texts: Sequence[str], rounds: int) -> dict[str, float]:
-    """Return how long documents take in batches, and a query alone."""
+    """Return the duration of embedding documents in batches, and of a single query."""
     batches = [texts[i : i + 64] for i in range(0, len(texts), 64)]
     documents = take_turns({"": lambda: [embedder.embed(batch) for batch in batches]}, rounds)[""]
     queries = take_turns({"": lambda: [embedder.embed([text], kind="query") for text in texts[:64]]}, rounds)[""]
@@ -87,7 +87,11 @@ def speed(embedder: Embedder, texts: Sequence[str], rounds: int) -> dict[str, fl
 
 
 def reliability(calibration: Calibration, same: Any, other: Any) -> list[float | None]:
-    """Return the share of pairs on the same matter for each fifth of similarity, both classes weighing the same."""
+    """
+    Return the share of same-subject pairs in each fifth of the similarity range.
+
+    Both classes have equal weight.
+    """
     shares: list[float | None] = []
     positive, negative = calibration(np.asarray(same)), calibration(np.asarray(other))
     for low, high in itertools.pairwise(BINS):
@@ -98,7 +102,7 @@ def reliability(calibration: Calibration, same: Any, other: Any) -> list[float |
 
 
 def right_from(calibration: Calibration, same: Any, other: Any) -> float | None:
-    """Return the least similarity, in twentieths, from which on half of all pairs are on the same matter."""
+    """Return the similarity from which at least half of the pairs are on the same subject."""
     for threshold in np.arange(0.5, 1, 0.05):
         yes, no = (int((calibration(np.asarray(cosines)) >= threshold).sum()) for cosines in (same, other))
         if yes >= max(no, 1):
@@ -107,7 +111,7 @@ def right_from(calibration: Calibration, same: Any, other: Any) -> float | None:
 
 
 def described(calibration: Calibration, same: Any, other: Any) -> dict[str, Any]:
-    """Say how the cosines lie, and what the calibration makes of them."""
+    """Describe the distribution of the cosines, and of the calibrated similarities."""
     found: dict[str, Any] = {
         "pairs": [len(same), len(other)],
         "auc": tells_apart(same, other),

@@ -1,4 +1,4 @@
-"""What finding ids costs, and what adding references from a warm cache costs, beside json.dumps of the same payload."""
+"""The cost of detecting ids and of adding cached references, compared with json.dumps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from mama_structs.testing import World
 BYTES = 1_000_000
 ID = re.compile(r"(?:[0-6]|9|1[01])-[1-9][0-9]*")
 CASES = {
-    # Options, and whether every id is asked for or (the default) those of the direct relations.
+    # Options, and whether every id is resolved or (the default) only direct relations.
     "enrich, default (50 references)": ReferenceOptions(),
     "enrich, every field (50 references)": ReferenceOptions(include_references="all"),
 }
 
 
 def payloads(size: int) -> dict[str, dict[str, Any]]:
-    """Return four payloads of about *size* bytes of JSON; in the last there is next to nothing but ids."""
+    """
+    Return four payloads of about *size* bytes of JSON.
+
+    The last one contains almost only ids.
+    """
     world = World.generate(seed=1, players=max(40, size // 310))
     structs = world.ids("struct")
     members = (
@@ -53,7 +57,7 @@ def payloads(size: int) -> dict[str, dict[str, Any]]:
 
 
 def _cut(rows: Iterable[Any], size: int) -> list[Any]:
-    """Return as many rows as make up *size* bytes."""
+    """Return the first rows up to *size* bytes."""
     kept, total = [], 0
     for row in rows:
         if total >= size:
@@ -64,7 +68,7 @@ def _cut(rows: Iterable[Any], size: int) -> list[Any]:
 
 
 def plain_walk(value: Any, found: list[str]) -> None:
-    """Do what one would write first: every string against a regular expression, no rules about fields."""
+    """Match every string against a regular expression: a naive baseline without field rules."""
     if isinstance(value, dict):
         for member in value.values():
             plain_walk(member, found)

@@ -1,4 +1,4 @@
-"""How long each async call keeps the event loop from other tasks: a heartbeat beats beside large inputs."""
+"""The time that each async call blocks the event loop, measured with a heartbeat task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Case = Callable[[], Awaitable[object]]
 
 
 class Heartbeat:
-    """A task that sleeps one millisecond at a time and records how late it wakes up."""
+    """A task that sleeps one millisecond at a time and records its delays."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 0.0
@@ -38,7 +38,7 @@ class Heartbeat:
 
 
 async def measure(case: Case) -> dict[str, Any]:
-    """Return the longest gap between two beats while *case* runs: CPU of the loop's thread, and wall time."""
+    """Return the longest delay while *case* runs: CPU time of the thread, and wall time."""
     heartbeat = Heartbeat()
     task = asyncio.create_task(heartbeat.beat())
     await asyncio.sleep(PAUSE)
@@ -56,7 +56,7 @@ async def measure(case: Case) -> dict[str, Any]:
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    """Return rows as a chain's list has them."""
+    """Return rows as in a chain's list response."""
     return [
         {"id": f"1-{number}", "owner": f"1-{number % 50 + 1}", "guildId": "0-1", "note": f"row {number} of a table"}
         for number in range(1, count + 1)
@@ -64,17 +64,17 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def marked(count: int) -> str:
-    """Return an answer of a model that marks so many refs."""
+    """Return a model's answer that marks *count* refs."""
     return "\n".join(f'<ref id="r{number}">\nvalue = {number}\n</ref>' for number in range(count))
 
 
 def words(chars: int) -> str:
-    """Return prose of so many characters."""
+    """Return prose of the given number of characters."""
     return ("The raid doubled at dawn, and the shield held until the reactor failed. " * (chars // 70 + 1))[:chars]
 
 
 def memory(number: int, chars: int = 60) -> dict[str, Any]:
-    """Return one record of `MemoryStore.save_many`."""
+    """Return one record for `MemoryStore.save_many`."""
     return {"type": "insight", "content": f"Insight {number}: {words(chars)}", "created_by": "user"}
 
 
@@ -86,7 +86,7 @@ def new_records(count: int, start: int = 0) -> list[NewRecord]:
 
 
 async def refs_cases(session: Session, size: int) -> dict[str, Case]:
-    """Refs, descriptors and tools; *size* is 1 for the full run."""
+    """Return cases for refs, descriptors and tools; *size* is 1 for the full run."""
     table, text = rows(20_000 // size), words(5_000_000 // size)
     many, message = marked(5_000 // size), words(1_000_000 // size)
     blocks = [{"type": "text", "text": f"block {number} {words(100)}"} for number in range(10_000 // size)]
@@ -140,7 +140,7 @@ async def refs_cases(session: Session, size: int) -> dict[str, Case]:
 
 
 async def memory_cases(session: Session, folder: Path, size: int) -> dict[str, Case]:
-    """Memories and what a session does with them."""
+    """Return cases for memories and the session methods that use them."""
     memories, query = session.memories, words(10_000)
     long, message = words(1_000_000 // size), words(1_000_000 // size)
     many = [memory(number) for number in range(5_000 // size)]
@@ -188,7 +188,7 @@ async def memory_cases(session: Session, folder: Path, size: int) -> dict[str, C
 
 
 async def record_cases(session: Session, size: int) -> dict[str, Case]:
-    """Records of a host."""
+    """Return cases for records of a host."""
     records = session.records
     value, nested = list(range(300_000 // size)), rows(40_000 // size)
     count = 5_000 // size
@@ -219,7 +219,7 @@ async def record_cases(session: Session, size: int) -> dict[str, Case]:
 
 
 async def reference_cases(session: Session, size: int) -> dict[str, Case]:
-    """Ids in payloads."""
+    """Return cases for ids in payloads."""
     table = rows(20_000 // size)
     payload = {"players": table}
     resolver = session.resolver
@@ -240,7 +240,7 @@ async def reference_cases(session: Session, size: int) -> dict[str, Case]:
 
 
 async def lifecycle(folder: Path) -> dict[str, Case]:
-    """Opening what the other cases have left."""
+    """Return cases for opening the stores of the other cases."""
     opened: list[Session] = []
 
     async def open_again() -> None:
@@ -258,7 +258,7 @@ async def lifecycle(folder: Path) -> dict[str, Case]:
 async def main() -> None:
     options = arguments(__doc__ or "")
     size = 100 if options.quick else 1
-    # Long texts are embedded in part, which the log says.
+    # Hide the log message that only a part of a long text is embedded.
     logging.getLogger("mama_structs").setLevel(logging.ERROR)
     figures: dict[str, dict[str, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""How long `mama-structs hook` takes, end to end: from a running helper, and cold, when the helper is started for it."""
+"""The duration of `mama-structs hook` with a running helper and when it starts one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def main() -> None:
             cold.append(hook(store, f"cold {number}"))
             leave(store)
         hook(store, "first")
-        # Until the encoder is loaded.
+        # Wait until the encoder is loaded.
         time.sleep(0.1 if given.quick else 10)
         for number in range(runs):
             begun = time.perf_counter()

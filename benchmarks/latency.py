@@ -1,4 +1,4 @@
-"""What references add to a typical answer, cold and from the cache, and what they cost when nobody asks for them."""
+"""The latency that references add to an answer, cold and cached, and to other calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mama_structs import DescriptorSettings, Resolver, Session, Settings, Source
 from mama_structs.settings import ReferenceSettings
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 
-# Answers come whole, so that both sides of a comparison carry the same.
+# Answers are not truncated, so that both sides of a comparison transfer the same data.
 WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
 
 LATENCY = 20
@@ -34,7 +34,7 @@ async def _timed(call: Awaitable[Any]) -> float:
 
 
 async def cold(url: str, rounds: int) -> dict[str, list[float]]:
-    """Time the first call of a new session: connections are not open, nothing is cached."""
+    """Time the first call of a new session, without open connections and cached entities."""
 
     async def first(call: dict[str, Any]) -> float:
         async with Session.open(structs=url, settings=WHOLE) as session:
@@ -46,7 +46,7 @@ async def cold(url: str, rounds: int) -> dict[str, list[float]]:
 
 
 async def cached(url: str, calls: int, rounds: int) -> dict[str, list[float]]:
-    """Return seconds a call whose own query and references are all cached."""
+    """Return the seconds per call if its own query and all references are cached."""
     async with Session.open(structs=url, settings=WHOLE) as session:
 
         async def repeated(call: dict[str, Any]) -> float:
@@ -67,7 +67,7 @@ async def cached(url: str, calls: int, rounds: int) -> dict[str, list[float]]:
 
 
 async def hit_rate(url: str, players: int) -> dict[str, float]:
-    """Query all players once, with references, as 40 concurrent tool calls do."""
+    """Query all players once, with references, in 40 concurrent tool calls."""
     async with Session.open(structs=url, settings=WHOLE) as session:
         ids = [f"1-{index}" for index in range(1, players + 1)]
         await asyncio.gather(*(session.call(TOOL, {"player_id": one, "include_references": True}) for one in ids))
@@ -86,7 +86,7 @@ async def hit_rate(url: str, players: int) -> dict[str, float]:
 
 
 async def overhead(calls: int, rounds: int) -> dict[str, list[float]]:
-    """Return seconds a call, of a tool that does nothing."""
+    """Return the seconds per call of a tool that does nothing."""
     answer = {"Player": {"id": "1-11", "guildId": "0-1"}}
 
     async def tool(player_id: str) -> dict[str, Any]:  # noqa: ARG001
@@ -125,7 +125,7 @@ async def overhead(calls: int, rounds: int) -> dict[str, list[float]]:
 
 
 def imports(rounds: int) -> dict[str, list[float]]:
-    """Return the seconds that an import takes in a fresh process."""
+    """Return the seconds of an import in a new process."""
     seconds: dict[str, list[float]] = {name: [] for name in IMPORTS}
 
     def measure(name: str) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""How large the package is: modules, lines and lines of code of each part, beside another commit's."""
+"""The size of the package: modules, lines and code per part, compared with a commit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def docstring_lines(text: str) -> set[int]:
 
 
 def count(text: str) -> tuple[int, int]:
-    """Return all lines, and those that are neither blank, nor a comment, nor of a docstring."""
+    """Return the number of all lines, and of lines that are not blank, comments or docstrings."""
     lines = text.splitlines()
     documented = docstring_lines(text)
     code = sum(
@@ -46,7 +46,7 @@ def checkout() -> Iterator[tuple[str, bytes]]:
 
 
 def commit(revision: str) -> Iterator[tuple[str, bytes]]:
-    """Give the files of a commit; none where git or the commit is not there."""
+    """Yield the files of a commit, or nothing if git or the commit is missing."""
     command = ["git", "-C", str(ROOT), "archive", revision, PACKAGE]
     done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
     if done.returncode:

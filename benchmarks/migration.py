@@ -1,8 +1,8 @@
 """
-What taking over a v1.0 database costs, beside the raw embedding of the same texts in the same run.
+The cost of migrating a v1.0 database, compared with embedding the same texts.
 
-Made-up histories of 1,000 and 10,000 decisions are migrated into new stores.
-The plan wants 1,000 memories in under 60 s, and 10,000 at a rate no worse than 1.5 times that.
+Generated histories of 1,000 and 10,000 decisions are migrated into new stores.
+The targets are 1,000 memories in less than 60 s, and 10,000 with at most 1.5 times the time per memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SIZES, QUICK = (1_000, 10_000), (5, 10)
 
 
 async def measured(decisions: int) -> dict[str, Any]:
-    """Migrate a history, and take it back."""
+    """Time the migration of a history, and its rollback."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "old.db"
         with OldStore.made(path, wal=True) as old:

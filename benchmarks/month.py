@@ -1,13 +1,14 @@
 """
-What saves notice: copies, near copies, contradictions, replacements, in two sets that were labelled by hand.
+The accuracy of save warnings, in two hand-labelled sets.
 
-*month* (tests/data/month) is a month of an agent's life, *pairs* (tests/data/noticing) has saves in other subjects, a
-pair each. The constants of mama_structs/memory/save/conflict_detection.py were chosen on half a of both; half b was counted, and
-made rules be left out for contradictions by other numbers and names.
-All saves of a set go into one store, in their order and at their times; what is named is compared with what a careful
-reader named. A pair counts where its newer memory is of the half. *disagrees* is contradictions and replacements
-together, whichever of the two was named. *merged* is of a second store, in which copies are merged: a pair is right
-where it is a copy.
+Save warnings report duplicates, near duplicates, contradictions and replacements.
+
+*month* (tests/data/month) is a month of an agent's work; *pairs* (tests/data/noticing) has pairs of saves on other
+subjects. The constants of mama_structs/memory/save/conflict_detection.py were chosen on half a of both sets. Half b was
+evaluated; as a result, rules for contradictions by other numbers and names were dropped.
+All saves of a set go into one store, in order and at their times. The warnings are compared with the labels. A pair
+belongs to the half of its newer memory. *disagrees* combines contradictions and replacements, regardless of which of
+the two was reported. *merged* uses a second store that merges duplicates; a pair is correct if it is a duplicate.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ Pairs = dict[str, set[tuple[str, str]]]
 
 
 def read(path: Path = SETS["month"]) -> list[dict[str, Any]]:
-    """Return the saves, in their order."""
+    """Return the saves in order."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]:
-    """Save a set, and return what each save gave."""
+    """Save a set, and return the memory of each save."""
     now = 0.0
     home = await Home.at(None)
     store, close = await open_memories(
         home.engines,
         namespace="month",
         embedder=embedder,
-        # Merging asks nothing of what links are made of.
+        # Merging does not depend on links.
         settings=MemorySettings(linking="off" if more else "default"),
         loop=LoopBound("month"),
         find_mentions=lambda _text: (),
@@ -67,7 +68,7 @@ async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]
         now = datetime.fromisoformat(row["at"]).timestamp()
         merging = more if row["save"]["type"] in MERGING else {}
         (given[row["id"]],) = await store.save_many([{**row["save"], **merging}])
-    # Nothing is retired by itself: no save says what it supersedes.
+    # Saves contain no `supersedes`, so that no memory is retired.
     assert not [one for one in await store.relationships() if one.word == "supersedes"]
     await close()
     await home.close()
@@ -75,7 +76,7 @@ async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]
 
 
 def labelled(rows: Rows) -> Pairs:
-    """Return which saves stand how to which, as a careful reader sees it."""
+    """Return the labelled relations between saves."""
     pairs: Pairs = defaultdict(set)
     for row in rows:
         for one in row["stands"] or ():
@@ -86,7 +87,7 @@ def labelled(rows: Rows) -> Pairs:
 
 
 def named(kept: Mapping[str, Memory], merged: Mapping[str, Memory]) -> Pairs:
-    """Return which saves stand how to which, by what was noticed and merged."""
+    """Return the reported relations between saves: warnings and merges."""
     known = {memory.id: name for name, memory in kept.items()}
     pairs: Pairs = defaultdict(set)
     first: dict[str, str] = {}
@@ -104,7 +105,7 @@ def named(kept: Mapping[str, Memory], merged: Mapping[str, Memory]) -> Pairs:
 
 
 async def figures(rows: Rows, embedder: Embedder) -> dict[str, dict[str, Counter[str]]]:
-    """Return how many pairs were named rightly and wrongly, and how many there are, by half and kind."""
+    """Return the numbers of correct, wrong and labelled pairs, by half and kind."""
     found = named(await live(rows, embedder), await live(rows, embedder, on_duplicate="merge"))
     true = labelled(rows)
     half = {row["id"]: row["half"] for row in rows}

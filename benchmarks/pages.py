@@ -1,4 +1,4 @@
-"""What indexing, reading and searching a large text cost, beside what the standard library offers for it."""
+"""The cost of indexing, reading and searching a large text, and of the standard library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mama_structs.refs.store.text_search import TextSearch, search
 
 CHARS = 10_000_000
 PAGE = 4_000
-# A page is read this often for one figure: one reading is too short for the clock.
+# Reads per measurement: a single read is too short for the clock.
 TIMES = 100
 
 
@@ -34,7 +34,7 @@ def string_io(text: str) -> list[str]:
 
 
 def indexing(text: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Make a text readable by page, line and character; the rivals only split it into lines, or know no lines."""
+    """Index a text by page, line and character; the rivals only split it into lines."""
     return compared(
         take_turns(
             {
@@ -50,7 +50,11 @@ def indexing(text: str, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Read parts of an indexed text; the rivals start from the text, as they keep nothing."""
+    """
+    Read parts of an indexed text.
+
+    The rivals start from the plain text, because they have no index.
+    """
     content = Content.of(text)
     pages = len(content.pages(PAGE))
     last = (len(text) - 1) // PAGE * PAGE
@@ -77,7 +81,7 @@ def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def searching(text: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Find what is there once, at the end, and count what is there everywhere."""
+    """Search for a string that occurs once, at the end, and count a frequent string."""
     content = Content.of(f"{text}needle 42")
     content.pages(PAGE)
     common = text[0]

@@ -1,4 +1,8 @@
-"""What finding refs costs, whole, in chunks and on hostile input, beside one regular expression and html.parser."""
+"""
+The cost of parsing refs, compared with a regular expression and html.parser.
+
+Inputs are parsed at once and in chunks; some are hostile.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from _common import arguments, compared, report, take_turns
 
 from mama_structs import RefParser
 
-# What the earlier system did, once the whole answer was there.
+# The earlier system's pattern, which ran on the complete answer.
 EXPRESSION = re.compile(r'<ref\s+id="([^"]+)"[^>]*>(.*?)</ref>', re.DOTALL)
-LIMIT = 2.0  # Seconds that a rival may take for one text, if it is quadratic.
+LIMIT = 2.0  # the maximum seconds of a rival for one text, in case it is quadratic
 CHUNK = 65_536
 
 PROSE = """Some prose about guilds and planets, with `inline code` here and there, as models write it, then a < b and more.
@@ -29,7 +33,7 @@ ANSWER = (
     + "```\n\n"
 )
 
-# Each makes a text of about *size* characters.
+# Each function generates a text of about *size* characters.
 HOSTILE = {
     "unclosed refs": lambda size: "".join(f'<ref id="a{n}">x' for n in range(size // 15)),
     "tags cut off": lambda size: '<ref id="a' * (size // 10),
@@ -52,7 +56,7 @@ def answer(size: int) -> str:
 
 
 def parse(text: str, size: int | None = None) -> None:
-    """Read a text in chunks of *size* characters, and drop the events as a host that shows them would."""
+    """Parse a text in chunks of *size* characters, and drop the events."""
     parser = RefParser()
     if size is None:
         parser.feed(text)
@@ -92,7 +96,7 @@ def parse_expression(text: str) -> None:
 
 
 def prose(size: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Compare on an answer as models write them: MB/s, and the ratio of times to the regular expression's."""
+    """Compare MB/s on a typical answer of a model, and times with the regular expression."""
     text = answer(size)
     seconds = take_turns(
         {
@@ -117,7 +121,7 @@ def _best(run: Any, text: str, rounds: int) -> float:
 
 
 def _rival(run: Any, make: Any, size: int) -> dict[str, float]:
-    """Time a rival on the longest text that it reads within the limit, ten times longer each time."""
+    """Time a rival on the longest text within the limit, growing by a factor of ten."""
     figures: dict[str, float] = {}
     length = min(size, 1_000)
     while True:
@@ -133,9 +137,10 @@ def _rival(run: Any, make: Any, size: int) -> dict[str, float]:
 
 def hostile(size: int, rounds: int) -> dict[str, dict[str, Any]]:
     """
-    Time each hostile text, a tenth of it, and that in chunks; and the rivals as far as they get.
+    Time each hostile text, a tenth of it, and the tenth in chunks.
 
-    Python's garbage collector is off meanwhile: it goes through all events that are kept, again and again.
+    And the rivals within their limit.
+    Garbage collection is off meanwhile, because it would traverse all stored events repeatedly.
     """
     figures = {}
     gc.disable()

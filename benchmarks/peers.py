@@ -1,9 +1,9 @@
 """
-The same work on this package and on what else keeps and finds memories without a network, for docs/comparison.md.
+The same work on this package and on other local stores, for docs/comparison.md.
 
-Each peer (`_peers`) has an environment of its own, made with pip in the temporary folder, and a process of its own; all
-have the same texts and vectors, those of `scale.py`, with words that are made up. Saves and searches are taken in
-turns. Of what is searched by an index, recall is made equal: the least `ef` at which a peer finds what it should.
+Each peer (`_peers`) has its own environment, made with pip in the temporary folder, and its own process. All have the
+same texts and vectors as `scale.py`, with generated words. Saves and searches are interleaved. For approximate indexes
+the recall is equalized: each peer uses the smallest `ef` that reaches the required recall.
 
 ``--write`` also writes the figures to docs/comparison.json and the table from them into docs/comparison.md; ``--table``
 only writes the table again.
@@ -49,7 +49,7 @@ FLUSHES: Final = "trace=fsync,fdatasync,msync,sync_file_range"
 
 
 class Sizes(NamedTuple):
-    """How much of everything one run does."""
+    """The amounts of data in one run."""
 
     memories: int
     saves: int
@@ -63,14 +63,14 @@ class Sizes(NamedTuple):
 
 
 class Failed(Exception):
-    """A peer ended; the text is the last line that it wrote."""
+    """A peer's process ended; the text is the last line that it wrote."""
 
 
 class Peer(Process):
-    """A peer in a process of its own; what it says goes to a file."""
+    """A peer in its own process; its messages go to a file."""
 
     def ask(self, *command: Any) -> None:
-        """Let it begin with something; where it has ended, its answer says so."""
+        """Send a request; if the process has ended, `answer` raises."""
         with suppress(BrokenPipeError):
             super().ask(*command)
 
@@ -80,19 +80,23 @@ class Peer(Process):
             super().__init__(rival, corpus, store, "_peer.py", under=under, stderr=log)
 
     def answer(self, *command: Any) -> tuple[float, Any]:
-        """Wait for what it was asked, and say why it ended where it did."""
+        """
+        Wait for the answer of a request.
+
+        Raise `Failed` with the reason if the process has ended.
+        """
         try:
             return super().answer(*command)
         except RuntimeError:
             said = [line for line in self.log.read_text(encoding="utf-8").splitlines() if line.strip()]
             self.kill()
-            # The name of the error, and nothing of what it says: that holds paths.
+            # Only the name of the error, because its message may contain paths.
             raise Failed(said[-1].split(":")[0].split(".")[-1] if said else "nothing was said") from None
 
 
 @contextmanager
 def opened(rival: Rival, corpus: Path, store: Path, under: Sequence[str] = ()) -> Iterator[Peer]:
-    """Give a peer with its store open, and close it."""
+    """Yield a peer with its store open, and close it."""
     peer = Peer(rival, corpus, store, under)
     peer("open")
     try:
@@ -108,7 +112,7 @@ def opened(rival: Rival, corpus: Path, store: Path, under: Sequence[str] = ()) -
 
 
 def environments(names: Sequence[str], *, quick: bool, install: bool) -> tuple[dict[str, Rival], dict[str, str]]:
-    """Return a Python for each peer, and why there is none for the others."""
+    """Return a Python interpreter for each peer, and the reasons why others have none."""
     rivals, missing = {}, {}
     for name in names:
         given = PEERS[name]
@@ -135,13 +139,17 @@ def environments(names: Sequence[str], *, quick: bool, install: bool) -> tuple[d
     return rivals, missing
 
 
-# The work
+# Measurements
 
 
 def loaded(
     sizes: Sizes, rivals: Mapping[str, Rival], corpus: Path, folder: Path, figures: dict[str, dict[str, Any]]
 ) -> dict[str, str]:
-    """Load, search and save, all peers in turns, then open each again; return who could not, and why."""
+    """
+    Load, search and save, interleaved over all peers, then reopen each store.
+
+    Return the failures with reasons.
+    """
     rows = Rows(corpus)
     truth = nearest(rows, sizes.memories, range(sizes.searches))
     running: dict[str, Process] = {}
@@ -184,7 +192,7 @@ def loaded(
 
 
 def tuned(peer: Process, rows: Rows, sizes: Sizes) -> int | None:
-    """Return the least `ef` with which a peer finds enough, None where it has none or finds all without."""
+    """Return the smallest `ef` with enough recall, or None if none is needed."""
     questions = range(sizes.searches, sizes.searches + TUNING)
     truth = nearest(rows, sizes.memories, questions)
     if not peer("tunable")[1]:
@@ -197,7 +205,7 @@ def tuned(peer: Process, rows: Rows, sizes: Sizes) -> int | None:
 
 
 def writers(rival: Rival, corpus: Path, folder: Path, count: int) -> dict[str, Any]:
-    """Let two processes save into one directory at once, and count what is there afterwards."""
+    """Save from two processes into one directory concurrently, and count the stored memories."""
     acknowledged, wrong, peers = [], [], []
     for number in range(2):
         peer = Peer(rival, corpus, folder / "store")
@@ -223,7 +231,7 @@ def writers(rival: Rival, corpus: Path, folder: Path, count: int) -> dict[str, A
 
 
 def killed(rival: Rival, corpus: Path, folder: Path, rounds: int) -> dict[str, Any]:
-    """Kill a process in the middle of saves, several times, and count what is there afterwards."""
+    """Kill a process repeatedly during saves, and count the stored memories."""
     acknowledged: list[int] = []
     share = Rows(corpus).count // rounds
     for number in range(rounds):
@@ -243,12 +251,12 @@ def killed(rival: Rival, corpus: Path, folder: Path, rounds: int) -> dict[str, A
 
 
 def told(path: Path) -> list[int]:
-    """Return which saves were acknowledged."""
+    """Return the acknowledged saves."""
     return [int(line) for line in path.read_text(encoding="ascii").splitlines()] if path.exists() else []
 
 
 def kept(rival: Rival, corpus: Path, store: Path, acknowledged: list[int]) -> dict[str, Any]:
-    """Open a store anew, and count which acknowledged saves are there, and are found."""
+    """Reopen a store, and count the acknowledged saves that are stored and that are found."""
     counts = {"acknowledged": len(acknowledged)}
     try:
         with opened(rival, corpus, store) as peer:
@@ -259,12 +267,12 @@ def kept(rival: Rival, corpus: Path, store: Path, acknowledged: list[int]) -> di
 
 
 def flushes(rival: Rival, corpus: Path, folder: Path, count: int) -> float | None:
-    """Return how often a save makes the system write to the disk, None where that cannot be seen."""
+    """Return the number of disk flushes per save, or None if they cannot be observed."""
     strace = shutil.which("strace")
     if strace is None or not count:
         return None
     counts = []
-    # What opening and closing cost is in both.
+    # Opening and closing flush as well; their cost is in both measurements and cancels out.
     for saves in (5, 5 + count):
         path = folder / f"calls{saves}"
         under = [strace, "-f", "-qq", "-e", FLUSHES, "-o", str(path)]
@@ -281,7 +289,7 @@ def flushes(rival: Rival, corpus: Path, folder: Path, count: int) -> float | Non
 
 
 def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
-    """Write the month of tests/data as a corpus with its vectors, and return it with its questions."""
+    """Write the month of tests/data as a corpus, and return it with its questions."""
     saves = [json.loads(line) for line in (MONTH / "saves.jsonl").read_text(encoding="utf-8").splitlines()][:limit]
     known = {row["id"] for row in saves}
     questions = [json.loads(line) for line in (MONTH / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -304,7 +312,7 @@ def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
 
 
 def whole(save: Mapping[str, Any]) -> str:
-    """Return all that a save says, as one text."""
+    """Return all texts of a save as one text."""
     given = (save.get(name) for name in ("topic", "content", "decision", "summary", "reasoning", "next_steps"))
     said = (one if isinstance(one, str) else ". ".join(one) for one in given if one)
     return "\n".join(said)
@@ -313,7 +321,11 @@ def whole(save: Mapping[str, Any]) -> str:
 def retrieval(
     rivals: Mapping[str, Rival], corpus: Path, folder: Path, sample: Sample, embedder: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return for each peer how good its answers are, by vectors alone and as a user asks, and what sets it apart."""
+    """
+    Return the retrieval quality of each peer, by vectors only and by its full search.
+
+    The second value has the differences to this package with confidence intervals.
+    """
     labels = [record["id"] for record in sample.records]
     quality: dict[str, Any] = {}
     every: dict[str, Any] = {}
@@ -346,11 +358,11 @@ def retrieval(
     return quality, apart
 
 
-# All of it
+# Complete run
 
 
 def run(sizes: Sizes, rivals: Mapping[str, Rival], scratch: Path, *, quick: bool) -> dict[str, Any]:
-    """Do all of the work, and return the figures."""
+    """Run all measurements, and return the figures."""
     figures: dict[str, dict[str, Any]] = {name: {} for name in rivals}
     corpus = scratch / "corpus"
     corpus.mkdir()

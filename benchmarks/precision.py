@@ -1,12 +1,13 @@
 """
-How much of what a search gives belongs in a prompt, with one cut for texts of every kind, and without any?
+Precision and recall of the hits shown in a prompt, with and without a cut-off.
 
-Every set of ``data/retrieval`` in the shared folder is saved and asked as in retrieval.py. Precision is the share of
-the shown hits that answer, recall the share of what answers that is shown, each the mean over the questions that have
-an answer (nothing shown counts as 0); ``nothing`` is the share of the others for which nothing is shown, and precision
-with those is 1 for each of them where nothing is shown, else 0. Nothing but the exact sets was written to be shown.
+Every set of ``data/retrieval`` in the shared folder is saved and searched as in retrieval.py. Precision is the share of
+the shown hits that answer, recall the share of the answers that are shown, each as the mean over the answerable
+questions (no shown hit counts as 0). ``nothing`` is the share of unanswerable questions for which nothing is shown;
+precision with those counts each of them as 1 if nothing is shown, else 0. Only the exact sets were written for showing
+hits.
 
-The cut is chosen on every second question of each set, by the mean of F1 over sets, and told for the others.
+The cut-off is chosen on every second question of each set, by the mean of F1 over the sets, and evaluated on the others.
 
     python benchmarks/precision.py [--data FOLDER] [--vectors FILE] [--quick]
 """
@@ -44,7 +45,7 @@ Asked = Sequence[tuple[Question, Sequence[Hit], Mapping[str, str]]]
 
 
 async def all_asked(sets: Sets, embedder: Embedder) -> dict[str, Asked]:
-    """Ask every question as a user would."""
+    """Ask every question with a normal search."""
     found: dict[str, Asked] = {}
     for name, samples in sets.items():
         lists: list[tuple[Question, Sequence[Hit], Mapping[str, str]]] = []
@@ -60,7 +61,7 @@ async def all_asked(sets: Sets, embedder: Embedder) -> dict[str, Asked]:
 
 
 def shown(lists: Asked, cut: Bounds) -> dict[str, float]:
-    """Return what a cut gives on some questions."""
+    """Return the figures of a cut-off on some questions."""
     precisions, recalls, empty, sums = [], [], [], []
     for question, hits, labels in lists:
         kept = {labels[hit.memory.id] for hit in worth_showing(hits, bounds=cut)}
@@ -76,13 +77,13 @@ def shown(lists: Asked, cut: Bounds) -> dict[str, float]:
 
 
 def chosen(found: Mapping[str, Asked]) -> Bounds:
-    """Return the cut with which every second question of the sets has most of what answers, and little else."""
+    """Return the cut-off with the best F1 on every second question of the sets."""
     cuts = [Bounds(relevance=relevance, share=share) for relevance in RELEVANCES for share in SHARES]
     return max(cuts, key=lambda cut: float(np.mean([shown(lists[::2], cut)["F1"] for lists in found.values()])))
 
 
 async def run(sets: Sets, embedder: Embedder) -> dict[str, Any]:
-    """Choose, and return the figures."""
+    """Choose the cut-off, and return the figures."""
     found = await all_asked({name: some for name, some in sets.items() if name not in ALONE}, embedder)
     cut = chosen(found)
     return {
@@ -103,7 +104,7 @@ async def run(sets: Sets, embedder: Embedder) -> dict[str, Any]:
 
 
 def table_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Give the lines of the table, with each figure without a cut and with it."""
+    """Yield the rows of the table, with each figure without and with the cut-off."""
     for name, halves in figures["sets"].items():
         for half, one in halves.items():
             pairs = (f"{one['without'][figure]:.3f} {one['cut'][figure]:.3f}" for figure in FIGURES)

@@ -1,12 +1,12 @@
 """
-What recalling costs beside a plain search for the same, in turns: at most 1.3 times as much (DESIGN 6a, issue 15).
+The cost of recall compared with a plain search: at most 1.3 times (DESIGN 6a).
 
-Nothing is embedded: questions' vectors are looked up, so that the search is as cheap as it can be.
-Every message is new to its conversation, and half of them go on with earlier work.
+Nothing is embedded: vectors of questions are looked up, so that the search is as cheap as possible.
+Every message is new in its conversation, and half of them continue earlier work.
 
-Then the bound from which on something is told unasked, as it was chosen on half ``a`` of the month in the tests: how
-many questions get any of their answers, and how often nothing is said to what nothing answers, the messages of the
-exposure among that.
+It then evaluates the relevance bound for unrequested recall, which was chosen on half ``a`` of the month in the tests:
+how many questions get any of their answers, and how often nothing is recalled for messages without an answer, including
+the messages of the exposure.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def timed_with(call: Any) -> tuple[float, Any]:
 
 
 async def told(lines: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], *, quick: bool) -> list[Any]:
-    """Return for each question its half, whether it has an answer, and what a search for it found."""
+    """Return for each question its half, its answers, and the hits of a search for it."""
     async with Session.open(embedder=HashEmbedder() if quick else None) as session:
         ids: dict[str, str] = {}
         for half in "ab":

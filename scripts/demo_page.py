@@ -1,5 +1,5 @@
 """
-Writes into ``docs/demo.md`` what ``mama-structs demo`` prints in a terminal of 80 columns.
+Write the output of ``mama-structs demo`` (80 columns) into ``docs/demo.md``.
 
 ``python scripts/demo_page.py`` makes it; a test compares the page with what the demo prints today.
 """
@@ -19,12 +19,12 @@ _BLOCK = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
 async def printed() -> str:
-    """Return what the demo prints."""
+    """Return the output of the demo."""
     return tell(await two_days(), await play(), width=WIDTH)
 
 
 def shown() -> str:
-    """Return what the page says that the demo prints."""
+    """Return the demo output that the page contains."""
     return _BLOCK.findall(TARGET.read_text(encoding="utf-8"))[0]
 
 

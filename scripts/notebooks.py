@@ -1,7 +1,7 @@
 """
-Executes the notebooks in ``docs/notebooks`` and the README's first code, as people do who try the package.
+Execute the notebooks in ``docs/notebooks`` and the README's first code block.
 
-Each in a fresh kernel, then again in the same one with every cell twice, then after an interrupt in the middle of work.
+Each runs in a fresh kernel, then again in the same kernel with every cell twice, then after an interrupt during work.
 ``python scripts/notebooks.py [NAME ...]``; the first error ends it.
 """
 
@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 SECONDS = 60
-# Says that it has begun, and is in the middle of saving when it is interrupted.
+# Reports its start, and is saving when it is interrupted.
 BUSY = {
     "without await": """
 from mama_structs.sync import Session
@@ -40,7 +40,7 @@ async with Session.open() as interrupted:
 
 
 def front_page() -> NotebookNode:
-    """Return the README's first code as a notebook."""
+    """Return the README's first code block as a notebook."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert found is not None
@@ -48,7 +48,7 @@ def front_page() -> NotebookNode:
 
 
 async def interrupted(client: NotebookClient, code: str) -> None:
-    """Run a cell that never ends, and interrupt it once it has begun."""
+    """Run a cell that never ends, and interrupt it after its start."""
     kernel, manager = client.kc, client.km
     message = kernel.execute(code, store_history=False)
     stopped = False
@@ -67,7 +67,7 @@ async def interrupted(client: NotebookClient, code: str) -> None:
 
 
 async def tried(name: str, notebook: NotebookNode) -> None:
-    """Run a notebook three times in one kernel, and interrupt work between."""
+    """Run a notebook three times in one kernel, with an interrupt in between."""
     with tempfile.TemporaryDirectory() as place:
         client = NotebookClient(notebook, kernel_name="python3", timeout=SECONDS)
         async with client.async_setup_kernel(cwd=place):
@@ -83,7 +83,7 @@ async def tried(name: str, notebook: NotebookNode) -> None:
 
 
 async def main(names: list[str]) -> None:
-    """Try all, or those that are named."""
+    """Run all notebooks, or the named ones."""
     chosen = [path for path in NOTEBOOKS if not names or path.stem in names]
     trials = [tried(path.name, read(path, as_version=4)) for path in chosen]
     await asyncio.gather(tried("README.md", front_page()), *trials)

@@ -1,5 +1,5 @@
 """
-Writes ``docs/pictures/decisions.svg``: a decision that failed and what replaced it, as a store has them.
+Draw ``docs/pictures/decisions.svg``: a failed decision and its successor.
 
 ``python scripts/picture.py`` makes it; a test compares the file with what this gives.
 """
@@ -17,7 +17,7 @@ from mama_structs.sync import Session
 
 TARGET = Path(__file__).parents[1] / "docs" / "pictures" / "decisions.svg"
 QUESTION = "Why did we leave JWT?"
-# Fill and edge: such that dark letters on it, and it on a page of either colour, can be read.
+# Fill and edge colours. Dark text on the fill, and the edge on a light or dark page, must be readable.
 _BAD, _GOOD, _PLAIN, _ASKED = (
     ("#fee2e2", "#dc2626"),
     ("#dcfce7", "#16a34a"),
@@ -38,7 +38,7 @@ font-family="system-ui, sans-serif" font-size="15">
 
 
 def remembered() -> tuple[Chain, str, list[Hit]]:
-    """Return how a decision evolved in a store, why it failed, and what a question finds there."""
+    """Return a decision's evolution, the reason of its failure, and a question's hit."""
     with tempfile.TemporaryDirectory() as place, Session.open(place, embedder=HashEmbedder()) as session:
         memories = session.memories
         monday, thursday = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
@@ -76,7 +76,7 @@ def picture() -> str:
 
 
 def _box(x: int, y: int, width: int, height: int, colours: tuple[str, str], *lines: str) -> Iterator[str]:
-    """Give a box with lines in its middle, of which the first is bold and the others are smaller."""
+    """Yield a box with centred lines: the first is bold, the others are smaller."""
     fill, edge = colours
     yield (
         f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{fill}" stroke="{edge}" '

@@ -1,5 +1,5 @@
 """
-Writes the types of modules whose classes are made of async ones, such as ``mama_structs/sync.pyi``, read from those.
+Write the type stubs of synchronous proxies, such as ``mama_structs/sync.pyi``.
 
 ``python scripts/sync_stub.py`` after a public signature changed; a test compares the files with what this gives.
 """
@@ -25,7 +25,7 @@ from mama_structs.adapters import mem0
 
 MODULES = (sync, mem0)
 _HEAD = '"""Types of `{}`; written by ``scripts/sync_stub.py``, never by hand."""\n'
-# What a facade gives where its object gives this.
+# The return type of a proxy for each return type of its object.
 _GIVEN = {"Opening": "Session", "AsyncIterator": "Iterator"}
 _CONSTRUCTED = ("Memory", "RefStore", "Resolver")
 _WIDTH = 120
@@ -33,7 +33,7 @@ _DOOR = homes("mama_structs", mama_structs._NAMES)
 
 
 class _Annotations(ast.NodeTransformer):
-    """Rewrites annotations of one module for a stub, which has *own* names, and collects what it has to import."""
+    """Rewrites annotations for a stub with *own* names, and collects the required imports."""
 
     def __init__(self, module: str, own: list[str], needed: dict[str, set[str]]) -> None:
         self._module = module
@@ -69,12 +69,12 @@ class _Annotations(ast.NodeTransformer):
 
 
 def target(module: ModuleType) -> Path:
-    """Return the file that has the types of a module."""
+    """Return the path of a module's stub."""
     return Path(str(module.__file__)).with_suffix(".pyi")
 
 
 def stub(module: ModuleType) -> str:
-    """Return the whole file."""
+    """Return the content of the stub."""
     needed: dict[str, set[str]] = defaultdict(set)
     own: list[str] = module.__all__
     classes = []
@@ -87,7 +87,7 @@ def stub(module: ModuleType) -> str:
     needed.pop("builtins", None)
     every = sorted(name for names in needed.values() for name in names)
     if twice := {name for name, after in itertools.pairwise(every) if name == after}:
-        raise ValueError(f"a stub has each name once, and these stand for two things: {', '.join(sorted(twice))}")
+        raise ValueError(f"a stub defines each name once, and these refer to two objects: {', '.join(sorted(twice))}")
     lines = sorted(_import(home, sorted(names)) for home, names in needed.items())
     names = ", ".join(f'"{name}"' for name in own)
     return f"{_HEAD.format(module.__name__)}\n{''.join(lines)}\n__all__ = [{names}]\n\n" + "\n".join(classes)
@@ -101,7 +101,7 @@ def _import(home: str, names: list[str]) -> str:
 
 
 def _home(kind: type) -> str:
-    """Return the module that a class is written in; its own word for it may be a door."""
+    """Return the module that defines a class; its `__module__` may name a re-exporting module."""
     return str(kind.__init__.__module__)
 
 
@@ -127,7 +127,7 @@ def _members(facade: Any, own: list[str], needed: dict[str, set[str]]) -> Iterat
 
 
 def _attributes(kind: type) -> Iterator[tuple[str, str]]:
-    """The public attributes that a class sets when it is made."""
+    """Yield the public attributes that a class sets in its constructor."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind.__init__)))
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) and node.target.attr[0] != "_":
@@ -156,7 +156,7 @@ def _default(value: object) -> str:
 
 
 def _wrapped(line: str, indent: int) -> str:
-    # Broken between parameters only.
+    # Break lines between parameters only.
     text = line.replace(" ", "\0").replace(",\0", ", ")
     filled = textwrap.fill(text, _WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     return filled.replace("\0", " ")

@@ -1,7 +1,8 @@
 """
-One module for each peer of `peers.py`, whose class `Peer` does the same work by that peer's own calls.
+One module per peer of `peers.py`.
 
-A module is imported in its peer's environment, which has NumPy besides.
+Its class `Peer` does the benchmark's work with the peer's own API.
+A module is imported in the environment of its peer, which also contains NumPy.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ Timed = tuple[list[float], list[list[int]]]
 
 class Driver:
     """
-    What all peers do by the same words; memories and questions are numbers of *rows*.
+    Base class of the peers. Memories and questions are numbers of *rows*.
 
-    A peer gives `open`, `put`, `stored`, `close` and `by_vector`; one that also looks at words gives `by_question`,
-    one that can be tuned `tune`, and one that goes on with a load afterwards `settle`.
+    A peer implements `open`, `put`, `stored`, `close` and `by_vector`. It may also implement `by_question` (search with
+    words), `tune` (adjustable recall) and `settle` (wait for background indexing).
     """
 
     at_once = 1_000
@@ -34,11 +35,11 @@ class Driver:
         raise NotImplementedError
 
     def put(self, start: int, stop: int) -> None:
-        """Save memories by one call, and return when they are acknowledged."""
+        """Save memories in one call, and return when they are acknowledged."""
         raise NotImplementedError
 
     def stored(self) -> list[int]:
-        """Return which memories there are."""
+        """Return the numbers of the stored memories."""
         raise NotImplementedError
 
     def by_vector(self, vector: Vectors) -> Sequence[int]:
@@ -46,7 +47,7 @@ class Driver:
         raise NotImplementedError
 
     def by_question(self, number: int) -> Sequence[int]:
-        """Return what a user gets who asks a question, words and all."""
+        """Return the result of the peer's full search for a question."""
         return self.by_vector(self.asked(number))
 
     def close(self) -> None:
@@ -61,7 +62,7 @@ class Driver:
     def vector(self, at: int) -> Vectors:
         return self.rows.vectors(at, at + 1)[0]
 
-    # What the runner asks for.
+    # Requests of the runner
 
     def bulk(self, start: int, stop: int) -> None:
         for at in range(start, stop, self.at_once):
@@ -81,12 +82,12 @@ class Driver:
         return [seconds for seconds, _ in pairs], [[int(one) for one in found] for _, found in pairs]
 
     def stream(self, start: int, stop: int, path: str) -> str:
-        """Save one after the other, and write each number to a file once it is acknowledged; return the last error."""
+        """Save memories singly, log each acknowledged number to a file, and return the last error."""
         told, wrong = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), ""
         for at in range(start, stop):
             try:
                 self.put(at, at + 1)
-            except Exception as error:  # noqa: BLE001 - a peer may raise anything where two write
+            except Exception as error:  # noqa: BLE001 - a peer may raise any error when two processes write
                 wrong = type(error).__name__
             else:
                 os.write(told, f"{at}\n".encode())
@@ -94,18 +95,18 @@ class Driver:
         return wrong
 
     def found(self, numbers: list[int]) -> list[int]:
-        """Return which of some memories are found by their own vectors."""
+        """Return the memories that a search with their own vectors finds."""
         return [at for at in numbers if at in {int(one) for one in self.by_vector(self.vector(at))}]
 
     def looked_up(self) -> Callable[[Sequence[str]], list[list[float]]]:
-        """Return an embedder for peers that ask for one: it knows the vectors of all texts."""
+        """Return an embedding function that looks up the vectors of known texts."""
         places = {text: at for at, text in enumerate(self.rows.texts)}
         return lambda texts: [self.vector(places[text]).tolist() for text in texts]
 
 
 def loadable_sqlite() -> ModuleType:
-    """Return an `sqlite3` that loads extensions, which that of some interpreters does not."""
-    import sqlite3  # noqa: PLC0415 - chosen here
+    """Return an `sqlite3` module that can load extensions; some interpreters' module cannot."""
+    import sqlite3  # noqa: PLC0415 - selected at run time
 
     if hasattr(sqlite3.Connection, "enable_load_extension"):
         return sqlite3

@@ -1,4 +1,8 @@
-"""hnswlib and diskcache without anything of ours; the graph is written at the end, and made anew where it is old."""
+"""
+hnswlib and diskcache without this package.
+
+The graph is written on closing, and rebuilt if it is stale.
+"""
 
 from __future__ import annotations
 

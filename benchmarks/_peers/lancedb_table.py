@@ -1,4 +1,8 @@
-"""LanceDB on the same disk, with its index of words; of vectors it has none by default, and compares all."""
+"""
+LanceDB with its full-text index.
+
+It has no vector index by default, and compares all vectors.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ class Peer(Driver):
         )
 
     def settle(self) -> None:
-        """Index the words, without which there is no search that joins both."""
+        """Build the full-text index, which a hybrid search needs."""
         self.table.create_index("text", config=FTS())
 
     def stored(self) -> list[int]:

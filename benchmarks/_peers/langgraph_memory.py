@@ -1,4 +1,4 @@
-"""LangGraph's store in memory, which keeps nothing."""
+"""LangGraph's in-memory store, without persistence."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from _peers import langgraph_sqlite
 
 
 class Peer(langgraph_sqlite.Peer):
-    # A batch in which two texts are the same is refused.
+    # A batch with two equal texts is rejected.
     at_once = 1
 
-    def open(self, store: Path) -> None:  # noqa: ARG002 - there is none
+    def open(self, store: Path) -> None:  # noqa: ARG002 - nothing is stored on disk
         self.store = InMemoryStore(index=self.index)
 
     def close(self) -> None:

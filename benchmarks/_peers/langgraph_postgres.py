@@ -1,4 +1,4 @@
-"""LangGraph's store on a PostgreSQL server, with pgvector's HNSW index as it is by default."""
+"""LangGraph's store on a PostgreSQL server, with pgvector's default HNSW index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEEPEST, MOST = 5, 1_000
 
 
 class LangGraph:
-    """What `_scale.Ours` does, by the calls of this store; looking vectors up is not counted."""
+    """The operations of `_scale.Ours` with the API of this store. Vector lookup is not timed."""
 
     def __init__(self, rows: Rows, settings: dict[str, Any]) -> None:
         self.rows, self.url = rows, settings["url"]
@@ -80,7 +80,11 @@ class LangGraph:
 
 
 class Walks(LangGraph):
-    """Memories that name those to which they are linked and those that are linked to them; to search is to walk."""
+    """
+    Memories that contain the keys of their linked memories in both directions.
+
+    A search is a traversal.
+    """
 
     def bulk(self, start: int, stop: int) -> None:
         chance, ends = np.random.default_rng(5), [set() for _ in range(stop)]
@@ -101,7 +105,7 @@ class Walks(LangGraph):
         return [taken for taken, _ in walks], [[reached] for _, reached in walks]
 
     async def _walked(self, start: str) -> int:
-        """Ask for each level at once, as this store has no links that it could follow."""
+        """Traverse level by level with one query each, because this store has no links."""
         seen, level = {start}, [start]
         for depth in range(DEEPEST + 1):
             items = await self.store.abatch([GetOp(LINKED, key) for key in level])

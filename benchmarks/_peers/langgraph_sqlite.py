@@ -1,4 +1,4 @@
-"""LangGraph's store in SQLite, which compares vectors by sqlite-vec."""
+"""LangGraph's SQLite store, which compares vectors with sqlite-vec."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from _peers import NEAREST, Driver, Rows, Vectors, loadable_sqlite
 
 sys.modules["sqlite3"] = loadable_sqlite()
 
-from langgraph.store.base import PutOp  # noqa: E402 - behind the choice of SQLite
+from langgraph.store.base import PutOp  # noqa: E402 - must follow the selection of sqlite3
 from langgraph.store.sqlite import SqliteStore  # noqa: E402 - as above
 
 SPACE = ("memories",)
@@ -22,7 +22,7 @@ class Peer(Driver):
         super().__init__(rows, settings)
         self.asking: Vectors | None = None
         known = self.looked_up()
-        # By vector alone a store cannot be asked: then it embeds a text that nobody wrote.
+        # The store cannot search by vector only: it embeds a query text, so an invented text is used.
         self.index = {
             "dims": rows.dimensions,
             "embed": lambda texts: known(texts) if self.asking is None else [self.asking.tolist()],

@@ -1,4 +1,4 @@
-"""mem0 over Qdrant without a server; no model is asked what a text says, so each is kept as it is."""
+"""mem0 over Qdrant without a server. Inference is off, so each text is stored unchanged."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ USER = "someone"
 
 
 class Known:
-    """What mem0 asks for vectors."""
+    """An embedder with mem0's interface that looks up known vectors."""
 
     def __init__(self, driver: Driver) -> None:
         self.known, self.asking = driver.looked_up(), None
 
-    def embed(self, text: str, memory_action: str | None = None) -> list[float]:  # noqa: ARG002 - mem0's
+    def embed(self, text: str, memory_action: str | None = None) -> list[float]:  # noqa: ARG002 - mem0's interface
         return self.known([text])[0] if self.asking is None else self.asking
 
     def embed_batch(self, texts: Sequence[str], memory_action: str | None = None) -> list[list[float]]:
@@ -62,7 +62,7 @@ class Peer(Driver):
     def by_vector(self, vector: Vectors) -> Sequence[int]:
         self.known.asking = vector.tolist()
         try:
-            # By default what is less alike than 0.1 is left out.
+            # By default mem0 drops hits with a similarity below 0.1.
             found = self.memory.search("by vector", filters={"user_id": USER}, top_k=NEAREST, threshold=0.0)
             return self._numbers(found)
         finally:

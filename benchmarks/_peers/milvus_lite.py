@@ -1,4 +1,4 @@
-"""Milvus Lite: Milvus's client on a file, without its server."""
+"""Milvus Lite: Milvus's client on a local file, without a server."""
 
 from __future__ import annotations
 

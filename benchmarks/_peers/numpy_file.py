@@ -1,4 +1,4 @@
-"""NumPy and two files that are appended to: the least that keeps anything."""
+"""NumPy and two append-only files: the simplest persistent baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from _peers import NEAREST, Driver, Vectors
 
 
 class Peer(Driver):
-    """Vectors are flushed before the line that names them, so a line that is whole has its vector."""
+    """Vectors are flushed before the lines that refer to them, so no line lacks its vector."""
 
     def open(self, store: Path) -> None:
         store.mkdir(exist_ok=True)
@@ -21,7 +21,7 @@ class Peer(Driver):
         self.files = [os.open(store / name, flags) for name in ("vectors.f32", "lines.jsonl")]
         lines = (store / "lines.jsonl").read_bytes().split(b"\n")[:-1]
         self.numbers = [json.loads(line)["number"] for line in lines]
-        # A vector whose line was not written any more is nobody's.
+        # Drop a vector whose line was not written before a crash.
         os.ftruncate(self.files[0], len(lines) * 4 * self.rows.dimensions)
         held = np.fromfile(store / "vectors.f32", np.float32)
         self.held = held.reshape(-1, self.rows.dimensions)
@@ -36,7 +36,7 @@ class Peer(Driver):
         self.numbers.extend(range(start, stop))
         count = len(self.numbers)
         if count > len(self.held):
-            # Room for a half more, so that not every save copies all.
+            # Allocate 50 % more, so that not every save copies the array.
             room = np.empty((count + count // 2, self.rows.dimensions), np.float32)
             room[: len(self.held)] = self.held
             self.held = room

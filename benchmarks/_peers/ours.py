@@ -19,9 +19,9 @@ from mama_structs import Session
 
 class Peer(Driver):
     """
-    A session; where the settings name *records* those are saved, and the *embedder* of that name is asked.
+    A session. The settings may name *records* to save and an *embedder* to use.
 
-    A search by vectors alone has no public door, so the engine is asked: its nodes are numbers in the order of saving.
+    No public API searches by vectors only, so the engine is queried. Its nodes are numbered in the order of saving.
     """
 
     at_once = 10_000
@@ -34,7 +34,7 @@ class Peer(Driver):
         self.embedder = getattr(mama_structs, settings["embedder"])() if given else Known(rows)
         self.numbers: dict[str, int] = {}
         with tempfile.TemporaryDirectory() as folder:
-            # What is imported only then is not counted.
+            # Import lazily loaded modules before timing.
             self.open(Path(folder) / "warm")
             self.put(0, 2)
             self.by_question(0)
@@ -44,7 +44,7 @@ class Peer(Driver):
         self.runner = asyncio.Runner()
         self.session = self.runner.run(Session.open(store, embedder=self.embedder).__aenter__())
         self.memories = self.session.memories
-        self.engine = self.memories._engine  # noqa: SLF001 - measured
+        self.engine = self.memories._engine  # noqa: SLF001 - for measuring
         self.runner.run(self.memories.count())
 
     def record(self, at: int) -> dict[str, Any]:
@@ -65,9 +65,9 @@ class Peer(Driver):
         self.numbers.update((memory.id, at) for at, memory in enumerate(saved, start))
 
     def settle(self) -> None:
-        """Wait until the graph serves and all words are indexed."""
+        """Wait until the vector graph and the word index are up to date."""
         self.runner.run(self.engine.settled())
-        self.engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - measured
+        self.engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - for measuring
 
     def stored(self) -> list[int]:
         places = {text: at for at, text in enumerate(self.rows.texts)}
@@ -88,7 +88,7 @@ class Peer(Driver):
         return [self.numbers.get(hit.memory.id, -1) for hit in self._hits(number)]
 
     def folded(self, start: int, stop: int) -> list[list[list[int]]]:
-        """Return for each question what each hit stands for: itself, and what it names as saying the same."""
+        """Return the number of each hit with the numbers of its folded duplicates, by question."""
         return [
             [[self.numbers.get(name, -1) for name in (hit.memory.id, *hit.copies)] for hit in self._hits(number)]
             for number in range(start, stop)

@@ -1,4 +1,4 @@
-"""Qdrant's client without a server, which its own pages call a mode for trying out."""
+"""Qdrant's client in local mode, which Qdrant recommends for experiments only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Drivers of `mama_structs.testing.conformance.memory_suite` for what `stores.py` compares, one module each.
+Drivers of the memory suite for the stores of `stores.py`, one module each.
 
-A module is imported in its peer's environment, with this package beside it, but not what this package needs.
-Each does what that peer's own documentation says; vectors come from the same `HashEmbedder` for all.
+A module is imported in the environment of its peer, together with this package but without its dependencies.
+Each driver follows the documentation of its peer. All use the vectors of the same `HashEmbedder`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NO_PAST = "a search sees the present only"
 
 def embedded(texts: Sequence[str]) -> list[list[float]]:
     """
-    Return vectors as lists, which all take; no two are opposed.
+    Return vectors as lists of floats, without opposite directions.
 
-    The cosines of a model's texts are seldom below zero, where mem0 leaves what is found out whatever it is told.
+    Cosines of text embeddings are rarely negative, and mem0 always drops hits with a negative cosine.
     """
     vectors = EMBEDDER.embed(list(texts), kind="document")
     return (np.hstack([vectors, np.ones((len(vectors), 1), np.float32)]) / np.sqrt(2)).tolist()

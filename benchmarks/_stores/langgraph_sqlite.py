@@ -1,4 +1,4 @@
-"""LangGraph's store in SQLite, a namespace of one label for each of the suite's."""
+"""LangGraph's SQLite store, with a namespace of one label for each namespace of the suite."""
 
 from __future__ import annotations
 

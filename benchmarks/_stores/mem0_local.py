@@ -1,4 +1,8 @@
-"""mem0 over Qdrant without a server, a user for each namespace; no model is asked, so each text is kept as it is."""
+"""
+mem0 over Qdrant without a server, with a user per namespace.
+
+Inference is off, so texts are stored unchanged.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from _stores import DIMENSIONS, embedded
 
 
 class Hashed:
-    """What mem0 asks for vectors."""
+    """An embedder with mem0's interface."""
 
     def embed(self, text: str, memory_action: str | None = None) -> list[float]:  # noqa: ARG002 - mem0's
         return embedded([text])[0]
@@ -63,7 +67,7 @@ class Driver:
         self, namespace: str, query: str, *, limit: int, where: Mapping[str, str] | None = None
     ) -> list[tuple[str, str]]:
         filters = {"user_id": namespace, **(where or {})}
-        # By default what is less alike than 0.1 is left out.
+        # By default mem0 drops hits with a similarity below 0.1.
         return self._pairs(self.memory.search(query, filters=filters, top_k=limit, threshold=0.0))
 
     def _pairs(self, found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """
-Memories of other programs: read from their files as they leave them, and taken over.
+Importers for memories of other programs, whose files they do not change.
 
-`import_from` takes over those of mem0, LangGraph's stores, MCP's memory server and basic-memory.
+`import_from` imports memories of mem0, LangGraph stores, MCP's memory server and basic-memory.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ if TYPE_CHECKING:
 
 _NAMES = {"dispatch": "import_from", "shared.import_model": "OddItem", "shared.import_report": "ImportReport ItemCount"}
 
-if not TYPE_CHECKING:  # A type checker that sees __getattr__ lets every misspelt name pass.
+if not TYPE_CHECKING:  # Hidden from type checkers: with __getattr__ they would accept every misspelt name.
     __all__, __getattr__, __dir__ = attach(__name__, _NAMES)

@@ -1,4 +1,4 @@
-"""Whose memories can be taken over, and the call that does it."""
+"""The supported import sources, and `import_from`, which imports a source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mama_structs.memory.types.engine import Progress
 from mama_structs.memory.types.requests import check_file, check_progress
 
 Kind = Literal["mem0", "langgraph", "mcp-memory", "basic-memory"]
-"""Which program's memories a source holds."""
+"""The program that wrote a source."""
 
 KINDS: Final[Mapping[Kind, Callable[..., Outside]]] = {
     "mem0": mem0.read,
@@ -30,7 +30,7 @@ KINDS: Final[Mapping[Kind, Callable[..., Outside]]] = {
     "mcp-memory": mcp_memory.read,
     "basic-memory": basic_memory.read,
 }
-"""What reads the files of each."""
+"""The reader of each kind of source."""
 
 
 async def import_from(
@@ -44,29 +44,29 @@ async def import_from(
     progress: Progress | None = None,
 ) -> ImportReport:
     """
-    Take over the memories of another program, whose files are not changed.
+    Import the memories of another program. Its files are not changed.
 
-    All of it has the origin ``"outside"``. Running it again changes nothing, and adds what has come to the source
-    since; interrupted, it goes on when it is run again. What was deleted here after an import does not come back.
+    All imported memories have the origin ``"outside"``. A repeated import only adds what is new in the source, and an
+    interrupted import continues when it is repeated. Memories that were deleted after an import are not imported again.
 
     Args:
-        memories: Where to: a session's, of which only its own namespace is written.
-        kind: Whose they are: ``"mem0"`` (its Qdrant folder, its history, or what ``get_all`` gives as JSON),
+        memories: The store to import into. Only its own namespace is written.
+        kind: The source program: ``"mem0"`` (its Qdrant folder, its history, or the result of ``get_all`` as JSON),
             ``"langgraph"`` (the file of a SqliteStore), ``"mcp-memory"`` (the JSON lines of MCP's memory server),
             ``"basic-memory"`` (a folder of notes).
         source: The file or folder; for ``"langgraph"`` also a ``BaseStore``.
-        user: Of mem0's memories, only those of this user id; None for all.
-        dry_run: Whether only to say what would be done.
-        again: Whether to add also what was taken over before, and deleted here since.
-        progress: Called with how many items are done, and of how many.
+        user: For mem0, import only the memories of this user id; None for all.
+        dry_run: If true, only report what an import would do.
+        again: Whether to also import items that were imported before and deleted since.
+        progress: Called with the number of processed items and their total number.
 
     Raises:
-        InvalidArgument: There is no such file, or nothing of that kind in it; nothing was written. Or a library that
-            reads it is not installed.
-        MigrationError: A file is damaged, cut off, being written to, of another kind, or exceeds a limit of
+        InvalidArgument: The file does not exist, contains nothing of that kind, or needs a library that is not
+            installed; nothing was written.
+        MigrationError: A file is damaged, truncated, being written to, of another kind, or exceeds a limit of
             docs/how-to/import-from-others.md; nothing was written.
-        EmbeddingFailed: The embedder failed; what was written before stays.
-        StoreError: The store cannot be read or written; what was written before stays.
+        EmbeddingFailed: The embedder failed; items that were already imported stay.
+        StoreError: The store cannot be read or written; items that were already imported stay.
 
     """
     outside = await read_from(kind, source, user=user)
@@ -81,9 +81,9 @@ async def take_over(
     again: bool = False,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Do what `import_from` does with a source that was read."""
+    """Import a source that `read_from` has read; see `import_from`."""
     check_progress(progress)
-    shared = memories._shared  # noqa: SLF001 - this package's
+    shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
     shared.check()
     run = Import(
         shared=shared,
@@ -97,7 +97,7 @@ async def take_over(
 
 
 async def read_from(kind: Kind, source: Any, *, user: str | None = None) -> Outside:
-    """Read a source; see `import_from`."""
+    """Read a source without importing it; see `import_from`."""
     reader = KINDS[_check.choice("kind", kind, KINDS)]
     if user is not None:
         if kind != "mem0":

@@ -1,4 +1,4 @@
-"""The changes that the writers of the crash test make: every writing method, logged before and after its call."""
+"""Writes of the crash test: one change per writing method, logged before and after."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import attrs
-from crash.model import digest_of, plain, text_of
 
 from mama_structs.errors import MemoryNotFound, VersionConflict
-from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.types.model import Memory, Origin
+from mama_structs.memory.graph.results import Hit
 from mama_structs.session.session import Session
 from mama_structs.testing.conformance.ack_log import Book, told
+from crash.model import digest_of, plain, text_of
 
 ORIGINS: Final[tuple[Origin, ...]] = ("model", "tool", "outside")
-"""Of these, text of a ref that a model wrote lowers no trust that the oracle would have to follow."""
+"""The origins of model-written refs are excluded: their text lowers no trust that the oracle would have to compute."""
 _QUESTION: Final = 200
 _PAST: Final = datetime(2020, 1, 1, tzinfo=UTC)
-# Memory times have whole milliseconds.
+# Stored times are rounded to milliseconds.
 _ROUNDING: Final = timedelta(milliseconds=2)
 _LONG: Final = 12_000
 _MAX_LEARNED: Final = 1_500
-# A fork must not copy the refs that are being forgotten: the oracle could not know which of them it has.
+# Serializes forking and forgetting: the oracle cannot know which refs a fork copies during a deletion.
 _turns: Final[WeakKeyDictionary[Session, asyncio.Lock]] = WeakKeyDictionary()
 
 
 def began_at() -> str:
-    """Return a time before everything that begins now, for the log."""
+    """Return a time before all calls that start from now on, for the log."""
     return (datetime.now(UTC) - _ROUNDING).isoformat()
 
 
@@ -46,15 +46,15 @@ async def write(
     kinds: Sequence[str] | None = None,
 ) -> None:
     """
-    Make *count* changes, one after the other, and acknowledge each when its call has returned.
+    Make *count* changes in sequence, and log each as acknowledged when its call returns.
 
     Args:
-        session: Where.
+        session: The session to write to.
         book: The log.
-        name: The beginning of the tags of this writer.
-        chance: What is random.
-        count: Changes to make.
-        kinds: The kinds of changes, in this order; random ones by default.
+        name: The prefix of this writer's tags.
+        chance: The random number generator.
+        count: The number of changes.
+        kinds: The kinds of changes, in order; random kinds by default.
 
     """
     author = Author(session, book, name, chance)
@@ -67,10 +67,10 @@ async def write(
 @attrs.define
 class Author:
     """
-    A writer, and what it may still change.
+    A writer, with the items that it may still change.
 
-    Only one writer changes an item, and none changes an item after a call on it failed: so every state that the store
-    may be in after a kill is known. A change takes its items out, and puts them back when it was acknowledged.
+    Each item is changed by one writer only, and by none after a failed call on it. All possible states of the store after
+    a kill are therefore known. A change removes its items from the dictionaries, and adds them again when acknowledged.
     """
 
     session: Session
@@ -91,13 +91,13 @@ class Author:
         self.origin = self.chance.choice(ORIGINS)
 
     def choose(self) -> str:
-        """Return a possible kind of change at random."""
+        """Return a random kind of change that is currently possible."""
         names = [name for name, one in CHANGES.items() if one.is_possible(self)]
         return self.chance.choices(names, [CHANGES[name].weight for name in names])[0]
 
     @property
     def standing_links(self) -> dict[tuple[str, str, str], str]:
-        """The links whose ends are both still there."""
+        """The links whose two ends still exist."""
         return {key: one for key, one in self.links.items() if {key[0], key[1]} <= self.decisions.keys()}
 
     @property
@@ -107,7 +107,7 @@ class Author:
 
     @contextlib.contextmanager
     def change(self, tag: str, kind: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Log a change before its call, and its answer after it."""
+        """Log a change before its call, and its result after it."""
         answer: dict[str, Any] = {}
         self.book.say("begin", tag, self.space, kind, began_at(), arguments)
         yield answer
@@ -120,12 +120,12 @@ class Author:
             yield
 
     def some(self, most: int) -> list[str]:
-        """Return some decisions."""
+        """Return a random sample of decisions."""
         return self.chance.sample(sorted(self.decisions), min(len(self.decisions), self.chance.randrange(most + 1)))
 
     @contextlib.asynccontextmanager
     async def taken(self, items: dict[Any, Any], *, back: bool = True) -> Any:
-        """Take one of some items out; it comes back when the block succeeds."""
+        """Remove a random item for the duration of the block, and restore it on success."""
         key = self.chance.choice(sorted(items))
         value = items.pop(key)
         yield key, value
@@ -133,7 +133,7 @@ class Author:
             items[key] = value
 
     async def save(self, tag: str, specs: list[dict[str, Any]], call: Callable[[], Awaitable[Any]]) -> list[Memory]:
-        """Save memories by a call, and return them."""
+        """Save memories by a call, log them, and return them."""
         is_many = len(specs) > 1
         with self.change(tag, "save", memories=specs, many=is_many) as answer:
             done = await call()
@@ -145,7 +145,7 @@ class Author:
 
 
 async def save_decision(author: Author, tag: str, *, evidence: str | None = None) -> None:
-    """Save a decision with links, and with a ref as evidence if one is given."""
+    """Save a decision with links, optionally with a ref as evidence."""
     targets = author.some(3)
     other = next(iter(author.some(1)), None)
     spec: dict[str, Any] = {
@@ -177,7 +177,7 @@ async def save_decision(author: Author, tag: str, *, evidence: str | None = None
 
 
 async def save_with_evidence(author: Author, tag: str) -> None:
-    """Store a ref, and save a decision that rests on it."""
+    """Store a ref, and save a decision with it as evidence."""
     handle = f"{tag}-e"
     await observe(author, handle)
     author.refs.pop(handle)
@@ -202,7 +202,7 @@ async def save_checkpoint(author: Author, tag: str) -> None:
 
 
 async def save_insight(author: Author, tag: str) -> None:
-    """Save an insight that can be merged with later."""
+    """Save an insight that a later change can merge."""
     spec: dict[str, Any] = {"tag": tag, "type": "insight", "category": "sort", "tags": ["x"], "origin": author.origin}
     saved = await author.save(tag, [spec], lambda: _insight(author, tag))
     author.insights[tag] = saved[0].id
@@ -215,7 +215,7 @@ def _insight(author: Author, tag: str) -> Awaitable[Memory]:
 
 
 async def save_context(author: Author, tag: str) -> None:
-    """Save a context under a topic of its own."""
+    """Save a context under its own topic."""
     spec: dict[str, Any] = {
         "tag": tag,
         "type": "context",
@@ -244,7 +244,7 @@ async def save_many(author: Author, tag: str) -> None:
 
 
 async def remember(author: Author, tag: str) -> None:
-    """Save what a model's answer says about a message."""
+    """Extract a memory from a message with a scripted model answer."""
     content, message = text_of(tag)[:_MAX_LEARNED], text_of(f"{tag}-m")
     spec: dict[str, Any] = {
         "tag": tag,
@@ -332,7 +332,7 @@ async def link(author: Author, tag: str) -> None:
 
 
 async def unlink(author: Author, tag: str) -> None:
-    """Remove a link between two decisions that are still there."""
+    """Remove a link between two existing decisions."""
     async with author.taken(author.standing_links, back=False) as (key, link_id):
         del author.links[key]
         author.doubtful.add(key)
@@ -351,7 +351,7 @@ async def delete(author: Author, tag: str) -> None:
 
 async def forget(author: Author, tag: str) -> None:
     """Forget a decision by its id, or a context by its topic."""
-    by_topic = bool(author.topics) and author.chance.random() < 0.5
+    by_topic = bool(author.topics) and author.chance.random() < 0.5  # noqa: PLR2004 - an even chance
     async with author.turn(), author.taken(author.topics if by_topic else author.decisions, back=False) as one:
         target, target_id = one
         author.book.say("deleting", author.space, target_id)
@@ -363,7 +363,7 @@ async def forget(author: Author, tag: str) -> None:
 
 
 async def prune(author: Author, _tag: str) -> None:
-    """Remove automatic links that are old, as of some months later."""
+    """Prune automatic links as if some months had passed."""
     await author.session.memories.prune(now=datetime.now(UTC) + timedelta(days=90))
 
 
@@ -371,12 +371,16 @@ async def prune(author: Author, _tag: str) -> None:
 
 
 async def put_record(author: Author, tag: str) -> None:
-    """Put a record with or without a text, a history and a version; a wrong version must be rejected."""
+    """
+    Put a record with or without a text, a history and a version.
+
+    A wrong version must be rejected.
+    """
     labels = next((one for one in author.records if one[0] == "put"), ("put", tag))
     versions = author.records.pop(labels, {})
     key, text = f"k{author.chance.randrange(4)}", author.chance.choice((None, text_of(tag)))
     given: dict[str, Any] = {"key": key, "value": {"tag": tag, "list": [1, None, 2.5]}, "text": text}
-    given |= {"history": author.chance.random() < 0.5, "origin": author.origin}
+    given |= {"history": author.chance.random() < 0.5, "origin": author.origin}  # noqa: PLR2004 - an even chance
     records = author.session.records
     wanted = versions.get(key, 0)
     with contextlib.suppress(VersionConflict):
@@ -397,7 +401,7 @@ async def put_record(author: Author, tag: str) -> None:
 
 
 async def append_records(author: Author, tag: str) -> None:
-    """Append values behind the last record of a list."""
+    """Append values after the last record of a list."""
     labels = next((one for one in author.records if one[0] == "list"), ("list", tag))
     numbers = author.records.pop(labels, {})
     first = max(numbers.values(), default=0) + 1
@@ -411,7 +415,7 @@ async def append_records(author: Author, tag: str) -> None:
 
 
 async def pop_record(author: Author, tag: str) -> None:
-    """Take the last record of a list away."""
+    """Pop the last record of a list."""
     labels = next(one for one, keys in author.records.items() if one[0] == "list" and keys)
     numbers = author.records.pop(labels)
     last = max(numbers)
@@ -423,7 +427,7 @@ async def pop_record(author: Author, tag: str) -> None:
 
 
 async def remove_records(author: Author, tag: str) -> None:
-    """Delete one record or all under some labels, or let one expire."""
+    """Delete one record or all records under some labels, or set an expiry in the past."""
     labels = next(one for one, keys in author.records.items() if one[0] == "put" and keys)
     versions = author.records.pop(labels)
     key, way = author.chance.choice(sorted(versions)), author.chance.choice(("delete", "expire", "all"))
@@ -439,7 +443,7 @@ async def remove_records(author: Author, tag: str) -> None:
 
 
 async def move_record(author: Author, tag: str) -> None:
-    """Move a record below other labels."""
+    """Move a record to other labels."""
     labels = next(one for one, keys in author.records.items() if one[0] == "put" and keys)
     versions = author.records.pop(labels)
     key, to = author.chance.choice(sorted(versions)), ("moved", tag)
@@ -449,7 +453,7 @@ async def move_record(author: Author, tag: str) -> None:
 
 
 async def sweep_records(author: Author, _tag: str) -> None:
-    """Delete the records that have expired."""
+    """Delete expired records."""
     await author.session.records.sweep()
 
 
@@ -468,11 +472,11 @@ async def observe(author: Author, tag: str) -> None:
 
 
 async def revise_ref(author: Author, tag: str) -> None:
-    """Put, append to or edit a ref, which makes a new version."""
+    """Put, append to or edit a ref, which creates a new version."""
     async with author.taken(author.refs, back=False) as (ref_id, (version, before)):
         refs, way = author.session.refs, author.chance.choice(("put", "append", "edit"))
         old = before.split(" ", 1)[0]
-        # A tag may stand in the text of an appended version again: edit the first word only where it is unique.
+        # The first word may occur again in the text of an appended version: edit it only if it is unique.
         way = "put" if way == "edit" and before.count(old) != 1 else way
         made = {"put": text_of(tag), "append": f"{before}\n{text_of(tag)}", "edit": before.replace(old, tag, 1)}[way]
         with _stored(author, tag, {f"ref:{ref_id}@{version + 1}": digest_of(made)}):
@@ -522,7 +526,11 @@ async def delete_conversation(author: Author, tag: str) -> None:
 
 
 async def look(author: Author, _tag: str) -> None:
-    """Read the memory that any process acknowledged last: the next call must return it, and a search must find it."""
+    """
+    Read the memory that any process acknowledged last, by id and by search.
+
+    Both must find it.
+    """
     store, book = author.session.memories, author.book
     said = [(memory_id, tag) for _, _, memory_id, tag in book.last(of="saved", space=store.namespace)]
     if not said:
@@ -543,9 +551,9 @@ class Change:
     A kind of change.
 
     Args:
-        make: Makes it, under a tag.
-        weight: How often it is chosen.
-        is_possible: Returns True if the author has what it needs.
+        make: Makes a change with a tag.
+        weight: The relative frequency of this kind.
+        is_possible: Returns True if the author has the required items.
 
     """
 
@@ -588,11 +596,11 @@ CHANGES: Final[Mapping[str, Change]] = {
     "conversation": Change(delete_conversation, 1, lambda author: author.forks),
     "look": Change(look, 6),
 }
-"""Every kind of change, by name."""
+"""All kinds of changes, by name."""
 
 EVERY_CHANGE: Final = tuple(
     kind
     for name in CHANGES
     for kind in ({"move": ("put", "put", "move", "put"), "link": ("decision", "link")}.get(name, (name,)))
 )
-"""Each kind at least once, in an order in which each finds what it needs."""
+"""Each kind at least once, in an order in which the required items exist."""

@@ -1,4 +1,4 @@
-"""The comparison of a store with the oracle: everything that the store holds, item by item."""
+"""Comparison of a store with the oracle: the complete content, item by item."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOBODY: Final = "which nobody"
 
 
 async def compare(store: Store, facts: Known) -> Verdict:
-    """Open a store in this process and compare all of it."""
+    """Open a store in this process and compare its complete content."""
     verdict = Verdict(wrong=list(facts.misreported))
     seen = Comparison(facts, verdict)
     with verdict.listening():
@@ -35,7 +35,7 @@ async def compare(store: Store, facts: Known) -> Verdict:
                 async with opened(store, space) as session:
                     await seen.compare_memories(session)
                     await seen.compare_records(session)
-                    # Rows are checked once, views in each namespace.
+                    # Check the rows once, but the views in each namespace.
                     checked = session.memories.check() if place else session.check()
                     found = await checked
                     note_findings(verdict, found if isinstance(found, list) else found.findings)
@@ -50,7 +50,7 @@ async def compare(store: Store, facts: Known) -> Verdict:
 
 
 def note_findings(verdict: Verdict, found: Iterable[Any]) -> None:
-    """Add the findings of a check, except that SQLite is old."""
+    """Add the findings of a check to the verdict, except about an old SQLite or server."""
     verdict.findings += [
         f"{one.severity} {one.kind}: {one.message}" for one in found if one.kind not in {"sqlite", "server"}
     ]
@@ -59,12 +59,12 @@ def note_findings(verdict: Verdict, found: Iterable[Any]) -> None:
 @attrs.frozen
 class Comparison:
     """
-    One comparison of a store with what is known of it.
+    One comparison of a store with its expected state.
 
     Args:
         facts: The expected state.
-        verdict: Where differences are reported.
-        fits: The states, by position, that each item was found in.
+        verdict: Receives the differences.
+        fits: The positions of the states that match each item.
 
     """
 
@@ -73,7 +73,7 @@ class Comparison:
     fits: dict[Item, set[int]] = attrs.field(factory=dict)
 
     def fit(self, item: Item, actual: Any) -> None:
-        """Compare an item with what is there, and report a loss or a difference."""
+        """Compare an item with the stored value, and report a loss or a difference."""
         found = {
             place
             for place, (_, state) in enumerate(item.states)
@@ -126,7 +126,7 @@ class Comparison:
     async def _compare_links(
         self, session: Session, there: Mapping[str, Any], ids: Mapping[tuple[str, str], str | None]
     ) -> None:
-        """Compare explicit links exactly, and automatic links with their rules."""
+        """Compare explicit links exactly, and validate automatic links against their rules."""
         space = session.memories.namespace
         automatic, explicit = [], defaultdict(list)
         async for one in session.memories.links():
@@ -141,20 +141,20 @@ class Comparison:
         expected = {}
         for (where, begin, end, word), item in self.facts.links.items():
             ends = ids.get((space, begin)), ids.get((space, end))
-            # A link ends with either of its memories.
+            # Deleting either memory also deletes the link.
             if where == space and None not in ends:
                 expected[ends[0], ends[1], word] = item
         for key, item in expected.items():
             self.fit(item, next(iter(explicit.get(key, ())), None))
         self._check_explicit(explicit, expected)
-        # A migration links the decisions of a topic.
+        # A migration also creates evolution links between the decisions of a topic.
         most = _MOST_AUTOMATIC | ({"evolution": 1} if space in self.facts.migrated else {})
         self._check_automatic(automatic, {frozenset(key[:2]) for key in explicit}, there, most)
 
     def _check_explicit(
         self, explicit: Mapping[tuple[Any, ...], list[dict[str, Any]]], expected: Mapping[tuple[Any, ...], Item]
     ) -> None:
-        """Report links that nobody made, and links that are there several times."""
+        """Report unexpected links and duplicate links."""
         for key, links in explicit.items():
             name = f"link {' '.join(map(str, key))}"
             if key not in expected and links[0]["link_type"] == "evolution":
@@ -171,7 +171,7 @@ class Comparison:
         there: Mapping[str, Any],
         most: Mapping[str, int],
     ) -> None:
-        """Check the rules that hold for automatic links at any time."""
+        """Check the invariants of automatic links."""
         wrong = self.verdict.wrong
         ways = Counter((link["from_id"], link["to_id"], link["link_type"]) for link in links)
         self.verdict.duplicated.extend(
@@ -193,7 +193,7 @@ class Comparison:
                 wrong.append(f"automatic link {link['id']} is there beside an explicit one")
 
     async def _compare_copy(self, session: Session, item: Item) -> None:
-        """Compare an imported namespace with the lines of the file that it came from."""
+        """Compare an imported namespace with the lines of its import file."""
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "lines"
             await session.memories.export_jsonl(file)
@@ -227,7 +227,7 @@ class Comparison:
         self.fit(item, actual)
         if len(self.verdict.wrong) == before:
             return
-        # Name the kind of difference.
+        # Report lost and unexpected keys instead of a general difference.
         states = [state for _, state in item.states]
         lost = [key for key in states[-1] if key not in actual and all(key in state for state in states)]
         new = [key for key in actual if all(key not in state for state in states)]
@@ -279,7 +279,7 @@ class Comparison:
             self.fit(item, found.get(item))
 
     def compare_operations(self) -> None:
-        """Check that each operation whose result is open is there completely or not at all."""
+        """Check that each unacknowledged operation is applied completely or not at all."""
         for operation in self.facts.operations.values():
             certain = [
                 flag for item in operation.effects if (flag := self._is_applied(item, operation.tag)) is not None
@@ -293,7 +293,7 @@ class Comparison:
                 self.verdict.wrong.append(f"{operation.kind} {operation.tag} is there in part")
 
     def _is_applied(self, item: Item, tag: str) -> bool | None:
-        """Return whether an item shows that an operation was applied, None if it does not show it."""
+        """Return whether an item proves that an operation was applied, or None if unclear."""
         place = next((at for at, (other, _) in enumerate(item.states) if other == tag), None)
         fits = self.fits.get(item)
         if place is None or fits is None or item.is_settled:
@@ -303,7 +303,7 @@ class Comparison:
 
 
 def rows_of(lines: Iterable[str]) -> list[str]:
-    """Return a digest of each memory, link and text of an export, whatever its namespace."""
+    """Return a digest of each memory, link and text of an export, ignoring the namespace."""
     rows = []
     for line in lines:
         row = json.loads(line)

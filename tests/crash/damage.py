@@ -1,4 +1,4 @@
-"""Files of a store damaged in every way, below processes that are alive and before fresh ones open it."""
+"""Damage to the files of a store, while it is open or before a new process opens it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+
+from mama_structs.testing.conformance.ack_log import Book
 from crash.changes import write
 from crash.comparison import Comparison, note_findings
 from crash.model import Known
 from crash.oracle import Child, Tally, Verdict, judged, opened
-
-from mama_structs.testing.conformance.ack_log import Book
 
 FILES: Final = (
     "cache.db",
@@ -36,10 +36,10 @@ FILES: Final = (
     "vectors",
     "words",
 )
-"""Every kind; the last five are of files in ``views``, which `_path` finds by the beginning of their names."""
+"""All kinds of files. Files in ``views`` (the last five) have a suffix; `_path` finds them by these prefixes."""
 
 STATES: Final = ("closed", "killed", "live")
-"""The store was closed, or its last process killed, before a fresh one opens it; or a process has it open meanwhile."""
+"""The store's last process has closed it or was killed before the damage, or a live process has the store open."""
 
 _PAGE: Final = 4096
 _CONVERSATION: Final = "c-sample"
@@ -71,7 +71,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size
 
 
-# Each changes the file at a path, at random where it says so.
+# Functions that damage the file at a path; some of them use the random number generator.
 DAMAGES: Final[dict[str, Callable[[Path, random.Random], None]]] = {
     "emptied": lambda path, _: _cut(path, 0),
     "cut in half": lambda path, _: _cut(path, _size(path) // 2),
@@ -97,7 +97,7 @@ def _replace(path: Path, text: bytes) -> None:
 
 @attrs.frozen
 class Case:
-    """One kind of file, what becomes of it, and who has the store open."""
+    """A kind of file, its damage, and the state of the store."""
 
     file: str
     damage: str
@@ -108,7 +108,7 @@ class Case:
 
     @classmethod
     def all(cls) -> list[Case]:
-        """Return every case that there can be: a closed store has no log."""
+        """Return all possible cases. A closed store has no write-ahead log."""
         return [
             cls(file, damage, state)
             for state in STATES
@@ -119,11 +119,11 @@ class Case:
 
     @classmethod
     def any(cls, chance: random.Random) -> Case:
-        """Return one that needs no other store."""
+        """Return a random case that needs no second store."""
         return cls(chance.choice(FILES), chance.choice(list(DAMAGES)), chance.choice(("killed", "live")))
 
     def apply(self, directory: Path, chance: random.Random, *, older: Path | None, other: Path | None) -> bool:
-        """Do it, and tell whether there was such a file."""
+        """Damage the file, and return True if it existed."""
         path = _path(directory, self.file)
         if path is None:
             return False
@@ -139,7 +139,7 @@ class Case:
 
 
 def _path(directory: Path, file: str) -> Path | None:
-    """Return a file of a kind, None where there is none."""
+    """Return the store's file of a kind, or None if it does not exist."""
     if file.startswith("cache.db") or file == "FORMAT":
         found = [directory / "journal" / file]
     elif file == "locks":
@@ -154,7 +154,7 @@ def _path(directory: Path, file: str) -> Path | None:
 
 @attrs.frozen
 class Sample:
-    """A store to damage copies of, with what is known of it, an older copy of it, and another store."""
+    """A store to damage copies of, its expected state, an older copy, and another store."""
 
     place: Path
     store: Path
@@ -165,19 +165,19 @@ class Sample:
 
 def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: bool = False) -> tuple[str, str]:
     """
-    Return what became of a case, and what is to be said of it.
+    Damage a copy of the sample, and return the outcome and its first message.
 
-    ``correct``: all that was acknowledged is there. ``error``, ``finding``, ``warning``: it is not, or not known to be,
-    and this is how one learns it. ``none``: there is no such file. ``SILENT``, ``WRONG``, ``UNTYPED`` and ``DEAD`` are
-    what must not be.
+    ``correct``: all acknowledged changes are there. ``error``, ``finding``, ``warning``: a change is missing or uncertain,
+    and the store reports it in this way. ``none``: the file does not exist. ``SILENT``, ``WRONG``, ``UNTYPED`` and
+    ``DEAD`` are failures.
     """
     shutil.rmtree(sample.place, ignore_errors=True)
     sample.place.mkdir()
     directory, errors = sample.place / "store", sample.place / "errors"
-    # A store that was put back whole, without a word of what came later: nobody could know.
+    # Sabotage: restore the complete old store, which no check can detect.
     origin = sample.older if sabotage and sample.older is not None else sample.store
     shutil.copytree(origin, directory)
-    chance = random.Random(f"{seed}-{case}")
+    chance = random.Random(f"{seed}-{case}")  # noqa: S311 - repeatable
 
     def damage() -> bool:
         return case.apply(directory, chance, older=sample.older, other=sample.other)
@@ -222,18 +222,18 @@ def _classified(live: Verdict, fresh: Verdict) -> tuple[str, str]:
 
 
 def _live(directory: Path, facts: Known, book: Path, pause: Callable[[], None]) -> dict[str, Any]:
-    """Use a store, wait for the damage, use all of it again, and close."""
+    """Use a store, wait for the damage, use all of it again, and close it."""
     verdict = Verdict()
     own = Book.open(book)
 
     async def main() -> None:
         async with opened(directory, "default", _CONVERSATION) as session:
-            await write(session, own, "live-a", random.Random(1), 6)
+            await write(session, own, "live-a", random.Random(1), 6)  # noqa: S311 - repeatable
             await session.memories.search("shield raid")
             pause()
             with verdict.noting("a search"):
                 await session.memories.search("shield raid guild")
-            await write(session, own, "live-b", random.Random(2), 6)
+            await write(session, own, "live-b", random.Random(2), 6)  # noqa: S311 - repeatable
             now = Comparison(facts.copy().hear(_lines_of(book)), verdict)
             with verdict.noting("reading"):
                 await now.compare_memories(session)
@@ -259,7 +259,11 @@ def _lines_of(book: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _samples(place: Path) -> Iterator[dict[str, Sample]]:
-    """Make a store in three states: older and closed, closed, and left by a process that was killed."""
+    """
+    Create a store in several states, and an unrelated store.
+
+    The states are: older and closed, closed, and left by a killed process.
+    """
     stores = {name: place / f"sample-{name}" for name in ("older", "closed", "killed", "other")}
     book = place / "sample.jsonl"
 
@@ -267,7 +271,7 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
         async def main() -> None:
             async with opened(directory, "default", _CONVERSATION) as session:
                 own = Book.open(book if not name.startswith("other") else place / "other.jsonl")
-                await write(session, own, f"sample-{name}", random.Random(seed), 35)
+                await write(session, own, f"sample-{name}", random.Random(seed), 35)  # noqa: S311 - repeatable
                 if dies:
                     os._exit(0)
 
@@ -280,7 +284,7 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
     for number, name in enumerate(("older", "closed", "killed"), start=1):
         if name != "older":
             shutil.copytree(stores["older" if name == "closed" else "closed"], stores[name])
-        # With a log that can be put in another one's place.
+        # The write-ahead log can then replace that of another store.
         fill(stores[name], f"{name}-{number}", number, dies=name != "closed")
         facts[name] = Known().hear(_lines_of(book))
     fill(stores["other"], "other-1", 9)
@@ -301,10 +305,10 @@ def sweep(
     sabotage: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Damage each kind of file in each way, or so many at random, and print what came of it, file by file."""
+    """Damage each kind of file in each way, or a random sample; print outcomes per file."""
     cases = Case.all()
     if sample is not None:
-        cases = random.Random(seed).sample(cases, min(sample, len(cases)))
+        cases = random.Random(seed).sample(cases, min(sample, len(cases)))  # noqa: S311 - repeatable
     table: dict[str, Counter[str]] = {file: Counter() for file in FILES}
     try:
         with _samples(place) as samples:
@@ -316,7 +320,7 @@ def sweep(
                     tally.counts["damaged files"] += 1
                 if outcome.isupper():
                     tally.note({"SILENT": "silent", "DEAD": "dead"}.get(outcome, "wrong"), f"{case}: {outcome}: {text}")
-                if number % 20 == 19:
+                if number % 20 == 19:  # noqa: PLR2004 - print the progress every 20 cases
                     say(f"{number + 1} of {len(cases)} files")
     finally:
         for line in _lines(table):

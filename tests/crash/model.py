@@ -1,5 +1,7 @@
 """
-The oracle of the crash test: the exact state of a store, computed from a log of operations that is kept outside of it.
+The oracle of the crash test: the exact expected state of a store.
+
+It is computed from an operation log outside of the store.
 
 Each operation is logged before its call and again with its result. An acknowledged operation must be in the store
 exactly. An operation in flight must be there completely or not at all. Nothing else may exist.
@@ -23,7 +25,7 @@ _WORDS: Final = (
     "cache", "queue", "index", "journal", "ore", "tax", "vote", "trade",
 )  # fmt: skip
 ANY: Final = {"$any": True}
-"""A value that the oracle cannot know."""
+"""A pattern that matches every value, for values that the oracle cannot know."""
 _AFTER: Final = "$after"
 _OPEN: Final = "$open"
 
@@ -34,16 +36,16 @@ LINK_TYPES: Final[Mapping[str, str]] = {
     "outcome_of": "implementation",
     "relates to": "association",
 }
-"""The link type of each relationship word that the crash test uses."""
+"""The link type of each relationship word of the crash test."""
 
 Mode = Literal["atomic", "prefix", "each"]
 
 
 def text_of(tag: str) -> str:
-    """Return the text that is stored under a tag; the tag is its first word."""
+    """Return the text that is stored under a tag; its first word is the tag."""
     digest = blake2b(tag.encode(), digest_size=12).hexdigest()
     words = " ".join(_WORDS[int(digit, 16)] for digit in digest)
-    # Some texts fill several pages of the database.
+    # Some texts must fill several pages of the database.
     return f"{tag} {words}" + f" {words}" * (40 if digest[0] == "0" else 0)
 
 
@@ -53,12 +55,12 @@ def tag_of(text: str) -> str:
 
 
 def digest_of(text: str) -> str:
-    """Return the SHA-256 of a text, as evidence names it."""
+    """Return the SHA-256 of a text, in the format of evidence."""
     return sha256(text.encode()).hexdigest()
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it, with every public field of attrs classes."""
+    """Convert a value to JSON-able data, with every public field of attrs classes."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat()
@@ -70,7 +72,7 @@ def plain(value: Any) -> Any:
             return [plain(one) for one in value]
     if attrs.has(type(value)):
         names = [field.name for field in attrs.fields(type(value))]
-        # `noticed` is not stored, and a leading underscore marks a cache.
+        # `noticed` is not stored, and fields with a leading underscore are caches.
         return {name: plain(getattr(value, name)) for name in names if name[0] != "_" and name != "noticed"}
     return value
 
@@ -81,7 +83,7 @@ def after(moment: str) -> dict[str, str]:
 
 
 def difference(expected: Any, actual: Any, path: str = "") -> str | None:
-    """Return the path of the first difference between a pattern and a value, None if the value matches."""
+    """Return the path of the first difference between pattern and value, or None."""
     if isinstance(expected, dict):
         return _mapping_difference(expected, actual, path)
     if isinstance(expected, list) and isinstance(actual, list):
@@ -116,19 +118,19 @@ def _joined(path: str, name: str) -> str:
 @attrs.define(eq=False)
 class Item:
     """
-    A memory, link, group of records, ref or namespace copy, with every state in which the store may hold it.
+    A memory, link, group of records, ref or namespace copy, with all its possible states.
 
     Args:
-        name: What reports call it.
-        states: Operations and the states that they led to, oldest first; the state None means that it does not exist.
-        id: Its id in the store, once that is known.
+        name: The name in reports.
+        states: Pairs of an operation's tag and the resulting state, oldest first; the state None means nonexistent.
+        id: The id in the store, once it is known.
 
     """
 
     name: str
     states: list[tuple[str | None, Any]] = attrs.field(factory=lambda: [(None, None)])
     id: str | None = None
-    # The id under which a comparison found it.
+    # The id under which a comparison found the item.
     found: str | None = None
 
     @property
@@ -138,22 +140,22 @@ class Item:
 
     @property
     def is_settled(self) -> bool:
-        """Whether only one state is possible."""
+        """True if only one state is possible."""
         return len(self.states) == 1
 
 
 @attrs.define(eq=False)
 class Operation:
     """
-    A change that was begun.
+    A change that was started.
 
     Args:
-        tag: Its unique name.
+        tag: The unique name.
         kind: The method.
-        effects: The items that it changes, in order.
-        mode: ``"atomic"``; ``"prefix"`` where the first effects may be there without the rest; ``"each"`` where each
-            effect may be there without the others.
-        done: Whether it was acknowledged.
+        effects: The changed items, in order.
+        mode: ``"atomic"``; ``"prefix"`` if the first effects may be applied without the rest; ``"each"`` if each
+            effect may be applied without the others.
+        done: Whether the change was acknowledged.
 
     """
 
@@ -174,7 +176,11 @@ RefKey = tuple[str, str, str]
 
 @attrs.define(eq=False)
 class Known:
-    """The expected state of a store, item by item; keys begin with a namespace, and tags stand for ids."""
+    """
+    The expected state of a store, item by item.
+
+    Keys begin with a namespace, and contain tags instead of ids.
+    """
 
     memories: dict[MemoryKey, Item] = attrs.field(factory=dict)
     links: dict[LinkKey, Item] = attrs.field(factory=dict)
@@ -187,16 +193,16 @@ class Known:
     conversations: set[tuple[str, str]] = attrs.field(factory=set)
     migrated: set[str] = attrs.field(factory=set)
     misreported: list[str] = attrs.field(factory=list)
-    """Answers of calls that differ from what was asked for."""
+    """Results of calls that differ from the requested change."""
     is_loose: bool = False
 
     @property
     def acknowledged(self) -> int:
-        """The number of operations that were acknowledged."""
+        """The number of acknowledged operations."""
         return sum(one.done for one in self.operations.values())
 
     def hear(self, lines: Iterable[str]) -> Known:
-        """Apply lines of the log, and return this."""
+        """Apply lines of the log, and return self."""
         for line in lines:
             match json.loads(line):
                 case ["begin", tag, space, kind, at, arguments]:
@@ -208,7 +214,11 @@ class Known:
         return self
 
     def loosen(self) -> Known:
-        """Let each later operation be there or not, as in a copy made about now; return this."""
+        """
+        Make every later operation optional, as in a copy that is made concurrently.
+
+        Return self.
+        """
         self.is_loose = True
         return self
 
@@ -242,7 +252,7 @@ class Known:
             item.states = [(operation.tag, state)]
 
     def _reported(self, operation: Operation, item: Item, state: Any, result: dict[str, Any]) -> Any:
-        """Return a state completed by the call's result, which must match it."""
+        """Return the state completed with the values of the call's result, and report a mismatch."""
         answer = result.get(item.name)
         if answer is None or state is None:
             return state
@@ -250,7 +260,7 @@ class Known:
             item.id = answer["handle"]
             return state
         if item.name.startswith("records"):
-            # The answer has only the records that were written, and no history.
+            # The result contains only the written records, without history.
             answer = {key: {**answer.get(key, one), "history": one["history"]} for key, one in state.items()}
         elif item.id is None:
             item.id = answer["id"]
@@ -304,7 +314,7 @@ class Known:
         state |= {"content": text_of(given["content"]), "updated_at": after(at)}
         if given["reasoning"] is not None:
             state["metadata"]["reasoning"] = given["reasoning"]
-        # A copy under another id is recognized by its new text, too.
+        # A copy under another id can also be recognized by its new text.
         self.memories[operation.space, given["content"]] = item
         yield item, state
 
@@ -346,7 +356,7 @@ class Known:
                 yield ref, None
 
     def _bridges(self, space: str, target: str) -> Iterator[tuple[Item, Any]]:
-        """Yield the links by which what a forgotten memory superseded stays superseded by its successors."""
+        """Yield the links that connect the successors of a forgotten memory with its predecessors."""
         evolution = {
             key: item
             for key, item in self.links.items()
@@ -361,7 +371,7 @@ class Known:
         for one, made in before.items():
             for other in sorted(behind - {one}):
                 item = self._link(space, one, other, "supersedes")
-                # With two links between the same memories either one is followed.
+                # With two links between the same memories, the store may use either of them.
                 confidence = made[0]["confidence"] if len(made) == 1 and item.now is None else ANY
                 created_at = made[0]["created_at"] if len(made) == 1 else ANY
                 state = new_link("", "supersedes", made[0]["created_by"], confidence)
@@ -380,7 +390,11 @@ class Known:
         yield item, state
 
     def _remove(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
-        """Yield the effect of a deletion, a pop or an end in the past, of some keys or of all."""
+        """
+        Yield the effect of a deletion, a pop or an expiry in the past.
+
+        *keys* None means all keys.
+        """
         item = self._group(operation.space, given["labels"])
         keys = given["keys"]
         yield item, {key: one for key, one in item.now.items() if keys is not None and key not in keys}
@@ -399,7 +413,11 @@ class Known:
         return self.refs.setdefault((space, conversation, handle), Item(f"{handle} of {conversation}", id=handle))
 
     def _refer(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
-        """Yield the effect of a call that stores refs; the handle of a descriptor is known from the answer only."""
+        """
+        Yield the effect of a call that stores refs.
+
+        The handle of a descriptor is known only from the result.
+        """
         for handle, text in given["refs"].items():
             item = self._ref(operation.space, given["conversation"], handle)
             if handle.startswith("?"):
@@ -419,14 +437,14 @@ class Known:
     # Copies of whole namespaces
 
     def _import(self, operation: Operation, _at: str, given: dict[str, Any]) -> Iterator[tuple[Item, Any]]:
-        """Yield the effect of an import, a migration or a change of the embedder; nothing where nothing changes."""
+        """Yield the effect of an import of a whole namespace."""
         operation.mode = "each"
         item = self.copies.setdefault(operation.space, Item(f"copy {operation.space}", [(None, [])]))
         yield item, sorted(given["rows"])
 
 
 def new_memory(space: str, at: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the pattern of a memory that is saved from *at* on."""
+    """Return the pattern of a memory that is saved at or after *at*."""
     kind, origin = given["type"], given["origin"]
     metadata: dict[str, Any] = {"created_by": given.get("created_by", "user"), "extra": given.get("extra", {})}
     metadata["schema_version"] = 1
@@ -481,7 +499,7 @@ def new_link(at: str, word: str, created_by: str, confidence: Any = 1.0, reason:
 
 
 def next_record(before: dict[str, Any] | None, at: str, labels: list[str], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the pattern of a record after it was put in the place of *before*."""
+    """Return the pattern of a record after a put that replaces *before*."""
     history = [] if before is None else before["history"]
     if before is not None and given["history"]:
         history = [*history, [before["value"], before["version"], before["text"]]]

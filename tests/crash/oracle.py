@@ -1,4 +1,4 @@
-"""The verdict of a comparison, the processes that make one, and the tally of a run."""
+"""The verdict of a comparison, the processes that compute it, and the tally of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-from crash.model import Known
 
 from mama_structs._internal.validation import is_address
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, StoreBusy
@@ -27,31 +26,32 @@ from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, ServerSettings, Settings
 from mama_structs.testing.conformance.ack_log import PATIENCE
+from crash.model import Known
 
 EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
-"""Fast embedders; namespaces that were re-embedded have the second one."""
+"""Fast embedders. The second one is the embedder of re-embedded namespaces."""
 SETTINGS: Final = Settings(
     memory=MemorySettings(snapshot_every=40),
     server=ServerSettings(connections=4, connect_timeout=2.0, wait=5.0, statement_timeout=10.0, lease=1.5),
 )
-"""Snapshots are written often, so that kills hit them, and leases of killed hosts expire soon."""
+"""Snapshots are frequent, so that kills interrupt them, and leases of killed hosts expire soon."""
 
 Store = Path | str
-"""A directory, or the address of a server."""
+"""A directory or the address of a server."""
 
 
 @attrs.define
 class Verdict:
     """
-    The differences that a comparison found, a line each.
+    The differences that a comparison found, one line each.
 
     Args:
-        lost: Acknowledged, and not there.
-        duplicated: Stored once, and there several times.
-        wrong: There and different from what was written, there in part, or there though nobody wrote it.
-        errors: Typed errors of opening and reading.
-        findings: Findings of `Session.check`, except that SQLite is old.
-        warnings: Messages of the log.
+        lost: Acknowledged items that are missing.
+        duplicated: Items that were stored once and exist several times.
+        wrong: Items with unexpected content, partly applied operations, and unexpected items.
+        errors: Typed errors during opening and reading.
+        findings: Findings of `Session.check`, except the one about an old SQLite.
+        warnings: Logged warnings.
         untyped: Other exceptions.
         memories: The number of memories.
 
@@ -68,23 +68,23 @@ class Verdict:
 
     @property
     def is_said(self) -> bool:
-        """Whether the store reported a problem."""
+        """True if the store reported a problem."""
         return bool(self.errors or self.findings or self.warnings)
 
     @contextlib.contextmanager
     def noting(self, what: str) -> Iterator[None]:
-        """Note the exception of a block, and continue."""
+        """Record an exception of the block, and continue."""
         try:
             yield
         except MamaStructsError as error:
             self.errors.append(f"{what}: {type(error).__name__}: {error}")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the verdict reports it
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.untyped.append(f"{what}: {type(error).__name__} at {where.filename}:{where.lineno}: {error}")
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Note the warnings that the package logs in a block."""
+        """Record the warnings that the package logs during the block."""
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: self.warnings.append(record.getMessage())  # type: ignore[method-assign]
         logger = logging.getLogger("mama_structs")
@@ -104,7 +104,11 @@ class Verdict:
 async def opened(
     store: Store, namespace: str = "default", conversation: str | None = None, *, settings: Settings = SETTINGS
 ) -> AsyncIterator[Session]:
-    """Open a session with the present embedder of the namespace; wait for the lease of a killed host."""
+    """
+    Open a session with the namespace's current embedder.
+
+    It waits until the lease of a killed host expires.
+    """
     session = None
     embedders = list(EMBEDDERS)
     until = time.monotonic() + (4 * SETTINGS.server.lease if is_address(store) else 0)
@@ -127,9 +131,9 @@ async def opened(
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Run *work* in a forked process, which ends after it, and return its id."""
+    """Run *work* in a forked process that exits afterwards, and return its id."""
     with warnings.catch_warnings():
-        # That threads do not survive is known, and what is tried out.
+        # Python warns that threads do not survive a fork; this test forks on purpose.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -138,7 +142,7 @@ def fork(work: Callable[[], object]) -> int:
     try:
         work()
         status = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the child must not run the parent's handlers
         traceback.print_exc()
     finally:
         os._exit(status)
@@ -146,7 +150,11 @@ def fork(work: Callable[[], object]) -> int:
 
 @attrs.define
 class Child:
-    """A forked process whose answer, in JSON, is waited for; it runs *work* with a function that waits to be told."""
+    """
+    A forked process that runs *work* and returns its result as JSON.
+
+    *work* is called with a function that blocks until `go_on`.
+    """
 
     pid: int
     answer: int
@@ -180,7 +188,11 @@ class Child:
         return cls(pid, answer, orders)
 
     def wait(self) -> str | None:
-        """Return the next line, empty where it waits to be told to go on, None where it ended or hung."""
+        """
+        Return the next line, or None if the process exited or hung.
+
+        The line is the result, or empty if the process waits for `go_on`.
+        """
         until = time.monotonic() + PATIENCE
         while b"\n" not in self._read:
             ready, _, _ = select.select([self.answer], [], [], max(until - time.monotonic(), 0))
@@ -196,7 +208,11 @@ class Child:
             os.write(self.orders, b".")
 
     def end(self) -> int:
-        """Return how it ended: its status, or a signal's number, negative; SIGALRM stands for a process that hung."""
+        """
+        Wait for the exit, and return the status or the negative number of a signal.
+
+        SIGALRM means that the process hung.
+        """
         os.close(self.orders)
         os.close(self.answer)
         until = time.monotonic() + PATIENCE / 10
@@ -210,7 +226,7 @@ class Child:
 
 
 def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]:
-    """Let a fresh process judge; gives its verdict, None where it died, and how it ended."""
+    """Run *work* in a new process, and return its verdict (None if it died) and exit status."""
     child = Child.start(lambda _pause: attrs.asdict(work()), errors)
     line = child.wait()
     ended = child.end()
@@ -218,14 +234,14 @@ def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]
 
 
 def judged(store: Store, facts: Known, errors: Path) -> tuple[Verdict | None, int]:
-    """Let a fresh process compare a store."""
-    from crash.comparison import compare  # noqa: PLC0415 - it imports this module
+    """Compare a store in a new process; see `ask`."""
+    from crash.comparison import compare  # noqa: PLC0415 - avoids a circular import
 
     return ask(lambda: asyncio.run(compare(store, facts)), errors)
 
 
 BAD: Final = ("lost", "duplicated", "silent", "wrong", "dead")
-"""The kinds of faults; a run without any of them succeeds."""
+"""The kinds of faults. A run without faults succeeds."""
 _ALWAYS: Final = (
     "rounds", "processes", "kills", "stops", "forks", "parents that closed", "parents that died",
     "parents that forked again", "full disks", "failing SQLite calls", "interrupted SQLite calls",
@@ -235,7 +251,7 @@ _ALWAYS: Final = (
 
 @attrs.define
 class Tally:
-    """What was done and what came of it: numbers by their names, and a line for each thing that is bad."""
+    """Counts of the actions of a run by name, and a line for each fault."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
     bad: list[str] = attrs.field(factory=list)
@@ -243,14 +259,18 @@ class Tally:
     _is_held: bool = False
 
     def interrupt(self, *_: object) -> None:
-        """End the run: where the interpreter swallows what is raised here, before what would come next."""
+        """Interrupt the run, also if the interpreter swallows the exception that is raised here."""
         self.is_over = True
         if not self._is_held:
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Let what is begun here come to its end: a process that is started and not known yet would never be ended."""
+        """
+        Defer interrupts during the block.
+
+        Otherwise a process that is started but not yet registered would never be ended.
+        """
         self._is_held = True
         try:
             yield
@@ -258,18 +278,18 @@ class Tally:
             self._is_held = False
 
     def go_on(self) -> None:
-        """Raise where the run was interrupted."""
+        """Raise KeyboardInterrupt if the run was interrupted."""
         if self.is_over:
             raise KeyboardInterrupt
 
     def note(self, kind: str, *lines: str) -> None:
-        """Count what is bad and keep it."""
+        """Count faults and keep their lines."""
         self.counts[kind] += len(lines)
         self.bad += [f"{kind}: {line}" for line in lines]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing bad was found."""
+        """True if no fault was found."""
         return not any(self.counts[kind] for kind in BAD)
 
     def __str__(self) -> str:

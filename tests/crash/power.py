@@ -28,7 +28,7 @@ KEPT: Final = 0.3
 
 @functools.cache
 def build(directory: Path) -> Path | str:
-    """Build the library in a directory, and return its path, or the reason why it cannot be built."""
+    """Build the library in a directory, and return its path, or why it cannot be built."""
     if not sys.platform.startswith("linux"):
         return "unsynced writes are lost on Linux only"
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
@@ -46,9 +46,9 @@ def environment(library: Path, store: Path, shadow: Path, *, unsynced: str = "")
 
     Args:
         library: The preloaded library.
-        store: The directory whose files count.
-        shadow: Where synced content is kept.
-        unsynced: The name of a file whose syncs are ignored, to test the test.
+        store: The directory with the recorded files.
+        shadow: The directory for synced content.
+        unsynced: The name of a file whose syncs are ignored, to verify that the test detects this.
 
     """
     own = {"LD_PRELOAD": str(library), "MAMA_CRASH_STORE": os.path.realpath(store), "MAMA_CRASH_SHADOW": str(shadow)}
@@ -56,7 +56,7 @@ def environment(library: Path, store: Path, shadow: Path, *, unsynced: str = "")
 
 
 def record(store: Path, shadow: Path) -> None:
-    """Take all files of a store as synced; no process may have it open."""
+    """Record the present files of a store as synced. No process may have the store open."""
     shutil.rmtree(shadow, ignore_errors=True)
     (shadow / "pending").mkdir(parents=True)
     if store.exists():
@@ -67,13 +67,13 @@ def record(store: Path, shadow: Path) -> None:
 
 def lose_unsynced(store: Path, shadow: Path, chance: random.Random, *, kept: float = KEPT) -> int:
     """
-    Restore the content and the names that were synced, and return how many files changed.
+    Restore the synced content and names of files, and return the number of changed files.
 
     Args:
-        store: The directory, which no process has open.
-        shadow: Its synced content.
-        chance: What is random.
-        kept: The share of files that stay as they are: a system may write before it is asked to.
+        store: The store's directory. No process may have it open.
+        shadow: The directory with the synced content.
+        chance: The random number generator.
+        kept: The share of files that keep unsynced writes, because a system may write them at any time.
 
     """
     durable = _files(shadow / "durable")

@@ -1,9 +1,9 @@
 """
-Crash testing: kills, forks, full disks, lost unsynced writes and damaged files, and what a session's store loses.
+Crash test: kills, full disks, lost writes and damage must not lose data silently.
 
-``python -m crash.runner --minutes 10`` lets processes write to a store and kills them at random.
+``python -m crash.runner --minutes 10`` starts processes that write to a store, and kills them at random.
 Each process logs its changes in a file outside of the store. After each round a new process compares the two exactly.
-``--damage`` damages every kind of file in every way, below open sessions and before a new one opens it.
+``--damage`` damages every kind of file in every way, during open sessions and before a new one opens the store.
 
 The exit status is 0 if nothing was lost, duplicated or wrong, no damage was silent and no interpreter died.
 Needs a system with ``fork``.
@@ -31,6 +31,10 @@ from pathlib import Path
 from typing import Final
 
 import attrs
+
+from mama_structs.session.session import Session
+from mama_structs.storage.postgres.pool import has_session
+from mama_structs.testing.conformance.ack_log import PATIENCE, Book
 from crash.changes import began_at
 from crash.damage import Case, Sample, outcome_of, sweep
 from crash.model import Known
@@ -39,20 +43,16 @@ from crash.power import KEPT, build, environment, lose_unsynced, record
 from crash.sabotage import SABOTAGES, plant
 from crash.writers import ENDINGS, Task, run
 
-from mama_structs.session.session import Session
-from mama_structs.storage.postgres.pool import has_session
-from mama_structs.testing.conformance.ack_log import PATIENCE, Book
-
 EARLY: Final = "early"
 UNSYNCED: Final = "unsynced"
 PLANTED: Final = ("row", *SABOTAGES)
-"""The faults that `--sabotage` plants between rounds."""
+"""The faults that `--sabotage` adds to the store between rounds."""
 # The share of rounds in a directory that end with a power failure.
 _POWER_FAILURES: Final = 0.2
-# Errors that no kill, fork or injected fault may cause.
+# Errors that kills, forks and injected faults must not cause.
 _FALSE: Final = ("store_damaged", "wrong_loop", "closed", "not_found")
 _DELETIONS: Final = 50
-# Rounds per store: comparing a store takes longer with each round.
+# The number of rounds per store. Comparing a store takes longer with each round.
 _ROUNDS_OF_A_STORE: Final = 12
 # Modules that are imported before a fork, because each process would take a second to import them.
 _LOADED: Final = (
@@ -64,27 +64,27 @@ _EVERY: Final = 5.0
 
 @attrs.define
 class Loop:
-    """The rounds of one run, with what it knows of all of them."""
+    """The rounds of one run, with their common state."""
 
     place: Path
     seed: int
     writers: int
     sabotage: str
     table: Tally = attrs.field(factory=Tally)
-    # A database that is one store for the whole run, and what ends its server and starts it again.
+    # A server database that is one store for the whole run, and the command that restarts its server.
     server: str | None = None
     restart: Sequence[str] = ()
-    # None where no power failure can be simulated.
+    # None if power failures cannot be simulated.
     library: Path | None = None
-    # Of the present store.
+    # The state of the current store.
     store: Store = attrs.field(init=False)
     lines: list[str] = attrs.field(factory=list, init=False)
-    # What is bad once is not told again in each later round.
+    # After a fault the store is replaced, so that later rounds do not report the same fault again.
     spoilt: bool = attrs.field(default=False, init=False)
 
     def round(self, number: int) -> None:
-        """Let processes write and be ended, and compare."""
-        chance = random.Random(f"{self.seed}-{number}")
+        """Run writers, kill some of them, and compare the store."""
+        chance = random.Random(f"{self.seed}-{number}")  # noqa: S311 - repeatable
         if number == 0 or (self.server is None and (number % _ROUNDS_OF_A_STORE == 0 or self.spoilt)):
             self.begin(number)
         book = self.place / f"round-{number}.jsonl"
@@ -104,7 +104,7 @@ class Loop:
             kept = 0.0 if self.sabotage == UNSYNCED else KEPT
             self.table.counts["files that lost writes"] += lose_unsynced(self.store, shadow, chance, kept=kept)
         if self.sabotage == EARLY:
-            # Not by a writer: each may be killed before it logs anything.
+            # Logged here and not by a writer, which may be killed before it logs anything.
             spec = {"tag": f"r{number}-early", "type": "context", "origin": "user"}
             Book.open(book).say("begin", spec["tag"], "default", "save", began_at(), {"memories": [spec]})
             Book.open(book).say("end", spec["tag"], {})
@@ -117,17 +117,17 @@ class Loop:
         self.judge(facts, number)
         self.judge_backups(said, facts, number)
         self.lines += said
-        if not self.spoilt and isinstance(self.store, Path) and chance.random() < 0.3:
+        if not self.spoilt and isinstance(self.store, Path) and chance.random() < 0.3:  # noqa: PLR2004 - `--damage` does more
             self.damage(facts, number, chance, self.store)
 
     def begin(self, number: int) -> None:
-        """Begin another store; one in which something is bad is kept."""
+        """Start with a new store. A store with a fault is kept on disk."""
         if number and not self.spoilt:
             shutil.rmtree(self.store)
         self.store, self.lines, self.spoilt = self.server or self.place / f"store-{number}", [], False
 
-    def account(self, said: Sequence[str], killed: set[int]) -> None:
-        """Count what processes did and how they ended."""
+    def account(self, said: Sequence[str], killed: set[int]) -> None:  # noqa: C901 - one case per kind of line
+        """Count the actions of the processes and their exits."""
         born, done, ended = {}, set(), {}
         for line in said:
             match json.loads(line):
@@ -159,35 +159,35 @@ class Loop:
             )
 
     def plant(self, facts: Known) -> None:
-        """Plant the fault that the run was asked for, in a process of its own."""
+        """Add the requested fault to the store, in a separate process."""
         child = Child.start(lambda _pause: plant(self.store, facts, self.sabotage), self.place / "errors")
         self.table.counts["planted faults"] += child.wait() == "true"
         child.end()
 
     def judge(self, facts: Known, number: int) -> None:
-        """Let a fresh process compare the store, in which nothing was damaged."""
+        """Compare the undamaged store in a new process."""
         verdict, ended = judged(self.store, facts, self.place / "errors")
         self.take(verdict, ended, f"round {number}")
 
     def take(self, verdict: Verdict | None, ended: int, where: str) -> None:
-        """Count what a fresh process found in a store that nobody damaged."""
+        """Count the faults that a new process found in an undamaged store."""
         if verdict is None:
             self.table.note("dead", f"{where}: who opened the store ended with {ended}")
             return
         for kind, lines in (("lost", verdict.lost), ("duplicated", verdict.duplicated)):
             self.table.note(kind, *(f"{where}: {one}" for one in lines))
-        # Vectors that a killed process made for a new embedder are no damage.
+        # Vectors that a killed process made for a new embedder are expected leftovers.
         found = [one for one in verdict.findings if not one.startswith("warning orphan")]
         odd = [*verdict.wrong, *verdict.errors, *verdict.untyped, *found, *verdict.warnings]
         self.table.note("wrong", *(f"{where}: {one}" for one in odd))
         self.spoilt = self.spoilt or bool(verdict.lost or verdict.duplicated or odd)
 
     def judge_backups(self, said: Sequence[str], facts: Known, number: int) -> None:
-        """Compare each backup with the state of the store while it was made."""
+        """Compare each backup with the possible states of the store during the backup."""
         text = "".join(f"{line}\n" for line in said).encode()
         for path, length in facts.backups[len(Known().hear(self.lines).backups) :]:
             before = text[: text.rfind(b"\n", 0, length) + 1].decode().splitlines()
-            # Later changes may be in it.
+            # The backup may contain later changes.
             known = Known().hear([*self.lines, *before]).loosen().hear(said[len(before) :])
             verdict, ended = judged(Path(path), known, self.place / "errors")
             if not self.spoilt:
@@ -196,7 +196,7 @@ class Loop:
             shutil.rmtree(path)
 
     def damage(self, facts: Known, number: int, chance: random.Random, store: Path) -> None:
-        """Damage a copy of the store."""
+        """Damage a copy of the store, and count the outcome."""
         case = Case.any(chance)
         sample = Sample(self.place / "sample", store, facts, older=None, other=None)
         outcome, verdict = outcome_of(case, sample, seed=number)
@@ -210,13 +210,13 @@ class Loop:
 
 @attrs.define
 class _Round:
-    """The processes of a round, and what is done to them."""
+    """The processes of one round."""
 
     loop: Loop
     number: int
     chance: random.Random
     book: Path
-    # Of a round that ends with a power failure.
+    # Set in rounds that end with a power failure.
     library: Path | None = attrs.field(default=None, kw_only=True)
     pids: list[int] = attrs.field(factory=list, init=False)
     killed: set[int] = attrs.field(factory=set, init=False)
@@ -227,7 +227,7 @@ class _Round:
     _done: set[int] = attrs.field(factory=set, init=False)
 
     def start(self) -> None:
-        """Start the families of this round."""
+        """Start the process groups of this round."""
         Book.open(self.book)
         chance = self.chance
         try:
@@ -251,8 +251,9 @@ class _Round:
                     self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
                 if task.kind == "parent" and task.ending == "again":
                     self.loop.table.counts["parents that forked again"] += 1
-                # Few, because a new interpreter takes long to start; a library is preloaded into new ones only.
-                spawned = self.library is not None or chance.random() < 0.25
+                # Only a few, because a new interpreter starts slowly. The library can only be preloaded into new
+                # interpreters.
+                spawned = self.library is not None or chance.random() < 0.25  # noqa: PLR2004
                 self.pids.append(self._started(task, spawned=spawned))
         finally:
             os.close(self._alive[1])
@@ -262,12 +263,12 @@ class _Round:
         with errors:
             if spawned:
                 command = [sys.executable, "-W", "ignore", "-m", "crash.writers"]
-                process = subprocess.Popen(
+                process = subprocess.Popen(  # noqa: S603 - a module of this test
                     [*command, json.dumps(attrs.asdict(task))],
                     stdout=errors, stderr=errors, pass_fds=[self._alive[1]], start_new_session=True,
                     env=self._environment(),
                 )  # fmt: skip
-                # It is waited for by its id, as the forked ones are.
+                # The parent waits for it by its id, as for forked processes.
                 process.returncode = 0
                 return process.pid
 
@@ -287,7 +288,7 @@ class _Round:
         return environment(self.library, self.loop.store, self.loop.place / "shadow", unsynced=ignored)
 
     def watch(self) -> None:
-        """Kill and stop processes after random numbers of changes, until all have ended."""
+        """Kill and pause processes after random numbers of changes, until all have exited."""
         if self.library is not None:
             self._fail_power()
             return
@@ -301,7 +302,7 @@ class _Round:
             time.sleep(self.chance.uniform(0, 0.02))
             self._strike()
             if number == restarted:
-                subprocess.run(self.loop.restart, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                subprocess.run(self.loop.restart, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # noqa: S603 - it was asked for
                 self.loop.table.counts["restarts of the server"] += 1
         while self._anyone(0.1):
             self._listen()
@@ -309,12 +310,12 @@ class _Round:
                 self.loop.table.note("dead", f"round {self.number}: processes hung")
                 for pid in set(self._born) - self._done - self.killed:
                     with contextlib.suppress(ProcessLookupError):
-                        # Where it hangs is written into the file of errors.
+                        # SIGABRT makes faulthandler write the position into the error file.
                         os.kill(pid, signal.SIGABRT)
                 break
 
     def _fail_power(self) -> None:
-        """Let the processes write for a while, and kill all of them."""
+        """Wait while the processes write, then kill all of them."""
         until = time.monotonic() + PATIENCE
         after = self.chance.randrange(10, 120)
         while self._lines < after and self._anyone(_POLL) and time.monotonic() < until:
@@ -334,7 +335,7 @@ class _Round:
             return
         pid = self.chance.choice(alive)
         with contextlib.suppress(ProcessLookupError):
-            if self.chance.random() < 0.25:
+            if self.chance.random() < 0.25:  # noqa: PLR2004 - kill most of them
                 os.kill(pid, signal.SIGSTOP)
                 self.loop.table.counts["stops"] += 1
                 self._anyone(self.chance.uniform(0, 0.3))
@@ -345,7 +346,7 @@ class _Round:
                 self.loop.table.counts["kills"] += 1
 
     def _listen(self) -> None:
-        """Take up who was born, who is done, and how many lines there are."""
+        """Read new log lines, and update the started and finished processes."""
         with self.book.open("rb") as file:
             file.seek(self._offset)
             text = file.read()
@@ -359,19 +360,19 @@ class _Round:
                 self._done.add(json.loads(line)[1])
 
     def _anyone(self, seconds: float) -> bool:
-        """Wait a moment, and tell whether any process, of whatever generation, is left: each holds the pipe."""
+        """Wait, and return True if any process is alive: each holds the pipe open."""
         ready, _, _ = select.select([self._alive[0]], [], [], seconds)
         return not ready
 
     def close(self) -> None:
-        """End what is left, take the exit of each child, and wait until none of theirs is left."""
+        """Kill the remaining processes, reap all children, and wait for their descendants."""
         with self.loop.table.held():
             for pid in self.pids:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    # What a killed parent left: workers of a pool wait for ever.
+                    # Orphaned pool workers would block forever after their parent was killed.
                     os.killpg(pid, signal.SIGKILL)
                 with contextlib.suppress(ProcessLookupError):
-                    # It may not have come to a group of its own yet.
+                    # The child may not have created its own process group yet.
                     os.kill(pid, signal.SIGKILL)
                 _, status = os.waitpid(pid, 0)
                 self._listen()
@@ -384,7 +385,7 @@ class _Round:
 
 @contextlib.contextmanager
 def _place(directory: Path | None, table: Tally) -> Iterator[Path]:
-    """Give the directory of a run, and keep it where something is bad."""
+    """Create the directory of a run, and keep it if there are faults."""
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix="mama-structs-crash-", dir=directory))
@@ -392,7 +393,7 @@ def _place(directory: Path | None, table: Tally) -> Iterator[Path]:
         yield place
     finally:
         if table.ok:
-            # A process that was just killed may make a file while others are deleted.
+            # A process that was just killed may create a file during the deletion.
             for _ in range(_DELETIONS):
                 shutil.rmtree(place, ignore_errors=True)
                 if not place.exists():
@@ -408,7 +409,9 @@ def _say(text: str) -> None:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser("python -m crash.runner", description=__doc__.split("\n\n")[0].strip())
+    parser = argparse.ArgumentParser(
+        "python -m crash.runner", description=__doc__.split("\n\n")[0].strip()
+    )
     parser.add_argument("--minutes", type=float, metavar="M", help="how long (1 where --rounds is not given either)")
     parser.add_argument("--rounds", type=int, metavar="N", help="how many rounds")
     parser.add_argument(
@@ -438,12 +441,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the loop or the sweep, print a table, and return 0 where nothing is bad."""
+    """Run the rounds or the damage sweep, print a table, and return 0 if there are no faults."""
     given = _arguments(argv)
     if not hasattr(os, "fork"):
         _say("this system has no fork")
         return 2
-    seed = random.randrange(2**32) if given.seed is None else given.seed
+    seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - not a secret
     _say(f"seed {seed}")
     is_used = given.server and has_session(given.server)
     if is_used and (full := asyncio.run(Session.namespaces(given.server))):

@@ -1,4 +1,4 @@
-"""Faults that are planted in a store on purpose, one of each kind, to prove that the crash test finds them."""
+"""Faults that are added to a store, to prove that the crash test detects each kind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import numpy as np
-from crash.model import Item, Known, text_of
-from crash.oracle import Store, opened
 
+from mama_structs.refs.store.text import Content
 from mama_structs.memory.types.engine import NewMemory, Writer
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, new_link_id
-from mama_structs.refs.store.text import Content
 from mama_structs.session.session import Session
+from crash.model import Item, Known, text_of
+from crash.oracle import Store, opened
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ _YEAR: Final = timedelta(days=365)
 
 
 class NothingToDamage(Exception):
-    """The store has no item that a plant could damage."""
+    """The store has no item that a fault could damage."""
 
 
 def _first(items: Iterable[T]) -> T:
@@ -38,7 +38,7 @@ def _first(items: Iterable[T]) -> T:
 @attrs.define
 class Target:
     """
-    A namespace of a store with the items that are certain, from which a plant chooses.
+    A namespace with its settled items, as the target of a fault.
 
     Args:
         store: The store.
@@ -54,7 +54,7 @@ class Target:
     session: Session
 
     def memories(self, *, having: str | None = None, kind: str | None = None) -> Iterator[Item]:
-        """Yield the acknowledged memories, newest first, that have a value in a field and are of a type."""
+        """Yield the acknowledged memories of a type with a value in a field, newest first."""
         for (space, _), item in reversed(self.facts.memories.items()):
             state = item.now
             if space == self.space and item.is_settled and item.id is not None and state is not None:
@@ -63,7 +63,7 @@ class Target:
                     yield item
 
     def links(self, *, there: bool = True) -> Iterator[tuple[str, str, str]]:
-        """Yield the ends and the word of explicit links that are there, or were removed."""
+        """Yield the ends and the word of explicit links that exist, or of removed ones."""
         ends = {tag: item.id for (space, tag), item in self.facts.memories.items() if space == self.space and item.now}
         for (space, one, other, word), item in reversed(self.facts.links.items()):
             first, second = ends.get(one), ends.get(other)
@@ -71,23 +71,23 @@ class Target:
                 yield first, second, word
 
     def refs(self) -> Iterator[tuple[str, str]]:
-        """Yield conversations and handles of refs that are there."""
+        """Yield the conversations and handles of existing refs."""
         for (space, name, handle), item in reversed(self.facts.refs.items()):
             if space == self.space and item.is_settled and item.now is not None and handle[0] != "?":
                 yield name, handle
 
     def records(self, *, least: int = 1) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the labels and keys of records that are there at a version of *least* or more."""
+        """Yield the labels and keys of existing records with at least this version."""
         for (space, labels), item in reversed(self.facts.groups.items()):
             if space == self.space and item.is_settled:
                 yield from ((labels, key) for key, one in item.now.items() if one["version"] >= least)
 
     async def write(self, plan: Callable[[Writer], Any]) -> None:
-        """Change rows without the rules of the store."""
-        await self.session.memories._shared.write(plan)
+        """Change rows directly, without the rules of the store."""
+        await self.session.memories._shared.write(plan)  # noqa: SLF001 - no public method can damage a store
 
     async def change(self, item: Item, change: Callable[[Memory], Memory]) -> None:
-        """Replace a memory."""
+        """Replace a memory by a changed one."""
         memory = change(await self.session.memories.get(str(item.id)))
         await self.write(lambda writer: writer.put(memory))
 
@@ -106,7 +106,7 @@ class Target:
         await self.write(lambda writer: writer.put_link(made))
 
     async def two(self) -> tuple[str, str]:
-        """Return two memories that are not linked."""
+        """Return two memories without a link between them."""
         linked = {frozenset((one.from_id, one.to_id)) async for one in self.session.memories.links()}
         ids = [str(item.id) for item in self.memories()]
         return _first((one, other) for one in ids for other in ids if one < other and {one, other} not in linked)
@@ -121,9 +121,9 @@ class Sabotage:
     A kind of fault.
 
     Args:
-        plant: Makes the fault, or raises `NothingToDamage`.
-        kind: How the comparison must count it.
-        report: What the report must contain.
+        plant: Adds the fault to the store, or raises `NothingToDamage`.
+        kind: The category in which the comparison must count it.
+        report: A text that the report must contain.
 
     """
 
@@ -302,10 +302,10 @@ async def _expire_record(target: Target) -> None:
 async def _overwrite_ref(target: Target) -> None:
     name, handle = _first(target.refs())
     async with opened(target.store, target.space, name) as session:
-        # The entry is replaced in place, as a bug in the log could do it.
+        # Replace the entry in place, as a bug in the log could do.
         store = session.refs
         entry = store.get(handle)
-        store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))
+        store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))  # noqa: SLF001 - as above
 
 
 def _remove_row(store: Store, facts: Known) -> None:
@@ -374,11 +374,11 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
     "conversation-invented": Sabotage(_invent_conversation, "wrong", "which nobody began"),
     "namespace-invented": Sabotage(_invent_namespace, "wrong", "which nobody wrote to"),
 }
-"""Every kind of fault that the comparison must find, by name."""
+"""All kinds of faults that the comparison must detect, by name."""
 
 
 def plant(store: Store, facts: Known, name: str) -> bool:
-    """Plant a fault, and return False if the store has nothing to damage in this way."""
+    """Add a fault to the store, and return False if it has no item to damage in this way."""
     if name == "row":
         try:
             _remove_row(store, facts)

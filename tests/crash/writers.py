@@ -1,4 +1,4 @@
-"""The writing processes of the crash test: alone, forked from a parent with an open store, and with faults."""
+"""The writing processes of the crash test: single, forked, and with faults."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-from crash.changes import Author, began_at, write
-from crash.comparison import rows_of
-from crash.model import ANY, plain, text_of
-from crash.oracle import EMBEDDERS, SETTINGS, fork, opened
 
 from mama_structs._internal.validation import is_address
 from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.session.session import Session
 from mama_structs.settings import DescriptorSettings
 from mama_structs.testing.conformance.ack_log import Book, told
+from crash.changes import Author, began_at, write
+from crash.comparison import rows_of
+from crash.model import ANY, plain, text_of
+from crash.oracle import EMBEDDERS, SETTINGS, fork, opened
 
 NAMESPACES: Final = ("default", "alice", "bob")
 ENDINGS: Final = ("close", "die", "stay", "again")
-"""What a parent does while its forked children write: close its session, die, write on, or fork again."""
+"""The actions of a parent while its forked children write: close its session, die, continue, or fork again."""
 
 # The tables of v1.0 that a migration needs.
 _OLD: Final = """
@@ -50,19 +50,19 @@ _TTL: Final = 0.01
 @attrs.frozen
 class Task:
     """
-    What a process is to do.
+    The work of a process.
 
     Args:
         kind: ``"writer"``, ``"parent"``, ``"preload"``, ``"pool"`` or ``"keeper"``.
         store: The directory, or the server's address.
-        book: The file in which it says what was acknowledged.
-        name: The beginning of the names of its texts.
-        seed: Of what it does at random.
-        changes: How many changes each of its writers makes.
-        fault: ``"full"``, ``"failing"``, ``"interrupted"`` or ``""``; a server has none of these.
-        ending: One of `ENDINGS`, of a parent.
-        children: How many it forks.
-        alive: A descriptor that is open as long as any process of this family lives.
+        book: The file to which acknowledged changes are logged.
+        name: The prefix of the names of its texts.
+        seed: The seed of its random decisions.
+        changes: The number of changes of each of its writers.
+        fault: ``"full"``, ``"failing"``, ``"interrupted"`` or ``""``; always ``""`` for a server.
+        ending: A member of `ENDINGS`, for a parent.
+        children: The number of forked children.
+        alive: A file descriptor that is open as long as any process of this family is alive.
 
     """
 
@@ -83,8 +83,8 @@ def run(task: Task) -> None:
     book = Book.open(Path(task.book), store=task.store)
     book.say("born", os.getpid(), task.kind)
     faulthandler.enable()
-    chance = random.Random(task.seed)
-    # Ended by its end or by a kill, and by nothing else: the next line is missed otherwise.
+    chance = random.Random(task.seed)  # noqa: S311 - repeatable
+    # If the process ends in any other way than by returning or by a kill, the "done" line is missing.
     with told(book), faulty(task.fault, task.store, chance):
         _KINDS[task.kind](task, book, chance)
     book.say("done", os.getpid())
@@ -95,11 +95,11 @@ def _writer(task: Task, book: Book, chance: random.Random) -> None:
         space = chance.choice(NAMESPACES)
         async with opened(task.store, space, f"c-{task.name}") as session:
             tasks = chance.choice((1, 1, 3))
-            own = [random.Random(chance.random()) for _ in range(tasks)]
+            own = [random.Random(chance.random()) for _ in range(tasks)]  # noqa: S311 - repeatable
             await asyncio.gather(
                 *(write(session, book, f"{task.name}-{n}", own[n], task.changes // tasks + 1) for n in range(tasks))
             )
-            if chance.random() < 0.3:
+            if chance.random() < 0.3:  # noqa: PLR2004 - sometimes leave a write-ahead log behind
                 _die(book)
 
     asyncio.run(main())
@@ -112,7 +112,7 @@ def _die(book: Book) -> None:
 
 @attrs.define
 class _Parent:
-    """A process that has the store open while it forks."""
+    """A process that forks while it has the store open."""
 
     task: Task
     book: Book
@@ -123,7 +123,7 @@ class _Parent:
     forked: int = 0
 
     def child(self, changes: int, *, deep: bool = False) -> None:
-        """Fork a process that opens a session of its own, with what `os` or `multiprocessing` has."""
+        """Fork a process that opens its own session, with `os.fork` or `multiprocessing`."""
         self.forked += 1
         task = attrs.evolve(
             self.task,
@@ -134,16 +134,16 @@ class _Parent:
             fault="",
         )
         self.book.say("forks", os.getpid())
-        collect = self.chance.random() < 0.5
+        collect = self.chance.random() < 0.5  # noqa: PLR2004 - sometimes drop the inherited session
 
         def work() -> None:
             if collect:
-                # The loop stays: closed in a child, it would take the parent's wake-ups away.
-                self.session = None  # type: ignore[assignment]  # the parent's, of no use here
+                # The loop stays open: closing it in a child would remove the parent's wake-ups.
+                self.session = None  # type: ignore[assignment]  # the parent's session is unusable here
                 gc.collect()
             run(task)
 
-        if self.chance.random() < 0.5:
+        if self.chance.random() < 0.5:  # noqa: PLR2004 - an even chance
             self.children.append(fork(work))
         else:
             process = multiprocessing.get_context("fork").Process(target=work)
@@ -151,7 +151,7 @@ class _Parent:
             self.children.append(process)
 
     def wait(self) -> None:
-        """Wait for all children, and note those that were ended by a signal."""
+        """Wait for all children, and log the ones that a signal ended."""
         for child in self.children:
             if isinstance(child, int):
                 pid, status = child, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -166,7 +166,7 @@ class _Parent:
         self.runner.run(write(self.session, self.book, f"{self.task.name}-{name}", self.chance, count))
 
     def begin(self, name: str, count: int) -> asyncio.Task[None]:
-        """Have changes made for a moment, so that what comes next finds some of them under way."""
+        """Start changes in the background, so that the next step runs while some are in progress."""
         writing = write(self.session, self.book, f"{self.task.name}-{name}", self.chance, count)
         task = self.runner.get_loop().create_task(writing)
         self.runner.run(asyncio.sleep(self.chance.uniform(0, 0.01)))
@@ -181,8 +181,8 @@ class _Parent:
 def _parent(task: Task, book: Book, chance: random.Random) -> None:
     with _opened_parent(task, book, chance) as parent:
         parent.write("a", task.changes // 4)
-        # In the middle of a transaction, or between two.
-        under_way = [parent.begin("b", 8)] if chance.random() < 0.5 else []
+        # Fork during a transaction or between two.
+        under_way = [parent.begin("b", 8)] if chance.random() < 0.5 else []  # noqa: PLR2004 - an even chance
         for _ in range(task.children):
             parent.child(task.changes)
         parent.runner.run(_all(under_way))
@@ -226,7 +226,11 @@ def _opened_parent(task: Task, book: Book, chance: random.Random) -> Iterator[_P
 
 
 def _preload(task: Task, book: Book, chance: random.Random) -> None:
-    """Open first and fork then, as servers do that load the program once; who is killed is replaced."""
+    """
+    Open the store first and fork then, as preloading servers do.
+
+    Killed children are replaced.
+    """
     with _opened_parent(task, book, chance) as parent:
         for _ in range(task.children):
             parent.child(task.changes)
@@ -237,7 +241,7 @@ def _preload(task: Task, book: Book, chance: random.Random) -> None:
 
 
 def _pool(task: Task, book: Book, chance: random.Random) -> None:
-    """Give work to processes that never touch the session, and save what comes of it."""
+    """Use a process pool that never touches the session, and save during and after its work."""
     with _opened_parent(task, book, chance) as parent:
         for turn in range(2):
             under_way = [parent.begin(f"p{turn}", 6)]
@@ -246,22 +250,22 @@ def _pool(task: Task, book: Book, chance: random.Random) -> None:
                 parent.runner.run(_all(under_way))
                 if pool.map(len, ["a", "bc", "def"]) != [1, 2, 3]:
                     book.say("untyped", "a pool that cannot count")
-                if chance.random() < 0.5:
+                if chance.random() < 0.5:  # noqa: PLR2004 - sometimes close the pool explicitly
                     pool.close()
                     pool.join()
             parent.write(f"q{turn}", task.changes // 2)
 
 
 def _collected(alive: int) -> None:
-    # Workers of a parent that was killed wait for ever: nobody is to wait for them.
+    # Workers of a killed parent block forever: close the pipe so that the runner does not wait for them.
     os.close(alive)
     gc.collect()
 
 
 def _keeper(task: Task, book: Book, chance: random.Random) -> None:
-    """Do what is done rarely, while others write: backups, exports, another embedder, a migration."""
+    """Do rare operations while others write: backups, exports, re-embedding, a migration."""
     at, name = _Beside(task.store, Path(task.book).parent), task.name
-    # A server's backup is its own work.
+    # A server is backed up with its own tools.
     chores = [one for one in _CHORES if one is not _back_up or not is_address(task.store)]
 
     async def main() -> None:
@@ -275,7 +279,7 @@ def _keeper(task: Task, book: Book, chance: random.Random) -> None:
 
 @attrs.frozen
 class _Beside:
-    """A store, and where files are made beside it."""
+    """A store, and a directory for files outside of it."""
 
     store: str
     files: Path
@@ -302,7 +306,7 @@ async def _copy(at: _Beside, book: Book, tag: str, chance: random.Random) -> Non
 
 
 async def _expire_conversation(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
-    """Begin a conversation, and let its time to live end."""
+    """Start a conversation, and let its TTL expire."""
     space, name = f"expiring-{tag}", f"c-{tag}"
     async with opened(at.store, space, name) as session:
         await write(session, book, f"{tag}-x", chance, 0, kinds=["ref", "ref"])
@@ -323,8 +327,8 @@ async def _embed_anew(at: _Beside, book: Book, tag: str, chance: random.Random) 
 
 
 async def _migrate(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
-    """Migrate a database of v1.0 into a namespace of its own."""
-    from mama_structs.importers.mama_v1 import migrate  # noqa: PLC0415 - few runs need it
+    """Migrate a v1.0 database into its own namespace."""
+    from mama_structs.importers.mama_v1 import migrate  # noqa: PLC0415 - needed by few runs
 
     file, space, tags = at.files / f"old-{tag}.db", f"old-{tag}", [f"{tag}-{n}" for n in range(chance.randrange(5, 15))]
     specs = []
@@ -375,7 +379,7 @@ _KINDS: Final[dict[str, Callable[[Task, Book, random.Random], None]]] = {
 
 @contextlib.contextmanager
 def faulty(fault: str, directory: str, chance: random.Random) -> Iterator[None]:
-    """Make the disk full, statements of SQLite fail, or interrupt them; also when the store is opened in the block."""
+    """Simulate a full disk, or fail or interrupt SQLite calls, during the block."""
     if fault == "full":
         with _full(Path(directory), chance):
             yield
@@ -388,10 +392,10 @@ def faulty(fault: str, directory: str, chance: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _full(directory: Path, chance: random.Random) -> Iterator[None]:
-    """Let no file grow beyond a size that is nearly reached; room is made for a moment again and again."""
-    import resource  # noqa: PLC0415 - not everywhere
+    """Limit the file size to about the present size, with pauses without limit."""
+    import resource  # noqa: PLC0415 - not available on all systems
 
-    # Else a module that is imported below the limit leaves bytecode that is cut off, for everybody.
+    # Prevent a module that is imported under the limit from leaving truncated bytecode for other processes.
     sys.dont_write_bytecode = True
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     over = threading.Event()
@@ -421,16 +425,16 @@ def _beside(work: Callable[[], None], over: threading.Event) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _failing(chance: random.Random, *, interrupts: bool) -> Iterator[None]:
-    """Have SQLite's own calls fail, before or after they did what they do, or interrupt them from another thread."""
+    """Make SQLite calls fail before or after their effect, or interrupt them from a thread."""
     made: list[sqlite3.Connection] = []
     codes = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_BUSY", "SQLITE_INTERRUPT")
 
     class Failing(sqlite3.Connection):
         def execute(self, *arguments: Any) -> sqlite3.Cursor:
             luck = chance.random()
-            if interrupts or luck > 0.03:
+            if interrupts or luck > 0.03:  # noqa: PLR2004 - fail 3 %
                 return super().execute(*arguments)
-            if luck < 0.01:
+            if luck < 0.01:  # noqa: PLR2004 - fail a third of them after the call
                 super().execute(*arguments)
             name = chance.choice(codes)
             error = sqlite3.OperationalError(f"{name}, as the crash test wants it")
@@ -452,7 +456,7 @@ def _failing(chance: random.Random, *, interrupts: bool) -> Iterator[None]:
                 with contextlib.suppress(sqlite3.Error):
                     connection.interrupt()
 
-    sqlite3.connect = connect  # type: ignore[assignment]  # it takes the same
+    sqlite3.connect = connect  # type: ignore[assignment]  # it has the same parameters
     try:
         if interrupts:
             with _beside(interrupt, over):

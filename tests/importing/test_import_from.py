@@ -1,4 +1,4 @@
-"""Memories of other programs in a session: each once, marked as from outside, and what is left out is told."""
+"""Imports into a session add items once, as from outside, and report skipped items."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def session(tmp_path):
 
 @pytest.fixture
 def sources(tmp_path):
-    """A source of each kind."""
+    """One source of each kind."""
     folder = tmp_path / "sources"
     (folder / "notes").mkdir(parents=True)
     (folder / "notes" / "tea.md").write_text(NOTE)
@@ -43,20 +43,24 @@ def sources(tmp_path):
 
 
 async def everything(session):
-    """All that a session remembers and keeps, as it is."""
+    """Return all memories, links and records of a session."""
     memories = [one async for one in session.memories.all()]
     links = [(one.from_id, one.to_id, one.metadata.original_relationship) async for one in session.memories.links()]
     return memories, sorted(links), list(await session.records.list())
 
 
 def odd(report):
-    """What is odd, in a word each."""
+    """Return the kinds of the odd items."""
     return [one.kind for one in report.odd]
 
 
 @pytest.mark.parametrize("kind", ["mcp-memory", "basic-memory", "mem0", "langgraph"])
-async def test_a_second_run_changes_nothing(session, sources, tmp_path, kind):
-    """What was imported is there once, from outside, the source stays as it is, and the next run adds nothing."""
+async def test_import_from_changes_nothing_when_repeated(session, sources, tmp_path, kind):
+    """
+    A second import adds nothing, and the source is unchanged.
+
+    Imported items have the origin "outside".
+    """
     before = listing(tmp_path / "sources")
     report = await import_from(session.memories, kind, sources[kind])
     first = await everything(session)
@@ -72,8 +76,8 @@ async def test_a_second_run_changes_nothing(session, sources, tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["mcp-memory", "basic-memory", "mem0", "langgraph"])
-async def test_a_dry_run_says_the_same_and_changes_nothing(session, sources, kind):
-    """A dry run counts what would be added, and nothing is there after it."""
+async def test_import_from_dry_run_reports_the_same_without_writing(session, sources, kind):
+    """A dry run reports the same counts as the import, and writes nothing."""
     report = await import_from(session.memories, kind, sources[kind], dry_run=True)
     empty = await everything(session)
     done = await import_from(session.memories, kind, sources[kind])
@@ -83,8 +87,8 @@ async def test_a_dry_run_says_the_same_and_changes_nothing(session, sources, kin
     assert "would be added" in str(report)
 
 
-async def test_what_belongs_together_is_linked(session, sources):
-    """A relation leads from entity to entity under its own word, and observations to what they are about."""
+async def test_import_from_links_related_memories(session, sources):
+    """A relation becomes a link with its own word; observations are linked to their entities."""
     await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
     (hit, *_) = await session.memories.search("who prefers tabs?")
     links = {one.metadata.original_relationship: one async for one in session.memories.links()}
@@ -97,8 +101,8 @@ async def test_what_belongs_together_is_linked(session, sources):
     assert LinkType.TEMPORAL not in {one.link_type for one in links.values()}
 
 
-async def test_what_has_come_to_a_source_is_added(session, tmp_path):
-    """A source that has grown adds what is new, with its links to what was there before."""
+async def test_import_from_adds_new_items_when_a_source_has_grown(session, tmp_path):
+    """A source that has grown adds its new items, with their links to existing ones."""
     file = tmp_path / "memory.jsonl"
     graph(file, entity("Ada", "person", "one"))
     await import_from(session.memories, "mcp-memory", file)
@@ -111,8 +115,12 @@ async def test_what_has_come_to_a_source_is_added(session, tmp_path):
     assert 4 == await session.memories.count()
 
 
-async def test_what_was_deleted_here_does_not_come_back(session, sources):
-    """Memories, links and records that were deleted since are left out and told; again=True adds them again."""
+async def test_import_from_skips_items_that_were_deleted_since(session, sources):
+    """
+    Memories, links and records that were deleted since are skipped and reported.
+
+    Again=True adds them again.
+    """
     for kind in ("mcp-memory", "langgraph"):
         await import_from(session.memories, kind, sources[kind])
     whole = await everything(session)
@@ -134,8 +142,8 @@ async def test_what_was_deleted_here_does_not_come_back(session, sources):
     assert {one.id for one in whole[0]} == {one.id async for one in session.memories.all()}
 
 
-async def test_what_was_changed_in_a_source_is_told(session, tmp_path):
-    """A note that says something else now is left as it was taken over, and listed."""
+async def test_import_from_reports_items_that_changed_in_the_source(session, tmp_path):
+    """A note that changed since its import is left as it was imported, and reported."""
     note = tmp_path / "notes" / "tea.md"
     note.parent.mkdir()
     note.write_text(NOTE)
@@ -147,8 +155,8 @@ async def test_what_was_changed_in_a_source_is_told(session, tmp_path):
     assert {"notes": 0, "observations": 1, "relations": 0} == {one.what: one.added for one in report.items}
 
 
-async def test_forgetting_takes_an_import_back(session, sources):
-    """All that came from one program has a source of its own, and goes with it."""
+async def test_forget_by_source_erases_an_import(session, sources):
+    """All memories from one program have the same source, so `forget` can erase them together."""
     await import_from(session.memories, "basic-memory", sources["basic-memory"])
     await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
     await session.memories.forget(source="basic-memory")
@@ -156,8 +164,8 @@ async def test_forgetting_takes_an_import_back(session, sources):
     assert {"mcp-memory"} == {one.metadata.source async for one in session.memories.all()}
 
 
-async def test_an_id_that_is_taken_is_told(session, sources):
-    """Where a memory of the same id is there that no import made, the source's is left out."""
+async def test_import_from_reports_taken_ids(session, sources):
+    """If a memory that no import made has the same id, the item is skipped."""
     await import_from(session.memories, "mcp-memory", sources["mcp-memory"])
     path = sources["mcp-memory"].parent / "export.jsonl"
     await session.memories.export_jsonl(path)
@@ -169,8 +177,8 @@ async def test_an_id_that_is_taken_is_told(session, sources):
     assert "id_taken" in odd(report)
 
 
-async def test_an_import_goes_on_where_it_was_interrupted(tmp_path, sources):
-    """After a failure half-way another run adds the rest, and all is as if nothing had happened."""
+async def test_import_from_continues_after_a_failure(tmp_path, sources):
+    """A second import after a failure adds the rest, with the same result as one import."""
     file = graph(tmp_path / "memory.jsonl", *(entity(f"Name{n}", "thing", f"fact {n}") for n in range(100)))
     count = 0
 
@@ -198,8 +206,8 @@ async def test_an_import_goes_on_where_it_was_interrupted(tmp_path, sources):
     assert whole[1] == interrupted[1]
 
 
-async def test_two_at_once_add_everything_once(tmp_path):
-    """Two imports of one source at the same time end with what one would have added."""
+async def test_import_from_adds_items_once_when_run_concurrently(tmp_path):
+    """Concurrent imports of one source have the same result as one import."""
     file = graph(tmp_path / "memory.jsonl", *(entity(f"Name{n}", "thing", f"fact {n}") for n in range(80)))
     async with Session.open(tmp_path / "one.mama", embedder=SMALL) as session:
         await asyncio.gather(*(import_from(session.memories, "mcp-memory", file) for _ in range(3)))
@@ -214,8 +222,8 @@ async def test_two_at_once_add_everything_once(tmp_path):
     assert check.ok
 
 
-async def test_cancelled_at_any_step_the_session_still_works(tmp_path):
-    """However early an import is cancelled, the session works, and another run completes it."""
+async def test_session_works_after_an_import_is_cancelled_at_any_step(tmp_path):
+    """After a cancellation at any step the session works, and a second import completes it."""
     file = graph(tmp_path / "memory.jsonl", entity("Ada", "person", "one"), relation("Ada", "knows", "Ada"))
     async with Session.open(tmp_path / "agent.mama", embedder=SMALL) as session:
         for turns in range(40):
@@ -244,8 +252,8 @@ ITEMS = st.lists(
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(items=ITEMS)
-async def test_every_item_is_added_known_or_told(tmp_path, items):
-    """Of any graph each item is added or left out, and what is left out is listed; the second run adds nothing."""
+async def test_import_from_counts_every_item_as_added_known_or_left_out(tmp_path, items):
+    """For any graph each item is added or reported as left out; a second import adds nothing."""
     file = graph(tmp_path / "memory.jsonl", entity("Ada"), *items)
     async with Session.open(None, embedder=SMALL) as session:
         report = await import_from(session.memories, "mcp-memory", file)
@@ -259,8 +267,8 @@ async def test_every_item_is_added_known_or_told(tmp_path, items):
     assert count == sum(one.added for one in report.items if one.what in ("entities", "observations"))
 
 
-async def test_a_store_that_is_given_is_read(session):
-    """A BaseStore's items are read page by page, whichever of its twins work, without putting off their ends."""
+async def test_import_from_reads_langgraph_base_store_objects(session):
+    """Items of a BaseStore are read by its sync or async methods without extending expiry."""
     items = [
         SimpleNamespace(
             namespace=("a", "b") if n % 2 else ("a",),
@@ -294,8 +302,8 @@ async def test_a_store_that_is_given_is_read(session):
     assert {False} == set(asked)
 
 
-async def test_what_has_ended_is_left_out(session, sources):
-    """A memory of mem0 whose day is over is not added, and told, however often it is tried."""
+async def test_import_from_skips_expired_memories(session, sources):
+    """A mem0 memory after its expiration date is not added, and is reported in each import."""
     for _ in range(2):
         report = await import_from(session.memories, "mem0", sources["mem0"])
 
@@ -303,8 +311,8 @@ async def test_what_has_ended_is_left_out(session, sources):
     assert 3 == await session.memories.count()
 
 
-async def test_a_record_that_a_rule_refuses_is_told(session, tmp_path):
-    """A key that is too long is listed, and the others are added."""
+async def test_import_from_reports_records_with_invalid_keys(session, tmp_path):
+    """A record with a key that is too long is reported, and the others are added."""
     file = points(
         tmp_path / "collection" / "mem0" / "storage.sqlite", [("k" * 2_000, {"data": "x"}), ("1", {"data": "y"})]
     )
@@ -313,8 +321,8 @@ async def test_a_record_that_a_rule_refuses_is_told(session, tmp_path):
     assert (1, ["refused"]) == (report.added, odd(report))
 
 
-async def test_wrong_arguments_are_refused_before_anything_is_read(session, tmp_path):
-    """An unknown kind, a user where there is none, and a source that is no path are errors."""
+async def test_import_from_rejects_invalid_arguments_before_reading(session, tmp_path):
+    """An unknown kind, an unexpected user and an invalid source raise InvalidArgument."""
     for kind, source, options in (
         ("mem1", tmp_path, {}),
         ("mcp-memory", tmp_path / "x", {"user": "ada"}),
@@ -327,8 +335,8 @@ async def test_wrong_arguments_are_refused_before_anything_is_read(session, tmp_
             await import_from(session.memories, kind, source, **options)
 
 
-async def test_the_progress_ends_at_all(session, sources):
-    """How far an import is never falls back, and ends at all of it."""
+async def test_import_from_progress_reaches_the_total(session, sources):
+    """The reported progress never decreases, and ends at the total."""
     steps = []
     await import_from(
         session.memories, "basic-memory", sources["basic-memory"], progress=lambda *step: steps.append(step)
@@ -338,8 +346,8 @@ async def test_the_progress_ends_at_all(session, sources):
     assert steps[-1][0] == steps[-1][1] > 0
 
 
-async def test_a_closed_session_is_refused(sources):
-    """A session that was closed takes nothing over."""
+async def test_import_from_raises_session_closed_on_closed_session(sources):
+    """An import into a closed session raises SessionClosed."""
     async with Session.open(None, embedder=SMALL) as session:
         memories = session.memories
     with pytest.raises(SessionClosed):

@@ -1,4 +1,4 @@
-"""Limits on files of other programs: a hostile file raises a typed error, and nothing is written."""
+"""Limits on files of other programs: a hostile file raises a typed error, writing nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 
 
 def run_script(script):
-    """Run a script in an interpreter of its own, which may crash, and return its lines of JSON."""
+    """Run a script in a separate interpreter, which may crash, and return its lines of JSON."""
     code = textwrap.dedent(script)
     done = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
@@ -53,7 +53,7 @@ def run_script(script):
 
 
 def test_read_pickle_raises_value_error_when_a_pickle_is_hostile():
-    """Hostile pickles raise ValueError with the limit, and the interpreter neither crashes nor hangs."""
+    """Hostile pickles raise ValueError, and the interpreter neither crashes nor hangs."""
     outcomes = run_script(
         r"""
         import json, pickle, resource
@@ -153,8 +153,8 @@ def test_plain_accepts_lists_up_to_the_limit_of_depth(depth):
             plain(read_pickle(data))
 
 
-def test_mem0_read_lists_point_when_its_id_is_nested(tmp_path):
-    """A point whose id would be a text of 10**40 characters is left out and listed."""
+def test_mem0_read_reports_point_when_its_id_is_nested(tmp_path):
+    """A point whose id would be a text of 10**40 characters is left out and reported."""
     nested = "x"
     for _ in range(40):
         nested = [nested] * 10
@@ -170,7 +170,7 @@ def test_mem0_read_lists_point_when_its_id_is_nested(tmp_path):
 
 
 def sparse(path, size=2**33, start=b""):
-    """Make a file of 8 GB that takes no space."""
+    """Create a sparse file that appears to have 8 GB."""
     with path.open("wb") as file:
         file.write(start)
         file.truncate(size)
@@ -228,7 +228,7 @@ def test_read_raises_migration_error_when_one_note_of_a_folder_is_too_large(tmp_
 
 
 def test_read_bytes_raises_migration_error_when_a_file_grows(tmp_path):
-    """A file that has more bytes than its size says is read up to the limit only."""
+    """A file with more bytes than its reported size is read up to the limit only."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("only Linux has files of unknown size below /proc")
@@ -239,7 +239,7 @@ def test_read_bytes_raises_migration_error_when_a_file_grows(tmp_path):
 
 
 def test_read_raises_migration_error_when_the_notes_of_a_folder_are_too_large(tmp_path, monkeypatch):
-    """The notes of a folder have a limit in total."""
+    """The notes of a folder have a limit on their total size."""
     monkeypatch.setattr(basic_memory, "MAX_FOLDER_BYTES", 30)
     for number in range(4):
         (tmp_path / f"{number}.md").write_text("x" * 10)
@@ -277,8 +277,8 @@ def test_list_files_raises_migration_error_when_folders_are_nested_too_deep(tmp_
         subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
 
 
-def test_read_lists_symbolic_links_and_special_files_and_reads_none(tmp_path):
-    """Links to files, folders and devices, loops, FIFOs and sockets are listed in the report and never opened."""
+def test_read_reports_symbolic_links_and_special_files_without_opening_them(tmp_path):
+    """Symbolic links, FIFOs and devices are reported and never opened."""
     notes = tmp_path / "notes"
     outside = tmp_path / "outside"
     notes.mkdir()
@@ -302,8 +302,8 @@ def test_read_lists_symbolic_links_and_special_files_and_reads_none(tmp_path):
     } == {one.id: one.note for one in found.odd}
 
 
-def test_mem0_read_follows_no_symbolic_link_below_its_folder(tmp_path):
-    """A link to a database outside of the folder is listed and not read."""
+def test_mem0_read_does_not_follow_symbolic_links_below_its_folder(tmp_path):
+    """A link to a database outside of the folder is reported and not read."""
     home = tmp_path / "home"
     home.mkdir()
     points(tmp_path / "outside" / "storage.sqlite", [("1", {"data": "outside"})])
@@ -319,8 +319,8 @@ def test_mem0_read_follows_no_symbolic_link_below_its_folder(tmp_path):
 # JSON
 
 
-def test_read_lists_or_raises_when_json_is_nested_deeply_or_has_huge_numbers(tmp_path):
-    """Deep JSON and huge numbers are listed for one item of many, and a typed error for a whole file."""
+def test_read_reports_or_rejects_deeply_nested_json_and_huge_numbers(tmp_path):
+    """Deep JSON and huge numbers are reported for items, and raise an error for a whole file."""
     hostile = ["[" * 100_000 + "]" * 100_000, '{"a":' * 100_000, "1" * 100_000, '{"a":1e999}']
     lines = [f'{{"type":"entity","name":"E","observations":{one}}}' for one in hostile]
     found = mcp_memory.read(graph(tmp_path / "memory.jsonl", entity("Ada"), *lines))
@@ -335,7 +335,7 @@ def test_read_lists_or_raises_when_json_is_nested_deeply_or_has_huge_numbers(tmp
 
 
 async def test_import_jsonl_raises_invalid_argument_when_a_line_is_hostile(tmp_path):
-    """Deep JSON, huge numbers and a line without an end raise InvalidArgument, and nothing is written."""
+    """Deep JSON, huge numbers and an unterminated line raise an error; nothing is written."""
     path = tmp_path / "export.jsonl"
     async with Session.open(None, embedder=SMALL) as session:
         await session.memories.save_context("The text.", source="here")
@@ -379,8 +379,8 @@ def test_read_raises_migration_error_when_frontmatter_exceeds_a_limit(tmp_path, 
         basic_memory.read(tmp_path)
 
 
-def test_read_fields_expands_no_alias(monkeypatch):
-    """Below the limit an alias of nested lists adds nothing."""
+def test_read_fields_does_not_expand_aliases(monkeypatch):
+    """Below the limit, aliases of nested lists are not expanded."""
     monkeypatch.setattr(frontmatter, "MAX_ALIASES", 1_000)
     fields = read_fields(bomb(), Path("note.md"))
 
@@ -391,15 +391,15 @@ def test_read_fields_expands_no_alias(monkeypatch):
     "front",
     ["a: !!python/object/apply:os.system [exit]", "a: !!python/name:os.system x", "<<: {a: 1}", 'a: "\\U00110000"'],
 )
-def test_read_fields_constructs_no_object(front):
-    """Tags, merges and code points beyond Unicode neither construct anything nor raise."""
+def test_read_fields_does_not_construct_objects(front):
+    """Tags, merges and code points beyond Unicode neither construct an object nor raise."""
     fields = read_fields(front, Path("note.md"))
 
     assert fields in ({"a": ["exit"]}, {"a": "x"}, {}, None)
 
 
-def test_read_reports_note_when_its_frontmatter_is_no_yaml(tmp_path):
-    """A note with invalid YAML is imported under its file's name, and reported."""
+def test_read_reports_note_when_its_frontmatter_is_invalid_yaml(tmp_path):
+    """A note with invalid YAML is imported with its file name as the topic, and reported."""
     (tmp_path / "note.md").write_text("---\ntitle: [Tea\n---\nText.")
     found = basic_memory.read(tmp_path)
 
@@ -408,7 +408,7 @@ def test_read_reports_note_when_its_frontmatter_is_no_yaml(tmp_path):
 
 
 def test_read_raises_invalid_argument_when_pyyaml_is_missing(tmp_path, monkeypatch):
-    """Without PyYAML the error names the extra."""
+    """Without PyYAML the error names the required extra."""
     (tmp_path / "note.md").write_text("Text.")
     monkeypatch.setitem(sys.modules, "yaml", None)
     frontmatter._yaml.cache_clear()
@@ -420,15 +420,15 @@ def test_read_raises_invalid_argument_when_pyyaml_is_missing(tmp_path, monkeypat
 
 
 @given(marks=st.lists(st.sampled_from(["\u0301", "\u0323", "e", "한", " "]), max_size=60))
-def test_normalize_returns_the_normal_form(marks):
-    """A text without a long run of combining marks is normalized as Unicode says."""
+def test_normalize_returns_the_unicode_normal_form(marks):
+    """A text without a long run of combining marks gets the Unicode normal form."""
     text = "".join(marks)
 
     assert unicodedata.normalize("NFC", text) == normalize("NFC", text)
 
 
-def test_normalize_sorts_pieces_when_a_run_of_combining_marks_is_long(monkeypatch):
-    """A run of 200,000 combining marks is normalized in pieces: its order is quadratic."""
+def test_normalize_works_in_pieces_when_a_run_of_combining_marks_is_long(monkeypatch):
+    """A run of 200,000 combining marks is normalized in pieces, as sorting it is quadratic."""
     longest = 0
     real = unicodedata.normalize
 
@@ -447,7 +447,7 @@ def test_normalize_sorts_pieces_when_a_run_of_combining_marks_is_long(monkeypatc
 
 
 def database_of(path, *statements):
-    """Make a database by statements."""
+    """Create a database by executing statements."""
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("BEGIN")
         for statement in statements:
@@ -459,7 +459,7 @@ STORE = "CREATE TABLE store (prefix text, key text, value text)"
 
 
 def test_read_ignores_views_triggers_and_generated_columns(tmp_path):
-    """Expressions of the schema are never evaluated for what is read."""
+    """Expressions of the schema are never evaluated."""
     file = database_of(
         tmp_path / "store.db",
         "CREATE TABLE store (prefix text, key text, value text, big AS (zeroblob(200000000)), x AS (abs(key)) STORED)",
@@ -473,7 +473,7 @@ def test_read_ignores_views_triggers_and_generated_columns(tmp_path):
 
 
 def test_read_raises_migration_error_when_a_table_is_a_view(tmp_path):
-    """A view in place of a table is not read."""
+    """A view with the name of the expected table is not read."""
     file = database_of(
         tmp_path / "store.db",
         "CREATE VIEW store AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
@@ -485,7 +485,7 @@ def test_read_raises_migration_error_when_a_table_is_a_view(tmp_path):
 
 
 def test_read_raises_migration_error_when_a_table_is_virtual(tmp_path):
-    """A virtual table in place of a table is not read."""
+    """A virtual table with the name of the expected table is not read."""
     try:
         file = database_of(tmp_path / "store.db", "CREATE VIRTUAL TABLE store USING fts5(prefix, key, value)")
     except sqlite3.OperationalError:
@@ -496,7 +496,7 @@ def test_read_raises_migration_error_when_a_table_is_virtual(tmp_path):
 
 
 def test_read_raises_migration_error_when_rows_are_larger_than_the_file(tmp_path):
-    """A column that was added with a long default value makes no small file take all memory."""
+    """A small file whose added column has a long default value cannot exhaust the memory."""
     file = database_of(
         tmp_path / "store.db",
         STORE,
@@ -509,7 +509,7 @@ def test_read_raises_migration_error_when_rows_are_larger_than_the_file(tmp_path
 
 
 def test_read_raises_migration_error_when_a_database_has_too_many_tables(tmp_path):
-    """The tables are counted before they are looked at."""
+    """The number of tables is checked before any of them is read."""
     file = database_of(tmp_path / "store.db", STORE, *(f"CREATE TABLE t{n} (a)" for n in range(1_000)))
 
     with pytest.raises(MigrationError, match="at most 1,000 tables"):
@@ -519,7 +519,7 @@ def test_read_raises_migration_error_when_a_database_has_too_many_tables(tmp_pat
 
 
 def test_read_raises_migration_error_when_a_value_is_too_large(tmp_path, monkeypatch):
-    """A row above the limit is named as too large, and not as damage."""
+    """The error for an oversized row says that it is too large, and does not report damage."""
     monkeypatch.setitem(databases._LIMITS, sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     file = database_of(tmp_path / "store.db", STORE, f"INSERT INTO store VALUES ('a', '1', '{'x' * 200_000}')")
 
@@ -530,8 +530,8 @@ def test_read_raises_migration_error_when_a_value_is_too_large(tmp_path, monkeyp
 # The command
 
 
-def test_import_from_command_makes_no_store_when_a_file_is_hostile(tmp_path):
-    """The command ends with the typed error, before a store is made."""
+def test_import_from_command_creates_no_store_when_a_file_is_hostile(tmp_path):
+    """The command raises the typed error before it creates a store."""
     sparse(tmp_path / "note.md")
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(MigrationError):
         table.run(table.parse(["import-from", "basic-memory", str(tmp_path), str(tmp_path / "new.mama")]))

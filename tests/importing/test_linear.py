@@ -19,14 +19,14 @@ WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath",
 
 
 def observation(number):
-    """Return a sentence of which each has another number and words in common with the others."""
+    """Return a sentence with its own number that shares words with the others."""
     some = " ".join(WORDS[number * step % len(WORDS)] for step in (1, 3, 5, 7, 11))
     return f"Observation {number} of planet 2-{number % 20 + 1}: {some}."
 
 
 @pytest.fixture
 def work(monkeypatch):
-    """Count the operations of a save: texts embedded, candidates compared, memories read and rows written."""
+    """Count a save's operations: embedding, comparisons, reads and writes."""
     counts = Counter()
 
     def counted(owner, name, size=lambda *arguments, **named: 1, what=None):
@@ -51,7 +51,7 @@ def work(monkeypatch):
     counted(JournalWriter, "put", what="memories written again")
     counted(JournalWriter, "links_of_many", lambda self, nodes, *more: len(nodes), "links read")
     counted(Rows, "put", what="rows")
-    # Saved in fixed numbers: otherwise they depend on the speed of the machine.
+    # Use a fixed group size: otherwise the counts depend on the speed of the machine.
     monkeypatch.setattr(JournalWriter, "is_due", property(lambda self: False))
 
     def embed(texts):
@@ -63,7 +63,7 @@ def work(monkeypatch):
 
 
 async def imported(folder, work, count):
-    """Import an entity with so many observations, and return the work."""
+    """Import an entity with *count* observations, and return the counted operations."""
     file = graph(folder / f"{count}.jsonl", entity("Ada", "person", *map(observation, range(count))))
     work.clear()
     async with Session.open(folder / f"{count}.mama", embedder=work.embedder) as session:
@@ -74,7 +74,11 @@ async def imported(folder, work, count):
 
 
 async def test_import_from_does_linear_work_for_observations_of_one_entity(tmp_path, work):
-    """Twice the observations take twice the operations; candidates are bounded, and conflicts are not looked for."""
+    """
+    Twice the observations need twice the operations.
+
+    Candidates are bounded, and no conflicts are searched.
+    """
     few = await imported(tmp_path, work, 150)
     many = await imported(tmp_path, work, 300)
 

@@ -1,4 +1,4 @@
-"""Pickles are read without being unpickled: what they say is found, and nothing that they name is made or called."""
+"""Pickles are read without unpickling: no named object is created or called."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ VALUES = st.recursive(
 
 
 class Point:
-    """Stands for what a library pickles."""
+    """An object as a library would pickle it."""
 
     def __init__(self, **fields):
         self.__dict__.update(fields)
 
 
 class Called:
-    """Calls something when it is unpickled."""
+    """An object whose unpickling calls a function."""
 
     def __reduce__(self):
         return print, ("it was called",)
 
 
 @given(value=VALUES, protocol=st.integers(0, pickle.HIGHEST_PROTOCOL))
-def test_plain_data_is_read_from_every_protocol(value, protocol):
-    """Whatever protocol plain data was pickled with, the same data is read."""
+def test_read_pickle_returns_plain_data_of_every_protocol(value, protocol):
+    """Plain data pickled with any protocol is read unchanged."""
     assert value == plain(read_pickle(pickle.dumps(value, protocol)))
 
 
 @given(
     protocol=st.integers(2, pickle.HIGHEST_PROTOCOL), payload=st.dictionaries(st.text(max_size=5), VALUES, max_size=4)
 )
-def test_the_fields_of_an_object_are_read(protocol, payload):
-    """An object is its name with its attributes, and is not made."""
+def test_read_pickle_returns_the_fields_of_an_object(protocol, payload):
+    """An object becomes its name with its attributes, and is not created."""
     found = read_pickle(pickle.dumps(Point(id="1", payload=payload), protocol))
 
     assert isinstance(found, Opaque)
@@ -52,8 +52,8 @@ def test_the_fields_of_an_object_are_read(protocol, payload):
     assert ("1", payload, None) == (found.field("id"), plain(found.field("payload")), found.field("vector"))
 
 
-def test_nothing_is_called(capsys):
-    """What a pickle would call is named, and not called."""
+def test_read_pickle_calls_nothing(capsys):
+    """A callable in a pickle is named and not called."""
     found = read_pickle(pickle.dumps({"payload": Called()}))
 
     assert "" == capsys.readouterr().out
@@ -63,15 +63,15 @@ def test_nothing_is_called(capsys):
 
 
 @given(data=st.binary(max_size=200))
-def test_any_bytes_give_a_value_or_an_error(data):
-    """Bytes that are no pickle are a ValueError, and nothing else happens."""
+def test_read_pickle_returns_or_raises_value_error_for_any_bytes(data):
+    """Bytes that are not a pickle raise only ValueError."""
     with contextlib.suppress(ValueError):
         read_pickle(data)
 
 
 @given(value=VALUES, cut=st.integers(0, 50), at=st.integers(0, 10_000), byte=st.integers(0, 255))
-def test_a_damaged_pickle_gives_a_value_or_an_error(value, cut, at, byte):
-    """A pickle that was cut off or changed is a ValueError, or says something else."""
+def test_read_pickle_returns_or_raises_value_error_when_data_is_damaged(value, cut, at, byte):
+    """A truncated or changed pickle raises ValueError or yields other data."""
     data = bytearray(pickle.dumps(value))
     data[at % len(data)] = byte
     for some in (bytes(data), bytes(data[:-cut])):
@@ -80,8 +80,8 @@ def test_a_damaged_pickle_gives_a_value_or_an_error(value, cut, at, byte):
 
 
 @pytest.mark.parametrize("instruction", ["PERSID", "BINPERSID", "INST", "OBJ", "EXT1", "NEWOBJ_EX"])
-def test_other_instructions_are_refused(instruction):
-    """An instruction that plain data does not need is an error."""
+def test_read_pickle_rejects_other_instructions(instruction):
+    """An instruction that plain data does not need raises ValueError."""
     (code,) = (one.code for one in pickletools.opcodes if one.name == instruction)
     data = {"PERSID": b"a\n", "INST": b"os\nsystem\n", "EXT1": b"\x01"}.get(instruction, b"")
 
@@ -90,8 +90,8 @@ def test_other_instructions_are_refused(instruction):
 
 
 @pytest.mark.once
-def test_a_small_pickle_that_says_much_is_refused():
-    """A pickle that names one part again and again is not written out."""
+def test_plain_rejects_small_pickles_that_expand():
+    """A pickle that reuses a part exponentially often is not expanded."""
     value = ["x" * 10]
     for _ in range(40):
         value = [value, value]
@@ -100,8 +100,8 @@ def test_a_small_pickle_that_says_much_is_refused():
         plain(read_pickle(pickle.dumps(value)))
 
 
-def test_one_that_holds_itself_is_refused():
-    """A list in itself has no end."""
+def test_read_pickle_rejects_a_list_that_contains_itself():
+    """A recursive list is rejected, because its depth is infinite."""
     value = []
     value.append(value)
 
@@ -109,19 +109,19 @@ def test_one_that_holds_itself_is_refused():
         plain(read_pickle(pickle.dumps(value)))
 
 
-def test_what_is_no_json_is_refused():
-    """Bytes, keys that are no texts, and times are no JSON."""
+def test_plain_rejects_values_that_json_cannot_represent():
+    """Bytes, keys that are not texts, times and objects raise ValueError."""
     for value in (b"x", {1: 2}, datetime(2026, 1, 1, tzinfo=UTC), Point()):
         with pytest.raises(ValueError, match="no JSON"):
             plain(read_pickle(pickle.dumps([value])))
 
 
-def test_sets_and_tuples_are_lists():
-    """What JSON has no name for, and holds items only, is a list."""
+def test_plain_converts_sets_and_tuples_to_lists():
+    """Tuples, sets and frozensets become lists, because JSON has no equivalent."""
     assert [[1, 2, 3, 4], [5], []] == plain(read_pickle(pickle.dumps([(1, 2, 3, 4), {5}, frozenset()])))
 
 
-# Instructions that put a new part into the former one, which was put into another one before.
+# Instructions that add a new part to an earlier part that is already nested in another one.
 GROWN = {
     "list": (b"]q\x00h\x00q\x01", b"h\x01]q\x02a0h\x02q\x010"),
     "dictionary": (b"}q\x00h\x00q\x01", b"h\x01U\x01a}q\x02s0h\x02q\x010"),
@@ -131,7 +131,7 @@ GROWN = {
 
 @pytest.mark.parametrize("kind", GROWN)
 def test_read_pickle_rejects_growth_of_a_nested_part(kind):
-    """A part does not grow inside of another one: the depth of that one would not be known."""
+    """Adding to a nested part is rejected, because its container's depth is not updated."""
     begin, again = GROWN[kind]
 
     with pytest.raises(ValueError, match="itself part of another"):

@@ -1,4 +1,4 @@
-"""What is read of other programs' files, and what is odd about them; none of them is changed."""
+"""Readers of other programs' files: the returned data and the reported odd items."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ See [the cake](sweets/cake.md), and `[[no link]]`.
 
 
 def kinds(outside):
-    """What is odd, in a word each."""
+    """Return the type and kind of each odd item."""
     return [(one.what, one.kind) for one in outside.odd]
 
 
 # MCP's memory server
 
 
-def test_a_graph_is_entities_observations_and_relations(tmp_path):
-    """Each entity and each observation is a memory with the entity's name as its topic, each relation a link."""
+def test_mcp_memory_read_returns_entities_observations_and_relations(tmp_path):
+    """Each entity and observation is a memory with the entity as topic; each relation a link."""
     file = graph(
         tmp_path / "memory.jsonl",
         entity("Ada", "person", "prefers tabs", "works from Oslo"),
@@ -84,8 +84,8 @@ def test_a_graph_is_entities_observations_and_relations(tmp_path):
     assert () == tuple(found.odd)
 
 
-def test_odd_lines_of_a_graph_are_told(tmp_path):
-    """Lines that are no items, and items that lack something, are listed and counted."""
+def test_mcp_memory_read_reports_odd_lines(tmp_path):
+    """Lines that are not items, and incomplete items, are reported and counted."""
     file = graph(
         tmp_path / "memory.jsonl",
         "nonsense",
@@ -119,16 +119,16 @@ def test_odd_lines_of_a_graph_are_told(tmp_path):
 
 
 @given(word=st.text(min_size=1))
-def test_every_relation_has_a_word(word):
-    """Whatever stands for a relation becomes a word that links take, and what it was is kept where it was another."""
+def test_word_of_returns_a_valid_relationship_for_any_text(word):
+    """Any relation text becomes a valid relationship; the original text is kept if it differs."""
     found, whole = word_of(word)
 
     assert found == check_relationship(found)
     assert (found if whole is None else whole) == word.strip()
 
 
-def test_a_file_without_items_is_no_graph(tmp_path):
-    """A file in which nothing is of a graph is refused; an empty one holds nothing."""
+def test_mcp_memory_read_rejects_files_without_graph_items(tmp_path):
+    """A file without any graph item is rejected; an empty file has no memories."""
     with pytest.raises(MigrationError, match="no file of MCP's memory server"):
         mcp_memory.read(graph(tmp_path / "some.jsonl", {"a": 1}))
 
@@ -138,8 +138,8 @@ def test_a_file_without_items_is_no_graph(tmp_path):
 # Notes
 
 
-def test_a_note_is_its_text_its_observations_and_its_links(tmp_path):
-    """A note is a context with its title as the topic; observations are insights; links lead to notes by any name."""
+def test_basic_memory_read_returns_notes_observations_and_links(tmp_path):
+    """A note is a context, its observations are insights, and links may use any of its names."""
     (tmp_path / "Tea.md").write_text(TEA)
     (tmp_path / "sweets").mkdir()
     (tmp_path / "sweets" / "cake.md").write_text("---\ntitle: Cake\n---\nSweet.")
@@ -165,8 +165,8 @@ def test_a_note_is_its_text_its_observations_and_its_links(tmp_path):
     assert before == listing(tmp_path)
 
 
-def test_odd_notes_are_told(tmp_path):
-    """Files that are no notes, links to files, and notes with a name or a time that does not hold, are listed."""
+def test_basic_memory_read_reports_odd_files(tmp_path):
+    """Other files, symbolic links and notes with invalid fields are reported."""
     (tmp_path / "a.md").write_text("---\npermalink: same\ncreated: soon\n---\nOne.")
     (tmp_path / "b.md").write_text("---\npermalink: same\n---\nTwo.")
     (tmp_path / "c.md").write_bytes(b"Three \xff.")
@@ -188,8 +188,8 @@ def test_odd_notes_are_told(tmp_path):
     assert ["same", "b.md", "c.md"] == [one.key for one in found.memories]
 
 
-def test_a_folder_without_notes_is_refused(tmp_path):
-    """A folder in which is no note, and one that is not there, are errors."""
+def test_basic_memory_read_rejects_folders_without_notes(tmp_path):
+    """A folder without notes and a missing folder raise InvalidArgument."""
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(InvalidArgument):
             basic_memory.read(path)
@@ -214,8 +214,12 @@ def test_a_folder_without_notes_is_refused(tmp_path):
         ("~~~\n```\n- [idea] code\n~~~\n- [idea] behind", [("idea", "behind", ())]),
     ],
 )
-def test_what_is_an_observation(line, expected):
-    """List items with a category or a tag are observations; tasks, times, code and quotations are none."""
+def test_observations_of_finds_list_items_with_category_or_tag(line, expected):
+    """
+    List items with a category or a tag are observations.
+
+    Tasks, timestamps, code and quotations are not.
+    """
     assert expected == observations_of(line)
 
 
@@ -233,13 +237,17 @@ def test_what_is_an_observation(line, expected):
         ("\\[[a]] [[]] [[ ]]", []),
     ],
 )
-def test_what_is_a_relation(line, expected):
-    """A word before a link in a list item names the relation; every other link only leads there; code is none."""
+def test_relations_of_finds_named_relations_and_links(line, expected):
+    """
+    A word before a link in a list item is the relation.
+
+    Other links get the default; code is ignored.
+    """
     assert expected == relations_of(line)
 
 
 def test_read_fields_returns_scalars_and_lists_as_written():
-    """Scalars and lists of them are read as text, aliases are looked up, and other values are left out."""
+    """Scalars and lists are read as text, aliases are resolved, other values are skipped."""
     front = (
         "title: 'It''s'\ntags:\n- a\n- \"b\"\nlist: [c, 'd']\nempty:\nnested:\n  key: value\nn: 1 # one\n"
         "url: http://x/#y\nlong: >-\n  two\n  lines\nday: &d 2025-03-01\nsame: *d\nto: {a: [b]}\nlists: [[a], b]"
@@ -260,8 +268,8 @@ def test_read_fields_returns_scalars_and_lists_as_written():
 
 
 @given(text=st.text(alphabet="`[]()#-*> \n\\|x~'\"&:{},!%", max_size=200))
-def test_any_text_is_a_note(text):
-    """No text of a note is an error."""
+def test_note_parser_accepts_any_text(text):
+    """No text of a note raises an error."""
     observations_of(text)
     relations_of(text)
     read_fields(text, Path("note.md"))
@@ -270,8 +278,12 @@ def test_any_text_is_a_note(text):
 # mem0
 
 
-def test_what_mem0_left_is_read(tmp_path):
-    """mem0's own files give its memories with their ids, payloads and histories, and what is left out is told."""
+def test_mem0_read_returns_memories_with_payloads_and_histories(tmp_path):
+    """
+    mem0's own files yield memories with ids, payloads and histories.
+
+    Skipped items are reported.
+    """
     home = mem0_home(tmp_path)
     before = listing(home)
     found = mem0.read(home)
@@ -289,24 +301,24 @@ def test_what_mem0_left_is_read(tmp_path):
     assert before == listing(home)
 
 
-def test_what_get_all_gives_is_the_same(tmp_path):
-    """The JSON of get_all gives the same payloads as the files, for the one user that it was asked for."""
+def test_mem0_read_returns_the_same_for_get_all_json(tmp_path):
+    """The JSON of get_all yields the same payloads as the files, for the user of the call."""
     files = {one.key: one.value for one in mem0.read(mem0_home(tmp_path), user="ada").records if not one.is_beside}
     given = {one.key: one.value for one in mem0.read(MEM0 / "get_all.json").records}
 
     assert files == given
 
 
-def test_one_user_alone_can_be_asked_for(tmp_path):
-    """With a user the memories of others are left out, and their number is told."""
+def test_mem0_read_skips_other_users_when_user_is_given(tmp_path):
+    """With a user the memories of other users are skipped, and their number is reported."""
     found = mem0.read(mem0_home(tmp_path), user="ada")
 
     assert {"memories": 2, "memories of others": 2, "deleted memories": 1} == found.found
     assert ("memories of others", "other_user") in kinds(found)
 
 
-def test_a_history_alone_gives_what_was_not_deleted(tmp_path):
-    """Of a history alone memories have their texts and times, and the user that is named."""
+def test_mem0_read_restores_memories_from_a_history_only(tmp_path):
+    """A history without memories yields their texts and times, and the given user."""
     home = mem0_home(tmp_path)
     found = mem0.read(home / "history.db", user="ada")
     tea = next(one for one in found.records if one.value["data"] == "Ada likes black tea")
@@ -316,8 +328,12 @@ def test_a_history_alone_gives_what_was_not_deleted(tmp_path):
     assert {("memories", "no_user")} <= set(kinds(mem0.read(home / "history.db")))
 
 
-def test_odd_points_are_told(tmp_path):
-    """Rows that are no points, points without text, older rows of a point, and mem0's own collections are told."""
+def test_mem0_read_reports_odd_points(tmp_path):
+    """
+    Invalid points and points without text are reported, and replaced rows are skipped.
+
+    The points of mem0's internal collections are reported as skipped.
+    """
     folder = tmp_path / "collection"
     points(
         folder / "mem0" / "storage.sqlite",
@@ -346,8 +362,8 @@ def test_odd_points_are_told(tmp_path):
     assert {"memories": 5, "entities": 1, "other points": 1} == found.found
 
 
-def test_what_is_none_of_mem0_is_refused(tmp_path):
-    """A folder without its files, another database, and JSON of another form are errors."""
+def test_mem0_read_rejects_foreign_files(tmp_path):
+    """A folder without mem0 files, another database, and JSON in another format raise errors."""
     (tmp_path / "some.json").write_text(json.dumps({"a": 1}))
     (tmp_path / "some.txt").write_text("no JSON")
     with sqlite3.connect(tmp_path / "some.db") as database:
@@ -361,8 +377,8 @@ def test_what_is_none_of_mem0_is_refused(tmp_path):
             mem0.read(tmp_path / name)
 
 
-def test_odd_results_of_get_all_are_told(tmp_path):
-    """Results without an id or a text are listed."""
+def test_mem0_read_reports_odd_results_of_get_all(tmp_path):
+    """Results without an id or a text are reported."""
     file = tmp_path / "all.json"
     file.write_text(json.dumps([{"memory": "no id"}, "nothing", {"id": "1", "memory": None}, {"id": 2, "memory": "x"}]))
     found = mem0.read(file)
@@ -374,8 +390,8 @@ def test_odd_results_of_get_all_are_told(tmp_path):
 # LangGraph
 
 
-def test_the_items_of_a_file_are_read(tmp_path):
-    """Each item has its namespace behind the adapter's labels, its times, and the text that was indexed of it."""
+def test_langgraph_read_returns_items_of_a_file(tmp_path):
+    """Each item has its namespace after the adapter's labels, its times, and its indexed text."""
     file = langgraph_store(
         tmp_path / "store.db",
         [
@@ -397,8 +413,12 @@ def test_the_items_of_a_file_are_read(tmp_path):
     assert before == listing(tmp_path)
 
 
-def test_odd_items_are_told(tmp_path):
-    """Values that are no JSON or no mapping are listed; without vectors the whole value is what is found."""
+def test_langgraph_read_reports_odd_items(tmp_path):
+    """
+    Values that are not JSON or not a mapping are reported.
+
+    Without vectors the whole value is indexed.
+    """
     file = langgraph_store(tmp_path / "store.db", [("a", "1", "no JSON"), ("a", "2", [1]), ("", "3", {"b": "ö"})])
     found = langgraph.read(file)
 
@@ -407,8 +427,8 @@ def test_odd_items_are_told(tmp_path):
     assert {"items": 3} == found.found
 
 
-def test_another_database_is_no_store(tmp_path):
-    """A database without a store's table is refused, and so is what is no database."""
+def test_langgraph_read_rejects_foreign_files(tmp_path):
+    """A database without a store's table, and a file that is no database, are rejected."""
     with sqlite3.connect(tmp_path / "some.db") as database:
         database.execute("CREATE TABLE checkpoints (id)")
     database.close()

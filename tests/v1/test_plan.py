@@ -1,4 +1,4 @@
-"""What single rows of v1.0 become, and what is said about the odd ones."""
+"""Conversion of single v1.0 rows to memories and links, and the reports about odd rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOMENT = datetime(2025, 11, 20, 1, 0, tzinfo=UTC)
 
 @pytest.fixture
 def planned(tmp_path):
-    """Return what a database becomes that a function writes."""
+    """Return the migration plan of a database that the given function fills."""
 
     def plan(write, *, most=1_000_000):
         path = tmp_path / "old.db"
@@ -37,7 +37,7 @@ def planned(tmp_path):
 
 
 def one(planned, most=1_000_000, **columns):
-    """Return what a single decision becomes, and the kinds of what is odd about it."""
+    """Return the memory of a single decision row, and the kinds of its problems."""
     _, plan = planned(lambda store: store.decision("cache", **columns), most=most)
     return plan.planned[0].memory, [odd.kind for odd in plan.odd]
 
@@ -59,16 +59,16 @@ def one(planned, most=1_000_000, **columns):
         (b"2025-11-20T01:00:00.000Z", "it is a text"),
     ],
 )
-def test_times_in_any_form_are_read(value, note):
-    """Times are told apart by magnitude and form."""
+def test_read_time_accepts_all_units_and_text_forms(value, note):
+    """The magnitude and form of a value determine how it is converted to a time."""
     found = read_time(value)
 
     assert (MOMENT, note) == (found.at, found.note)
 
 
 @pytest.mark.parametrize("value", [None, 0, -5, float("inf"), 10**21, "soon", "", "9999-01-01", Undecoded(b"\xff")])
-def test_what_is_no_time_is_none(value):
-    """What is no time is none, and it is said why."""
+def test_read_time_returns_none_and_a_note_for_invalid_values(value):
+    """An invalid time is None, with a note that gives the reason."""
     found = read_time(value)
 
     assert found.at is None
@@ -76,32 +76,32 @@ def test_what_is_no_time_is_none(value):
 
 
 @given(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.binary()))
-def test_any_value_is_read_as_a_time_or_none(value):
-    """Whatever a column holds is a time that the store can keep, or none."""
+def test_read_time_returns_storable_time_or_none_for_any_value(value):
+    """Any column value becomes a time that the store can represent, or None."""
     found = read_time(value)
 
     assert found.at is None or datetime(1970, 1, 1, tzinfo=UTC) <= found.at < datetime(9000, 1, 1, tzinfo=UTC)
 
 
 @given(st.integers(315_532_800, 4_102_444_800))
-def test_times_are_told_apart_by_how_large_they_are(seconds):
-    """A time from 1980 to 2100 is the same in seconds, milliseconds, microseconds, nanoseconds and as a text."""
+def test_read_time_determines_the_unit_from_the_magnitude(seconds):
+    """A time from 1980 to 2100 is read equally from seconds to nanoseconds and as a text."""
     at = datetime.fromtimestamp(seconds, UTC)
 
     assert {at} == {read_time(seconds * scale).at for scale in (1, 1000, 10**6, 10**9)} | {read_time(str(at)).at}
 
 
 @given(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.binary()))
-def test_any_value_is_read_as_a_text(value):
-    """Whatever a column holds is read as a text that UTF-8 can hold; only NULL is none."""
+def test_read_text_returns_utf8_text_for_any_value(value):
+    """Any column value becomes a text that UTF-8 can encode; only NULL is None."""
     found = read_text(Undecoded(value) if isinstance(value, bytes) and b"\xff" in value else value)
 
     assert (found.text is None) == (value is None)
     assert (found.text or "").encode() or not found.text
 
 
-def test_a_decision_keeps_all_that_its_row_says(planned):
-    """A decision keeps its id, its texts, its times and who took it."""
+def test_plan_of_decision_keeps_id_texts_times_and_creator(planned):
+    """A decision keeps its id, texts, times and creator."""
     memory, odd = one(planned, id="decision___1752475204307_zynn", created_at=START, updated_at=START + 5)
 
     assert ("decision___1752475204307_zynn", "cache", "Use cache") == (memory.id, memory.topic, memory.content)
@@ -134,8 +134,8 @@ def test_a_decision_keeps_all_that_its_row_says(planned):
         ({"id": "checkpoint_3"}, None, {"id": "checkpoint_3"}),
     ],
 )
-def test_an_odd_decision_is_kept_and_listed(planned, columns, kind, expected):
-    """An odd value is kept as far as it goes, and listed."""
+def test_plan_of_odd_decision_preserves_and_reports_values(planned, columns, kind, expected):
+    """An odd value is preserved as well as possible, and reported."""
     memory, odd = one(planned, 40, **columns)
 
     assert ([] if kind is None else [kind]) == odd
@@ -144,8 +144,12 @@ def test_an_odd_decision_is_kept_and_listed(planned, columns, kind, expected):
         assert START // 1000 == milliseconds(memory.created_at) // 1000
 
 
-def test_a_long_topic_is_shortened_and_kept_besides(planned):
-    """Topics that are equal as far as they are kept stay apart."""
+def test_plan_of_decision_shortens_long_topics_and_keeps_them_distinct(planned):
+    """
+    Long topics with the same beginning are still different after they are shortened.
+
+    The full topic is preserved.
+    """
     _, plan = planned(
         lambda store: [
             store.decision("a", id=f"decision_a_{START}_000{number}", topic="t" * 300 + str(number))
@@ -159,8 +163,8 @@ def test_a_long_topic_is_shortened_and_kept_besides(planned):
     assert ["t" * 300 + "0"] == [plan.planned[0].memory.metadata.extra["v1_0"]["topic"]]
 
 
-def test_a_text_that_is_no_utf8_is_kept_with_its_bytes(planned):
-    """Bytes that are no UTF-8 are shown as far as they can be, and kept exactly."""
+def test_plan_of_decision_preserves_bytes_that_are_not_utf8(planned):
+    """Bytes that are not UTF-8 are replaced in the text, and preserved in the metadata."""
 
     def write(store):
         store.decision("cache")
@@ -178,8 +182,8 @@ def test_a_text_that_is_no_utf8_is_kept_with_its_bytes(planned):
     ("confidence", "expected", "odd"),
     [(None, 0.5, 1), (0, 0.0, 0), (1, 1.0, 0), (7, 1.0, 1), (-1.5, 0.0, 1), ("much", 0.5, 1), (b"x", 0.5, 1)],
 )
-def test_a_confidence_is_brought_into_its_range(planned, confidence, expected, odd):
-    """A confidence is a number from 0 to 1."""
+def test_plan_of_decision_clamps_the_confidence(planned, confidence, expected, odd):
+    """The confidence of a memory is a number from 0 to 1."""
     memory, kinds = one(planned, confidence=confidence)
 
     assert (expected, odd) == (memory.metadata.confidence, len(kinds))
@@ -189,15 +193,19 @@ def test_a_confidence_is_brought_into_its_range(planned, confidence, expected, o
     ("involvement", "creator"),
     [("approved", "user"), ("requested", "user"), ("rejected", "llm"), (None, "llm"), ("?", "llm")],
 )
-def test_who_made_a_decision_follows_from_the_users_part(planned, involvement, creator):
-    """What the user asked for or approved is the user's; the rest is the model's."""
+def test_plan_of_decision_derives_the_creator_from_user_involvement(planned, involvement, creator):
+    """Decisions that the user requested or approved have the creator "user", all others "llm"."""
     memory, _ = one(planned, user_involvement=involvement)
 
     assert creator == memory.metadata.created_by
 
 
-def test_an_outcome_is_kept_with_its_reasons(planned):
-    """An outcome has its time and reason; each text that says why is a context that is linked to the decision."""
+def test_plan_of_decision_keeps_outcome_and_reasons(planned):
+    """
+    An outcome has its time and reason.
+
+    Each text that explains it becomes a context linked to the decision.
+    """
     _, plan = planned(
         lambda store: store.decision(
             "jwt",
@@ -226,8 +234,12 @@ def test_an_outcome_is_kept_with_its_reasons(planned):
     assert "Only on one node." == memory.metadata.extra["v1_0"]["limitation"]
 
 
-def test_columns_without_a_place_are_kept_besides(planned):
-    """Columns that have no place, unknown ones too, are kept; JSON is read, also within JSON."""
+def test_plan_of_decision_preserves_columns_without_equivalent(planned):
+    """
+    Columns without an equivalent, including unknown ones, are preserved.
+
+    JSON is parsed, also if encoded twice.
+    """
 
     def write(store):
         store.database.execute("ALTER TABLE decisions ADD COLUMN project_tag TEXT")
@@ -244,8 +256,8 @@ def test_columns_without_a_place_are_kept_besides(planned):
     assert ["bad_json", "bad_json"] == [odd.kind for odd in plan.odd]
 
 
-def test_ids_that_collide_are_told_apart(planned):
-    """Rows whose ids are equal here, or missing, are all kept, each with an id of its own."""
+def test_plan_of_assigns_new_ids_when_ids_collide_or_are_missing(planned):
+    """Rows whose ids collide or are missing are all kept, each with a new id."""
 
     def write(store):
         store.decision("a", id="same")
@@ -262,8 +274,8 @@ def test_ids_that_collide_are_told_apart(planned):
     assert 3 == [odd.kind for odd in plan.odd].count("new_id")
 
 
-def test_what_supersedes_what_becomes_one_link(planned):
-    """Both columns and the edges say what superseded what, each pair once, whichever of them says it."""
+def test_plan_of_merges_supersession_columns_and_edges_to_one_link(planned):
+    """Both columns and the edges may contain a supersession; each pair gets one link."""
 
     def write(store):
         for number, name in enumerate("abcde"):
@@ -287,8 +299,8 @@ def test_what_supersedes_what_becomes_one_link(planned):
     assert {"weight": 0.4} == by_ends["d", "c"].metadata.extra
 
 
-def test_other_edges_keep_word_reason_and_weight(planned):
-    """Other edges are associations that keep their word, reason and weight."""
+def test_plan_of_other_edges_keeps_word_reason_and_weight(planned):
+    """Other edges become associations that keep their word, reason and weight."""
 
     def write(store):
         store.decision("a", id="a")
@@ -307,8 +319,8 @@ def test_other_edges_keep_word_reason_and_weight(planned):
     assert ["dangling", "dangling"] == [odd.kind for odd in plan.odd]
 
 
-def test_links_that_lead_nowhere_are_left_out_and_listed(planned):
-    """What names itself, or a row that does not exist, is listed; its row is migrated all the same."""
+def test_plan_of_reports_self_links_and_dangling_links(planned):
+    """Links of a row to itself or to a missing row are reported; the row itself is migrated."""
 
     def write(store):
         store.decision("a", id="a", supersedes="a", superseded_by="gone")
@@ -328,8 +340,8 @@ def test_links_that_lead_nowhere_are_left_out_and_listed(planned):
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20))
-def test_circles_are_found_as_by_brute_force(pairs):
-    """A memory is in a circle if the links lead from it back to it."""
+def test_circles_returns_the_same_groups_as_brute_force(pairs):
+    """A memory is in a circle if its links lead back to it."""
     edges = {(one, other) for one, other in pairs if one != other}
     links = [
         Link(
@@ -379,8 +391,8 @@ def test_circles_visits_each_link_a_constant_number_of_times_when_circles_are_ma
 @pytest.mark.parametrize(
     ("table", "column"), [("decisions", "trust_context"), ("decisions", "refined_from"), ("checkpoints", "open_files")]
 )
-def test_json_of_any_depth_is_kept_as_text(planned, table, column, text):
-    """JSON that is nested more deeply than any program reads is listed, and kept as it is."""
+def test_plan_of_preserves_deeply_nested_json_as_text(planned, table, column, text):
+    """JSON that exceeds the depth limit is reported, and preserved as text."""
 
     def write(store):
         store.decision("cache", **({column: text} if table == "decisions" else {}))
@@ -393,8 +405,12 @@ def test_json_of_any_depth_is_kept_as_text(planned, table, column, text):
     assert [text] == [one.memory.metadata.extra["v1_0"][column] for one in plan.planned if one.table == table]
 
 
-def test_checkpoints_are_kept_with_files_and_steps(planned):
-    """A checkpoint keeps its texts; files are read as far as they are files; next steps stand one by one."""
+def test_plan_of_checkpoint_keeps_texts_files_and_steps(planned):
+    """
+    A checkpoint keeps its texts.
+
+    Valid files are read, and the next steps are split into lines.
+    """
 
     def write(store):
         rows = [
@@ -429,8 +445,12 @@ def test_checkpoints_are_kept_with_files_and_steps(planned):
 
 
 @pytest.mark.parametrize("statuses", [("active", "active"), ("active", "archived"), ("archived", "archived")])
-def test_the_report_says_where_another_checkpoint_is_the_newest(planned, statuses):
-    """The checkpoint that v1.0 loads comes last, the first of a tie; where that cannot be, it is said."""
+def test_plan_of_reports_when_another_checkpoint_is_newest(planned, statuses):
+    """
+    The checkpoint that v1.0 loads is written last, the first of a tie.
+
+    If another one is newer, this is reported.
+    """
 
     def write(store):
         for number, status in enumerate(statuses):
@@ -445,8 +465,8 @@ def test_the_report_says_where_another_checkpoint_is_the_newest(planned, statuse
     assert is_newest == ("newest_not_active" not in [odd.kind for odd in plan.odd])
 
 
-def test_other_tables_are_left_out_row_by_row(planned):
-    """Rows of tables without memories are listed, and counted."""
+def test_rows_left_out_lists_rows_of_other_tables(planned):
+    """Rows of tables without memories are listed and counted."""
 
     def write(store):
         store.database.execute('CREATE TABLE "my; notes" (body TEXT)')
@@ -465,7 +485,7 @@ def test_other_tables_are_left_out_row_by_row(planned):
     }
 
 
-# As SQLite gives them: what is no UTF-8 comes as another kind.
+# Texts as SQLite returns them: text that is not UTF-8 has another type.
 _texts = st.text(st.characters(codec="utf-8"), max_size=30)
 _values = st.one_of(
     st.none(),
@@ -503,8 +523,8 @@ _values = st.one_of(
         max_size=4,
     )
 )
-def test_any_rows_become_memories_that_can_be_stored(rows):
-    """Whatever the rows hold, each becomes a memory that the store can keep, and every link has two ends."""
+def test_plan_of_any_rows_contains_only_storable_memories(rows):
+    """Any row becomes a memory that the store accepts, and both ends of every link exist."""
     old = OldDatabase(
         path="old.db",
         checksum="",

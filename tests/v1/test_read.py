@@ -1,4 +1,4 @@
-"""Reading the old file: never changed, and refused with a clear error where it is not what it should be."""
+"""Reading a v1.0 database never changes it, and rejects unsuitable files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = ["v1_0_real_writes.db", "v1_0_user.db"]
 
 @pytest.fixture
 def old(tmp_path):
-    """A v1.0 database with some decisions, in the journal mode of a file that is copied by hand."""
+    """A v1.0 database with some decisions, in the journal mode of a manually copied file."""
     path = tmp_path / "old.db"
     with OldStore.made(path) as store:
         store.history(40)
@@ -34,27 +34,27 @@ def old(tmp_path):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    """A lock is not waited for long."""
+    """Wait only briefly for a lock."""
     monkeypatch.setattr(databases, "PATIENCE", 0.05)
 
 
 def sample(name, folder):
-    """Unpack one of the files that were made for this into a folder."""
+    """Unpack a prepared sample file into a folder."""
     path = folder / name
     path.write_bytes(lzma.decompress((SAMPLES / f"{name}.xz").read_bytes()))
     return path
 
 
 def listing(folder):
-    """Return each file of a folder with its bytes' hash and its times."""
+    """Return each file of a folder with the hash of its content and its modification time."""
     return {
         path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns) for path in folder.iterdir()
     }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_sample_files_are_read_and_stay_as_they_are(name, tmp_path):
-    """The files that were made for this are read, and stay as they are, with nothing beside them."""
+def test_read_old_does_not_change_sample_files(name, tmp_path):
+    """The sample files are read without changes to them and without new files next to them."""
     path = sample(name, tmp_path)
     before = listing(tmp_path)
     found = read_old(Path(path))
@@ -64,8 +64,8 @@ def test_the_sample_files_are_read_and_stay_as_they_are(name, tmp_path):
     assert 4 == found.version
 
 
-def test_what_is_in_the_write_ahead_log_is_read(tmp_path):
-    """What is still in the write-ahead log is read, and the log stays where it is, as it is."""
+def test_read_old_includes_the_write_ahead_log(tmp_path):
+    """Rows in the write-ahead log are read, and the log stays unchanged."""
     path = tmp_path / "old.db"
     with OldStore.made(path, wal=True) as store:
         store.decision("first")
@@ -83,8 +83,8 @@ def test_what_is_in_the_write_ahead_log_is_read(tmp_path):
     assert before == listing(hot)
 
 
-def test_a_database_that_is_open_elsewhere_is_read(tmp_path):
-    """A database that its program has open, and does not write to just now, is read."""
+def test_read_old_accepts_a_database_that_another_connection_has_open(tmp_path):
+    """A database that another program has open without writing is read."""
     path = tmp_path / "old.db"
     with OldStore.made(path, wal=True) as store:
         store.decision("first")
@@ -95,8 +95,8 @@ def test_a_database_that_is_open_elsewhere_is_read(tmp_path):
         store.database.execute("BEGIN")
 
 
-def test_a_half_written_transaction_is_taken_back_in_the_copy_alone(old, tmp_path):
-    """What a crash left half written is taken back in the copy, not in the file."""
+def test_read_old_rolls_back_a_hot_journal_only_in_the_copy(old, tmp_path):
+    """A transaction that a crash left incomplete is rolled back in the copy, not in the file."""
     crashed = tmp_path / "crashed"
     crashed.mkdir()
     writer = sqlite3.connect(old, isolation_level=None)
@@ -118,8 +118,8 @@ def test_a_half_written_transaction_is_taken_back_in_the_copy_alone(old, tmp_pat
 
 @pytest.mark.parametrize("mode", ["IMMEDIATE", "EXCLUSIVE"])
 @pytest.mark.parametrize("wal", [False, True])
-def test_a_file_that_somebody_writes_to_is_refused_until_that_is_over(tmp_path, mode, wal):
-    """A file that somebody writes to is refused, and read when that is over."""
+def test_read_old_raises_while_another_connection_writes(tmp_path, mode, wal):
+    """A file with a write lock is rejected, and can be read after the write."""
     path = tmp_path / "old.db"
     with OldStore.made(path, wal=wal) as store:
         store.decision("first")
@@ -136,8 +136,8 @@ def test_a_file_that_somebody_writes_to_is_refused_until_that_is_over(tmp_path, 
     assert "second" == read_old(path).decisions[0].get("topic")
 
 
-def test_the_lock_of_another_process_counts_too(old):
-    """The lock of another process counts as well."""
+def test_read_old_raises_while_another_process_holds_the_lock(old):
+    """The write lock of another process is detected as well."""
     code = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); c.execute('BEGIN EXCLUSIVE');"
         "print('locked', flush=True); sys.stdin.read()"
@@ -154,8 +154,8 @@ def test_the_lock_of_another_process_counts_too(old):
     assert 40 == len(read_old(old).decisions)
 
 
-def test_a_file_that_changes_while_it_is_copied_is_refused(old, monkeypatch):
-    """A file that changes while it is copied is refused."""
+def test_read_old_raises_when_the_file_changes_during_the_copy(old, monkeypatch):
+    """A file that changes while it is copied is rejected."""
     summed = databases._sum
 
     def changing(file):
@@ -170,8 +170,8 @@ def test_a_file_that_changes_while_it_is_copied_is_refused(old, monkeypatch):
         read_old(old)
 
 
-def test_what_is_no_file_is_refused_and_nothing_is_made(tmp_path):
-    """What is no file is refused, and nothing is made of it."""
+def test_read_old_raises_for_paths_that_are_not_files(tmp_path):
+    """A path that is not a file is rejected, and no file is created."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
 
@@ -185,8 +185,8 @@ def test_what_is_no_file_is_refused_and_nothing_is_made(tmp_path):
 @pytest.mark.parametrize(
     ("data", "problem"), [(b"", "is empty"), (b"hello", "no SQLite database"), (b"x" * 5000, "no SQLite database")]
 )
-def test_a_file_that_is_no_database_is_refused(tmp_path, data, problem):
-    """A file that is no database is refused."""
+def test_read_old_raises_for_files_that_are_not_databases(tmp_path, data, problem):
+    """A file that is not a database is rejected."""
     path = tmp_path / "old.db"
     path.write_bytes(data)
 
@@ -194,8 +194,8 @@ def test_a_file_that_is_no_database_is_refused(tmp_path, data, problem):
         read_old(path)
 
 
-def test_the_database_of_another_program_is_refused(tmp_path):
-    """Another program's database is refused."""
+def test_read_old_raises_for_databases_of_other_programs(tmp_path):
+    """The database of another program is rejected."""
     path = tmp_path / "old.db"
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE decisions (id, what)")
@@ -206,8 +206,8 @@ def test_the_database_of_another_program_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("version", "problem"), [(5, "the form 5"), (64, "the form 64"), (None, "does not say")])
-def test_a_database_of_a_later_or_unknown_version_is_refused(old, version, problem):
-    """A later MAMA's database is refused with its version, and so is one that names none."""
+def test_read_old_raises_for_later_or_unknown_versions(old, version, problem):
+    """The database of a later MAMA is rejected, and so is one without a version."""
     with sqlite3.connect(old) as database:
         if version is None:
             database.execute("DELETE FROM schema_version")
@@ -220,8 +220,8 @@ def test_a_database_of_a_later_or_unknown_version_is_refused(old, version, probl
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.99])
-def test_a_file_that_was_cut_off_is_refused(old, share):
-    """A file that was not copied to its end is refused."""
+def test_read_old_raises_for_truncated_files(old, share):
+    """A truncated file is rejected."""
     data = old.read_bytes()
     old.write_bytes(data[: int(len(data) * share)])
 
@@ -229,8 +229,8 @@ def test_a_file_that_was_cut_off_is_refused(old, share):
         read_old(old)
 
 
-def test_a_missing_end_is_found_without_a_size_in_the_header(old):
-    """Where the header says no size, a missing end is found all the same."""
+def test_read_old_detects_truncation_without_a_size_in_the_header(old):
+    """A truncated file is detected even if the header contains no size."""
     data = bytearray(old.read_bytes()[: 4096 * 3])
     struct.pack_into(">I", data, 28, 0)
     old.write_bytes(data)
@@ -239,8 +239,8 @@ def test_a_missing_end_is_found_without_a_size_in_the_header(old):
         read_old(old)
 
 
-def test_pages_that_are_not_what_was_written_are_found(old):
-    """Pages that are not what was written are found."""
+def test_read_old_detects_damaged_pages(old):
+    """Pages with changed content are detected."""
     data = bytearray(old.read_bytes())
     for page in range(1, len(data) // 4096):
         data[page * 4096 : page * 4096 + 64] = os.urandom(64)
@@ -250,8 +250,8 @@ def test_pages_that_are_not_what_was_written_are_found(old):
         read_old(old)
 
 
-def test_the_same_rows_have_the_same_name_in_any_file(tmp_path):
-    """The same rows have the same name, however the file keeps them."""
+def test_read_old_content_digest_depends_on_rows_only(tmp_path):
+    """The same rows have the same digest in differently stored files."""
     found = []
     for name in ("one.db", "two.db"):
         with OldStore.made(tmp_path / name, wal=name == "two.db") as store:
@@ -263,15 +263,15 @@ def test_the_same_rows_have_the_same_name_in_any_file(tmp_path):
 
 
 def beside_a_link(old, folder):
-    """Return a link in another folder that leads to a file."""
+    """Return a symbolic link to the file, in another folder."""
     folder.mkdir()
     link = folder / "link.db"
     link.symlink_to(old)
     return link
 
 
-def test_what_is_beside_the_file_that_a_link_leads_to_is_read(tmp_path):
-    """Through a link, the write-ahead log of the file itself counts, in whatever folder the link is."""
+def test_read_old_uses_the_log_next_to_the_target_of_a_link(tmp_path):
+    """For a symbolic link, the write-ahead log next to its target is used."""
     path = tmp_path / "old.db"
     with OldStore.made(path, wal=True) as store:
         store.decision("first")
@@ -285,8 +285,8 @@ def test_what_is_beside_the_file_that_a_link_leads_to_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("wal", [False, True])
-def test_a_lock_counts_through_a_link_and_the_message_names_the_link(tmp_path, wal):
-    """A file that somebody writes to is refused under the name of a link, too, and the message says that name."""
+def test_read_old_detects_locks_through_a_link_and_names_the_link(tmp_path, wal):
+    """A write lock is detected through a symbolic link, and the error names the link."""
     path = tmp_path / "old.db"
     with OldStore.made(path, wal=wal) as store:
         store.decision("first")
@@ -303,15 +303,15 @@ def test_a_lock_counts_through_a_link_and_the_message_names_the_link(tmp_path, w
 
 
 @pytest.mark.parametrize("suffix", ["-shm", "-wal", "-journal"])
-def test_a_fifo_beside_the_file_is_not_waited_for(old, suffix):
-    """What is beside the file and is no file is not opened, and holds nothing up."""
+def test_read_old_does_not_block_on_a_fifo_next_to_the_file(old, suffix):
+    """A FIFO with the name of a journal is not opened, so it cannot block the reader."""
     os.mkfifo(f"{old}{suffix}")
 
     assert 40 == len(read_old(old).decisions)
 
 
-def test_a_table_is_hidden_by_no_virtual_one_whose_name_begins_alike(old):
-    """Only what a virtual table keeps itself is left out, and never a table that is migrated."""
+def test_read_old_reads_tables_with_the_prefix_of_a_virtual_table(old):
+    """Only the shadow tables of a virtual table are skipped, never a table that is migrated."""
     database = sqlite3.connect(old)
     database.execute("CREATE VIRTUAL TABLE decision USING fts5(x)")
     database.execute("CREATE VIRTUAL TABLE schema USING fts5(x)")
@@ -328,8 +328,8 @@ def test_a_table_is_hidden_by_no_virtual_one_whose_name_begins_alike(old):
     assert not [name for name in others if name.endswith(("_data", "_idx", "_content", "_docsize", "_config"))]
 
 
-def test_tables_inside_a_virtual_one_of_a_missing_module_are_left_out(old):
-    """The tables that hold the old vectors are not listed, though nothing here can open the one that they are of."""
+def test_read_old_skips_shadow_tables_when_their_module_is_missing(old):
+    """Shadow tables of vectors are not listed, even without the module of their table."""
     database = sqlite3.connect(old)
     database.execute("PRAGMA writable_schema = ON")
     database.execute(
@@ -347,8 +347,8 @@ def test_tables_inside_a_virtual_one_of_a_missing_module_are_left_out(old):
 
 
 @pytest.mark.parametrize("table", ["decisions", "others"])
-def test_columns_that_take_every_name_of_a_rows_number_are_no_crash(old, table):
-    """Rows without a number are refused where they are needed, and counted elsewhere."""
+def test_read_old_handles_columns_that_use_all_names_of_the_rowid(old, table):
+    """A table without accessible rowid is rejected if migrated, and otherwise only counted."""
     database = sqlite3.connect(old)
     if table == "decisions":
         database.execute("DROP TABLE decisions")
@@ -366,8 +366,8 @@ def test_columns_that_take_every_name_of_a_rows_number_are_no_crash(old, table):
         assert [("row 1",)] == [one.keys for one in read_old(old).others if one.name == "others"]
 
 
-def test_an_error_message_has_no_control_characters(old):
-    """What the file names its tables reaches no terminal as it is."""
+def test_read_old_error_contains_no_control_characters(old):
+    """Control characters in the names of tables do not reach the error message."""
     database = sqlite3.connect(old)
     database.execute('CREATE TABLE "evil\x1b[2J" (a UNIQUE)')
     database.execute("""INSERT INTO "evil\x1b[2J" VALUES (1)""")

@@ -1,4 +1,4 @@
-"""What a store notes of its migrations: grown files, deletions since, and each taken back by itself."""
+"""Migration notes of a store: grown files, later deletions, and separate rollbacks."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ DAY = 86_400_000
 
 
 class Interrupted(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 class Refused(Exception):
-    """What a plan raises that takes back what it wrote."""
+    """Raised by a plan to roll back its writes."""
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Many transactions for few memories."""
+    """Use small transactions, so that few memories need many of them."""
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 2)
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 2)
 
 
 def supersede(store, topic, number, before):
-    """Write a decision as v1.0's code does, which changes the row that it takes the place of, too."""
+    """Write a decision as v1.0 does, which also changes the superseded row."""
     new = store.decision(topic, id=f"{topic}_{number}", supersedes=before, created_at=START + number * DAY)
     store.edge(new, before, reason="User changed it")
     store.database.execute(
@@ -50,7 +50,7 @@ def supersede(store, topic, number, before):
 
 
 class Old:
-    """A v1.0 database that is used on."""
+    """A v1.0 database that continues to be used."""
 
     def __init__(self, folder):
         self.path = folder / "old.db"
@@ -62,23 +62,23 @@ class Old:
 
     @contextlib.contextmanager
     def opened(self):
-        """Write to it."""
+        """Open the database for writing."""
         with contextlib.closing(sqlite3.connect(self.path)) as database, database:
             yield OldStore(self.path, database)
 
     def grow(self):
-        """Add a decision that takes the place of the last one of its topic."""
+        """Add a decision that supersedes the newest decision of its topic."""
         self.count += 1
         with self.opened() as store:
             return supersede(store, "auth", self.count, f"auth_{self.count - 1}")
 
     def run(self, statement, *values):
-        """Change the file in some other way."""
+        """Execute a statement on the file."""
         with self.opened() as store:
             store.database.execute(statement, values)
 
     def link(self, from_id="cache_0", to_id="auth_0", word="contradicts"):
-        """Add an edge between rows that are there."""
+        """Add an edge between existing rows."""
         with self.opened() as store:
             store.edge(from_id, to_id, word)
 
@@ -90,19 +90,19 @@ def old(tmp_path):
 
 
 def counts(report):
-    """Return what became of each table with memories."""
+    """Return the migrated and skipped rows of each table with memories."""
     names = ("decisions", "checkpoints", "decision_edges")
     return {one.table: (one.migrated, one.left_out) for one in report.tables if one.table in names}
 
 
 def kinds(report):
-    """Return which rows are odd since they were migrated, and how."""
+    """Return the table and kind of each row that changed after its migration."""
     since = {"row_changed", "changed_since", "deleted_since", "unlinked_since", "id_taken"}
     return [(one.table, one.kind) for one in report.odd_rows if one.kind in since]
 
 
-async def test_new_rows_of_a_grown_file_come_back_after_a_rollback(old, tmp_path):
-    """Migrated, grown, migrated, rolled back and migrated again, a file's new rows are in the store."""
+async def test_migrate_restores_new_rows_of_a_grown_file_after_a_rollback(old, tmp_path):
+    """New rows are in the store after migration, growth, migration, rollback and migration."""
     async with Open() as memories:
         await migrate(memories, old.path)
         before = await exported(memories, tmp_path)
@@ -122,8 +122,8 @@ async def test_new_rows_of_a_grown_file_come_back_after_a_rollback(old, tmp_path
 
 
 @pytest.mark.parametrize("how", ["edge", "supersedes", "superseded_by"])
-async def test_a_link_between_rows_that_were_migrated_belongs_to_the_newer_migration(old, tmp_path, how):
-    """Where only a link is new, it is written, and the rollback takes that link alone."""
+async def test_rollback_deletes_a_new_link_between_old_rows_only(old, tmp_path, how):
+    """A new link alone belongs to the newer migration, whose rollback deletes only this link."""
     async with Open() as memories:
         await migrate(memories, old.path)
         before = await exported(memories, tmp_path)
@@ -144,8 +144,8 @@ async def test_a_link_between_rows_that_were_migrated_belongs_to_the_newer_migra
     assert (0, 1, 1) == (undone.memories, undone.links, undone.migrations_left)
 
 
-async def test_the_last_migration_is_taken_back_whatever_the_clock_says(old, tmp_path):
-    """A clock that was put back does not change which migration came last."""
+async def test_rollback_undoes_the_last_migration_despite_clock_changes(old, tmp_path):
+    """A clock that was set back does not change the order of migrations."""
     async with Open() as memories:
         first = await migrate(memories, old.path)
         before = await exported(memories, tmp_path)
@@ -159,8 +159,8 @@ async def test_the_last_migration_is_taken_back_whatever_the_clock_says(old, tmp
 
 
 @pytest.mark.parametrize("grown", [False, True])
-async def test_what_was_deleted_since_stays_deleted_and_is_counted_as_left_out(old, tmp_path, grown):
-    """Neither the same file nor one that has grown brings a memory back that the user deleted."""
+async def test_migrate_does_not_restore_deleted_memories(old, tmp_path, grown):
+    """Deleted memories are skipped and counted, for the same file and for a grown one."""
     async with Open() as memories:
         await migrate(memories, old.path)
         await memories.delete("cache_0")
@@ -185,8 +185,8 @@ async def test_what_was_deleted_since_stays_deleted_and_is_counted_as_left_out(o
 
 
 @pytest.mark.parametrize("grown", [False, True])
-async def test_what_was_unlinked_since_stays_so_and_is_counted_as_left_out(old, tmp_path, grown):
-    """Neither the same file nor one that has grown brings a link back that the user took away."""
+async def test_migrate_does_not_restore_deleted_links(old, tmp_path, grown):
+    """Deleted links are skipped and counted, for the same file and for a grown one."""
     old.link()
     async with Open() as memories:
         await migrate(memories, old.path)
@@ -207,8 +207,8 @@ async def test_what_was_unlinked_since_stays_so_and_is_counted_as_left_out(old, 
     assert (int(grown), 1) == counts(report)["decision_edges"]
 
 
-async def test_a_row_that_was_changed_in_the_old_file_is_counted_as_left_out(old):
-    """Where a row says something else than the memory, the memory stays, and the row is not in the store."""
+async def test_migrate_counts_rows_changed_in_the_old_file_as_left_out(old):
+    """A row changed after its migration counts as left out, and its memory is unchanged."""
     old.link()
     async with Open() as memories:
         await migrate(memories, old.path)
@@ -222,8 +222,8 @@ async def test_a_row_that_was_changed_in_the_old_file_is_counted_as_left_out(old
     assert [("decisions", "row_changed"), ("decision_edges", "row_changed")] == kinds(report)
 
 
-async def test_a_row_that_was_superseded_in_the_old_file_is_still_the_same(old):
-    """What v1.0 changes in a row when another takes its place makes no second memory of its reason, and no odd row."""
+async def test_migrate_recognizes_rows_that_were_superseded_since(old):
+    """Changes of v1.0 in a superseded row create no second context and no odd row."""
     async with Open() as memories:
         await migrate(memories, old.path)
         old.grow()
@@ -234,8 +234,8 @@ async def test_a_row_that_was_superseded_in_the_old_file_is_still_the_same(old):
     assert [] == kinds(report)
 
 
-async def test_what_a_host_finds_mentioned_does_not_change_a_row(old):
-    """A store that finds other ids in texts than the one before says nothing about rows."""
+async def test_migrate_ignores_changed_mentions(old):
+    """A host that finds other mentions in the texts does not make rows count as changed."""
     async with Open() as memories:
         await migrate(memories, old.path)
         old.grow()
@@ -245,8 +245,8 @@ async def test_what_a_host_finds_mentioned_does_not_change_a_row(old):
     assert [] == kinds(report)
 
 
-async def test_a_complete_migration_writes_nothing_when_it_is_run_again(old):
-    """Run again, not even a note is written."""
+async def test_migrate_writes_nothing_when_already_complete(old):
+    """A repeated migration writes nothing, not even a note."""
     async with Open() as memories:
         await migrate(memories, old.path)
         old.grow()
@@ -259,8 +259,8 @@ async def test_a_complete_migration_writes_nothing_when_it_is_run_again(old):
     assert 2 == len(before[1])
 
 
-async def test_marks_of_an_import_are_taken_back_before_none_of_the_stores_own_migrations(old, tmp_path):
-    """Migrated memories that came with an import count as an earlier migration, which goes on or is taken back."""
+async def test_rollback_treats_imported_migration_marks_as_earlier_migrations(old, tmp_path):
+    """Imported migrated memories are an earlier migration to resume or roll back."""
     async with Open() as memories:
         await migrate(memories, old.path)
         await exported(memories, tmp_path)
@@ -289,14 +289,14 @@ async def test_marks_of_an_import_are_taken_back_before_none_of_the_stores_own_m
 
 
 def copied(data, folder):
-    """Write an export where nothing else writes."""
+    """Write an export to a file."""
     path = folder / "copy.jsonl"
     path.write_bytes(data)
     return path
 
 
 async def stopped(memories, end, work):
-    """Run something that ends before its transaction of a number, and tell whether it came so far."""
+    """Interrupt *work* before transaction number *end*, and return True if it was reached."""
     backend = memories._shared.engine
     written, left = backend.write, end
 
@@ -318,8 +318,12 @@ async def stopped(memories, end, work):
 
 
 @pytest.mark.usefixtures("small_chunks")
-async def test_a_second_migration_ended_at_any_transaction_goes_on(old, tmp_path):
-    """Ended anywhere and run again, or taken back, a second migration gives the store that it gives at once."""
+async def test_second_migration_continues_after_an_interruption(old, tmp_path):
+    """
+    A second migration interrupted at any transaction and repeated has the same result.
+
+    The same is true if it is rolled back.
+    """
     async with Open() as memories:
         await migrate(memories, old.path)
         before = await exported(memories, tmp_path)
@@ -348,8 +352,12 @@ async def test_a_second_migration_ended_at_any_transaction_goes_on(old, tmp_path
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("then", [rollback, migrate])
-async def test_a_second_rollback_ended_at_any_transaction_goes_on(old, tmp_path, then):
-    """Ended anywhere, a rollback goes on when it is run again, and so does the migration where that is run."""
+async def test_second_rollback_continues_after_an_interruption(old, tmp_path, then):
+    """
+    A rollback interrupted at any transaction continues when it is repeated.
+
+    A migration can follow instead.
+    """
     async with Open() as memories:
         await migrate(memories, old.path)
         before = await exported(memories, tmp_path)
@@ -373,8 +381,8 @@ async def test_a_second_rollback_ended_at_any_transaction_goes_on(old, tmp_path,
 
 
 @pytest.mark.usefixtures("small_chunks")
-async def test_two_that_migrate_the_same_at_once_make_it_once(old, tmp_path):
-    """Two migrations of one file that run at the same time give the store that one gives."""
+async def test_concurrent_migrations_of_one_file_have_the_same_result(old, tmp_path):
+    """Two concurrent migrations of one file have the same result as one."""
     async with Open() as memories:
         await migrate(memories, old.path)
         expected = await exported(memories, tmp_path)
@@ -387,8 +395,8 @@ async def test_two_that_migrate_the_same_at_once_make_it_once(old, tmp_path):
 
 
 @pytest.mark.usefixtures("small_chunks")
-async def test_a_migration_that_was_completed_within_a_later_one_goes_on_after_its_rollback(old, tmp_path):
-    """Where two overlapped, what goes with the later one is not taken for deleted by the user in the earlier one."""
+async def test_rollback_of_an_overlapping_migration_allows_the_earlier_one_to_continue(old, tmp_path):
+    """Memories deleted by another migration's rollback do not count as deleted by the user."""
     copy = tmp_path / "copy.db"
     shutil.copy(old.path, copy)
     old.grow()
@@ -405,7 +413,7 @@ async def test_a_migration_that_was_completed_within_a_later_one_goes_on_after_i
         later = await rollback(memories)
         report = await migrate(memories, copy)
 
-        # The last line of an export says how much it holds.
+        # The last line of an export contains its counts.
         assert expected.splitlines()[-1] == (await exported(memories, tmp_path)).splitlines()[-1]
 
         await rollback(memories)
@@ -417,8 +425,8 @@ async def test_a_migration_that_was_completed_within_a_later_one_goes_on_after_i
     assert all(left_out == 0 for _, left_out in counts(report).values())
 
 
-async def test_a_rollback_and_a_migration_at_once_do_not_mix(old, small_chunks, tmp_path):
-    """A migration that is taken back while it runs stops with an error, and leaves nothing."""
+async def test_migration_stops_when_it_is_rolled_back_concurrently(old, small_chunks, tmp_path):
+    """A migration that is rolled back while it runs stops with an error, and leaves nothing."""
     async with Open() as memories:
         before = await exported(memories, tmp_path)
         backend = memories._shared.engine
@@ -440,8 +448,8 @@ async def test_a_rollback_and_a_migration_at_once_do_not_mix(old, small_chunks, 
         assert {} == await memories._shared.read(records_of)
 
 
-async def test_a_migration_begun_while_it_is_taken_back_goes_on_to_its_end(old, small_chunks, tmp_path):
-    """A rollback during which the migration is begun again stops with an error, and the migration is whole."""
+async def test_rollback_stops_when_the_migration_is_restarted(old, small_chunks, tmp_path):
+    """A rollback stops with an error if the migration restarts, and the migration completes."""
     async with Open() as memories:
         await migrate(memories, old.path)
         after = await exported(memories, tmp_path)
@@ -467,8 +475,8 @@ async def test_a_migration_begun_while_it_is_taken_back_goes_on_to_its_end(old, 
         assert after == await exported(memories, tmp_path)
 
 
-async def test_a_note_that_is_none_of_ours_is_named(old):
-    """A note that nobody can read ends both with an error that says which it is."""
+async def test_unreadable_note_raises_an_error_that_names_it(old):
+    """An unreadable note makes migration and rollback fail with an error that names the note."""
     async with Open() as memories:
         await memories._shared.write(lambda writer: writer.set_note(f"{PREFIX}abc", "[" * 5000))
         for work in (migrate(memories, old.path), rollback(memories)):
@@ -477,7 +485,7 @@ async def test_a_note_that_is_none_of_ours_is_named(old):
 
 
 class Changing:
-    """A file and a store that are used in any order."""
+    """A file and a store that are changed in any order."""
 
     def __init__(self, folder, memories):
         self.old = Old(folder)
@@ -487,7 +495,7 @@ class Changing:
         self.linked = set()
 
     async def migrate(self):
-        """Migrate, and compare what the report counts with what the store has."""
+        """Migrate, and compare the counts in the report with the store."""
         name = read_old(self.old.path).content
         before = await exported(self.memories, self.folder)
         report = await migrate(self.memories, self.old.path)
@@ -512,20 +520,20 @@ class Changing:
         assert all(one.rows == one.migrated + one.left_out for one in report.tables)
 
     async def rollback(self):
-        """Take the last migration back."""
+        """Roll back the last migration, and compare the store."""
         undone = await rollback(self.memories)
         if self.stack:
             name, before = self.stack.pop()
             assert (name, before) == (undone.migration, await exported(self.memories, self.folder))
 
     async def do(self, step):
-        """Do one thing."""
+        """Execute one step."""
         if step in {"migrate", "rollback"}:
             await getattr(self, step)()
         elif step == "grow":
             self.old.grow()
         elif step == "link":
-            # There may be one of a word between two rows.
+            # Two rows may have only one edge with the same word.
             if self.old.count not in self.linked:
                 self.linked.add(self.old.count)
                 self.old.link("cache_0", f"auth_{self.old.count}", "refines")
@@ -535,8 +543,8 @@ class Changing:
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.sampled_from(["migrate", "migrate", "rollback", "grow", "link", "Use A", "Use B"]), max_size=12))
-def test_stacked_migrations_are_taken_back_one_by_one_and_counted_rightly(tmp_path_factory, steps):
-    """However a file grows and is migrated, each rollback gives the store from before, and the counts are the store's."""
+def test_stacked_migrations_are_rolled_back_one_by_one(tmp_path_factory, steps):
+    """In any order of steps, each rollback restores the previous store, and counts match."""
 
     async def work():
         async with Open() as memories:
@@ -557,7 +565,7 @@ def test_stacked_migrations_are_taken_back_one_by_one_and_counted_rightly(tmp_pa
 
 @pytest.fixture(params=["plain", "embedded"])
 async def backend(request):
-    """Each of the engines."""
+    """One instance of each engine."""
     if request.param == "plain":
         yield PlainEngine()
     else:
@@ -565,8 +573,8 @@ async def backend(request):
             yield memories._shared.engine
 
 
-async def test_notes_are_kept_listed_and_forgotten(backend):
-    """Notes are found by name and by how their names begin, within the transaction and after it."""
+async def test_notes_are_found_by_name_and_prefix(backend):
+    """Notes are found by name and by prefix, within the transaction and after it."""
 
     def plan(writer):
         for name in ("b/2", "a", "b/1"):
@@ -582,8 +590,8 @@ async def test_notes_are_kept_listed_and_forgotten(backend):
     assert [("b/1", "text b/1 한글"), ("b/2", "other")] == list((await backend.read(lambda one: one.notes())).items())
 
 
-async def test_notes_of_a_plan_that_fails_are_taken_back(backend):
-    """What a plan notes or forgets before it raises is as it was."""
+async def test_notes_of_a_failing_plan_are_rolled_back(backend):
+    """Notes that a plan sets or deletes before it raises are unchanged."""
     await backend.write(lambda writer: writer.set_note("a", "1"))
 
     def plan(writer):
@@ -597,8 +605,8 @@ async def test_notes_of_a_plan_that_fails_are_taken_back(backend):
     assert {"a": "1"} == await backend.read(lambda reader: reader.notes())
 
 
-async def test_notes_are_in_no_export_and_no_change(tmp_path):
-    """A note changes no memory, is in no export, in no other namespace, and is there when the store is opened again."""
+async def test_notes_are_not_exported_and_survive_reopening(tmp_path):
+    """A note is not exported, is limited to its namespace, and survives reopening the store."""
     async with Open(tmp_path / "store") as memories:
         await memories.save_context("something")
         before = await exported(memories, tmp_path), await memories._shared.read(lambda reader: reader.change)

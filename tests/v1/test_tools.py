@@ -1,4 +1,4 @@
-"""The seven tools of v1.0: their parameters in both spellings, their results, and what v1.0 got wrong done right."""
+"""The seven tools of v1.0: parameters, results, and fixes of v1.0's errors."""
 
 # A look at the file system takes no time here, and the sign for information is v1.0's.
 # ruff: noqa: ASYNC240, RUF001
@@ -98,11 +98,11 @@ async def old(clock):
         await opened.close()
 
 
-# What they are
+# Definitions
 
 
-def test_the_tools_are_those_of_v1_0(old):
-    """There are seven, in v1.0's order, each with a valid schema and a description that names its successor."""
+def test_deprecated_tools_are_the_seven_of_v1_0(old):
+    """There are seven tools in v1.0's order, with valid schemas and their successors' names."""
     assert NAMES == list(old.tools)
     for name, tool in old.tools.items():
         Draft202012Validator.check_schema(tool.input_schema)
@@ -112,15 +112,15 @@ def test_the_tools_are_those_of_v1_0(old):
         assert not tool.annotations.destructive
 
 
-def test_reading_is_announced_as_reading(old):
-    """Those that only read say so, and the others do not."""
+def test_deprecated_tools_declare_read_only_tools(old):
+    """Only the tools that do not write are marked as read-only."""
     assert ["recall_decision", "suggest_decision", "list_decisions", "load_checkpoint"] == [
         name for name, tool in old.tools.items() if tool.annotations.read_only
     ]
 
 
 def test_parameters_have_the_names_of_v1_0(old):
-    """Each parameter is spelt as v1.0 spelt it, camelCase included, and required where v1.0 and its checks agree."""
+    """Parameters have v1.0's spelling, and are required if v1.0 and its checks agree."""
     schemas = {name: tool.input_schema for name, tool in old.tools.items()}
 
     assert {
@@ -152,8 +152,8 @@ def test_parameters_have_the_names_of_v1_0(old):
     )
 
 
-def test_old_and_new_names_do_not_clash_on_the_wire():
-    """The old names go over the wire as they are, beside those of the new tools."""
+def test_old_and_new_tool_names_do_not_clash_on_the_wire():
+    """The old names are used unchanged on the wire, and do not collide with the new names."""
     names = WireNames.of([*MEMORY_TOOLS, *NAMES])
 
     assert NAMES == [names.by_tool[name] for name in NAMES]
@@ -163,7 +163,7 @@ def test_old_and_new_names_do_not_clash_on_the_wire():
 # Results
 
 
-async def test_saving_a_decision_says_its_id(old):
+async def test_save_decision_returns_the_id(old):
     """The result has the keys of v1.0, with the id that v1.0 left undefined."""
     result = await old.saved("auth", "Use JWT", "stateless")
     (memory,) = await old.memories.recent()
@@ -185,8 +185,12 @@ async def test_saving_a_decision_says_its_id(old):
 @pytest.mark.parametrize(
     ("kind", "created_by"), [("user_decision", "user"), ("assistant_insight", "llm"), (None, "user")]
 )
-async def test_the_type_says_who_decided(old, kind, created_by):
-    """What the assistant came to is the model's; a decision of the user's, also by default, is the user's."""
+async def test_save_decision_type_determines_the_creator(old, kind, created_by):
+    """
+    An assistant insight has the creator "llm".
+
+    A user decision, which is the default, has "user".
+    """
     result = await old.saved("auth", "Use JWT", **({"type": kind} if kind else {}))
 
     assert created_by == (await old.memories.get(result["decision_id"])).metadata.created_by
@@ -200,16 +204,20 @@ async def test_the_type_says_who_decided(old, kind, created_by):
         ("PARTIAL", Outcome.PARTIAL),
     ],
 )  # fmt: skip
-async def test_a_decision_can_be_saved_with_its_outcome(old, word, outcome):
-    """Both vocabularies are understood; pending and superseded say nothing yet, as in v1.0."""
+async def test_save_decision_accepts_outcomes(old, word, outcome):
+    """Both vocabularies are accepted; pending and superseded set no outcome, as in v1.0."""
     result = await old.saved("auth", "Use JWT", outcome=word)
 
     assert result["success"]
     assert outcome is (await old.memories.get(result["decision_id"])).metadata.outcome
 
 
-async def test_a_failure_keeps_its_reason_and_invents_none(old):
-    """A failure saved without a reason says that none was given; its reasoning is no reason for the failure."""
+async def test_save_decision_failure_keeps_its_reason(old):
+    """
+    A failure without a reason states that none was given.
+
+    The reasoning is not used as the reason.
+    """
     with_reason = await old.saved("auth", "Use JWT", outcome="failure", failure_reason="no revocation", limitation="x")
     without = await old.saved("cache", "Use Memcached", "simple", outcome="failure")
 
@@ -222,8 +230,12 @@ async def test_a_failure_keeps_its_reason_and_invents_none(old):
 
 
 @pytest.mark.parametrize("given", [{"source": {"line": 1}}, '{"source": {"line": 1}}', {}])
-async def test_a_trust_context_is_accepted_and_said_not_to_be_kept(old, given):
-    """v1.0 took one as an object or its JSON text; the decision is saved, and the result says what was left out."""
+async def test_save_decision_accepts_and_drops_trust_context(old, given):
+    """
+    A trust context is accepted as an object or JSON text.
+
+    The result says that it was not stored.
+    """
     result = await old.saved("auth", "Use JWT", trust_context=given)
 
     assert result["success"]
@@ -232,8 +244,8 @@ async def test_a_trust_context_is_accepted_and_said_not_to_be_kept(old, given):
     assert "note" not in await old.saved("auth", "Use sessions", trust_context=None)
 
 
-async def test_recall_shows_the_whole_chain_newest_first(old, clock):
-    """The history is Markdown with each decision once, its reasoning and its outcome."""
+async def test_recall_decision_shows_the_whole_chain_newest_first(old, clock):
+    """The history is Markdown with each decision once, with its reasoning and its outcome."""
     first = await old.saved("auth", "Use JWT", "stateless", confidence=0.95)
     clock.pass_days(2)
     second = await old.saved("auth", "Use sessions", "JWT cannot be revoked", type="assistant_insight")
@@ -265,8 +277,8 @@ Reasoning: stateless
 Outcome: stolen tokens stayed valid""" == result["history"]
 
 
-async def test_an_unknown_topic_is_no_error(old):
-    """Nothing found is success with a message, as in v1.0."""
+async def test_recall_decision_succeeds_for_an_unknown_topic(old):
+    """An unknown topic is a success with a message, as in v1.0."""
     await old.saved("auth", "Use JWT")
     result = await old("recall_decision", topic="payments")
 
@@ -274,8 +286,12 @@ async def test_an_unknown_topic_is_no_error(old):
     assert "❌ No decisions found for topic: payments" == result["message"] == result["history"]
 
 
-async def test_a_topic_with_the_same_first_word_is_offered(old):
-    """v1.0's fallback stays where it helps: the same first word; the message says that the topic itself is unknown."""
+async def test_recall_decision_offers_topics_with_the_same_first_word(old):
+    """
+    As in v1.0, topics with the same first word are offered.
+
+    The message says that the topic itself is unknown.
+    """
     await old.saved("auth_strategy", "Use JWT")
     await old.saved("authors", "Keep them sorted")
     await old.saved("_private", "Hide it")
@@ -291,8 +307,8 @@ async def test_a_topic_with_the_same_first_word_is_offered(old):
     assert "❌ No decisions found for topic: _" == nothing["history"]
 
 
-async def test_forks_give_no_duplicates_and_circles_end(old, clock):
-    """Each decision is shown once, whatever supersedes it how often, and a circle is no trap."""
+async def test_recall_decision_lists_each_decision_once_in_forks_and_circles(old, clock):
+    """Each decision is listed once, also if several decisions or a circle supersede it."""
     ids = []
     for text in ("one", "two", "three"):
         clock.pass_days(1)
@@ -300,7 +316,8 @@ async def test_forks_give_no_duplicates_and_circles_end(old, clock):
     for source, target in ((1, 0), (2, 0), (0, 2)):
         await old.memories.link(ids[source], ids[target], "supersedes")
     result = await old("recall_decision", topic="t")
-    # Two to the first, and the first and the third in a circle: the second is what nothing supersedes.
+    # The second and third decisions supersede the first, and the first supersedes the third: only the second is
+    # current.
     listed = await old("list_decisions")
     after = await old.saved("t", "four")
 
@@ -310,8 +327,8 @@ async def test_forks_give_no_duplicates_and_circles_end(old, clock):
     assert ids[1] == await old.predecessor(after["decision_id"])
 
 
-async def test_a_circle_is_left_through_its_newest(old, clock):
-    """Where decisions supersede each other in a circle, the newest holds, and a new one takes its place."""
+async def test_save_decision_supersedes_the_newest_of_a_circle(old, clock):
+    """In a circle of decisions the newest is current, and a new one supersedes it."""
     ids = []
     for text in ("one", "two"):
         clock.pass_days(1)
@@ -326,8 +343,8 @@ async def test_a_circle_is_left_through_its_newest(old, clock):
     assert ids[1] == await old.predecessor(after["decision_id"])
 
 
-async def test_suggestions_answer_the_question(old):
-    """A question finds the decision that answers it, with its id and what became of it."""
+async def test_suggest_decision_returns_matching_decisions(old):
+    """A question finds the decision that answers it, with its id and its reasoning."""
     saved = await old.saved("database", "Use PostgreSQL for orders", "transactions matter for orders")
     await old.saved("lunch", "Eat at noon", "hungry")
     result = await old("suggest_decision", userQuestion="which database keeps the orders?")
@@ -341,8 +358,8 @@ async def test_suggestions_answer_the_question(old):
 @pytest.mark.parametrize(
     ("question", "hint"), [("what about giraffes in the zoo?", ""), ("giraffes?", " Ask in more words.")]
 )
-async def test_nothing_to_suggest_is_no_error(old, question, hint):
-    """Without an answer there are no suggestions, but a message, which tells a short question to say more."""
+async def test_suggest_decision_succeeds_without_a_match(old, question, hint):
+    """Without a match there is only a message, which asks for more words for a short query."""
     await old.saved("database", "Use PostgreSQL", "transactions")
 
     assert {
@@ -352,8 +369,12 @@ async def test_nothing_to_suggest_is_no_error(old, question, hint):
     } == await old("suggest_decision", userQuestion=question)
 
 
-async def test_recency_can_be_asked_for_and_left_out(old, clock):
-    """Told to weigh nothing but age, the newer one comes first; told not to weigh it, the better one."""
+async def test_suggest_decision_weighs_recency_as_requested(old, clock):
+    """
+    With full recency weight the newer decision comes first.
+
+    Without recency the better match does.
+    """
     await old.saved("cache a", "Use Redis for the product cache", "Redis is known for a product cache")
     clock.pass_days(30)
     await old.saved("cache b", "Redis caches pages of products", "speed")
@@ -365,8 +386,12 @@ async def test_recency_can_be_asked_for_and_left_out(old, clock):
     assert best["suggestions"].startswith("1. **cache a**")
 
 
-async def test_the_list_holds_what_still_holds(old, clock):
-    """Superseded decisions are not listed; of the others a line each, newest first, and never more than asked for."""
+async def test_list_decisions_omits_superseded_decisions(old, clock):
+    """
+    Superseded decisions are not listed.
+
+    The others have one line each, newest first, up to the limit.
+    """
     for number in range(25):
         clock.pass_days(1)
         await old.saved(f"topic {number}", f"decision {number}")
@@ -389,16 +414,16 @@ async def test_the_list_holds_what_still_holds(old, clock):
     assert 2 == len((await old("list_decisions", limit=2))["list"].splitlines())
 
 
-async def test_an_empty_store_is_no_error(old):
-    """Without memories every reading tool succeeds and says so."""
+async def test_reading_tools_succeed_on_an_empty_store(old):
+    """Without memories every reading tool succeeds with a message."""
     assert "❌ No decisions found" == (await old("list_decisions"))["list"]
     assert (await old("recall_decision", topic="auth"))["success"]
     assert (await old("suggest_decision", userQuestion="what did we decide?"))["success"]
     assert (await old("load_checkpoint")).startswith("ℹ️ No active checkpoint found.")
 
 
-async def test_lists_show_long_and_broken_texts_in_one_line(old):
-    """A preview has 60 characters at most and no line breaks."""
+async def test_lists_shorten_texts_to_one_line(old):
+    """A preview has at most 60 characters and no line breaks."""
     await old.saved("long", "word\n" * 5000, "why\n" * 5000)
     result = await old("list_decisions")
 
@@ -421,8 +446,8 @@ async def test_lists_show_long_and_broken_texts_in_one_line(old):
         ("partial", {}, "PARTIAL", None),
     ],
 )
-async def test_an_outcome_is_set_by_id_and_by_topic(old, word, reasons, outcome, reason):
-    """The advertised form names the topic, the checked one the id: both work, in both vocabularies."""
+async def test_update_outcome_accepts_id_and_topic(old, word, reasons, outcome, reason):
+    """The advertised topic and the validated id both work, with both vocabularies."""
     decision_id = (await old.saved("auth", "Use JWT"))["decision_id"]
     other_id = (await old.saved("cache", "Use Redis"))["decision_id"]
     by_id = await old("update_outcome", decisionId=decision_id, outcome=word, **reasons)
@@ -440,8 +465,8 @@ async def test_an_outcome_is_set_by_id_and_by_topic(old, word, reasons, outcome,
         assert (Outcome(outcome), reason) == (memory.metadata.outcome, memory.metadata.outcome_reason)
 
 
-async def test_a_topic_stands_for_its_newest_decision(old):
-    """An outcome given by topic is that of the decision that holds, not of those that it superseded."""
+async def test_update_outcome_by_topic_uses_the_newest_decision(old):
+    """An outcome for a topic is set on the current decision, not on superseded ones."""
     before = await old.saved("auth", "Use JWT")
     after = await old.saved("auth", "Use sessions")
     result = await old("update_outcome", topic="auth", outcome="success")
@@ -450,8 +475,12 @@ async def test_a_topic_stands_for_its_newest_decision(old):
     assert (await old.memories.get(before["decision_id"])).metadata.outcome is None
 
 
-async def test_an_unknown_decision_is_no_success(old):
-    """v1.0 reported success for an id that does not exist; here it is a failure that says so."""
+async def test_update_outcome_fails_for_an_unknown_decision(old):
+    """
+    v1.0 reported success for an id that does not exist.
+
+    Here it is a failure with a message.
+    """
     result = await old("update_outcome", decisionId="decision_x_1700000000000_abcd", outcome="SUCCESS")
 
     assert {
@@ -461,8 +490,8 @@ async def test_an_unknown_decision_is_no_success(old):
     } == result
 
 
-async def test_pending_and_superseded_cannot_be_made_so_by_saying_it(old):
-    """They succeed where they are true already, and are refused where saying them would have to change something."""
+async def test_update_outcome_rejects_pending_and_superseded_as_changes(old):
+    """Both succeed if they are already true, and fail if they would have to change something."""
     before = (await old.saved("auth", "Use JWT"))["decision_id"]
     pending = await old("update_outcome", decisionId=before, outcome="pending")
     not_yet = await old("update_outcome", decisionId=before, outcome="superseded")
@@ -480,8 +509,8 @@ async def test_pending_and_superseded_cannot_be_made_so_by_saying_it(old):
 # Checkpoints
 
 
-async def test_a_checkpoint_comes_back_as_text(old, clock):
-    """The texts are those of v1.0, with the note as their last line, and the steps line by line."""
+async def test_load_checkpoint_returns_the_text_of_v1_0(old, clock):
+    """The texts are those of v1.0, with steps line by line and the deprecation note last."""
     saved = await old(
         "save_checkpoint", summary="half done", open_files=["a.py", "b.py"], next_steps="1. test\n\n2. ship\n"
     )
@@ -499,8 +528,8 @@ async def test_a_checkpoint_comes_back_as_text(old, clock):
     ) == await old("load_checkpoint")
 
 
-async def test_a_checkpoint_needs_a_summary_only(old):
-    """Files and steps are empty by default; steps may be a list as well."""
+async def test_save_checkpoint_requires_only_a_summary(old):
+    """Files and steps are empty by default; steps may also be a list."""
     await old("save_checkpoint", summary="begun")
     bare = await old("load_checkpoint")
     await old("save_checkpoint", summary="begun", next_steps=["test", "ship"])
@@ -512,8 +541,8 @@ async def test_a_checkpoint_needs_a_summary_only(old):
 # Chains
 
 
-async def test_the_same_topic_makes_a_chain(old):
-    """A decision takes the place of the newest one with exactly its topic, and of no other."""
+async def test_save_decision_chains_decisions_of_one_topic(old):
+    """A decision supersedes the newest one with exactly the same topic, and no other."""
     ids = {}
     for topic, decision in [
         ("auth", "a"),
@@ -527,12 +556,12 @@ async def test_the_same_topic_makes_a_chain(old):
     names = {memory_id: decision for decision, memory_id in ids.items()}
     before = {decision: names.get(await old.predecessor(memory_id)) for decision, memory_id in ids.items()}
 
-    # Blanks around a topic are no part of it: v1.0 kept them, and took the two for different topics.
+    # Surrounding blanks are not part of a topic; v1.0 kept them and treated the two as different topics.
     assert {"a": None, "b": None, "c": "a", "d": None, "e": "c", "f": "e"} == before
 
 
-async def test_two_at_once_make_one_chain(old):
-    """Decisions of one topic that are saved at the same time follow each other; none stands beside the chain."""
+async def test_concurrent_saves_form_one_chain(old):
+    """Concurrently saved decisions of one topic supersede each other in one chain."""
     await asyncio.gather(*(old.saved("auth", f"decision {number}") for number in range(8)))
     chain = await old.memories.by_topic("auth")
 
@@ -540,8 +569,8 @@ async def test_two_at_once_make_one_chain(old):
     assert 1 == len((await old("list_decisions"))["list"].splitlines())
 
 
-async def test_a_session_and_its_fork_make_one_chain():
-    """Whoever of those that share memories saves at the same time, decisions of one topic follow each other."""
+async def test_session_and_its_fork_form_one_chain():
+    """Decisions of one topic saved concurrently by a session and its fork form one chain."""
     async with Session.open(embedder=HashEmbedder()) as session:
         fork = session.fork()
         arguments = {"topic": "auth", "reasoning": "because"}
@@ -559,8 +588,8 @@ async def test_a_session_and_its_fork_make_one_chain():
     assert (12, 11, ()) == (len(chain), len(chain.links), chain.forks)
 
 
-async def test_v1_0s_own_writes_make_v1_0s_own_chains(old, clock):
-    """What v1.0's handlers were given, saved again in the same order, is chained as v1.0 chained it."""
+async def test_saves_recorded_from_v1_0_form_the_same_chains(old, clock):
+    """Recorded inputs of v1.0's handlers form the same chains as in v1.0."""
     if not V1_0.exists():
         pytest.skip("the sample data of v1.0 is not there")
     with sqlite3.connect(f"file:{V1_0}?mode=ro&immutable=1", uri=True) as connection:
@@ -594,8 +623,8 @@ async def test_v1_0s_own_writes_make_v1_0s_own_chains(old, clock):
 # In a session
 
 
-async def test_the_names_are_hidden_and_work():
-    """A session offers none of the seven unless it is told to; called by a model all the same, they work."""
+async def test_deprecated_tools_are_hidden_but_callable():
+    """A session offers none of the seven tools by default, but a model can still call them."""
     async with Session.open(embedder=HashEmbedder()) as session:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -620,8 +649,8 @@ async def test_the_names_are_hidden_and_work():
     assert saved.data["decision_id"] in over_anthropic["content"][0]["content"]
 
 
-async def test_our_own_words_name_tools_as_on_the_wire():
-    """Whatever the seven are described as and answer, in success and in error, no name in it has a slash."""
+async def test_texts_name_tools_as_on_the_wire():
+    """No tool name in descriptions, results and errors of the seven tools has a slash."""
     saves = {"topic": "auth", "decision": "Use JWT", "reasoning": "r", "trust_context": {}}
     calls = [
         ("save_decision", saves),
@@ -661,8 +690,8 @@ async def test_our_own_words_name_tools_as_on_the_wire():
     assert "use search__recent; removed in 2.0" in texts[6]
 
 
-async def test_a_memorys_words_stay_as_they_are():
-    """What a checkpoint says is the user's, quoted, even where it looks like our note."""
+async def test_load_checkpoint_quotes_stored_text_unchanged():
+    """A checkpoint is quoted unchanged, even if it looks like the deprecation note."""
     summary = "save/checkpoint is a tool\nDeprecated: use save/checkpoint; removed in 2.0"
     async with Session.open(embedder=HashEmbedder()) as session:
         with warnings.catch_warnings():
@@ -673,8 +702,8 @@ async def test_a_memorys_words_stay_as_they_are():
     assert saved.text.endswith(f"\nSummary: \n> {quoted}\n\nDeprecated: use save__checkpoint; removed in 2.0")
 
 
-async def test_a_long_list_stays_an_object():
-    """However many decisions are listed, the result keeps the shape of v1.0; lines that are too many are kept."""
+async def test_list_decisions_keeps_its_result_shape_for_long_lists():
+    """A long list has the result shape of v1.0; excess lines are stored as a descriptor."""
     async with Session.open(embedder=HashEmbedder()) as session:
         await session.memories.save_many(
             {"type": "decision", "topic": f"topic {number}", "decision": "long " * 30, "reasoning": ""}
@@ -736,8 +765,13 @@ async def test_a_long_list_stays_an_object():
         ("save_decision", {"topic": "t", "decision": "d", "reasoning": "r", "trust_context": "[1]"}, "trust_context"),
     ],
 )
-async def test_wrong_arguments_are_answered_as_v1_0_did(old, name, arguments, said):
-    """An error is a result with success false and a message that names argument and rule; nothing is saved."""
+async def test_wrong_arguments_return_errors_as_in_v1_0(old, name, arguments, said):
+    """
+    An error is a result with success false and a message; nothing is saved.
+
+    The message names the argument and the rule.
+    ~
+    """
     await old.saved("there", "is one")
     result = await old(name, **arguments)
 
@@ -749,8 +783,8 @@ async def test_wrong_arguments_are_answered_as_v1_0_did(old, name, arguments, sa
     assert 1 == await old.memories.count()
 
 
-async def test_an_outcome_is_for_decisions_of_that_topic(old):
-    """The id of another kind of memory is refused, and so is a decision's id beside another topic."""
+async def test_update_outcome_rejects_other_types_and_topics(old):
+    """Another type of memory is rejected, and so is a decision of another topic."""
     insight = await old.memories.save_insight("raids come at night")
     decision = (await old.saved("auth", "Use JWT"))["decision_id"]
     of_insight = await old("update_outcome", decisionId=insight.id, outcome="SUCCESS")
@@ -761,14 +795,14 @@ async def test_an_outcome_is_for_decisions_of_that_topic(old):
     assert (await old.memories.get(decision)).metadata.outcome is None
 
 
-async def test_checkpoints_raise_as_in_v1_0(old):
-    """What is wrong with a checkpoint is raised: there is no object to say it in."""
+async def test_checkpoint_tools_raise_errors_as_in_v1_0(old):
+    """Errors of the checkpoint tools are raised, because their result has no success field."""
     with pytest.raises(InvalidArgument, match="summary must not be empty"):
         await old("save_checkpoint", summary="")
 
 
-async def test_a_decision_whose_outcome_cannot_be_saved_is_not_lost(old, monkeypatch):
-    """When only the outcome fails, the result says that the decision is there, so that it is not saved twice."""
+async def test_save_decision_reports_the_saved_decision_when_its_outcome_fails(old, monkeypatch):
+    """If only the outcome fails, the result says that the decision is saved."""
 
     async def fail(*_, **__):
         raise MemoryNotFound("decision_x")
@@ -780,24 +814,28 @@ async def test_a_decision_whose_outcome_cannot_be_saved_is_not_lost(old, monkeyp
     assert f"(ID: {result['decision_id']}), but not its outcome: " in result["message"]
 
 
-def test_a_closed_session_is_raised(old):
-    """What no model can mend reaches the host."""
+def test_tool_raises_session_closed_on_closed_session(old):
+    """An error that the model cannot fix is raised to the host."""
     with pytest.raises(SessionClosed):
         old.tools["list_decisions"].on_error(SessionClosed("the memories were closed"), {})
 
 
-# The warning
+# Deprecation warnings
 
 
-async def test_each_tool_warns_once(old):
-    """A DeprecationWarning names tool, successor and end, the first time that a process uses the tool."""
+async def test_deprecation_warning_is_emitted_once_per_tool(old):
+    """
+    The first use of a tool in a process emits a DeprecationWarning.
+
+    It names the tool, the successor and the removal version.
+    """
     forget_warnings()
     calls = {"save_decision": {"topic": "t", "decision": "d", "reasoning": "r"}, "list_decisions": {}}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for name, arguments in [*calls.items(), *calls.items()]:
             await old.tools[name].run(arguments)
-        # Wrong arguments are a use as well.
+        # A call with wrong arguments counts as a use as well.
         await old.tools["recall_decision"].run({})
         await old.tools["recall_decision"].run({"topic": "t"})
 
@@ -807,19 +845,19 @@ async def test_each_tool_warns_once(old):
     ] == [str(one.message) for one in seen]
 
 
-async def test_a_warning_that_is_an_error_stops_the_tool_before_it_acts(old):
-    """Who turns warnings into errors gets one from every call, and nothing is saved."""
+async def test_tool_does_nothing_when_its_warning_is_an_error(old):
+    """If warnings are errors, every call raises one, and nothing is saved."""
     forget_warnings()
     for _ in range(2):
-        # pytest itself turns them into errors here.
+        # pytest turns warnings into errors here.
         with pytest.raises(DeprecationWarning, match="use save/decision"):
             await old.tools["save_decision"].run({"topic": "t", "decision": "d", "reasoning": "r"})
 
     assert 0 == await old.memories.count()
 
 
-def test_a_script_sees_the_warning_at_its_own_line(tmp_path):
-    """With Python's own filters a script is told once which line of it uses a tool, whatever lies between."""
+def test_warning_points_to_the_line_of_the_caller(tmp_path):
+    """With Python's default filters a script gets one warning that names its own line."""
     script = tmp_path / "agent.py"
     script.write_text(
         textwrap.dedent(
@@ -856,7 +894,7 @@ def test_a_script_sees_the_warning_at_its_own_line(tmp_path):
     ] == told
 
 
-# What holds for all
+# Properties
 
 
 @given(
@@ -864,8 +902,8 @@ def test_a_script_sees_the_warning_at_its_own_line(tmp_path):
     pairs=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20),
     data=st.data(),
 )
-def test_what_stands_is_what_every_search_takes_to_stand(count, pairs, data):
-    """For every graph, forks and circles included, the tools agree with the memory about what was superseded."""
+def test_tools_and_search_agree_on_superseded_decisions(count, pairs, data):
+    """For every graph, the tools and the search agree on which decisions are superseded."""
     reader = PlainReader()
     for node in range(count):
         reader.put(plain_memory(f"m{node}", at=data.draw(st.integers(0, 3))))
@@ -891,8 +929,8 @@ def test_what_stands_is_what_every_search_takes_to_stand(count, pairs, data):
     ages=st.lists(st.floats(-10, 1e6), min_size=2, max_size=2),
     relevance=st.floats(0, 1),
 )
-def test_recency_is_a_share(weight, scale, decay, ages, relevance):
-    """A score lies between 0 and 1, the newer of two equals is never behind, and at the scale recency is the decay."""
+def test_recency_score_is_between_0_and_1_and_decays(weight, scale, decay, ages, relevance):
+    """Scores are from 0 to 1, the newer of two equal hits is not behind, and decay applies."""
     recency = Recency(weight=weight, scale=scale, decay=decay)
     newer, older = sorted(ages)
 
@@ -900,8 +938,8 @@ def test_recency_is_a_share(weight, scale, decay, ages, relevance):
     assert pytest.approx(decay) == Recency(weight=1, scale=scale, decay=decay).score(relevance, scale)
 
 
-def test_a_superseded_decision_stays_behind_its_successor():
-    """However its age is weighed, what was superseded is not suggested before what took its place."""
+def test_superseded_decision_ranks_behind_its_successor():
+    """For any recency weight, a superseded decision is not suggested before its successor."""
     before, after = plain_memory("m0", at=100), plain_memory("m1", at=0)
     hits = [
         Hit(memory=before, score=1, relevance=0.9, parts={}, superseded_by="m1"),
@@ -949,8 +987,12 @@ ARGUMENTS = {
 CALLS = st.sampled_from(NAMES).flatmap(lambda name: st.tuples(st.just(name), ARGUMENTS[name]))
 
 
-async def test_no_call_ends_in_an_error_that_is_not_ours(old):
-    """Whatever a model sends, the answer is of its tool's shape, or a typed error; the store stays sound."""
+async def test_tools_raise_only_typed_errors(old):
+    """
+    For any input the result has the tool's shape, or a typed error is raised.
+
+    The store stays sound.
+    """
     loop = asyncio.get_running_loop()
 
     @settings(max_examples=max(20, settings.default.max_examples // 2))

@@ -1,4 +1,4 @@
-"""Whole migrations: what is in the store then, twice, interrupted anywhere, and taken back."""
+"""Complete migrations: their result, repetition, interruption at any point, and rollback."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Many transactions for few memories."""
+    """Use small transactions, so that few memories need many of them."""
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 4)
     monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 4)
 
@@ -50,7 +50,7 @@ def old(tmp_path):
 
 
 def sample(name, folder):
-    """Unpack one of the files that were made for this into a folder."""
+    """Unpack a prepared sample file into a folder."""
     path = folder / name
     path.write_bytes(lzma.decompress((SAMPLES / f"{name}.xz").read_bytes()))
     return path
@@ -61,8 +61,8 @@ async def links_of(memories, ids):
     return {link.id: link for one in ids for link in await memories.links_of(one)}
 
 
-async def test_every_row_of_the_manifest_is_in_the_store_or_in_the_report(tmp_path):
-    """Every row of the manifest is in the store or in the report, and the chains are what it says."""
+async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
+    """Every row of the manifest is in the store or in the report, and the chains match."""
     path = sample("v1_0_user.db", tmp_path)
     manifest = json.loads((SAMPLES / "v1_0_user.manifest.json").read_text(encoding="utf-8"))
     async with Open() as memories:
@@ -93,14 +93,14 @@ async def test_every_row_of_the_manifest_is_in_the_store_or_in_the_report(tmp_pa
     quiet |= {"column_only_supersedes", "cross_topic_supersedes", "needs_validation", "extra_column_value"}
     quiet |= {"stale_embedding", "id_collides_with_checkpoint", "double_encoded_trust_context", "topic_case"}
     assert {row["id"] for row in manifest["awkward"] if row["kind"] not in quiet} - said == {
-        # The head of a circle, which is in none.
+        # The start of a circle that is not part of it.
         "decision_cycle_xyz_1763440800000_h44r"
     }
     assert manifest["counts"]["edges_by_relationship"]["supersedes"] <= report.links["supersedes"]
 
 
-async def test_a_file_that_v1_0_wrote_itself_is_migrated_without_odd_rows(tmp_path):
-    """A file that v1.0's own handlers wrote is migrated without anything odd."""
+async def test_migrate_reports_no_odd_rows_for_a_file_of_v1_0(tmp_path):
+    """A file written by v1.0's own handlers is migrated without odd rows."""
     path = sample("v1_0_real_writes.db", tmp_path)
     async with Open(now=1_800_000_000.0) as memories:
         report = await migrate(memories, path)
@@ -117,8 +117,12 @@ async def test_a_file_that_v1_0_wrote_itself_is_migrated_without_odd_rows(tmp_pa
     ] == [one.content for one in chain.memories]
 
 
-async def test_at_most_8_links_are_added_to_a_memory(old, tmp_path):
-    """At most 8 links are added to a memory; they are marked, age from the migration, and pass no explicit one."""
+async def test_migrate_adds_at_most_8_links_per_memory(old, tmp_path):
+    """
+    At most 8 marked links are added to a memory.
+
+    They age from the migration and duplicate no explicit link.
+    """
     async with Open() as memories:
         report = await migrate(memories, old)
         ids = [one.id for one in await memories.recent(limit=1000)]
@@ -140,8 +144,8 @@ async def test_at_most_8_links_are_added_to_a_memory(old, tmp_path):
     assert {report.migration} == {link.metadata.extra[MARK] for link in links.values()}
 
 
-async def test_decisions_of_a_topic_are_chained_where_nothing_says_how_they_follow(tmp_path):
-    """Decisions of one topic are chained where nothing says how they follow; a fork stays a fork."""
+async def test_migrate_chains_decisions_of_a_topic(tmp_path):
+    """Unrelated decisions of one topic are chained; a fork stays a fork."""
     path = tmp_path / "old.db"
     with OldStore.made(path) as store:
         for number, name in enumerate(("loose", "loose", "loose", "fork", "fork", "fork", "", "")):
@@ -159,16 +163,20 @@ async def test_decisions_of_a_topic_are_chained_where_nothing_says_how_they_foll
     assert {"evolution": 2} == report.backfilled
 
 
-async def test_a_host_without_automatic_links_gets_those_of_topics_alone(old):
-    """Where a host wants no automatic links, none are added but those of topics."""
+async def test_migrate_adds_only_topic_links_when_automatic_links_are_off(old):
+    """If the host disables automatic links, only the links within topics are added."""
     async with Open(linking="off") as memories:
         report = await migrate(memories, old)
 
     assert not {"association", "temporal"} & set(report.backfilled)
 
 
-async def test_what_v1_0_says_was_superseded_ranks_behind(tmp_path):
-    """What v1.0 says was superseded ranks behind, and a search of the past does not know what came later."""
+async def test_search_ranks_decisions_superseded_in_v1_0_behind(tmp_path):
+    """
+    Decisions superseded in v1.0 rank behind.
+
+    A search as of an earlier time ignores later supersessions.
+    """
     path = tmp_path / "old.db"
     with OldStore.made(path) as store:
         store.decision("auth", id="jwt", decision="Use JWT tokens", created_at=START)
@@ -182,8 +190,8 @@ async def test_what_v1_0_says_was_superseded_ranks_behind(tmp_path):
     assert [("jwt", None)] == [(hit.memory.id, hit.superseded_by) for hit in then]
 
 
-async def test_why_a_decision_failed_is_found_and_leads_to_it(tmp_path):
-    """Why a decision failed is found, and leads to the decision."""
+async def test_search_finds_the_reason_of_a_failed_decision(tmp_path):
+    """The reason of a failure is found, and is linked to the decision."""
     path = tmp_path / "old.db"
     with OldStore.made(path) as store:
         store.decision("auth", id="jwt", outcome="FAILED", failure_reason="Revoked tokens stayed valid for an hour.")
@@ -195,8 +203,8 @@ async def test_why_a_decision_failed_is_found_and_leads_to_it(tmp_path):
     assert ("jwt", "outcome_of") == (link.to_id, link.metadata.original_relationship)
 
 
-async def test_a_second_run_changes_nothing_and_reports_the_same(old, tmp_path):
-    """Again nothing changes, and the report says the same of the old file."""
+async def test_migrate_changes_nothing_when_repeated(old, tmp_path):
+    """A repeated migration changes nothing, and reports the same about the old file."""
     async with Open() as memories:
         first = await migrate(memories, old)
         before = await exported(memories, tmp_path)
@@ -221,8 +229,8 @@ async def test_a_second_run_changes_nothing_and_reports_the_same(old, tmp_path):
         assert getattr(first, name) == getattr(again, name)
 
 
-async def test_a_dry_run_says_what_would_be_done_and_writes_nothing(old, tmp_path):
-    """A dry run says what would be done, and writes nothing."""
+async def test_migrate_dry_run_reports_without_writing(old, tmp_path):
+    """A dry run reports what a migration would do, and writes nothing."""
     async with Open() as memories:
         before = await exported(memories, tmp_path)
         would = await migrate(memories, old, dry_run=True)
@@ -236,8 +244,8 @@ async def test_a_dry_run_says_what_would_be_done_and_writes_nothing(old, tmp_pat
         assert getattr(done, name) == getattr(would, name)
 
 
-async def test_the_steps_that_are_told_rise_to_their_number(old):
-    """The steps that are told rise to their number."""
+async def test_migrate_progress_reaches_the_total(old):
+    """The reported progress never decreases, and ends at the total."""
     told = []
     async with Open() as memories:
         report = await migrate(memories, old, progress=lambda done, total: told.append((done, total)))
@@ -248,11 +256,11 @@ async def test_the_steps_that_are_told_rise_to_their_number(old):
 
 
 class Interrupted(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
-async def test_a_migration_ended_at_any_transaction_goes_on_to_the_same_store(small_chunks, tmp_path):
-    """Ended before or after any transaction and run again, a migration gives the store that it gives at once."""
+async def test_migrate_continues_after_an_interruption_at_any_transaction(small_chunks, tmp_path):
+    """A migration interrupted at any transaction and repeated has the same result."""
     path = tmp_path / "old.db"
     with OldStore.made(path) as store:
         store.history(14)
@@ -281,7 +289,7 @@ async def test_a_migration_ended_at_any_transaction_goes_on_to_the_same_store(sm
                 break
             finally:
                 del memories._shared.engine.write
-        # The time at which it was begun is in the store once anything is.
+        # The start time is stored in the first transaction, so a later time must not change the result.
         async with Open(tmp_path / f"{end}", now=NOW + (5000 if end else 0)) as memories:
             await migrate(memories, path)
 
@@ -306,8 +314,8 @@ KILLED = """
 """
 
 
-async def test_a_killed_migration_goes_on_to_the_same_store(small_chunks, tmp_path):
-    """Killed at some moments and run again, a migration gives the store that it gives at once."""
+async def test_migrate_continues_after_a_kill(small_chunks, tmp_path):
+    """A migration killed at several moments and repeated has the same result."""
     old = tmp_path / "old.db"
     with OldStore.made(old) as store:
         store.history(14)
@@ -331,8 +339,8 @@ async def test_a_killed_migration_goes_on_to_the_same_store(small_chunks, tmp_pa
         assert not [one for one in await memories.check() if one.severity == "error"]
 
 
-async def test_an_embedder_that_fails_leaves_what_was_written(old, small_chunks):
-    """An embedder that fails half-way leaves what was written, and a migration that goes on."""
+async def test_migrate_continues_after_an_embedder_failure(old, small_chunks):
+    """If the embedder fails half-way, the written memories stay, and a repetition continues."""
     calls = 0
     hashed = HashEmbedder(dimensions=64)
 
@@ -354,8 +362,8 @@ async def test_an_embedder_that_fails_leaves_what_was_written(old, small_chunks)
     assert report.known + report.added == sum(report.memories.values())
 
 
-async def test_a_rollback_gives_back_the_store_to_the_byte(old, tmp_path):
-    """A rollback gives back the store as it was before, to the byte, and a migration after it the same as before."""
+async def test_rollback_restores_the_exact_store(old, tmp_path):
+    """A rollback restores the store's export exactly, and a later migration is the same."""
     async with Open() as memories:
         first = await memories.save_decision("auth", "Use sessions", "They can be revoked.")
         await memories.save_decision("auth", "Use Redis sessions", "Two nodes.", supersedes=first.id)
@@ -377,8 +385,8 @@ async def test_a_rollback_gives_back_the_store_to_the_byte(old, tmp_path):
     assert "nothing to roll back" in str(nothing)
 
 
-async def test_a_rollback_that_was_interrupted_goes_on(old, tmp_path):
-    """A rollback that was interrupted goes on, and so does a migration after it."""
+async def test_rollback_continues_after_an_interruption(old, tmp_path):
+    """An interrupted rollback continues when repeated, and a later migration is the same."""
     async with Open() as memories:
         before = await exported(memories, tmp_path)
         await migrate(memories, old)
@@ -397,8 +405,8 @@ async def test_a_rollback_that_was_interrupted_goes_on(old, tmp_path):
             await migrate(memories, old)
 
 
-async def test_a_rollback_that_would_lose_later_work_is_refused(old, tmp_path):
-    """What was changed since, or is linked to by later memories, is not deleted unless that is wanted."""
+async def test_rollback_raises_when_later_changes_would_be_lost(old, tmp_path):
+    """Memories that were changed or linked since are deleted only with force=True."""
     async with Open() as memories:
         await migrate(memories, old)
         decision = (await memories.recent(limit=1, types="decision"))[0]
@@ -422,8 +430,8 @@ async def test_a_rollback_that_would_lose_later_work_is_refused(old, tmp_path):
     assert ((decision.id,), (later.id,)) == (report.changed, report.linked)
 
 
-async def test_a_memory_that_was_changed_since_stays_as_it_is(old, tmp_path):
-    """A memory that was changed since it was migrated stays as it is when the old file is migrated again."""
+async def test_migrate_keeps_memories_that_were_changed_since(old, tmp_path):
+    """A memory that was changed after its migration is unchanged by a repeated migration."""
     async with Open() as memories:
         await migrate(memories, old)
         decision = (await memories.recent(limit=1, types="decision"))[0]
@@ -435,8 +443,8 @@ async def test_a_memory_that_was_changed_since_stays_as_it_is(old, tmp_path):
     assert [decision.id] == [odd.id for odd in report.odd_rows if odd.kind == "changed_since"]
 
 
-async def test_a_file_that_has_grown_is_migrated_and_taken_back_by_itself(old, tmp_path):
-    """Where v1.0 was used on, a second migration adds what is new, and can be taken back by itself."""
+async def test_migrate_and_rollback_a_grown_file_separately(old, tmp_path):
+    """A second migration adds the new rows of a grown file, and can be rolled back separately."""
     async with Open() as memories:
         await migrate(memories, old)
         before = await exported(memories, tmp_path)
@@ -463,8 +471,8 @@ async def test_a_file_that_has_grown_is_migrated_and_taken_back_by_itself(old, t
     assert (1, 0) == (undone.migrations_left, last_one.migrations_left)
 
 
-async def test_a_memory_that_has_an_id_of_the_old_file_stays(old, tmp_path):
-    """A memory that has an id of the old file already stays, and its row is listed with its links."""
+async def test_migrate_keeps_unrelated_memories_with_a_taken_id(old, tmp_path):
+    """An existing memory with an old id stays, and the row and its links are reported."""
     async with Open() as memories:
         await migrate(memories, old)
         taken = (await memories.recent(limit=1, types="decision"))[0].id
@@ -491,8 +499,8 @@ async def test_a_memory_that_has_an_id_of_the_old_file_stays(old, tmp_path):
     assert report.tables == again.tables
 
 
-async def test_a_database_without_rows_is_migrated_and_leaves_nothing_to_take_back(tmp_path):
-    """A database without rows is migrated, and there is nothing to take back."""
+async def test_migrate_accepts_a_database_without_rows(tmp_path):
+    """A database without rows is migrated, and there is nothing to roll back."""
     with OldStore.made(tmp_path / "old.db"):
         pass
     async with Open() as memories:
@@ -504,8 +512,12 @@ async def test_a_database_without_rows_is_migrated_and_leaves_nothing_to_take_ba
     assert "0 memories added" in str(report)
 
 
-async def test_the_report_names_every_odd_row_and_no_content(tmp_path):
-    """The report names every odd row as JSON, some of them as text, and no memory's content."""
+async def test_migration_report_names_every_odd_row_without_content(tmp_path):
+    """
+    The JSON report names every odd row, the text some of them.
+
+    Neither contains a memory's content.
+    """
     with OldStore.made(tmp_path / "old.db") as store:
         for number in range(60):
             store.decision("a", id=f"row {number}\x1b[2J", decision="the secret plan", confidence=None)
@@ -514,7 +526,7 @@ async def test_the_report_names_every_odd_row_and_no_content(tmp_path):
 
     text, data = str(report), json.dumps(report.to_json())
     kinds = [one["kind"] for one in report.to_json()["odd_rows"]]
-    # An id with a control character cannot be one here.
+    # An id with a control character is not a valid id of a memory.
     assert ["new_id"] * 60 + ["no_confidence"] * 60 == sorted(kinds)
     assert "odd rows: 120" in text
     assert "80 more" in text
@@ -522,8 +534,8 @@ async def test_the_report_names_every_odd_row_and_no_content(tmp_path):
     assert "secret" not in text + data
 
 
-async def test_no_control_character_of_the_old_file_reaches_a_terminal(tmp_path):
-    """Tables, words, ids and namespaces of any kind are printable in both reports and in a refusal."""
+async def test_reports_and_errors_contain_no_control_characters(tmp_path):
+    """Reports and a rollback's error contain no control characters of the old file."""
     path = tmp_path / "old\x1b[2J.db"
     with OldStore.made(path) as store:
         for number in range(2):
@@ -548,15 +560,15 @@ async def test_no_control_character_of_the_old_file_reaches_a_terminal(tmp_path)
 
 
 @pytest.mark.parametrize("arguments", [{"dry_run": "yes"}, {"progress": 3}, {"path": 3}])
-async def test_wrong_arguments_are_refused_at_once(old, arguments):
-    """Wrong arguments are refused at once."""
+async def test_migrate_and_rollback_reject_wrong_arguments(old, arguments):
+    """Wrong arguments raise InvalidArgument before anything is read."""
     async with Open() as memories:
         with pytest.raises(InvalidArgument):
             await migrate(memories, **({"path": old} | arguments))
 
 
-async def test_nothing_is_written_for_a_bad_file(tmp_path):
-    """A file that is refused leaves the store as it was."""
+async def test_migrate_writes_nothing_for_a_bad_file(tmp_path):
+    """A rejected file leaves the store unchanged."""
     (tmp_path / "bad.db").write_bytes(b"hello")
     async with Open() as memories:
         before = await memories.stats()
@@ -566,8 +578,8 @@ async def test_nothing_is_written_for_a_bad_file(tmp_path):
         assert before == await memories.stats()
 
 
-async def test_other_calls_are_answered_while_it_runs(old):
-    """While it runs, other calls are answered."""
+async def test_store_answers_other_calls_during_a_migration(old):
+    """Other calls are answered while a migration runs."""
     async with Open() as memories:
         running = asyncio.create_task(migrate(memories, old))
         answered = 0

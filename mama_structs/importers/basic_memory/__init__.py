@@ -1,1 +1,1 @@
-"""Import of basic-memory's notes."""
+"""Importer of basic-memory notes."""

@@ -19,7 +19,7 @@ MAX_CHARACTERS: Final = 2**14
 """The largest frontmatter block. PyYAML parses about 10 kB in 0.1 s."""
 MAX_EVENTS: Final = 2_000
 MAX_ALIASES: Final = 50
-"""PyYAML writes an alias for a date that two fields share. A bomb needs many."""
+"""PyYAML writes an alias for a date that two fields share. A YAML bomb needs many more aliases."""
 MAX_DEPTH: Final = 50
 _HINT: Final = "shorten the frontmatter of the note, or take the note out of the folder"
 
@@ -72,7 +72,7 @@ def read_fields(front: str, path: Path) -> dict[str, Field] | None:
                 raise refused(path, f"must have a frontmatter of at most {limits}", _HINT)
             builder.take(event)
     except (yaml.YAMLError, RecursionError, ValueError):
-        # ValueError: PyYAML converts the escape of a code point beyond Unicode with chr().
+        # PyYAML passes an escaped code point to chr(), which raises ValueError beyond the Unicode range.
         return None
     return builder.fields
 
@@ -83,7 +83,7 @@ class _Builder:
     def __init__(self, yaml: ModuleType) -> None:
         self._yaml = yaml
         self.fields: dict[str, Field] = {}
-        # The collections that are open, each with its anchor: a list of scalars, or None for another collection.
+        # The open collections, each with its anchor: a list of scalars, or None for a collection of another type.
         self.open: list[tuple[list[str] | None, str | None]] = []
         self.aliases = 0
         self._key: str | None = None
@@ -91,7 +91,7 @@ class _Builder:
         self._anchors: dict[str, Field] = {}
 
     def take(self, event: Any) -> None:
-        """Take the next event."""
+        """Process the next parse event."""
         yaml = self._yaml
         if isinstance(event, yaml.ScalarEvent):
             if event.anchor is not None:
@@ -110,7 +110,7 @@ class _Builder:
                 self._add(items)
 
     def _add(self, value: Field | None) -> None:
-        """Add a value to the innermost open collection; None is a value that no field can have."""
+        """Add a value to the innermost open collection. None represents an unsupported value."""
         items = self.open[-1][0] if self.open else None
         if items is not None and isinstance(value, str):
             items.append(value)

@@ -1,4 +1,4 @@
-"""Parser of the text of a basic-memory note: its frontmatter block, observations and relations."""
+"""Parser of basic-memory notes: frontmatter block, observations and relations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ITEM: Final = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+(\S.*)$")
 _CODE: Final = re.compile(r"^[ \t>]*(`{3,}|~{3,})")
 _TICKS: Final = re.compile("`+")
 _CATEGORY: Final = re.compile(r"^\[([^\[\]()]+)\][ \t]+(.+)$")
-# A transcript's times are no categories.
+# Timestamps of a transcript are not categories.
 _CLOCK: Final = re.compile(r"^\d{1,3}:\d{2}(?::\d{2})?(?:[.,]\d{1,3})?(?:\s+-\s+\d{1,3}:\d{2}.*)?$")
 _TAG: Final = re.compile(r"(?:^|(?<=\s))#([^\s#]+)")
 _RELATION: Final = re.compile(
@@ -25,7 +25,7 @@ _FILE_LINK: Final = re.compile(r"(?<!!)\[[^\[\]]*\]\(<?([^()\[\]<>\s#]+?\.md)(?:
 
 
 class Observation(NamedTuple):
-    """What a note observes: a category, tags, and the words."""
+    """An observation of a note: its category, text and tags."""
 
     category: str | None
     content: str
@@ -33,7 +33,7 @@ class Observation(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """What a note names: a word, the target as it is written, and what stands in brackets behind it."""
+    """A relation to another note: its word, its target, and the text in parentheses."""
 
     word: str
     target: str
@@ -41,7 +41,7 @@ class Relation(NamedTuple):
 
 
 def split_front(text: str) -> tuple[str | None, str]:
-    """Return a note's frontmatter, None where it has none that is whole, and the rest."""
+    """Split a note into its frontmatter (None if missing or unterminated) and its body."""
     lines = text.lstrip("\n").split("\n")
     if _FENCE.match(lines[0]):
         for number, line in enumerate(lines[1:], start=1):
@@ -51,13 +51,13 @@ def split_front(text: str) -> tuple[str | None, str]:
 
 
 def tags_of(value: str | list[str] | None) -> tuple[str, ...]:
-    """Return the tags that a field of frontmatter says, as a list or with commas between them."""
+    """Return the tags in a frontmatter field, which is a list or a text with commas."""
     several = value.split(",") if isinstance(value, str) else value or []
     return tuple(dict.fromkeys(one.strip().lstrip("#") for one in several if one.strip(" #")))[:_MAX_TAGS]
 
 
 def observations_of(body: str) -> list[Observation]:
-    """Return the observations of a note: list items with a category or a tag, each once."""
+    """Return the observations of a note: list items with a category or a tag, deduplicated."""
     found: dict[Observation, None] = {}
     for item, is_listed in _lines(body):
         if not is_listed:
@@ -76,15 +76,15 @@ def observations_of(body: str) -> list[Observation]:
 
 
 def _is_task(category: str) -> bool:
-    """Tell whether it is the box of a task, such as an ``x``, and no category."""
+    """Return True for the content of a task checkbox, such as ``x``, which is not a category."""
     return category == "" or (len(category) == 1 and (category in "xX" or not category.isalnum()))
 
 
 def relations_of(body: str) -> list[Relation]:
-    """Return the relations of a note, and its links to other notes, each once."""
+    """Return the relations of a note and its links to other notes, deduplicated."""
     found: dict[Relation, None] = {}
     for line, is_listed in _lines(body):
-        # What stands in code is no link.
+        # Links inside code are examples, not relations.
         plain = _without_code(line)
         told = _RELATION.match(plain) if is_listed else None
         if told:
@@ -100,12 +100,16 @@ def relations_of(body: str) -> list[Relation]:
 
 
 def _target(text: str) -> str:
-    """Return where a link leads, without the words that are shown for it."""
+    """Return the target of a link, without its display text."""
     return text.split("|", maxsplit=1)[0].strip().removeprefix("memory://").replace("::", "/")
 
 
 def _lines(body: str) -> Iterator[tuple[str, bool]]:
-    """Give the lines of a text outside of code, those of one list item together, and whether they are one."""
+    """
+    Yield the lines outside of code, each with a flag for list items.
+
+    A list item with its continuation lines is yielded as one line.
+    """
     fence = None
     item: list[str] = []
     for line in body.split("\n"):
@@ -137,7 +141,11 @@ def _joined(item: list[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _without_code(line: str) -> str:
-    """Return a line without its code spans, each of which ends at as many backticks as it begins with."""
+    """
+    Return a line without its code spans.
+
+    A span ends at a run of as many backticks as it begins with.
+    """
     runs = [(match.start(), match.end()) for match in _TICKS.finditer(line)]
     ahead: defaultdict[int, list[int]] = defaultdict(list)
     for place in range(len(runs) - 1, -1, -1):

@@ -1,6 +1,7 @@
 """
-Reader of basic-memory notes: a folder of Markdown files with frontmatter, observations and relations.
+Reader of basic-memory notes: a folder of Markdown files.
 
+A note may have frontmatter, observations and relations.
 A note becomes a context with its title as the topic and its text as the content.
 An observation becomes an insight that is linked to its note, and a relation or ``[[link]]`` a link between notes.
 """
@@ -49,7 +50,7 @@ from mama_structs.memory.types.text_analysis import normalize
 
 KIND: Final = "basic-memory"
 SOURCE: Final = "basic-memory"
-"""The source that its memories have, by which `MemoryStore.forget` finds them again."""
+"""The source of the imported memories; `MemoryStore.forget` can select them by it."""
 NOTES: Final = "notes"
 OBSERVATIONS: Final = "observations"
 RELATIONS: Final = "relations"
@@ -121,7 +122,7 @@ def read(path: Path) -> Outside:
         for relation in relations_of(note.body):
             target = index.find(relation.target, note.path)
             if target == note.path:
-                # A note that names itself says nothing.
+                # Skip links from a note to itself.
                 continue
             found[RELATIONS] += 1
             word, whole = word_of(relation.word)
@@ -179,7 +180,7 @@ def _text(value: str | list[str] | None) -> str | None:
 
 
 def _keys(notes: list[Note], odd: list[OddItem]) -> dict[str, str]:
-    """Return by what name each note is known: its permalink, which moves with it, or else its path."""
+    """Return the key of each note: its permalink, which survives a move, or else its path."""
     keys: dict[str, str] = {}
     taken: set[str] = set()
     for note in notes:
@@ -226,7 +227,7 @@ def _insight_of(note: Note, observation: Observation, key: str) -> OutsideMemory
 
 @attrs.frozen
 class _Index:
-    """The paths of notes by what links may call them."""
+    """Index of note paths by the names that links may use."""
 
     paths: Mapping[str, list[str]]
 
@@ -240,7 +241,11 @@ class _Index:
         return cls(paths)
 
     def find(self, target: str, path: str) -> str | None:
-        """Return the note that a link in another one leads to, the nearest one of several, None where it is none."""
+        """
+        Return the path of the linked note, or None.
+
+        If several notes match, the one closest to the root is returned.
+        """
         if target.startswith(("./", "../", "/")):
             beside = "" if target.startswith("/") else posixpath.dirname(path)
             target = posixpath.normpath(posixpath.join(beside, target.lstrip("/")))
@@ -251,6 +256,6 @@ class _Index:
 
 
 def _alias(name: str) -> str:
-    """Return a name as it is compared: titles, permalinks and paths differ in case and gaps."""
+    """Return a normalized name: titles, permalinks and paths differ in case and separators."""
     plain = normalize("NFC", name).strip().casefold().removesuffix(".md")
     return _GAPS.sub("-", plain)

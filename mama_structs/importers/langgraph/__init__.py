@@ -1,1 +1,1 @@
-"""Import of the tables of LangGraph's stores."""
+"""Importer of items in LangGraph stores."""

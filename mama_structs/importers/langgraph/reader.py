@@ -1,8 +1,9 @@
 """
-Items of LangGraph's stores: of the file of a ``SqliteStore``, or of any ``BaseStore`` that is given.
+Reader of items in LangGraph stores.
 
-They become records where `mama_structs.adapters.langgraph.store` keeps its own, so that an agent that goes over to that finds
-what it had. Nothing of LangGraph is imported here.
+It reads the file of a ``SqliteStore`` or any ``BaseStore`` object.
+Items become records in the format of `mama_structs.adapters.langgraph.store`, so that an agent that switches to that
+adapter finds its items. This module does not import LangGraph.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mama_structs.importers.shared.value_readers import ForeignRow, read_json, r
 
 KIND: Final = "langgraph"
 LABELS: Final = ("langgraph", "store")
-"""The first labels of the records that are items; the others are the item's namespace."""
+"""The leading labels of imported items; the item's namespace follows them."""
 ITEMS: Final = "items"
 _TABLE: Final = "store"
 _VECTORS: Final = "store_vectors"
@@ -35,11 +36,11 @@ _PAGE: Final = 100
 
 def read(path: Path) -> Outside:
     """
-    Read the file of a SqliteStore; blocks, and changes nothing.
+    Read the file of a SqliteStore without changing it. Blocks.
 
     Raises:
-        InvalidArgument: There is no such file.
-        MigrationError: It is damaged, being written to, too large, or none of a SqliteStore.
+        InvalidArgument: The file does not exist.
+        MigrationError: The file is damaged, being written to, too large, or not the file of a SqliteStore.
 
     """
     with copied(path, kind="the file of a LangGraph SqliteStore", program="the agent") as database:
@@ -56,10 +57,10 @@ def read(path: Path) -> Outside:
 
 async def read_store(store: Any) -> Outside:
     """
-    Read all items of a ``BaseStore``, without setting their times of expiry anew.
+    Read all items of a ``BaseStore`` without extending their expiry.
 
     Raises:
-        InvalidArgument: It is no such store.
+        InvalidArgument: The object is not a ``BaseStore``.
 
     """
     if not callable(getattr(store, "list_namespaces", None)) or not callable(getattr(store, "search", None)):
@@ -69,7 +70,7 @@ async def read_store(store: Any) -> Outside:
         for namespace in namespaces:
             async for found in _pages(store, "search", tuple(namespace), refresh_ttl=False):
                 for item in found:
-                    # A search finds what is below its namespace, too, which has its own turn.
+                    # A search also returns items of nested namespaces, which are read in their own iteration.
                     if tuple(item.namespace) == tuple(namespace):
                         items.take(tuple(namespace), item.key, item.value, created=_utc(item.created_at))
     return items.outside(type(store).__name__)
@@ -86,7 +87,7 @@ async def _pages(store: Any, method: str, *arguments: Any, **options: Any) -> As
 
 
 async def _asked(store: Any, method: str, *arguments: Any, **options: Any) -> list[Any]:
-    """Call a method of a store, or its twin in a thread: some stores have only one of the two."""
+    """Call a store's async method, or its sync method in a thread if there is no async one."""
     try:
         found = await getattr(store, f"a{method}")(*arguments, **options)
     except NotImplementedError:
@@ -96,7 +97,7 @@ async def _asked(store: Any, method: str, *arguments: Any, **options: Any) -> li
 
 
 def _indexed(database: CopiedDatabase) -> dict[tuple[str, str], set[str]]:
-    """Return the paths of what is indexed of each item."""
+    """Return the indexed field paths of each item."""
     paths: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for row in database.rows(_VECTORS):
         paths[str(row.get("prefix")), str(row.get("key"))].add(str(row.get("field_name")))
@@ -105,7 +106,7 @@ def _indexed(database: CopiedDatabase) -> dict[tuple[str, str], set[str]]:
 
 @attrs.define
 class _Items:
-    """The items that have been read by now; *indexed* says what is found of which, and is empty where all of all is."""
+    """Collects items. *indexed* maps items to indexed paths; if empty, whole values are."""
 
     indexed: Mapping[tuple[str, str], set[str]]
     records: list[OutsideRecord] = attrs.field(factory=list)
@@ -147,7 +148,7 @@ class _Items:
         minutes: float | None = None,
         paths: tuple[str, ...] = _WHOLE,
     ) -> None:
-        """Take an item."""
+        """Add an item."""
         self.found[ITEMS] += 1
         if not isinstance(value, Mapping):
             self._is_odd("/".join((*namespace, key)), "no_mapping", "left out: its value is no mapping")
@@ -157,7 +158,8 @@ class _Items:
                 what=ITEMS,
                 labels=(*LABELS, *namespace),
                 key=key,
-                # As the adapter keeps it: beside the value stand the minutes by which a read puts off its end.
+                # The adapter's format: the TTL in minutes is stored with the value, because each read extends the
+                # expiry by it.
                 value=dict(value) if minutes is None else [dict(value), minutes],
                 text=tuple(text for path in paths for text in _texts(value, path) if text.strip()) or None,
                 created_at=created,
@@ -169,21 +171,21 @@ class _Items:
         self.odd.append(OddItem(what=ITEMS, id=name, kind=kind, note=note))
 
     def outside(self, source: str) -> Outside:
-        """Return all of it."""
+        """Return the collected items as import data."""
         return Outside(kind=KIND, source=source, found=self.found, records=self.records, odd=self.odd)
 
 
 def _utc(moment: datetime) -> datetime:
-    """Return a time as UTC, as which SQLite's own are meant, that name no zone."""
+    """Return a time as UTC. Times of SQLite have no zone and are in UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def _texts(value: Any, path: str) -> list[str]:
-    """Return the texts at a path of a value; at one that is none of plain names, the whole value."""
+    """Return the texts at a path of a value. A path with brackets selects the whole value."""
     if path in _WHOLE or "[" in path or "{" in path:
         return [json.dumps(value, ensure_ascii=False, sort_keys=True)]
     for part in path.split("."):
-        # Of several texts at one path each has a number behind the path's name.
+        # If a path has several texts, LangGraph appends an index to the path of each.
         if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         elif isinstance(value, Mapping) and part in value:

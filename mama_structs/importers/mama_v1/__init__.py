@@ -1,7 +1,7 @@
 """
-What is left of MAMA v1.0: its memories taken over and given back, and its seven tools.
+Migration of MAMA v1.0 databases, and its rollback.
 
-`migrate` reads an old database and adds what it holds; `rollback` takes away again what that added.
+`migrate` reads an old database and imports its memories; `rollback` deletes the memories of a migration again.
 """
 
 from mama_structs.importers.mama_v1.migration import migrate, migrate_old, rollback

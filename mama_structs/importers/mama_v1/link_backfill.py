@@ -1,8 +1,9 @@
 """
-The links that v1.0 never made, added once: by topic, by what belongs together, and by time (DESIGN section 6).
+Links that v1.0 did not create, added once during a migration (DESIGN section 6).
 
-All is decided before any of it is written, from the memories and the old file's links alone: an interrupted migration
-decides the same again.
+Memories are linked by topic, by meaning and by time.
+All links are chosen before any is written, from the memories and the links of the old file only. An interrupted
+migration therefore chooses the same links again.
 """
 
 from __future__ import annotations
@@ -24,23 +25,27 @@ from mama_structs.memory.types.engine import Filter, Matches, Reader, Vectors
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds
 from mama_structs.settings import LinkingPolicy
 
-# Back-filled links that begin or end at one memory, at the most.
+# The maximum number of back-filled links at one memory, in both directions.
 _MOST: Final = 8
 _ASSOCIATIONS: Final = 5
-# More than are made: others may have taken the places by then.
+# More than the number of links per memory, because other pairs may use up the limit first.
 _PROPOSED: Final = 10
 _TEMPORAL: Final = 3
 _HOUR: Final = timedelta(hours=1)
-# Of a long memory its beginning decides, as in `mama_structs.memory.evidence`.
+# Only the first pieces of a long memory are compared, as in `mama_structs.memory.evidence`.
 _PIECES: Final = 4
-# Type, word and confidence, which is that of DESIGN section 6; evolution has what ADR-001 gives one topic.
+# Type, relationship and confidence (DESIGN section 6; for evolution, the value of ADR-001 for one topic).
 _EVOLUTION: Final = (LinkType.EVOLUTION, "evolves_from", 0.6)
 _ASSOCIATION: Final = (LinkType.ASSOCIATION, RELATED, 0.4)
 _CLOSE: Final = (LinkType.TEMPORAL, CLOSE_IN_TIME, 0.3)
 
 
 class LikelyPair(NamedTuple):
-    """Two memories of one matter: how probable that is, and the cosine of their nearest pieces."""
+    """
+    Two memories on the same subject.
+
+    `probability` is that of the same subject, `similarity` the cosine of their nearest pieces.
+    """
 
     newer: str
     older: str
@@ -50,24 +55,25 @@ class LikelyPair(NamedTuple):
 
 @attrs.define(eq=False, kw_only=True)
 class BackFill:
-    """Decides which links are added between memories, oldest first, beside the links that the old file says."""
+    """Chooses the links to add to the old links. Memories are ordered oldest first."""
 
     planned: Sequence[PlannedMemory]
     links: Iterable[Link]
     policy: LinkingPolicy
-    # Of these, which have not been through this before, each new link has one; how many the others have already.
+    # Ids of memories that were not back-filled before; every new link has such a memory at one end. Then the number
+    # of existing back-filled links by memory id.
     fresh: AbstractSet[str]
     before: Mapping[str, int]
     namespace: str
     migration: str
-    # From when the new links age: when the migration was begun.
+    # The start time of the migration, from which the new links age.
     at: datetime
     chosen: list[Link] = attrs.field(init=False, factory=list)
     _places: dict[str, int] = attrs.field(init=False)
     _covered: defaultdict[str, set[str]] = attrs.field(init=False, factory=partial(defaultdict, set))
     _degrees: Counter[str] = attrs.field(init=False)
     _chains: dict[str, str] = attrs.field(init=False, factory=dict)
-    # The vectors of all, as of a change: for each slice anew they would cost more than the links.
+    # Caches the vectors of all memories at one change number: reading them for each slice would cost more than linking.
     _among: tuple[int, _Among] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
@@ -77,18 +83,18 @@ class BackFill:
             self._cover(link.from_id, link.to_id)
             if link.link_type is LinkType.EVOLUTION:
                 self._chains[self._chain_of(link.from_id)] = self._chain_of(link.to_id)
-        # Each decision follows the one of its topic before it, where nothing says already how they follow.
+        # Link each decision to its predecessor in the topic, unless the old file already relates both.
         last: dict[str, str] = {}
         for one in self.planned:
             if one.memory.type is MemoryType.DECISION and one.topic is not None:
                 newer, before = one.memory.id, last.get(one.topic)
                 last[one.topic] = newer
-                # A fork says how its branches follow: neither took the place of the other.
+                # Decisions on different branches of a fork have one chain already; neither supersedes the other.
                 if before is not None and self._chain_of(newer) != self._chain_of(before):
                     self._choose(newer, before, _EVOLUTION)
 
     def likely(self, reader: Reader, some: Sequence[PlannedMemory], calibration: Calibration) -> list[LikelyPair]:
-        """Return the older memories that some belong together with, likeliest first for each."""
+        """Return the older memories on the same subject, most probable first for each memory."""
         if not self.policy.max_semantic:
             return []
         memories = [one.memory for one in some if one.memory.type is not MemoryType.CHECKPOINT]
@@ -118,7 +124,7 @@ class BackFill:
         return pairs[:_PROPOSED]
 
     def by_meaning(self, likely: Iterable[LikelyPair]) -> None:
-        """Link what belongs together, the likeliest first."""
+        """Add association links between memories on the same subject, most probable first."""
         begun: Counter[str] = Counter()
         most = min(_ASSOCIATIONS, self.policy.max_semantic)
         places = self._places
@@ -127,7 +133,7 @@ class BackFill:
                 begun[pair.newer] += self._choose(pair.newer, pair.older, _ASSOCIATION, pair.similarity)
 
     def by_time(self) -> None:
-        """Link each memory to those shortly before it, the nearest first."""
+        """Add temporal links from each memory to those shortly before it, nearest first."""
         most = min(_TEMPORAL, self.policy.max_temporal)
         within = min(_HOUR, timedelta(seconds=self.policy.temporal_window))
         dated = [one for one in self.planned if one.is_dated]
@@ -172,7 +178,7 @@ class BackFill:
         self._covered[other].add(one)
 
     def _chain_of(self, memory_id: str) -> str:
-        """Return what stands for all that the old file says to have followed from each other."""
+        """Return the representative id of the evolution chain that contains a memory (union-find)."""
         one = memory_id
         while (further := self._chains.get(one, one)) != one:
             self._chains[one] = self._chains.get(further, further)
@@ -182,12 +188,12 @@ class BackFill:
 
 @attrs.frozen(eq=False)
 class _Among:
-    """The vectors of all memories among which a migration looks: one look at them serves a whole slice."""
+    """The vectors of all memories of a migration, loaded once for a whole slice."""
 
     nodes: Any
     # Milliseconds since 1970.
     created: Any
-    # All vectors in the order of the nodes, and where those of each node begin.
+    # All vectors in the order of the nodes, and the index of the first vector of each node.
     pieces: Vectors
     begins: Any
 
@@ -198,7 +204,11 @@ class _Among:
         return cls(nodes, reader.facts(nodes).created, pieces, np.cumsum(counts) - counts)
 
     def nearest(self, asked: Vectors) -> Nearest:
-        """Return what stands for `Reader.nearest` with one of *asked*, among these memories only."""
+        """
+        Return a replacement for `Reader.nearest` that searches these memories only.
+
+        It accepts only the vectors *asked*.
+        """
         rows = {vector.tobytes(): row for row, vector in enumerate(asked)}
         cosines = self.pieces @ asked.T
         if len(self.pieces) > len(self.nodes):
@@ -219,5 +229,5 @@ class _Among:
 
 
 def _cosine(vectors: Vectors, others: Vectors) -> float:
-    """Return the cosine of the nearest two pieces, to as many digits as mean something."""
+    """Return the cosine of the nearest two pieces, rounded to six digits."""
     return round(float((vectors.astype(np.float64) @ others.astype(np.float64).T).max()), 6)

@@ -1,9 +1,9 @@
 """
-A migration, from an old file's rows to memories and links in a store, and how one is taken back.
+The migration of an old file's rows to memories and links in a store, and its rollback.
 
-Memories are written first, oldest first, then the links of each; a note of the store then says that all is there.
-Everything follows from the old file, the store and the time at which the migration was begun, which is noted first:
-interrupted anywhere and repeated, it gives the same store.
+Memories are written oldest first, then the links of each memory. A note in the store then marks the migration complete.
+The result depends only on the old file, the store and the start time of the migration, which is stored first. A
+migration that is interrupted anywhere and repeated therefore produces the same store.
 """
 
 from __future__ import annotations
@@ -61,32 +61,36 @@ T = TypeVar("T")
 NoteState = Literal["begun", "complete", "undone"]
 PREFIX: Final = "migration/"
 CHUNK: Final = 64
-"""Both batches of the default embedder; a transaction takes as many."""
+"""Twice the batch size of the default embedder, and the maximum number of memories per transaction."""
 PAGE: Final = 500
 
-# Memories whose likely partners are looked for before others have their turn.
+# The number of memories whose link candidates are searched before yielding to other tasks.
 _SLICE: Final = 32
 _SIZE: Final = 12
 _LINKS: Final = frozenset({"supersedes", "superseded_by", "refined_from", "updated_at"})
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# What becomes of a memory whose row is read again, and why.
+# Reasons why a memory is not written when its row is read again.
 _FATES: Final = {
     "id_taken": "left out: a memory of that id is there that no migration made",
     "deleted_since": "left out: it was migrated before, and deleted since",
     "row_changed": "its row was changed since it was migrated: the memory is left as it is",
     "changed_since": "it was migrated before, and changed since: it is left as it is",
 }
-# Of these no memory is in the store, and why a link to one is left out.
+# The reasons with which no memory is in the store, and the matching explanation for a skipped link.
 _MISSING: Final = {"id_taken": "has an id that was taken", "deleted_since": "was deleted since"}
 _UNLINKED: Final = "left out: it was migrated before, and taken away since"
 _LINK_CHANGED: Final = "its row was changed since it was migrated, and the link is left as it is"
 
 
-# Marks: what made a memory or a link
+# Marks: the metadata that names the migration of a memory or link
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Which migration made a memory, when that was begun, and digests of the memory and of its row (may be empty)."""
+    """
+    The migration of a memory, its start time, and digests of the memory and its row.
+
+    The digest of the row may be empty.
+    """
 
     migration: str
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -95,7 +99,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, memory: Memory) -> Self | None:
-        """Return a memory's mark, None where it has none."""
+        """Return a memory's mark, or None if it has no valid mark."""
         try:
             return msgspec.convert(memory.metadata.extra.get(MARK), cls)
         except msgspec.ValidationError:
@@ -103,64 +107,66 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def marked(memory: Memory, migration: str, at: datetime) -> Memory:
-    """Return a memory with the mark of a migration."""
+    """Return a copy of a memory with the mark of a migration."""
     digests = {"digest": digest_of(memory), "row": row_digest_of(memory)}
     extra = {**memory.metadata.extra, MARK: {"migration": migration, "at": at.isoformat(), **digests}}
     return attrs.evolve(memory, metadata=attrs.evolve(memory.metadata, extra=extra))
 
 
 def digest_of(memory: Memory) -> str:
-    """Return what tells whether a memory was changed: the same for the same content, mark and namespace aside."""
+    """Return a digest that detects changes of a memory. It ignores the mark and the namespace."""
     extra = {name: value for name, value in memory.metadata.extra.items() if name != MARK}
     plain = attrs.evolve(memory, namespace="", metadata=attrs.evolve(memory.metadata, extra=extra))
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
 
 def row_digest_of(memory: Memory) -> str:
-    """Return what tells whether a memory's row was changed: the same where it says the same."""
-    # When it was updated does not count, nor which rows it names: v1.0 changes that in a row that is superseded, and
-    # these become links. Nor do mentions, which depend on the host.
+    """Return a digest that detects changes of a memory's row."""
+    # Ignore the update time and the references to other rows: v1.0 changes both when a row is superseded, and
+    # references become links. Ignore mentions, which depend on the host.
     old = memory.metadata.extra.get(OLD)
     said = {name: value for name, value in old.items() if name not in _LINKS} if isinstance(old, Mapping) else {}
     metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD: said})
     if isinstance(metadata, DecisionMetadata):
         metadata = attrs.evolve(metadata, outcome_at=None, history=())
-    # Why a decision came out as it did has the time of its row's update.
+    # The context with the reason of an outcome has the update time of its row.
     created = _NO_TIME if isinstance(metadata, ContextMetadata) else memory.created_at
     return digest_of(attrs.evolve(memory, metadata=metadata, mentions=(), created_at=created, updated_at=created))
 
 
 def as_stored(memory: Memory) -> Memory:
-    """Return a memory as it comes back from the store; ValueError where it cannot be written."""
+    """Return a memory as the store would return it, or raise ValueError if it is invalid."""
     return read_memory(write_entry(Entry(memory)))
 
 
 def migration_of(link: Link) -> str | None:
-    """Return the migration that made a link, None for another link."""
+    """Return the migration that created a link, or None."""
     found = link.metadata.extra.get(MARK)
     return found if isinstance(found, str) else None
 
 
 def is_backfilled(link: Link) -> bool:
-    """Tell whether a migration added a link to those that the old file says."""
+    """Return True if a migration added the link and it is not in the old file."""
     return migration_of(link) is not None and bool(link.metadata.extra.get(BACKFILLED))
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield so many items at a time."""
+    """Yield lists of at most *size* items."""
     ahead = iter(items)
     return iter(lambda: list(islice(ahead, size)), [])
 
 
-# Notes: what a store says of its migrations. Memories may be deleted one by one, and a note may not
+# Notes: the migration state in the store. It must survive the deletion of memories, so it is not kept in their marks.
 
 
 class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One migration: later ones have a higher *order*, whatever the clock says.
+    The state of one migration.
 
-    *settled* holds the keys (`key_of`) of the memories and links of the old file that were there when it was complete,
-    or deleted before; what is not there any more was deleted, and does not come back.
+    Later migrations have a higher *order*, independent of the clock.
+
+    *settled* contains the keys (`key_of`) of the memories and links of the old file that existed, or were deleted, by
+    the time of completion. If one of them is missing later, it was deleted and is not imported again.
     """
 
     migration: str
@@ -172,17 +178,17 @@ class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> frozenset[bytes]:
-        """The keys of what was settled."""
+        """The keys of the settled memories and links."""
         return frozenset(self.settled[at : at + _SIZE] for at in range(0, len(self.settled), _SIZE))
 
     def written(self, writer: Writer, state: NoteState, settled: Iterable[str] = ()) -> Self:
-        """Write it down in a state, with the ids that are settled then, and return it so."""
+        """Store the note with a new state and its settled ids, and return it."""
         changed = msgspec.structs.replace(self, state=state, settled=b"".join(sorted({key_of(one) for one in settled})))
         writer.set_note(f"{PREFIX}{self.migration}", msgspec.json.encode(changed).decode())
         return changed
 
     def unless_ended(self, error: MigrationError, plan: Callable[[Writer], T]) -> Callable[[Writer], T]:
-        """Make a plan fail where somebody has taken the migration back meanwhile, or begun it anew."""
+        """Wrap a plan to raise *error* if the migration was rolled back or restarted since."""
 
         def life(note: MigrationNote | None) -> tuple[object, ...] | None:
             return None if note is None else (note.order, note.begun, note.state == "undone")
@@ -199,12 +205,12 @@ _decode: Final = msgspec.json.Decoder(MigrationNote).decode
 
 
 def key_of(one: str) -> bytes:
-    """Return what stands for a long text, or the id of a memory or link."""
+    """Return a short digest of a long text or of an id."""
     return hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest()[:_SIZE]
 
 
 def records_of(reader: Reader) -> dict[str, MigrationNote]:
-    """Return the migrations that the store notes, by name."""
+    """Return the notes of all migrations in the store, by name."""
     found = {}
     for name, text in reader.notes(PREFIX).items():
         try:
@@ -217,12 +223,16 @@ def records_of(reader: Reader) -> dict[str, MigrationNote]:
 
 
 def refused(what: str, hint: str) -> MigrationError:
-    """Return the error of a migration or rollback that the store, and not the old file, stands in the way of."""
+    """Return an error for a migration or rollback that the state of the store prevents."""
     return MigrationError(what, path="", hint=hint)
 
 
 def begin(writer: Writer, migration: str, *, checksum: str, at: datetime) -> MigrationNote:
-    """Return the note of a migration that goes on from now; it is written, unless it is under way or complete."""
+    """
+    Return the note of a migration that starts or resumes.
+
+    The note is written, unless the migration is in progress or complete.
+    """
     known = records_of(writer)
     note = known.get(migration)
     if note is None:
@@ -233,22 +243,22 @@ def begin(writer: Writer, migration: str, *, checksum: str, at: datetime) -> Mig
     return note.written(writer, "begun")
 
 
-# What of an old file is in a store, what is to be written, and what is left out: decided before any of it is.
+# The status of a plan: present, missing and skipped items. It is determined completely before anything is written.
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class Standing:
-    """What of a plan is in the store, and what becomes of the rest."""
+    """The parts of a plan that are in the store, and the handling of the rest."""
 
-    # The memories that are there, and the links that begin at these, by id.
+    # The planned memories in the store, and the links that begin at these, by id.
     present: Mapping[str, Memory]
     there: Mapping[str, Link]
-    # The memories and links that are there, or are to be written.
+    # The memories and links that exist or will be written.
     ours: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
-    # The ids that need not be looked for again once all is written.
+    # The ids that need no further check once everything is written.
     settled: tuple[str, ...]
-    # How many rows of each table are not in the store then as they are in the old file, and why.
+    # The number of rows of each table that will not be in the store in their current form; and the reasons.
     left_out: Mapping[str, int]
     odd: tuple[OddRow, ...]
 
@@ -260,7 +270,7 @@ def standing_of(
     there: Mapping[str, Link],
     was_there: Callable[[str], bool],
 ) -> Standing:
-    """Return what becomes of a plan, whose memories with what they mention are *planned*."""
+    """Determine the handling of a plan, given its memories with mentions in *planned*."""
     odd: list[OddRow] = []
     left_out: Counter[str] = Counter()
     fates: dict[str, str | None] = {}
@@ -302,7 +312,7 @@ def standing_of(
 
 
 def _fate_of(memory: Memory, present: Memory | None, was_there: Callable[[str], bool]) -> str | None:
-    """Return how a memory of the store is other than the one that its row says, None where it is not."""
+    """Return the difference between a stored memory and its row as a key of `_FATES`, or None."""
     if present is None:
         return "deleted_since" if was_there(memory.id) else None
     mark = Mark.of(present)
@@ -324,30 +334,29 @@ async def migrate(
     memories: MemoryStore, path: str | Path, *, dry_run: bool = False, progress: Progress | None = None
 ) -> MigrationReport:
     """
-    Take over the memories of a MAMA v1.0 database, which is not changed.
+    Migrate the memories of a MAMA v1.0 database, which is not changed.
 
-    Running it again changes nothing; interrupted, it goes on when it is run again.
-    What was deleted or unlinked after it was complete does not come back, from the same file or one that has grown.
+    A repeated migration changes nothing; an interrupted one continues when it is repeated. Memories and links that were
+    deleted after completion are not migrated again, neither from the same file nor from a newer version of it.
 
     Args:
-        memories: Where to.
+        memories: The store to migrate to.
         path: The old file, such as ``~/.claude/mama-memory.db``.
-        dry_run: Whether only to say what would be done.
-        progress: Called with how many steps are done, and of how many: two for each memory.
+        dry_run: If true, only report what a migration would do.
+        progress: Called with the number of completed steps and their total number: two for each memory.
 
     Raises:
-        InvalidArgument: There is no such file.
-        MigrationError: It is no database of MAMA v1.0, damaged, cut off, too large, or being written to; nothing was
-            written.
-            Or somebody takes the migration back at the same time.
-        EmbeddingFailed: The embedder failed; what was written before stays.
-        StoreError: The store cannot be read or written; what was written before stays.
+        InvalidArgument: The file does not exist.
+        MigrationError: The file is not a MAMA v1.0 database, damaged, truncated, too large, or being written to;
+            nothing was written. Or another process rolls back the migration at the same time.
+        EmbeddingFailed: The embedder failed; memories that were already written stay.
+        StoreError: The store cannot be read or written; memories that were already written stay.
 
     """
     _check.flag("dry_run", dry_run)
     check_progress(progress)
     file = check_file(path)
-    memories._shared.check()  # noqa: SLF001 - this package's
+    memories._shared.check()  # noqa: SLF001 - an internal attribute of the store
     begun = time.perf_counter()
     old = await in_own_thread(lambda: read_old(file))
     report = await migrate_old(memories, old, dry_run=dry_run, progress=progress)
@@ -357,8 +366,8 @@ async def migrate(
 async def migrate_old(
     memories: MemoryStore, old: OldDatabase, *, dry_run: bool = False, progress: Progress | None = None
 ) -> MigrationReport:
-    """Do what `migrate` does with a database that was read."""
-    shared = memories._shared  # noqa: SLF001 - this package's
+    """Migrate a database that `read_old` has read; see `migrate`."""
+    shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
     most = shared.settings.max_content
     plan = await in_own_thread(lambda: plan_of(old, namespace=shared.engine.namespace, max_content=most))
     return await _Migration(shared, old, plan, dry_run, progress).run()
@@ -373,7 +382,7 @@ class _Migration:
     plan: MigrationPlan
     dry_run: bool
     progress: Progress | None
-    # What was written down of it, None for one that writes nothing, and when it was begun.
+    # The stored note (None if nothing is written), and the start time of the migration.
     note: MigrationNote | None = None
     at: datetime = _NO_TIME
     added: int = 0
@@ -388,7 +397,7 @@ class _Migration:
         notes = await self.shared.read(records_of)
         self.note, self.at = notes.get(self.name), self.shared.now
         if self.note is None:
-            # Memories that came with an import name a migration which this store has no note of.
+            # Memories imported from an export may name a migration without a note in this store.
             marks = map(Mark.of, (await self._look())[0].values())
             self.at = next((mark.at for mark in marks if mark and mark.migration == self.name), self.at)
         if not self.dry_run and self.plan.planned:
@@ -396,7 +405,7 @@ class _Migration:
             self.note = await self.shared.write(start)
         if self.note is not None:
             notes[self.name], self.at = self.note, self.note.begun
-        # After that: nobody takes it back any more while this looks.
+        # Read the memories after writing the note: a concurrent rollback can no longer start unnoticed.
         present, there = await self._look()
         complete = {name for name, one in notes.items() if one.state == "complete"}
         settled = frozenset[bytes]().union(*(notes[name].keys for name in complete))
@@ -417,12 +426,12 @@ class _Migration:
         return self._report(standing, fill.chosen)
 
     async def _carry_out(self, standing: Standing, fill: BackFill) -> None:
-        """Write the memories, then the links of each, and that all is there."""
+        """Write the memories, then the links of each, and mark the migration complete."""
         ours = standing.ours
         self._tell(0)
         new = [_with_mark(link, self.name) for link in standing.links if link.id not in standing.there]
         await self._write_memories(standing, new)
-        # All vectors and words are there now.
+        # Wait until all vectors and words are indexed.
         await self.shared.engine.settled()
         calibration = await self.shared.embedding.calibration()
         likely: list[LikelyPair] = []
@@ -441,7 +450,7 @@ class _Migration:
         self._tell(self.total - self.done)
 
     async def _look(self) -> tuple[dict[str, Memory], dict[str, Link]]:
-        """Return the memories of the plan that are there already, and the links that begin at these."""
+        """Return the planned memories in the store, and the links that begin at these."""
         present: dict[str, Memory] = {}
         links: dict[str, Link] = {}
         for ids in chunks((one.memory.id for one in self.plan.planned), PAGE):
@@ -451,7 +460,7 @@ class _Migration:
         return present, links
 
     async def _with_mentions(self) -> list[PlannedMemory]:
-        """Return the plan's memories with what they mention, as they come back from the store."""
+        """Return the planned memories with their mentions, in their stored form."""
         planned = []
         for chunk in chunks(self.plan.planned, CHUNK):
             for one in chunk:
@@ -463,7 +472,7 @@ class _Migration:
     def _fill(self, standing: Standing, complete: Collection[str], notes: Collection[str]) -> BackFill:
         ids = {one.memory.id for one in standing.ours}
         marks = {one: mark.migration for one, memory in standing.present.items() if (mark := Mark.of(memory))}
-        # One that came with an import was complete where it was exported, as far as anybody can tell.
+        # Memories imported from an export count as complete, because their migration cannot be resumed here.
         done = {one for one, name in marks.items() if name in complete or name not in {*notes, self.name}}
         others = [link for link in standing.there.values() if is_backfilled(link) and migration_of(link) != self.name]
         return BackFill(
@@ -478,9 +487,9 @@ class _Migration:
         )
 
     async def _write_memories(self, standing: Standing, links: Sequence[Link]) -> None:
-        # Memories with one text get the vectors of the first of them: an embedder gives others in other company.
+        # Memories with the same text share the vectors of the first, because an embedder's results vary with the batch.
         first: dict[bytes, str] = {}
-        # These count as evidence for others: they must be there before that is asked for.
+        # Outcome links count as evidence, so they must be written before links are chosen.
         outcomes = {link.from_id: link for link in links if link.metadata.original_relationship == OUTCOME_OF}
         for chunk in chunks(standing.ours, CHUNK):
             texts = {one.memory.id: embedded_text(one.memory) for one in chunk}
@@ -496,7 +505,7 @@ class _Migration:
             self._tell(len(chunk))
 
     async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Run a plan in a transaction, unless the migration is being taken back."""
+        """Run a plan in a transaction, unless the migration is being rolled back."""
         error = refused("the migration was taken back by somebody else while it ran", "run it again if it is wanted")
         checked = plan if self.note is None else self.note.unless_ended(error, plan)
         return await self.shared.write(checked, made_by=made_by)
@@ -536,9 +545,13 @@ def _found(reader: Reader, ids: Sequence[str]) -> list[tuple[Memory, list[Link]]
 
 
 def _put(writer: Writer, made: tuple[Memory, Vectors], *, alike: Mapping[str, str], links: Mapping[str, Link]) -> bool:
-    """Write a memory with its vectors, or those of another of the same text; tell whether it was not there."""
+    """
+    Write a memory if it is new, and return True if it was written.
+
+    It gets the vectors of an earlier memory with the same text, if there is one.
+    """
     memory, pieces = made
-    # Another process may migrate the same.
+    # Another process may migrate the same file.
     is_new = writer.find(memory.id) is None
     if is_new:
         twin = writer.find(alike[memory.id])
@@ -555,7 +568,7 @@ def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> None:
         return
     there = writer.read_links(node)
     ids = {link.id for link in there}
-    # Somebody may have linked the two meanwhile, which says more.
+    # Prefer links that others have created between the same memories in the meantime.
     taken = {end for link in there if migration_of(link) is None for end in (link.from_id, link.to_id)}
     ends = writer.find_many([link.to_id for link in wanted])
     missing = [
@@ -569,7 +582,7 @@ def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> None:
 
 def _finish(writer: Writer, migration: str, settled: Iterable[str]) -> None:
     note = records_of(writer)[migration]
-    # Another process may have been faster.
+    # Another process may have completed the migration first.
     if note.state == "begun":
         note.written(writer, "complete", settled)
 
@@ -579,11 +592,11 @@ def _with_mark(link: Link, migration: str) -> Link:
     return attrs.evolve(link, metadata=attrs.evolve(link.metadata, extra=extra))
 
 
-# Rolling back: what a migration added is deleted, unless that would lose what was made since.
+# Rollback: delete what a migration added, unless this would lose later changes
 
 
 class _Migrated(NamedTuple):
-    """A migrated memory: what made it, whether it was changed since, and the links at it."""
+    """A migrated memory: its mark, whether it was changed since, and its links."""
 
     id: str
     mark: Mark
@@ -593,26 +606,28 @@ class _Migrated(NamedTuple):
 
 async def rollback(memories: MemoryStore, *, force: bool = False, progress: Progress | None = None) -> RollbackReport:
     """
-    Undo the last migration: delete the memories and links that it added; interrupted, it goes on when it is run again.
+    Undo the last migration: delete its memories and links.
+
+    An interrupted rollback continues when it is repeated.
 
     Args:
         memories: The store.
-        force: Whether to delete also what was changed since, and what later memories link to.
-        progress: Called with how many memories are deleted, and of how many.
+        force: Whether to also delete memories that were changed since, and later links to migrated memories.
+        progress: Called with the number of deleted memories and their total number.
 
     Raises:
-        MigrationError: A migrated memory was changed since, or later links begin or end at one; nothing was deleted.
-            Or somebody else migrates, or takes it back, at the same time.
-        StoreError: The store cannot be read or written; what was deleted before stays so.
+        MigrationError: A migrated memory was changed since, or has later links; nothing was deleted.
+            Or another process migrates or rolls back at the same time.
+        StoreError: The store cannot be read or written; memories that were already deleted stay deleted.
 
     """
     _check.flag("force", force)
     check_progress(progress)
-    shared = memories._shared  # noqa: SLF001 - this package's
+    shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
     shared.check()
     known = await shared.read(records_of)
     found = await _migrated(shared)
-    # Memories that came with an import name a migration that the store has no note of.
+    # Memories imported from an export may name a migration without a note in this store.
     unknown = [(0, one.mark.at, one.mark.migration) for one in found if one.mark.migration not in known]
     last = max([*unknown, *((one.order, one.begun, one.migration) for one in known.values())], default=None)
     if last is None:
@@ -629,10 +644,10 @@ async def rollback(memories: MemoryStore, *, force: bool = False, progress: Prog
     lost = {key_of(one) for one in {*going, *links, *_made(found, migration)}}
     note = await shared.write(partial(_begin, migration=migration, noted=noted, lost=lost))
     if noted is not None and noted.state != "complete":
-        # Who was migrating may have added more until then, and nothing after that.
+        # A concurrent migration may have added more memories before the note was changed, but none since.
         found = await _migrated(shared)
         going = {one.id: one for one in found if one.mark.migration == migration}
-    # Links that it made between memories of earlier migrations go by themselves.
+    # Links of this migration between memories of earlier migrations are deleted separately.
     between = [
         one for one, link in _made(found, migration).items() if going.keys().isdisjoint((link.from_id, link.to_id))
     ]
@@ -662,7 +677,7 @@ async def rollback(memories: MemoryStore, *, force: bool = False, progress: Prog
 
 
 async def _migrated(shared: Shared) -> list[_Migrated]:
-    """Return all memories that migrations made, in order of saving."""
+    """Return all migrated memories in the order in which they were saved."""
 
     def page(reader: Reader, ids: Sequence[str]) -> list[_Migrated]:
         nodes = [node for node in reader.find_many(ids) if node is not None]
@@ -679,7 +694,7 @@ async def _migrated(shared: Shared) -> list[_Migrated]:
 
 
 def _made(found: Sequence[_Migrated], migration: str) -> dict[str, Link]:
-    """Return the links that a migration made, by id."""
+    """Return the links of a migration by id."""
     return {link.id: link for one in found for link in one.links if migration_of(link) == migration}
 
 
@@ -700,12 +715,12 @@ def _refusal(changed: Sequence[str], others: Sequence[Link], linked: Sequence[st
 def _begin(
     writer: Writer, migration: str, noted: MigrationNote | None, lost: Collection[bytes]
 ) -> MigrationNote | None:
-    """Note that a migration is being taken back, and return its note, None where the store has none."""
+    """Mark a migration as being rolled back, and return its note, or None without a note."""
     notes = records_of(writer)
     if notes.pop(migration, None) != noted:
         raise _busy()
     for one in notes.values():
-        # Two that were under way together: what goes now counts as there in the other one, too, and it must look again.
+        # A migration that ran concurrently counted the deleted memories as present, so it must be checked again.
         if one.state == "complete" and not one.keys.isdisjoint(lost):
             one.written(writer, "begun")
     return None if noted is None else noted.written(writer, "undone")

@@ -1,4 +1,4 @@
-"""What a v1.0 database becomes: its rows as memories and links, in the order in which they are written."""
+"""Conversion of the rows of a v1.0 database to memories and links, in writing order."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ from mama_structs.memory.types.requests import MAX_TOPIC, check_id
 from mama_structs.memory.types.text_analysis import normalize
 
 OLD: Final = "v1_0"
-"""Where in a memory's metadata the columns are that this store has no place for."""
+"""The key in a memory's metadata for old columns without an equivalent in this store."""
 MARK: Final = "migrated"
 BACKFILLED: Final = "backfilled"
 
-# What stands where v1.0 let a topic or a text be empty, which this store does not.
+# Placeholders for topics and texts that are empty in v1.0, because this store requires them.
 _NO_TOPIC: Final = "untitled"
 _NO_TEXT: Final = "(empty)"
 _NO_CONFIDENCE: Final = 0.5
@@ -65,7 +65,7 @@ _TITLE: Final = 200
 _LONGEST_REASON: Final = 10_000
 _DAY: Final = timedelta(days=1)
 _AFTER_ALL: Final = 4
-# These have a place of their own in a memory, and need none besides where they are as they should be.
+# Columns with an equivalent in a memory. They are not stored a second time if their values are valid.
 _PLACED: Final = frozenset(
     {"id", "topic", "decision", "reasoning", "confidence", "outcome", "created_at", "updated_at"}
 )
@@ -82,46 +82,47 @@ _UNKNOWN: Final = "MAMA v1.0 has no such table"
 
 @attrs.frozen(kw_only=True)
 class PlannedMemory:
-    """A memory that a row becomes, without mentions and mark; with the row's table and key."""
+    """A memory converted from a row, without mentions and mark, with the row's table and key."""
 
     memory: Memory
     table: str
     key: str
-    # At one time decisions are first, then why they came out so, then checkpoints.
+    # The order at equal times: decisions, then the contexts with the reasons of their outcomes, then checkpoints.
     rank: int = 0
-    # The topic that its row says, whether the row says its time, and which decision's outcome it explains.
+    # The topic in the row; whether the row has a valid time; and the id of the decision whose outcome the memory
+    # explains.
     topic: str | None = None
     is_dated: bool = True
     outcome_of: str | None = None
 
     def odd(self, kind: str, what: str) -> OddRow:
-        """Return what is odd about its row."""
+        """Return a report entry about the memory's row."""
         return OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.memory.topic)
 
 
 @attrs.frozen(kw_only=True)
 class MigrationPlan:
-    """What an old database becomes: memories, oldest first; the links that it says; and what is odd."""
+    """The conversion of an old database: memories (oldest first), links, and odd rows."""
 
     planned: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
     odd: tuple[OddRow, ...]
-    # The rows of edges that are links now, as the report calls them, by the link's id.
+    # Maps link ids to the edge rows that they were made from, as named in the report.
     edges: Mapping[str, Sequence[str]]
     # The checkpoint that v1.0 loads.
     latest: str | None
 
 
 def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationPlan:
-    """Return what an old database becomes in a namespace; the same rows give the same."""
+    """Convert an old database for a namespace. The result is deterministic."""
     rows = _Rows(namespace, max_content)
-    # All are asked first, so that no new id takes another row's.
+    # Reserve all existing ids first, so that no generated id collides with one.
     names = [rows.own_id(row.text("id")) for row in old.decisions]
     times = _around(old.decisions, "created_at")
     decisions = [rows.decision(*one) for one in zip(old.decisions, names, times, strict=True)]
     times = _around(old.checkpoints, "timestamp")
     checkpoints = [rows.checkpoint(*one) for one in zip(old.checkpoints, times, strict=True)]
-    # Of several at one time v1.0 loads the first one, and this store the last one that was written.
+    # If several checkpoints have the same time, v1.0 loads the first, but this store loads the last one written.
     planned = [*chain.from_iterable(decisions), *reversed(checkpoints)]
     planned.sort(key=lambda one: (one.memory.created_at, one.rank))
     active = [one for row, one in zip(old.checkpoints, checkpoints, strict=True) if row.get("status") == "active"]
@@ -154,15 +155,15 @@ def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationP
 
 
 def future(plan: MigrationPlan, now: datetime) -> Iterator[OddRow]:
-    """Yield the rows whose time lies ahead."""
+    """Yield odd rows for rows with a time in the future."""
     for one in plan.planned:
         if one.outcome_of is None and one.is_dated and one.memory.created_at > now + _DAY:
             yield one.odd("future_time", f"its time lies ahead, {one.memory.created_at.isoformat()}, and is kept")
 
 
 def tables_of(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, int]) -> tuple[TableCount, ...]:
-    """Return what becomes of each table; of these *missing* rows could not be migrated."""
-    # Some edges are no links in the first place.
+    """Return the result for each table, given the number of *missing* (unmigrated) rows."""
+    # Edges that could not be converted to links.
     left = Counter(missing) + Counter({EDGES: len(old.edges) - sum(map(len, plan.edges.values()))})
     read = ((DECISIONS, old.decisions), (CHECKPOINTS, old.checkpoints), (EDGES, old.edges))
     tables: list[tuple[str, int, int, str | None]] = [(name, len(rows), left[name], None) for name, rows in read]
@@ -174,7 +175,7 @@ def tables_of(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, int])
 
 
 def rows_left_out(others: Iterable[OtherTable]) -> Iterator[OddRow]:
-    """Yield the rows of the tables that hold no memories."""
+    """Yield odd rows for the rows of tables without memories."""
     for one in others:
         more = [f"and {one.rows - len(one.keys):,} more"] if one.keys and one.rows > len(one.keys) else []
         for key in (*one.keys, *more):
@@ -186,7 +187,11 @@ def _why(table: str) -> str:
 
 
 def _around(rows: Sequence[ForeignRow], column: str) -> list[datetime | None]:
-    """Return the time that each row must have at the latest: that of the row before it, or after it if earlier."""
+    """
+    Return an upper bound of each row's time.
+
+    It is the earlier of the times of the rows before and after it.
+    """
     times = [read_time(row.get(column)).at for row in rows]
     before, after = (list(accumulate([None, *some], _last))[:-1] for some in (times, times[::-1]))
     return [min(filter(None, pair), default=None) for pair in zip(before, after[::-1], strict=True)]
@@ -201,7 +206,7 @@ def _last(known: datetime | None, at: datetime | None) -> datetime | None:
 
 @attrs.define(eq=False)
 class _Row:
-    """What is found out about one row: its topic, what is odd, and what is to be kept besides."""
+    """Reads the columns of one row, and collects its problems and the values to preserve."""
 
     table: str
     key: str
@@ -211,17 +216,17 @@ class _Row:
     besides: dict[str, Any] = attrs.field(factory=dict)
 
     def tell(self, kind: str, what: str, keep: str | None = None) -> None:
-        """Say what is odd, and keep what a column says."""
+        """Report a problem, and optionally preserve a column's value."""
         self.odd.append(OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.topic))
         if keep is not None:
             self.keep(keep)
 
     def keep(self, column: str) -> None:
-        """Keep what a column says, since the memory says it otherwise or not at all."""
+        """Preserve a column's value that the memory does not contain in this form."""
         self.besides[column] = kept(self.row.get(column))
 
     def keep_others(self, placed: Collection[str]) -> None:
-        """Keep what the columns say that have no place of their own, and are not kept yet."""
+        """Preserve the values of all columns that have no equivalent and are not preserved yet."""
         for column, value in self.row.values.items():
             if value is None or column in placed or column in self.besides:
                 continue
@@ -243,7 +248,7 @@ class _Row:
         return found.text
 
     def filled(self, column: str, called: str, stand_in: str) -> str | None:
-        """Return the text that a memory cannot be without, None where it has none, which is told."""
+        """Return a required text. If it is missing, report this and return None."""
         text = self.text(column)
         if text is not None and text.strip():
             return text
@@ -263,7 +268,7 @@ class _Row:
             self.tell("long_text", f"{column} has {what}")
 
     def json(self, column: str) -> Any:
-        """Return what a column says as JSON, None where it says none; a text that is no JSON is kept as it is."""
+        """Return a column's JSON value, or None. Invalid JSON is preserved as text."""
         text = self.text(column)
         if text is None or not text.strip():
             return None
@@ -280,7 +285,7 @@ class _Row:
         return found
 
     def read_topic(self) -> None:
-        """Read the topic, with which what is odd is told from then on."""
+        """Read the topic. Later problems are reported with it."""
         text = self.filled("topic", "its topic", f"it is {_NO_TOPIC!r} now")
         if text is None:
             return
@@ -296,7 +301,7 @@ class _Row:
         self.topic = topic
 
     def created(self, column: str, name: str, beside: datetime | None) -> tuple[datetime, bool]:
-        """Return when a row was made, and whether it says so itself."""
+        """Return the creation time of a row, and True if the row's own time is valid."""
         found = self.time(column)
         if found.at is not None:
             if found.note is not None:
@@ -327,7 +332,7 @@ class _Row:
         if isinstance(value, str):
             self.tell("bad_confidence", f"its confidence is no number: it is {_NO_CONFIDENCE} now", "confidence")
             return _NO_CONFIDENCE
-        if not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - not a number is unequal to itself
+        if not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - true for NaN only
             what = "NULL" if value is None else "no number"
             self.tell("no_confidence", f"its confidence is {what}: it is {_NO_CONFIDENCE} now")
             return _NO_CONFIDENCE
@@ -336,7 +341,11 @@ class _Row:
         return min(max(float(value), 0.0), 1.0)
 
     def outcome(self) -> tuple[Outcome | None, list[tuple[str, str]]]:
-        """Return the outcome, and all texts that say why, with their columns, its reason first."""
+        """
+        Return the outcome and all texts that explain it, with their columns.
+
+        The outcome's own reason comes first.
+        """
         said = (self.text("outcome") or "").strip()
         outcome = None
         if said:
@@ -365,7 +374,7 @@ class _Row:
 
 @attrs.define(eq=False)
 class _Rows:
-    """Makes memories of rows, with an id for each, and collects what is odd."""
+    """Converts rows to memories with unique ids, and collects odd rows."""
 
     namespace: str
     max_content: int
@@ -373,7 +382,7 @@ class _Rows:
     taken: set[str] = attrs.field(factory=set)
 
     def own_id(self, old: str | None) -> str | None:
-        """Return the id of a row of decisions, or None if it cannot be a decision's id here."""
+        """Return the id of a decision row, or None if it is not a valid decision id here."""
         with contextlib.suppress(InvalidArgument):
             if (
                 old is not None
@@ -386,7 +395,7 @@ class _Rows:
         return None
 
     def new_id(self, kind: MemoryType, title: str, created_at: datetime, *said: object) -> str:
-        """Return a new id, the same whenever the same is said."""
+        """Return a new unique id, derived from the given values only."""
         text = repr(said)
         while True:
             name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -397,7 +406,7 @@ class _Rows:
             text += "'"
 
     def decision(self, row: ForeignRow, memory_id: str | None, beside: datetime | None) -> list[PlannedMemory]:
-        """Return what a decision's row becomes: a decision, and a context for each text of why it came out so."""
+        """Convert a decision row to a decision, and each explanation of its outcome to a context."""
         key = row.text("id") or f"row {row.number}"
         read = _Row(DECISIONS, key, row, self.odd)
         read.read_topic()
@@ -439,7 +448,7 @@ class _Rows:
         contexts = [
             attrs.evolve(
                 memory,
-                # Not when it was updated: v1.0 does that to a row that is superseded, too.
+                # Exclude the update time: v1.0 also changes it when a row is superseded.
                 id=self.new_id(MemoryType.CONTEXT, text, created, memory_id, column),
                 type=MemoryType.CONTEXT,
                 content=text,
@@ -454,7 +463,7 @@ class _Rows:
         ]
 
     def checkpoint(self, row: ForeignRow, beside: datetime | None) -> PlannedMemory:
-        """Return the memory that a checkpoint's row becomes."""
+        """Convert a checkpoint row to a memory."""
         key = row.text("id") or f"row {row.number}"
         read = _Row(CHECKPOINTS, key, row, self.odd)
         created, is_dated = read.created("timestamp", "", beside)
@@ -472,9 +481,9 @@ class _Rows:
             content=summary,
             metadata=CheckpointMetadata(
                 open_files=files,
-                # One by one where they stand in lines, without losing a character otherwise.
+                # Split the steps into lines only if no character is lost.
                 next_steps=lines if not lines or "\n".join(lines) == steps else (steps,),
-                # Models save checkpoints; who asked for one is not kept.
+                # Models save checkpoints; v1.0 does not store who requested one.
                 created_by="llm",
                 extra=read.extra,
             ),
@@ -489,17 +498,17 @@ class _Rows:
 
 
 def link_id(namespace: str, from_id: str, to_id: str, word: str) -> str:
-    """Return the id of a link, the same whenever it is made."""
+    """Return the deterministic id of a link."""
     said = f"{namespace}\x00{from_id}\x00{to_id}\x00{word}".encode("utf-8", "surrogatepass")
     return f"link_{hashlib.sha256(said).hexdigest()[:24]}"
 
 
 @attrs.define(eq=False)
 class _Links:
-    """Collects the links of the old file, each once, whatever said it: columns, edges, or ``refined_from``."""
+    """Collects the links of the old file: columns, edges and ``refined_from``, deduplicated."""
 
     namespace: str
-    # The memories' ids by those of the old rows.
+    # Maps ids of old rows to ids of memories.
     ids: Mapping[str, str]
     memories: Mapping[str, Memory]
     odd: list[OddRow]
@@ -507,7 +516,7 @@ class _Links:
     edges: defaultdict[str, list[str]] = attrs.field(factory=partial(defaultdict, list))
 
     def of_decision(self, row: ForeignRow, memory: Memory) -> None:
-        """Take up what a decision's row says."""
+        """Add the links that a decision row contains."""
         for column in ("supersedes", "superseded_by"):
             old = row.text(column)
             other = self.ids.get(old) if old else None
@@ -527,7 +536,7 @@ class _Links:
                 self.add(memory.id, end, "refines", LinkType.ASSOCIATION)
 
     def of_edge(self, row: ForeignRow) -> None:
-        """Take up an edge."""
+        """Add the link of an edge row."""
         ends = [row.text(column) or "" for column in ("from_id", "to_id")]
         word = (row.text("relationship") or "").strip()
         key = f"{ends[0]} -> {ends[1]} ({word})"[:600]
@@ -572,7 +581,7 @@ class _Links:
         created_by: Any = "system",
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a link, unless what is there says more: an edge says more than a column does."""
+        """Add a link, unless it exists with more details. Edges have more details than columns."""
         key = (from_id, to_id, normalised(word))
         before = self.links.get(key)
         if before is None or (before.metadata.reason is None and (reason is not None or at is not None)):
@@ -588,7 +597,7 @@ class _Links:
             )
 
     def tell_circles(self) -> None:
-        """Say where decisions supersede each other, or newer ones."""
+        """Report decisions that supersede each other in a circle, or supersede a newer decision."""
         inside: set[str] = set()
         for members in circles(self.links.values()):
             inside |= set(members)
@@ -607,7 +616,11 @@ class _Links:
 
 
 def circles(links: Iterable[Link]) -> list[tuple[str, ...]]:
-    """Return the groups of memories that supersede each other in a circle: strongly connected components."""
+    """
+    Return the groups of memories that supersede each other in a circle.
+
+    They are the strongly connected components of the evolution links.
+    """
     older: defaultdict[str, list[str]] = defaultdict(list)
     newer: defaultdict[str, list[str]] = defaultdict(list)
     for link in links:
@@ -629,7 +642,7 @@ def circles(links: Iterable[Link]) -> list[tuple[str, ...]]:
 
 
 def _search(start: str, edges: Mapping[str, Sequence[str]], seen: set[str]) -> list[str]:
-    """Return the nodes that a depth-first search adds to *seen*, in the order in which it leaves them."""
+    """Depth-first search: add the reached nodes to *seen*, and return them in post-order."""
     if start in seen:
         return []
     seen.add(start)

@@ -1,4 +1,4 @@
-"""What a migration and a rollback say that they did; ids, topics and counts, and no memory's content."""
+"""Reports of a migration and a rollback: ids, topics and counts, no memory content."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _WIDEST: Final = 100
 @attrs.frozen(kw_only=True)
 class OddRow:
     """
-    A row that is not as MAMA writes them, or that was left out.
+    A row that is malformed or was left out.
 
     Args:
-        table: Where it is.
-        id: Its key there.
-        kind: What is odd about it, in a word, such as ``no_topic``.
-        what: What was done about it.
-        topic: Its topic, where it has one.
+        table: The row's table.
+        id: The row's key.
+        kind: The problem in one word, such as ``no_topic``.
+        what: The handling of the row.
+        topic: The row's topic, if it has one.
 
     """
 
@@ -40,14 +40,14 @@ class OddRow:
 @attrs.frozen(kw_only=True)
 class TableCount:
     """
-    What became of a table's rows.
+    The migration result for one table.
 
     Args:
-        table: Its name.
-        rows: How many it has.
-        migrated: How many are in the store now, as memories or links that say what the row says.
-        left_out: How many are not: the odd rows say why.
-        reason: Why the table as a whole is left out; None where each row is listed by itself.
+        table: The table's name.
+        rows: The number of rows in the table.
+        migrated: The number of rows that are now in the store, as memories or links with the row's content.
+        left_out: The number of rows that are not in the store; the odd rows give the reasons.
+        reason: The reason why the whole table was left out; None if each row is listed individually.
 
     """
 
@@ -61,27 +61,27 @@ class TableCount:
 @attrs.frozen(kw_only=True)
 class MigrationReport:
     """
-    What a migration did, or would do.
+    The result of a migration or of its dry run.
 
-    ``str()`` gives a table for people, with some of the odd rows; `to_json` gives everything.
+    ``str()`` returns a readable table with some of the odd rows; `to_json` returns everything.
 
     Args:
-        source: The old file.
-        checksum: SHA-256 of that file, before and after.
-        namespace: Where the memories are.
-        migration: The migration's name, made of what the old file says.
-        at: When it was begun; the back-filled links age from then.
+        source: The path of the old file.
+        checksum: SHA-256 of that file, the same before and after the migration.
+        namespace: The namespace of the memories.
+        migration: The migration's name, a digest of the old file's content.
+        at: The time at which the migration began; the back-filled links age from then.
         dry_run: Whether nothing was written.
-        tables: What became of each table.
-        memories: How many memories the old file gives, by type.
-        added: How many memories were added now.
-        known: How many were there already.
-        links: How many links the old file says, by word.
-        backfilled: How many were added to those, by type; a dry run cannot tell the associations.
-        backfilled_average: Back-filled links for each memory, counted where they begin.
-        backfilled_most: Back-filled links that begin or end at one memory, at the most.
-        odd_rows: Every row that is not as it should be, or was left out, and what was done about it.
-        seconds: How long it took.
+        tables: The result for each table.
+        memories: The number of memories in the old file, by type.
+        added: The number of memories that were added now.
+        known: The number of memories that already existed.
+        links: The number of links in the old file, by relationship.
+        backfilled: The number of links added to those, by type; a dry run cannot determine the associations.
+        backfilled_average: The average number of back-filled links that start at a memory.
+        backfilled_most: The maximum number of back-filled links at one memory, in both directions.
+        odd_rows: All malformed or left-out rows, with their handling.
+        seconds: The duration.
 
     """
 
@@ -103,7 +103,7 @@ class MigrationReport:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
+        """Return the report as JSON-able data."""
         return {**attrs.asdict(self), "at": self.at.isoformat()}
 
     def __str__(self) -> str:
@@ -135,16 +135,16 @@ class MigrationReport:
 @attrs.frozen(kw_only=True)
 class RollbackReport:
     """
-    What a rollback took away.
+    The result of a rollback.
 
     Args:
-        namespace: Where.
-        migration: The migration that was undone, None where there was none.
-        memories: How many memories were deleted.
-        links: How many links went, all that the migration made and those of others that ended at its memories.
-        changed: Ids of deleted memories that had been changed since.
-        linked: Ids of memories that are kept, and had links with deleted ones; these links are gone.
-        migrations_left: How many earlier migrations are still in the store.
+        namespace: The namespace.
+        migration: The migration that was undone, or None if there was none.
+        memories: The number of deleted memories.
+        links: The number of deleted links: all links of the migration, and other links at its memories.
+        changed: Ids of deleted memories that had been changed since the migration.
+        linked: Ids of remaining memories that had links to deleted memories; these links were deleted.
+        migrations_left: The number of earlier migrations that are still in the store.
 
     """
 
@@ -157,7 +157,7 @@ class RollbackReport:
     migrations_left: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
+        """Return the report as JSON-able data."""
         return attrs.asdict(self)
 
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ class RollbackReport:
 
 
 def some(ids: Sequence[str]) -> str:
-    """Return the first of some ids as a terminal may show them."""
+    """Return the first ids as printable text, with an ellipsis if there are more."""
     return ", ".join(printable(one)[:_WIDEST] for one in ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
 
 

@@ -1,4 +1,4 @@
-"""A v1.0 database, read from a private copy of its file."""
+"""Reader of v1.0 databases, from a private copy of the file."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ EDGES: Final = "decision_edges"
 CHECKPOINTS: Final = "checkpoints"
 VERSIONS: Final = "schema_version"
 VECTORS: Final = "vss_memories"
-# The newest form that v1.0 gives its tables.
+# The newest schema version of v1.0.
 _SCHEMA: Final = 4
 _READ: Final = (DECISIONS, EDGES, CHECKPOINTS)
 _NEEDED: Final = ("id", "topic", "decision")
-# Rows of a table that is left out which are named one by one; of more their number says enough.
+# The maximum number of rows of a skipped table that are listed individually; further rows are only counted.
 _NAMED: Final = 1000
 _KEY_LENGTH: Final = 200
 _ELSEWHERE: Final = "v1.0 keeps its own in ~/.claude/mama-memory.db unless told otherwise"
 _VIRTUAL: Final = re.compile(r'(?is)\s*CREATE\s+VIRTUAL\s+TABLE\s.*?\sUSING\s+"?([a-z0-9_]+)')
-# The tables that the modules for vectors keep inside a virtual one, as their documentation names them.
+# Shadow tables that vector extensions create inside a virtual table, according to their documentation.
 _INNER: Final[Mapping[str, str]] = {
     "vec0": "chunks|rowids|info|auxiliary|(?:vector_chunks|metadatachunks|metadatatext)[0-9]+",
     "vss0": "index|data",
@@ -40,7 +40,7 @@ _INNER: Final[Mapping[str, str]] = {
 
 @attrs.frozen
 class OtherTable:
-    """A table that holds no memories: its name, how many rows it has, and the keys of the first ones."""
+    """A table without memories: its name, its number of rows, and the keys of the first rows."""
 
     name: str
     rows: int
@@ -49,14 +49,14 @@ class OtherTable:
 
 @attrs.frozen(kw_only=True)
 class OldDatabase:
-    """What a v1.0 database holds, the rows in order of saving."""
+    """The content of a v1.0 database, with rows in the order in which they were saved."""
 
     path: str
     # SHA-256 of the file.
     checksum: str
-    # A name for what the rows say, the same whatever the file looks like.
+    # A digest of the rows' values, independent of the file's layout.
     content: str
-    # The newest of the old program's own migrations that made its tables.
+    # The newest schema migration of the old program that was applied to the file.
     version: int
     decisions: tuple[ForeignRow, ...]
     edges: tuple[ForeignRow, ...]
@@ -69,8 +69,8 @@ def read_old(path: Path) -> OldDatabase:
     Read a v1.0 database. Blocks.
 
     Raises:
-        InvalidArgument: There is no such file.
-        MigrationError: It is no database of MAMA v1.0, damaged, cut off, too large, or being written to.
+        InvalidArgument: The file does not exist.
+        MigrationError: The file is not a MAMA v1.0 database, damaged, truncated, too large, or being written to.
 
     """
     with copied(path, kind="a database of MAMA v1.0", program="MAMA") as database:
@@ -106,16 +106,16 @@ def _read(database: CopiedDatabase) -> OldDatabase:
 
 
 def _tables(database: CopiedDatabase) -> list[str]:
-    """Return the tables that a program made, those within a virtual one left out."""
+    """Return the names of all tables except internal and shadow tables."""
     names = database.definitions()
-    # It names those of the modules that this SQLite has.
+    # PRAGMA table_list marks shadow tables only for modules that this SQLite has loaded.
     inner = {str(row[1]) for row in database.connection.execute("PRAGMA table_list") if row[2] == "shadow"}
     for name, sql in names.items():
         virtual = _VIRTUAL.match(sql)
         suffixes = virtual and _INNER.get(virtual[1].lower())
         if suffixes:
             inner |= {other for other in names if re.fullmatch(f"{re.escape(name)}_(?:{suffixes})", other)}
-    # However they are named: these are what the file is read for.
+    # The tables to import are never skipped, even if their names look like shadow tables.
     inner -= {*_READ, VERSIONS}
     return [name for name in names if not name.startswith("sqlite_") and name not in inner]
 
@@ -138,18 +138,18 @@ def _other(database: CopiedDatabase, table: str) -> OtherTable:
     try:
         ((rows,),) = database.connection.execute(f"SELECT count(*) FROM {quoted(counted)}")  # noqa: S608 - quoted
     except sqlite3.OperationalError:
-        # A virtual table of an extension that is not there, or a table without what it is made of.
+        # A virtual table of a missing extension, or one without its shadow tables.
         return OtherTable(table, 0, ())
     if table in {VECTORS, VERSIONS}:
         return OtherTable(table, rows, ())
-    # What else a row holds is nobody's business here.
+    # Read only the keys of these rows; their other columns may be private.
     columns = database.columns(table)
     key, form = (quoted("id"), "{}") if "id" in columns else (rowid_of(columns), "row {}")
-    # It may have no rowid, or columns that have all its names.
+    # The fallback if the table has no rowid, or if its columns use all names of the rowid.
     found: list[tuple[Any]] = [(number + 1,) for number in range(min(rows, _NAMED))]
     with contextlib.suppress(sqlite3.OperationalError):
         if key is not None:
-            # Cut here: a thousand keys could take hundreds of gigabytes of memory.
+            # Truncate in SQL: a thousand keys could take hundreds of gigabytes of memory.
             cut = f"CASE WHEN typeof({key}) IN ('text', 'blob') THEN substr({key}, 1, {_KEY_LENGTH}) ELSE {key} END"
             keys = f"SELECT {cut} FROM {quoted(table)} LIMIT {_NAMED}"  # noqa: S608 - quoted
             found = database.connection.execute(keys).fetchall()

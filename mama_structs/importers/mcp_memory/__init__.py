@@ -1,1 +1,1 @@
-"""Import of the file of the MCP memory server."""
+"""Importer of the knowledge graph of MCP's memory server."""

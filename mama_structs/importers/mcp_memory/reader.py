@@ -1,7 +1,8 @@
 """
-The knowledge graph of MCP's memory server (``@modelcontextprotocol/server-memory``), a file of JSON lines.
+Reader of the knowledge graph of MCP's memory server, a JSON Lines file.
 
-An entity becomes a context with its name as the topic, each observation a context of that topic, a relation a link.
+The server is ``@modelcontextprotocol/server-memory``.
+An entity becomes a context with its name as topic, an observation a context of that topic, and a relation a link.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from mama_structs.importers.shared.value_readers import read_json
 
 KIND: Final = "mcp-memory"
 SOURCE: Final = "mcp-memory"
-"""The source that its memories have, by which `MemoryStore.forget` finds them again."""
+"""The source of the imported memories; `MemoryStore.forget` can select them by it."""
 ENTITIES: Final = "entities"
 OBSERVATIONS: Final = "observations"
 RELATIONS: Final = "relations"
 _LINES: Final = "lines"
 _ELSEWHERE: Final = "it is where MEMORY_FILE_PATH says, or beside the server's own program, as memory.jsonl"
-# A word that `mama_structs.memory.relationships` knows, so that its type needs no embedder.
+# A relationship known to `mama_structs.memory.relationships`, so that no embedder is needed to determine its type.
 _OF: Final = "refers to"
 _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "entity": frozenset({"type", "name", "entityType", "observations"}),
@@ -43,11 +44,11 @@ _FIELDS: Final[Mapping[str, frozenset[str]]] = {
 
 def read(path: Path) -> Outside:
     """
-    Read a memory server's file; blocks, and changes nothing.
+    Read a memory server's file without changing it. Blocks.
 
     Raises:
-        InvalidArgument: There is no such file.
-        MigrationError: It is too large, or not empty and without an entity or a relation.
+        InvalidArgument: The file does not exist.
+        MigrationError: The file is too large, or is not empty and contains neither an entity nor a relation.
 
     """
     graph = _Graph()
@@ -60,7 +61,7 @@ def read(path: Path) -> Outside:
 
 @attrs.define
 class _Graph:
-    """What has been read of a graph by now."""
+    """Collects the memories and links of the graph while lines are read."""
 
     memories: list[OutsideMemory] = attrs.field(factory=list)
     links: list[OutsideLink] = attrs.field(factory=list)
@@ -69,7 +70,7 @@ class _Graph:
     names: set[str] = attrs.field(factory=set)
 
     def take(self, number: int, line: bytes) -> None:
-        """Take one line."""
+        """Parse one line."""
         place = f"line {number}"
         try:
             item = read_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
@@ -98,7 +99,7 @@ class _Graph:
         is_typed = isinstance(kind, str) and bool(kind.strip())
         if not is_typed:
             self._is_odd(ENTITIES, name, "no_type", "it has no type")
-        # Of several of one name the memory server finds the first, and all of them are read here.
+        # The memory server finds only the first entity of a name; here the observations of all of them are imported.
         if name not in self.names:
             record = {"type": "context", "content": f"{name} ({kind})" if is_typed else name}
             own = {"name": name, "entityType": kind, **extra}
@@ -148,7 +149,13 @@ class _Graph:
         self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
 
     def outside(self, path: Path) -> Outside:
-        """Return all of it, unless nothing in the file is of such a graph."""
+        """
+        Return the collected graph as import data.
+
+        Raises:
+            MigrationError: The file is not empty, and no line is part of a graph.
+
+        """
         if self.found[_LINES] and not self.found[ENTITIES] and not self.found[RELATIONS]:
             raise refused(path, "is no file of MCP's memory server: no line is an entity or a relation", _ELSEWHERE)
         return Outside(

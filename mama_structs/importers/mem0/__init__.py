@@ -1,1 +1,1 @@
-"""Import of mem0's vector stores."""
+"""Importer of mem0 memories."""

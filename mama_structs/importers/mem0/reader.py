@@ -1,8 +1,9 @@
 """
-Memories of mem0, as its default local configuration leaves them on disk, or as its ``get_all`` gives them.
+Reader of mem0 memories.
 
-They become records where `mama_structs.adapters.mem0` keeps its own, with their ids and their history, so that a host
-that goes over to that finds what it had; and, as records with a text, all searches of the session find them.
+It reads the files of mem0's default local configuration, or the JSON result of ``get_all``.
+Memories become records in the format of `mama_structs.adapters.mem0`, with their ids and histories, so that a host that
+switches to that adapter finds them. Since the records have texts, all searches of the session find them too.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from mama_structs.importers.shared.value_readers import ForeignRow, kept, read_j
 
 KIND: Final = "mem0"
 LABELS: Final = ("mem0", "memories")
-"""The labels of the records that are memories; the key is the memory's id, the value what mem0 calls its payload."""
+"""The labels of imported memories; the record's key is the memory id, its value the mem0 payload."""
 HISTORY: Final = ("mem0", "history")
-"""The labels of the records that hold the events of a memory, oldest first."""
+"""The labels of the records with the events of a memory, oldest first."""
 MEMORIES: Final = "memories"
 _DELETED: Final = "deleted memories"
 _OF_OTHERS: Final = "memories of others"
@@ -39,7 +40,7 @@ _POINTS: Final = "storage.sqlite"
 _HISTORY_FILE: Final = "history.db"
 _MAX_DEPTH: Final = 3
 _CORE: Final = frozenset({"id", "memory", "metadata", "score", "score_details"})
-# What mem0 makes anew of the text.
+# Derived by mem0 from the text, so not imported.
 _MADE: Final = frozenset({"text_lemmatized"})
 _EVENT: Final = (
     "id",
@@ -67,15 +68,16 @@ _ELSEWHERE: Final = (
 
 def read(path: Path, *, user: str | None = None) -> Outside:
     """
-    Read what mem0 left; blocks, and changes nothing.
+    Read mem0 data without changing it. Blocks.
 
     Args:
-        path: Qdrant's folder, a folder that has it and the history somewhere in it, one of their files, or a JSON file.
-        user: Only this user's memories; None for all. Those that name no user become this one's.
+        path: Qdrant's folder, a folder with it and the history up to three levels below, one of their files, or a JSON
+            file.
+        user: Only this user's memories; None for all. Memories without a user are assigned to this user.
 
     Raises:
-        InvalidArgument: There is no such file or folder, or nothing of mem0 in it.
-        MigrationError: A file is damaged, being written to, too large, or none of mem0.
+        InvalidArgument: The file or folder does not exist or contains no mem0 data.
+        MigrationError: A file is damaged, being written to, too large, or not written by mem0.
 
     """
     found = _Mem0Files(user=user)
@@ -90,7 +92,7 @@ def read(path: Path, *, user: str | None = None) -> Outside:
 
 
 def expiry_of(value: Any) -> datetime | None:
-    """Return when a memory with an expiration date ends, which is the end of that day (UTC)."""
+    """Return the time at which a memory expires: the end of its expiration date (UTC)."""
     if value is None:
         return None
     try:
@@ -101,12 +103,12 @@ def expiry_of(value: Any) -> datetime | None:
 
 
 def hash_of(text: str) -> str:
-    """Return what mem0 calls a memory's hash."""
+    """Return the hash of a memory as mem0 computes it."""
     return md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
 
 
 def _files(path: Path, odd: list[OddItem]) -> list[Path]:
-    """Return the files of mem0 below a folder, those with the memories first, or the path itself if it is a file."""
+    """Return the mem0 files below a folder, memories first, or the path itself if a file."""
     if not path.is_dir():
         return [path]
     names = (_POINTS, _HISTORY_FILE)
@@ -124,11 +126,11 @@ def _files(path: Path, odd: list[OddItem]) -> list[Path]:
 
 @attrs.define
 class _Mem0Files:
-    """What has been read of mem0 by now."""
+    """Collects payloads and events from mem0 files."""
 
     user: str | None
     payloads: dict[str, dict[str, Any]] = attrs.field(factory=dict)
-    # The events of each memory, oldest first; and whether the memories themselves were there to be read.
+    # Events by memory, oldest first; and whether a file with the memories themselves was read.
     events: defaultdict[str, list[dict[str, Any]]] = attrs.field(factory=lambda: defaultdict(list))
     has_points: bool = False
     found: Counter[str] = attrs.field(factory=lambda: Counter({MEMORIES: 0}))
@@ -150,7 +152,7 @@ class _Mem0Files:
             self._leave_out(what, f"collection {collection}", sum(1 for _ in database.rows("points")))
             return
         self.has_points = True
-        # The last row of a point replaces the others.
+        # If a point has several rows, the last one is current.
         for row in database.rows("points", newest_first=True):
             self._take_point(row, f"{collection} row {row.number}")
 
@@ -160,7 +162,7 @@ class _Mem0Files:
             if not isinstance(point, Opaque) or not point.name.endswith(".PointStruct"):
                 raise ValueError("it is no point")
             payload, key = plain(point.field("payload")), point.field("id")
-            # The text of a nested id could be of any length.
+            # Reject nested ids: their text could be arbitrarily long.
             if not isinstance(key, str | int):
                 raise TypeError("its id is neither a text nor a number")
             key = str(key)
@@ -172,7 +174,7 @@ class _Mem0Files:
             self._take(key, payload if isinstance(payload, dict) else {})
 
     def take_json(self, file: Path) -> None:
-        """Take what ``get_all`` gave."""
+        """Add the memories of a ``get_all`` result."""
         try:
             given = read_json(read_bytes(file, "a file of mem0", limit=MAX_FILE_BYTES).decode("utf-8-sig"))
         except ValueError as error:
@@ -195,7 +197,7 @@ class _Mem0Files:
             )
 
     def _take(self, key: str, payload: dict[str, Any]) -> None:
-        """Take a memory by its id and its payload, unless it is another user's."""
+        """Add a memory, given its id and payload, unless it belongs to another user."""
         if self.user is not None and payload.setdefault("user_id", self.user) != self.user:
             self._count(_OF_OTHERS)
             return
@@ -214,14 +216,14 @@ class _Mem0Files:
             self._leave_out(_MESSAGES, "the table messages", sum(1 for _ in database.rows("messages")))
 
     def outside(self, path: Path) -> Outside:
-        """Return all of it."""
+        """Return the collected data as import data."""
         for key, events in self.events.items():
             last = events[-1]
             is_deleted = last["event"] == "DELETE" or last["is_deleted"]
             if key in self.payloads:
                 continue
             if is_deleted or (self.has_points and self.user is None):
-                # Of a memory that is not in the collection nothing but its history tells.
+                # The memory is missing in the collection and only its history remains, so it was deleted.
                 self._count(_DELETED)
                 self._is_odd(_DELETED, key, *_WHY[_DELETED])
             elif not self.has_points:
@@ -264,7 +266,7 @@ class _Mem0Files:
 
 
 def _payload_of(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the history tells of a memory that is there."""
+    """Reconstruct the payload of a memory from its history."""
     first, last = events[0], events[-1]
     text = last["new_memory"]
     said = {

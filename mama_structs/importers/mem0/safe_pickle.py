@@ -18,13 +18,13 @@ from typing import Any, Final
 import attrs
 
 MAX_BYTES: Final = 2**26
-"""The largest pickle, and the largest text that its plain data has in total."""
+"""The maximum size of a pickle, and of all texts in its plain data together."""
 MAX_DEPTH: Final = 50
-"""The depth to which plain data may be nested."""
+"""The maximum nesting depth of plain data."""
 MAX_PARTS: Final = 1_000_000
-"""Instructions of a pickle, and values of its plain data: a pickle can name one part any number of times."""
+"""The maximum number of instructions, and of values in the plain data: a pickle can reuse a part arbitrarily often."""
 _MAX_MEMO_INDEX: Final = MAX_PARTS
-# The payload of a point is inside the object, its state and its attributes.
+# The payload of a point is nested inside the object, its state and its attributes.
 _MAX_BUILT_DEPTH: Final = MAX_DEPTH + 10
 _MAX_NAME_LENGTH: Final = 1_000
 _MAX_INTEGER_BITS: Final = 4_096
@@ -58,7 +58,7 @@ class DictEntries(dict[str, Any]):
 
 @attrs.define(eq=False, repr=False)
 class Opaque:
-    """An object that a pickle would create: the name of its callable, the arguments of that, and its state."""
+    """An object that a pickle would create: its callable's name, arguments, and state."""
 
     name: str
     arguments: Any = ()
@@ -99,7 +99,7 @@ def read_pickle(data: bytes) -> Any:
     instructions = pickletools.genops(data)
     for _ in range(MAX_PARTS):
         try:
-            # A length beyond the data is noticed without allocating it: the reader cuts the data that there is.
+            # A length beyond the end of the data allocates nothing, because the reader slices the existing data.
             opcode, argument, _position = next(instructions)
         except (ValueError, LookupError, ArithmeticError, StopIteration, Warning):
             # The messages of pickletools contain data of the pickle, so they are dropped.
@@ -154,7 +154,7 @@ class _Plain:
 
 @attrs.define
 class _Machine:
-    """The stack and the memo of a pickle."""
+    """Interpreter of pickle instructions, with their stack and memo."""
 
     stack: list[Any] = attrs.field(factory=list)
     memo: dict[int, Any] = attrs.field(factory=dict)
@@ -190,7 +190,7 @@ class _Machine:
     def nest(self, outer: Items | DictEntries | Opaque, inner: list[Any]) -> None:
         """Check and update the depth of a collection before *inner* is put into it."""
         parts = [one for one in inner if isinstance(one, Items | DictEntries | Opaque)]
-        # The depth of the collections around it would not be updated.
+        # The depth of the enclosing collections would not be updated.
         if parts and outer.is_nested:
             raise ValueError(_CHANGED_LATER)
         depth = max([outer.depth, *(one.depth + 1 for one in parts)])
@@ -203,7 +203,7 @@ class _Machine:
     def fill(self, items: list[Any]) -> None:
         """Put keys and values into the dictionary on top."""
         entries = self.stack[-1]
-        # The entries of an object that is a mapping are ignored: only its attributes are asked for.
+        # Entries of a mapping object are ignored, because only its attributes are read.
         if not isinstance(entries, DictEntries):
             return
         if len(items) % 2:
@@ -214,25 +214,25 @@ class _Machine:
         entries.update(zip(items[::2], items[1::2], strict=True))
 
     def mapping(self) -> None:
-        """Make a dictionary of the keys and values since the mark."""
+        """Create a dictionary from the keys and values since the mark."""
         items = self.since_mark()
         self.stack.append(DictEntries())
         self.fill(items)
 
     def extend(self, items: list[Any]) -> None:
-        """Put items into the list or set on top."""
+        """Append items to the list or set on top of the stack."""
         several = self.stack[-1]
         if isinstance(several, Items):
             self.nest(several, items)
             several.extend(items)
 
     def collect(self, items: list[Any]) -> None:
-        """Make a list of items."""
+        """Create a list of items."""
         self.stack.append(Items())
         self.extend(items)
 
     def collect_top(self, count: int) -> None:
-        """Make a list of the topmost items."""
+        """Create a list of the topmost items of the stack."""
         if len(self.stack) < count:
             raise ValueError(_NOT_WHOLE)
         items = self.stack[len(self.stack) - count :]
@@ -256,7 +256,7 @@ class _Machine:
         made.state = state
 
     def name(self, module: Any, name: Any) -> None:
-        """Push the object that a module and a name stand for."""
+        """Push the object named by a module and a name."""
         if not isinstance(module, str) or not isinstance(name, str):
             raise TypeError(_NOT_WHOLE)
         if len(module) + len(name) > _MAX_NAME_LENGTH:

@@ -1,1 +1,1 @@
-"""Code that importers of several sources share."""
+"""Code shared by the importers: safe file access, the import model, and the writer."""

@@ -1,4 +1,4 @@
-"""What another program's file holds, as what becomes of it here: memories, links between them, and records."""
+"""Data of another program in an importable form: memories, links and records."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from mama_structs.memory.types.requests import MAX_TOPIC
 from mama_structs.memory.types.text_analysis import normalize
 
 _DIGEST: Final = 16
-# A host and a sort of things.
+# Labels of the importing adapter: its program and the type of item.
 _OWN_LABELS: Final = 2
-# Where nothing is left of a relation's word.
+# Used if a relation's word contains no usable character.
 _RELATED: Final = "relates to"
 
 
 @attrs.frozen(kw_only=True)
 class OddItem:
     """
-    Something in a source that is not as its program writes it, or was left out.
+    An item of a source that is malformed or was left out.
 
     Args:
-        what: What the source calls it, in the plural, such as ``"relations"``.
-        id: Where it is: its own id or name, a line, or a file.
-        kind: What is odd about it, in a word, such as ``"no_text"``.
-        note: What was done about it.
+        what: The source's plural name for such items, such as ``"relations"``.
+        id: The item's location: its id or name, a line, or a file.
+        kind: The problem in one word, such as ``"no_text"``.
+        note: The handling of the item.
 
     """
 
@@ -43,7 +43,7 @@ class OddItem:
 
 @attrs.frozen(kw_only=True)
 class OutsideMemory:
-    """A memory: its name in the source, what `MemoryStore.save_many` takes, and what has no place in that."""
+    """A memory to import: its key in the source, its `save_many` record, and extra fields."""
 
     what: str
     key: str
@@ -53,20 +53,20 @@ class OutsideMemory:
 
 @attrs.frozen(kw_only=True)
 class OutsideLink:
-    """A link between two memories, by their names in the source."""
+    """A link to import, between two memories given by their keys in the source."""
 
     what: str
     from_key: str
     to_key: str
     relationship: str
     reason: str | None = None
-    # Whether the source says it itself; what only holds its parts together is not counted.
+    # False for links that only connect parts of one item. Those are not counted.
     is_told: bool = True
 
 
 @attrs.frozen(kw_only=True)
 class OutsideRecord:
-    """A record of what a host keeps; *text* is what it is found by."""
+    """A record to import; *text* is the text that searches find it by."""
 
     what: str
     labels: tuple[str, ...]
@@ -75,21 +75,21 @@ class OutsideRecord:
     text: str | tuple[str, ...] | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
-    # Whether it only goes with another one, and is not counted.
+    # True for an auxiliary record of another item. It is not counted.
     is_beside: bool = False
 
     @property
     def name(self) -> str:
-        """What stands for it, and for no other."""
+        """A unique name of the record."""
         return digest_of(*self.labels, self.key)
 
     @property
     def shown(self) -> str:
-        """Where it is in the source, which has no place for the host's own labels."""
+        """The location in the source, without the labels that the import adds."""
         return "/".join((*self.labels[_OWN_LABELS:], self.key))
 
     def record(self, most: int) -> NewRecord:
-        """Return the record that is to be put, which is found by so many characters of each text at the most."""
+        """Return the record to put, with each text truncated to *most* characters."""
         several = (self.text,) if isinstance(self.text, str) else self.text or ()
         return NewRecord(
             labels=self.labels,
@@ -104,7 +104,7 @@ class OutsideRecord:
 
 @attrs.frozen(kw_only=True)
 class Outside:
-    """What a source holds; *found* counts it by what the source calls it."""
+    """The importable content of a source, with counts of its items by type in *found*."""
 
     kind: str
     source: str
@@ -116,7 +116,7 @@ class Outside:
 
 
 def word_of(text: str) -> tuple[str, str | None]:
-    """Return a relation's word as a link takes it, and the whole of it where that is another one."""
+    """Return a relation's word as a valid relationship, and the original text if it differs."""
     kept = "".join(sign if _is_of_word(sign) else " " for sign in normalize("NFC", text))
     word = " ".join(kept.split())[:MAX_RELATIONSHIP].strip(" _-")
     word = word if any(sign.isalnum() for sign in word) else _RELATED
@@ -128,11 +128,11 @@ def _is_of_word(sign: str) -> bool:
 
 
 def topic_of(name: str) -> str:
-    """Return a name as a topic, which has a length at the most."""
+    """Return a name as a topic, truncated to the maximum length."""
     return normalize("NFC", name)[:MAX_TOPIC].strip()
 
 
 def digest_of(*parts: str) -> str:
-    """Return a short name for some texts, the same for the same ones."""
+    """Return a short deterministic digest of some texts."""
     lengths = "".join(f"{len(part)}:{part}" for part in parts)
     return hashlib.sha256(lengths.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]

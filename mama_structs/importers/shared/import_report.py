@@ -1,4 +1,4 @@
-"""What an import says that it did: counts, and where what is odd stands; no memory's content."""
+"""The report of an import: counts and locations of odd items, no memory content."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WIDEST: Final = 200
 @attrs.frozen(kw_only=True)
 class ItemCount:
     """
-    What became of a source's items of one sort.
+    The import result for one type of items of a source.
 
     Args:
-        what: What the source calls them.
-        found: How many it has.
-        added: How many were added now.
-        known: How many were there already.
-        left_out: How many are not there: the odd items say why.
+        what: The source's name for these items.
+        found: The number of items in the source.
+        added: The number of items that this import added.
+        known: The number of items that already existed.
+        left_out: The number of items that were not imported; the odd items give the reasons.
 
     """
 
@@ -38,18 +38,18 @@ class ItemCount:
 @attrs.frozen(kw_only=True)
 class ImportReport:
     """
-    What an import did, or would do.
+    The result of an import or of its dry run.
 
-    ``str()`` gives a table for people, with some of the odd items; `to_json` gives everything.
+    ``str()`` returns a readable table with some of the odd items; `to_json` returns everything.
 
     Args:
-        kind: Which program's memories they are.
-        source: Where they were read.
-        namespace: Where they are now.
+        kind: The program that wrote the source.
+        source: The path or type of the source.
+        namespace: The namespace of the imported memories.
         dry_run: Whether nothing was written.
-        items: What became of each sort of items.
-        odd: Every item that is not as it should be, or was left out, and what was done about it.
-        seconds: How long it took.
+        items: The result for each type of items.
+        odd: All malformed or left-out items, with their handling.
+        seconds: The duration.
 
     """
 
@@ -63,16 +63,16 @@ class ImportReport:
 
     @property
     def added(self) -> int:
-        """How many items were added."""
+        """The number of items that were added."""
         return sum(one.added for one in self.items)
 
     @property
     def known(self) -> int:
-        """How many items were there already."""
+        """The number of items that already existed."""
         return sum(one.known for one in self.items)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
+        """Return the report as JSON-able data."""
         return {**attrs.asdict(self), "added": self.added, "known": self.known}
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class ImportReport:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of a name and numbers as lines, each column as wide as its widest cell."""
+    """Format rows of a name and numbers as lines with aligned columns."""
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
     return [
         "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])

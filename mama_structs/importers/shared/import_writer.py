@@ -1,8 +1,8 @@
 """
-What a source holds, added to a session's memories and records.
+Write the content of a source to a session's memories and records.
 
-Each memory has an id that follows from its name in the source, so that a second run finds it; a note of the store keeps
-what was added before, so that what was deleted since does not come back.
+The id of each memory is derived from its key in the source, so that a repeated import finds it. A note in the store
+lists all imported items, so that items that were deleted since are not imported again.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from mama_structs.memory.upkeep.namespace_services import Shared
 
 T = TypeVar("T")
 MARK: Final = "imported"
-"""Where in a memory's metadata it stands what it was taken over from."""
+"""The key in a memory's metadata for the source of an imported memory."""
 _NOTE: Final = "import/"
 _CHUNK: Final = 64
 _SIZE: Final = 12
-# A text that another program kept is kept, however long: the settings say what may be saved, not what there was.
+# Existing texts are imported at any length: the setting limits new memories only.
 _LONGEST: Final = 2**28
 _TAKEN: Final = "left out: a memory of that id is there that no import made"
 _CHANGED: Final = "the source has it otherwise than when it was taken over: what is here is left as it is"
@@ -70,14 +70,14 @@ class Import:
     known: Counter[str] = attrs.field(init=False, factory=Counter)
     done: int = attrs.field(init=False, default=0)
     settled: set[bytes] = attrs.field(init=False, factory=set)
-    # The ids of memories by their names in the source, of those that are there or are to be added.
+    # Maps keys of the source to ids of memories that exist or will be added.
     ids: dict[str, str] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.odd = list(self.outside.odd)
 
     async def run(self) -> ImportReport:
-        """Add what is missing."""
+        """Add the missing items, and return the report."""
         begun = time.perf_counter()
         self.settled = await self.shared.read(partial(_settled, kind=self.outside.kind))
         before = len(self.settled)
@@ -86,7 +86,7 @@ class Import:
         await self._add_memories(await self._new(drafts))
         await self._add_links()
         await self._add_records()
-        # What is odd had no step of its own.
+        # Odd items have no separate step: count them as done.
         self._tell(self._total - self.done)
         if not self.dry_run and len(self.settled) > before:
             await self.shared.write(partial(_settle, kind=self.outside.kind, keys=self.settled))
@@ -112,7 +112,7 @@ class Import:
     # Memories
 
     async def _drafted(self) -> list[tuple[OutsideMemory, PreparedSave]]:
-        """Return the memories as they are to be saved, by their names; what cannot be saved is odd."""
+        """Return the prepared saves, deduplicated by key. Invalid memories are reported as odd."""
         drafts: dict[str, tuple[OutsideMemory, PreparedSave]] = {}
         for position, one in enumerate(self.outside.memories):
             if position % saving.AT_ONCE == 0:
@@ -131,14 +131,14 @@ class Import:
         request = request_of({**one.record, "origin": "outside"})
         memory = request.memory(self.shared.engine.namespace, now=self.shared.now, max_content=_LONGEST)
         kind = self.outside.kind
-        # Not its time, which may be that of a file.
+        # Exclude the creation time, which may come from a file's modification time.
         said = digest_of(memory.content, memory.topic or "", msgspec.json.encode(memory.metadata).decode())
         mark = {"from": kind, "key": one.key, "digest": said}
         title = memory.topic or memory.content
         extra = {**one.extra, MARK: mark}
         memory = attrs.evolve(
             memory,
-            # Without a time: what a source says of it may change.
+            # The time part of the id is 0, because the time in the source may change.
             id=f"{memory.type.value}_{slug(title, most=40)}_{0:013}_{digest_of(kind, one.key)[:8]}",
             metadata=attrs.evolve(memory.metadata, extra=extra),
         )
@@ -146,7 +146,11 @@ class Import:
         return PreparedSave(request=request, memory=memory)
 
     async def _new(self, drafts: Sequence[tuple[OutsideMemory, PreparedSave]]) -> list[PreparedSave]:
-        """Return the memories that are to be added; of the others it says why they are not."""
+        """
+        Return the memories to add.
+
+        Memories that were deleted since, were changed since, or have a taken id are reported as odd.
+        """
         new = []
         for some in _chunks(drafts, _CHUNK):
             there = await self.shared.read(partial(_memories, ids=[draft.memory.id for _, draft in some]))
@@ -219,7 +223,7 @@ class Import:
             self._tell(len(some))
 
     def _asked(self) -> Iterator[_AskedLink]:
-        """Give the links whose ends are there; those of which one is not are odd."""
+        """Yield the links whose ends both exist; report the others as odd."""
         for link in self.outside.links:
             name = f"{link.from_key} {link.relationship} {link.to_key}"
             missing = next((end for end in (link.from_key, link.to_key) if end not in self.ids), None)
@@ -249,7 +253,7 @@ class Import:
             self._tell(len(some))
 
     def _checked(self) -> list[tuple[OutsideRecord, NewRecord]]:
-        """Return the records as they are to be put; what no record can be, and what comes twice, is odd."""
+        """Return the records to put. Invalid and duplicate records are reported as odd."""
         most = self.shared.settings.max_content
         checked: dict[str, tuple[OutsideRecord, NewRecord]] = {}
         for one in self.outside.records:
@@ -266,7 +270,7 @@ class Import:
         return list(checked.values())
 
     def _is_to_add(self, one: OutsideRecord, present: HostRecord | None) -> bool:
-        """Tell whether a record is not there; of the others it says why they are not added."""
+        """Return True if a record must be added; otherwise update the counts and the odd items."""
         if present is not None:
             self.known[one.what] += not one.is_beside
             self.settled.add(_key_of(one.name))
@@ -281,7 +285,7 @@ class Import:
             return True
         return False
 
-    # What all have
+    # Shared helpers
 
     async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
         return await self.shared.write(plan, made_by=made_by)
@@ -305,7 +309,7 @@ class Import:
 
 @attrs.frozen
 class _AskedLink:
-    """A link that is to be there, between ids; *key* stands for it in the note of what was added."""
+    """A link to create between two ids; *key* identifies it in the note of imported items."""
 
     link: OutsideLink
     name: str
@@ -315,7 +319,7 @@ class _AskedLink:
 
     @classmethod
     def of(cls, link: OutsideLink, ids: Mapping[str, str], name: str) -> _AskedLink:
-        """Return what is asked for; a link to itself, and what is no word, is refused."""
+        """Return a validated link; raise InvalidArgument for a self-link or an invalid word."""
         from_id, to_id = ids[link.from_key], ids[link.to_key]
         if from_id == to_id:
             raise InvalidArgument("it links a memory to itself")
@@ -324,8 +328,8 @@ class _AskedLink:
 
 
 def _save(writer: Writer, prepared: Sequence[PreparedSave], pace: Pace, linking: Linking) -> set[str]:
-    """Save memories, at least one, and return the ids of those that are there now."""
-    # Another process may import the same.
+    """Save some of the memories (at least one per call), and return the ids that exist now."""
+    # Another process may import the same source at the same time.
     nodes = writer.find_many([one.memory.id for one in prepared])
     there = {one.memory.id for one, node in zip(prepared, nodes, strict=True) if node is not None}
     fresh = [one for one in prepared if one.memory.id not in there]
@@ -343,7 +347,7 @@ def _mark_of(memory: Memory) -> Mapping[str, Any]:
 
 
 def _is_linked(reader: Reader, asked: _AskedLink) -> bool:
-    """Tell whether a link is there that somebody made with the same word."""
+    """Return True if an explicit link with the same relationship exists."""
     node = reader.find(asked.from_id)
     if node is None:
         return False
@@ -357,7 +361,7 @@ def _is_linked(reader: Reader, asked: _AskedLink) -> bool:
 
 
 def _put_link(writer: Writer, asked: _AskedLink, types: Mapping[str, LinkType], shared: Shared) -> bool:
-    """Make a link unless it is there, or one of its ends is not any more."""
+    """Create a link, unless it exists already or an end was deleted."""
     ends = writer.find_many([asked.from_id, asked.request.to_id])
     if None in ends or _is_linked(writer, asked):
         return False
@@ -371,13 +375,13 @@ def _key_of(name: str) -> bytes:
 
 
 def _settled(reader: Reader, kind: str) -> set[bytes]:
-    """Return the keys of what imports of a kind have added."""
+    """Return the digests of all items that imports of a kind have processed."""
     data = base64.b64decode(reader.notes(f"{_NOTE}{kind}").get(f"{_NOTE}{kind}", ""))
     return {data[at : at + _SIZE] for at in range(0, len(data), _SIZE)}
 
 
 def _settle(writer: Writer, kind: str, keys: Iterable[bytes]) -> None:
-    # Another process may have added others meanwhile.
+    # Another process may have added keys in the meantime.
     all_keys = b"".join(sorted({*keys, *_settled(writer, kind)}))
     writer.set_note(f"{_NOTE}{kind}", base64.b64encode(all_keys).decode())
 

@@ -12,22 +12,22 @@ from typing import Final, NamedTuple
 from mama_structs.errors import InvalidArgument, MigrationError
 
 MAX_FILE_BYTES: Final = 2**28
-"""The largest JSON or JSON lines file that is read."""
+"""The maximum size of a JSON or JSON Lines file."""
 MAX_NOTE_BYTES: Final = 2**24
-"""The largest note that is read."""
+"""The maximum size of a note."""
 MAX_FOLDER_BYTES: Final = 2**28
-"""The total size of the notes that are read from one folder."""
+"""The maximum total size of the notes in one folder."""
 MAX_DATABASE_BYTES: Final = 2**32
-"""The largest SQLite database, write-ahead log included, that is copied and read."""
+"""The maximum size of a SQLite database, including its write-ahead log."""
 MAX_FOLDER_ENTRIES: Final = 200_000
-"""The number of files and folders that are listed below one folder."""
+"""The maximum number of files and folders below one folder."""
 MAX_FOLDER_DEPTH: Final = 64
-"""The depth to which folders are listed."""
+"""The maximum depth of nested folders."""
 _BLOCK_BYTES: Final = 2**20
 
 
 class FolderEntry(NamedTuple):
-    """A file below a folder, or what cannot be read there, with the reason in *problem*."""
+    """A file below a folder, or an unreadable entry with the reason in *problem*."""
 
     path: Path
     problem: str | None = None
@@ -80,7 +80,7 @@ def regular(path: Path, *, follow: bool = True) -> FileIO | None:
 
 def read_bytes(path: Path, kind: str, *, limit: int, follow: bool = True) -> bytes:
     """
-    Return the content of a file, whose size is checked before it is read.
+    Return the content of a file. Its size is checked before it is read.
 
     Raises:
         InvalidArgument: The file does not exist or cannot be read.
@@ -91,7 +91,7 @@ def read_bytes(path: Path, kind: str, *, limit: int, follow: bool = True) -> byt
         with opened(path, kind, follow=follow) as file:
             check_size(path, os.fstat(file.fileno()).st_size, limit)
             data = bytearray()
-            # The size of a file that grows, or of one below /proc, is not known in advance.
+            # The size of a growing file or of a file below /proc is not known in advance.
             while block := file.read(min(_BLOCK_BYTES, limit + 1 - len(data))):
                 data += block
                 check_size(path, len(data), limit)
@@ -111,7 +111,7 @@ def read_start(path: Path, kind: str, size: int) -> bytes:
 
 def list_files(folder: Path, *, hidden: bool = True, depth: int | None = None) -> Iterator[FolderEntry]:
     """
-    Yield the entries below a folder: the files of each folder by name, then its folders by name.
+    Yield the entries below a folder: each folder's files by name, then its folders.
 
     Symbolic links are not followed.
 

@@ -30,14 +30,14 @@ from mama_structs.importers.shared.safe_files import MAX_DATABASE_BYTES, check_s
 from mama_structs.importers.shared.value_readers import ForeignRow, Undecoded, Value
 from mama_structs.storage.locks import is_locked
 
-# Seconds, as long as a program that only saves something now may take.
+# In seconds: the time to wait for a program that is just saving something.
 PATIENCE: Final = 1.0
 _PAUSE: Final = 0.05
 _SHOWN: Final = 5
 _BLOCK_BYTES: Final = 2**20
 _VIRTUAL: Final = re.compile(r"\s*CREATE\s+VIRTUAL\s", re.IGNORECASE)
 _BUSY: Final = "stop {}, or copy the file, and try again"
-# What `integrity_check` also finds, and which harms nothing here: each value is looked at one by one.
+# Messages of `integrity_check` that are harmless here, because each value is validated when it is read.
 _HARMLESS: Final = re.compile("CHECK constraint failed|NULL (value )?in|non-unique entry|TEXT value in|NUMERIC")
 _NO_MODULE: Final = "no such module"
 _TOO_BIG: Final = "too big"
@@ -55,14 +55,14 @@ _LIMITS: Final[Mapping[int, int]] = {
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-# Honest rows take no more memory than the file does on disk, twice for a text in UTF-16. The default value of a column
-# that was added later is not in the file once for each row.
+# The rows of a regular file take no more memory than the file on disk, or twice that for UTF-16 text. An exception is
+# the default value of an added column: the file stores it only once for all rows.
 _EXPANSION: Final = 2
 _EXPANSION_SLACK_BYTES: Final = 2**20
 MAGIC: Final = b"SQLite format 3\x00"
-# https://www.sqlite.org/fileformat2.html, 1.3: page size, count of changes, pages, and the change as of which.
+# https://www.sqlite.org/fileformat2.html, 1.3: page size, change counter, number of pages, version-valid-for number.
 _HEADER: Final = struct.Struct(">16xH6xII60xI4x")
-# Its source, os.h and wal.c: the bytes that it locks; a reader locks only the last ones, and only against writers.
+# Byte offsets of SQLite's locks, from os.h and wal.c. Only the last bytes are locked, and only against writers.
 _PENDING: Final = 0x40000000
 _LOCKED: Final = 512
 _WAL_WRITE: Final = 120
@@ -71,7 +71,7 @@ _WAL_LOCKED: Final = 3
 
 @attrs.frozen(eq=False)
 class CopiedDatabase:
-    """The private copy of the database at *path*, with the SHA-256 and the size of the original."""
+    """The private copy of a database, with path, SHA-256 and size of the original."""
 
     path: Path
     checksum: str
@@ -94,7 +94,11 @@ class CopiedDatabase:
         return found
 
     def columns(self, table: str) -> list[str]:
-        """Return the names of a table's columns, except generated ones, whose expressions are not to be trusted."""
+        """
+        Return the names of a table's columns.
+
+        Generated columns are excluded, because their expressions are untrusted.
+        """
         return [str(row[1]) for row in self.connection.execute(f"PRAGMA table_info({quoted(table)})")]
 
     def rows(self, table: str, *, newest_first: bool = False) -> Iterator[ForeignRow]:
@@ -127,10 +131,14 @@ class CopiedDatabase:
             yield ForeignRow(number, dict(zip(columns, values, strict=True)))
 
     def check(self, tables: Callable[[], Iterable[str]] | None = None) -> None:
-        """Raise MigrationError if SQLite finds damage; *tables* are checked one by one if it cannot check all."""
+        """
+        Raise MigrationError if SQLite finds damage.
+
+        If SQLite cannot check the whole database, *tables* are checked individually.
+        """
         lines = self._integrity("100")
         if lines is None:
-            # Newer ones ask virtual tables, too, and these may need an extension.
+            # Newer versions also check virtual tables, which may need an extension that is not installed.
             names = (tables or self.names)()
             lines = [line for name in names for line in self._integrity(quoted(name)) or ()]
         found = [line for line in lines if line != "ok" and not _HARMLESS.match(line) and _NO_MODULE not in line]
@@ -138,7 +146,7 @@ class CopiedDatabase:
             raise _damaged(self.path, found)
 
     def _integrity(self, what: str) -> list[str] | None:
-        """Return the findings of SQLite, or None if it lacks a module that it needs for a virtual table."""
+        """Return SQLite's findings, or None if the module of a virtual table is missing."""
         try:
             return [str(line) for (line,) in self.connection.execute(f"PRAGMA integrity_check({what})")]
         except sqlite3.OperationalError as error:
@@ -150,18 +158,18 @@ class CopiedDatabase:
 @contextlib.contextmanager
 def copied(path: Path, *, kind: str, program: str) -> Iterator[CopiedDatabase]:
     """
-    Copy another program's database, and open the copy. Blocks.
+    Copy another program's database and open the copy. Blocks.
 
     Raises:
-        InvalidArgument: There is no such file.
-        MigrationError: It is no database, damaged, cut off, too large, or being written to.
+        InvalidArgument: The file does not exist.
+        MigrationError: The file is not a database, damaged, truncated, too large, or being written to.
 
     """
     with tempfile.TemporaryDirectory(prefix="mama-structs-") as directory:
         try:
             copy = Path(directory, "copy.db")
             checksum, size = _copy(path, copy, program, kind)
-            # Not read-only: what its program had not yet moved into the file is moved here, in the copy.
+            # Not read-only: opening the copy moves the pending write-ahead log into it.
             with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
                 for category, limit in _LIMITS.items():
                     connection.setlimit(category, limit)
@@ -181,11 +189,11 @@ def copied(path: Path, *, kind: str, program: str) -> Iterator[CopiedDatabase]:
 
 
 def _copy(path: Path, copy: Path, program: str, kind: str) -> tuple[str, int]:
-    """Copy a database with its journals, and return the checksum of its file and the total size."""
-    # A file's locks are the process's: closing it drops them, so that is done last.
+    """Copy a database with its journals. Return the file's checksum and the total size."""
+    # File locks belong to the process and closing any handle drops them, so the files are closed last.
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(opened(path, kind))
-        # Its program keeps what belongs to it beside the file itself, not beside a link to it.
+        # The journals are next to the real file, not next to a symbolic link to it.
         real = Path(os.path.realpath(path))
         head = file.read(_HEADER.size)
         if len(head) < _HEADER.size or not head.startswith(MAGIC):
@@ -210,14 +218,14 @@ def _copy(path: Path, copy: Path, program: str, kind: str) -> tuple[str, int]:
 
 
 def _copy_bytes(source: FileIO, target: BinaryIO, limit: int) -> None:
-    """Copy a file up to a limit. One that grows meanwhile is noticed by its checksum."""
+    """Copy at most *limit* bytes of a file. Its checksum detects growth during the copy."""
     while limit > 0 and (block := source.read(min(_BLOCK_BYTES, limit))):
         target.write(block)
         limit -= len(block)
 
 
 def _beside(path: Path, stack: contextlib.ExitStack) -> dict[str, FileIO]:
-    """Open what stands beside a database, and holds something that belongs to it."""
+    """Open the non-empty journal files of a database."""
     found = {}
     for suffix in ("-wal", "-journal"):
         with contextlib.suppress(FileNotFoundError):
@@ -235,7 +243,7 @@ def _sum(file: FileIO) -> str:
 
 
 def _is_at(path: Path, file: FileIO) -> bool:
-    """Tell whether no other file has come to stand in the place of the one that was read."""
+    """Return True if the path still refers to the file that was read."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except OSError:
@@ -245,7 +253,7 @@ def _is_at(path: Path, file: FileIO) -> bool:
 def _check_whole(path: Path, head: bytes, size: int) -> None:
     page, changes, pages, as_of = _HEADER.unpack(head)
     named = pages * (65536 if page == 1 else page)
-    # An old SQLite does not keep the number of pages up to date; then the two counters differ.
+    # Old versions of SQLite do not update the number of pages; then the two counters differ.
     if size < named and changes == as_of:
         what = f"has {size:,} bytes of the {named:,} that its first page names: it was cut off"
         raise refused(path, what, "copy it again, as a whole")
@@ -259,7 +267,7 @@ def _wait_for_writers(path: Path, real: Path, file: FileIO, stack: contextlib.Ex
         stack.enter_context(shared)
     asked = [(file, _PENDING, _LOCKED), *([(shared, _WAL_WRITE, _WAL_LOCKED)] if shared else [])]
     until = time.monotonic() + PATIENCE
-    # Where the system tells nothing of locks, it is still found out whether the file changes while it is read.
+    # Without lock information from the system, changes are still detected by the checksums.
     while any(is_locked(one.fileno(), at, by_others=False, length=size, to_read=True) for one, at, size in asked):
         if time.monotonic() >= until:
             raise refused(path, "is locked: another program is writing to it", _BUSY.format(program))
@@ -267,23 +275,23 @@ def _wait_for_writers(path: Path, real: Path, file: FileIO, stack: contextlib.Ex
 
 
 def is_virtual(sql: str) -> bool:
-    """Return True if the SQL of a table creates a virtual one."""
+    """Return True if the SQL creates a virtual table."""
     return _VIRTUAL.match(sql) is not None
 
 
 def rowid_of(columns: Iterable[str]) -> str | None:
-    """Return a name for the number of a table's rows that no column has, None where there is none left."""
+    """Return an alias of the rowid that no column uses, or None if all aliases are used."""
     used = {column.lower() for column in columns}
     return next((name for name in ("rowid", "_rowid_", "oid") if name not in used), None)
 
 
 def quoted(name: str) -> str:
-    """Return the name of a table or column as SQL takes it."""
+    """Quote the name of a table or column for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _decoded(data: bytes) -> str | Undecoded:
-    """Return a text of the database, which SQLite does not check."""
+    """Decode a text; SQLite does not check that texts are valid UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -291,7 +299,7 @@ def _decoded(data: bytes) -> str | Undecoded:
 
 
 def _size_of(value: Value) -> int:
-    """Return the memory that a value takes, in characters or bytes; 0 for a number."""
+    """Return the size of a value in characters or bytes, or 0 for a number."""
     data = value.data if isinstance(value, Undecoded) else value
     return len(data) if isinstance(data, str | bytes) else 0
 

@@ -1,4 +1,4 @@
-"""What the values of another program's database say, which may be anything."""
+"""Convert untyped values of another program's database to texts, times and JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import msgspec
 from mama_structs._internal.validation import FIRST, LAST
 from mama_structs.memory.types.model import from_milliseconds, milliseconds
 
-# A text of a memory that is longer is cut: SQLite takes up to a gigabyte, a line of an export a quarter of that.
+# Longer texts are truncated: SQLite allows a gigabyte, a line of an export only a quarter of that.
 _MAX_TEXT: Final = 2**24
 _MAX_DEPTH: Final = 50
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# Below the first it is seconds: as milliseconds it would be before March 1973, as seconds it may be the year 5138.
+# Below the first bound a number is in seconds: as milliseconds it would be before March 1973, as seconds it can reach
+# the year 5138.
 _UNITS: Final = (
     (10**11, 1000, 1, "it is in seconds"),
     (10**14, 1, 1, None),
@@ -33,24 +34,24 @@ _LONGEST_TIME: Final = 100
 
 @attrs.frozen
 class Undecoded:
-    """A text that is no UTF-8."""
+    """A text that is not valid UTF-8."""
 
     data: bytes
 
 
 Value = int | float | str | bytes | Undecoded | None
-"""What a column may hold; `bytes` is a BLOB."""
+"""The value of a column; `bytes` is a BLOB."""
 
 
 @attrs.frozen
 class ForeignRow:
-    """A row with its rowid, which rises in the order of writing, and what it holds by column."""
+    """A row: its rowid, which increases in the order of writing, and its values by column."""
 
     number: int
     values: Mapping[str, Value]
 
     def get(self, column: str) -> Value:
-        """Return a column's value, None where the table has no such column."""
+        """Return a column's value, or None if the table has no such column."""
         return self.values.get(column)
 
     def text(self, column: str) -> str | None:
@@ -59,7 +60,7 @@ class ForeignRow:
 
 
 class ReadText(NamedTuple):
-    """A column's text, None for NULL; what is odd about it, in a word and in some; whether it says all."""
+    """A column's text (None for NULL), the problem's kind and note, and its completeness."""
 
     text: str | None
     kind: str | None = None
@@ -68,14 +69,14 @@ class ReadText(NamedTuple):
 
 
 class ReadTime(NamedTuple):
-    """A column's time (UTC), None where it is none, and what is odd about how it is written, or why it is none."""
+    """A column's time (UTC) or None, and a note on an unusual format or the reason for None."""
 
     at: datetime | None
     note: str | None = None
 
 
 def read_text(value: Value) -> ReadText:
-    """Return a column's text, as near to what it says as a text can be."""
+    """Convert a column's value to the most faithful text."""
     if value is None or isinstance(value, str):
         found = ReadText(value)
     elif isinstance(value, int | float):
@@ -98,7 +99,7 @@ def read_text(value: Value) -> ReadText:
 
 
 def read_json(text: str) -> Any:
-    """Return what a text says as JSON, also within a JSON text; what this store cannot hold is a ValueError."""
+    """Parse JSON, also if encoded twice. Raise ValueError if invalid or nested too deeply."""
     try:
         found = msgspec.json.decode(text)
         if isinstance(found, str) and found.lstrip()[:1] in {"{", "["}:
@@ -115,16 +116,16 @@ def read_json(text: str) -> Any:
 
 
 def kept(value: Value) -> Any:
-    """Return a value as JSON-able data that says the same."""
+    """Convert a value to equivalent JSON-able data."""
     if isinstance(value, bytes | Undecoded):
         return {"base64": base64.b64encode(value if isinstance(value, bytes) else value.data).decode()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_time(value: Value) -> ReadTime:  # noqa: PLR0911 - one for each kind of value
-    """Return the time that a column says."""
-    # Numbers of seconds to nanoseconds are told apart by their magnitude; a text is such a number, ISO 8601 (UTC where
-    # it names no zone) or the form of e-mail and HTTP.
+def read_time(value: Value) -> ReadTime:  # noqa: PLR0911 - one return per type of value
+    """Convert a column's value to a time."""
+    # The magnitude of a number distinguishes seconds, milliseconds, microseconds and nanoseconds. A text is such a
+    # number, an ISO 8601 time (UTC if it has no zone) or a date in the format of e-mail and HTTP.
     if value is None:
         return ReadTime(None, "it is NULL")
     if isinstance(value, int | float):
@@ -159,7 +160,7 @@ def _dated(text: str) -> datetime | None:
     for read in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             moment = read(text)
-            # SQLite's own functions give UTC, and name no zone.
+            # SQLite's date functions return UTC without a zone.
             return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
         except (ValueError, TypeError, OverflowError, IndexError):
             continue

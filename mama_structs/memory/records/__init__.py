@@ -1,1 +1,1 @@
-"""Versioned key-value records."""
+"""Records of hosts: the record store and its plans."""

@@ -1,4 +1,8 @@
-"""The plans that read and write records: those with text are memories, all others notes of their own."""
+"""
+Plans that read and write records.
+
+Records with text are stored as memories, all others as notes.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +48,11 @@ _MORE: Final = 4
 _RECORDS: Final = frozenset({MemoryType.RECORD})
 
 
-# What is read
+# Reading
 
 
 def look(reader: Reader, places: Iterable[Place]) -> dict[Place, StoredRecord]:
-    """Return those of some records that are there, ended ones too."""
+    """Return the stored records at some places, including expired ones."""
     unique = list(dict.fromkeys(places))
     if not unique:
         return {}
@@ -62,13 +66,13 @@ def look(reader: Reader, places: Iterable[Place]) -> dict[Place, StoredRecord]:
 
 
 def get(reader: Reader, places: Sequence[Place], *, now: datetime) -> list[HostRecord | None]:
-    """Return records, None for what is not there."""
+    """Return the records at the given places, with None for each missing or expired record."""
     found = look(reader, places)
     return [None if (one := found.get(place)) is None or one.is_over(now) else one.record for place in places]
 
 
 def history(reader: Reader, place: Place, *, now: datetime) -> list[HostRecord]:
-    """Return a record and what it was before, newest first."""
+    """Return a record and its former versions, newest first."""
     stored = look(reader, [place]).get(place)
     if stored is None or stored.is_over(now):
         return []
@@ -82,8 +86,8 @@ def history(reader: Reader, place: Place, *, now: datetime) -> list[HostRecord]:
 
 
 def below(labels: tuple[str, ...], *, nested: bool, now: datetime | None = None) -> Filter:
-    """Return what lets the records with text below labels pass that have not ended."""
-    # Below no labels are all, without a look at what each one names.
+    """Return the filter for unexpired records with text below the labels."""
+    # Without labels every record matches, so no label filter is needed.
     return Filter(types=_RECORDS, labels=labels if labels or not nested else None, nested=nested, valid_at=now)
 
 
@@ -98,7 +102,7 @@ def _memories_below(reader: Reader, where: Filter) -> list[Memory]:
 
 @attrs.frozen(kw_only=True)
 class RecordListing:
-    """Which records are listed, in the order of their places: labels and key as they are written there."""
+    """The query of a listing. Records are ordered by place: encoded labels, then key."""
 
     labels: tuple[str, ...] = ()
     nested: bool = True
@@ -109,7 +113,7 @@ class RecordListing:
     where: Where | None = None
 
     def names(self, places: Mapping[str, str]) -> list[str]:
-        """Return those of some names that are listed, in the order of the places by them, however many there are."""
+        """Return the names that the listing includes, ordered by place. The limit is not applied."""
         found = sorted(places, key=lambda name: _parts(places[name]), reverse=self.last_first)
         if self.prefix:
             begin = place_of(self.labels, self.prefix)
@@ -121,13 +125,17 @@ class RecordListing:
 
 
 def _parts(place: str) -> tuple[list[str], str]:
-    """Return what orders places: label by label, for a sign in one label may stand before what parts labels."""
+    """
+    Return the sort key of a place.
+
+    Places are compared label by label, since a label may contain characters below the separator.
+    """
     above, _, key = place.rpartition("/")
     return above.split("/") if above else [], key
 
 
 def listed(reader: Reader, asked: RecordListing, *, now: datetime) -> list[StoredRecord]:
-    """Return records in the order of their places."""
+    """Return the matching records, ordered by place."""
     where = below(asked.labels, nested=asked.nested, now=now)
     known = {name_of(one.place): one for one in map(of_memory, _memories_below(reader, where))}
     names = _names_below(reader, asked.labels, nested=asked.nested)
@@ -147,7 +155,7 @@ def listed(reader: Reader, asked: RecordListing, *, now: datetime) -> list[Store
 def _each(
     reader: Reader, names: Sequence[str], known: Mapping[str, StoredRecord], limit: int | None
 ) -> Iterator[StoredRecord]:
-    """Give records of some names, reading notes as they are wanted."""
+    """Yield the records with the given names. Notes are loaded page by page, as needed."""
     size = _PAGE if limit is None else min(max(limit, 1), _PAGE)
     for start in range(0, len(names), size):
         page = names[start : start + size]
@@ -157,7 +165,7 @@ def _each(
 
 
 def _tried(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, StoredRecord | StoreDamaged]]:
-    """Give the records of some notes by their names, and in place of those that nobody can read why not."""
+    """Yield each note's name with its record, or with the error if the note is unreadable."""
     for start in range(0, len(names), _PAGE):
         page = names[start : start + _PAGE]
         try:
@@ -178,14 +186,18 @@ def _tried(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, StoredRe
 
 
 def labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> list[tuple[str, ...]]:
-    """Return all labels in use that begin with some, sorted."""
+    """Return all labels in use that begin with the given labels, sorted."""
     found = {labels_in(name) for name in _names_below(reader, labels, nested=True)}
     memories = _memories_below(reader, below(labels, nested=True, now=now))
     return sorted(found.union(of_memory(one).record.labels for one in memories))
 
 
 def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> tuple[list[Place], list[str]]:
-    """Return the places of all records below labels, ended ones too, and the names of those that nobody can read."""
+    """
+    Return the places of all records below labels, and the names of unreadable notes.
+
+    Expired records are included.
+    """
     memories = _memories_below(reader, below(labels, nested=nested, now=None))
     places = [of_memory(one).place for one in memories]
     names = _names_below(reader, labels, nested=nested)
@@ -200,13 +212,13 @@ def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> tu
 
 
 def ids_of(reader: Reader, places: Sequence[Place]) -> list[str]:
-    """Return the ids of those records at some places that have a text."""
+    """Return the memory ids of the records with text at the given places."""
     ids = [memory_id_of(place) for place in places]
     return [one for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None]
 
 
 def ended(reader: Reader, *, now: datetime) -> list[Place]:
-    """Return the places of all records that have ended."""
+    """Return the places of all expired records."""
     every, holding = (reader.window(Filter(types=_RECORDS, valid_at=at)) for at in (None, now))
     over = np.setdiff1d(every, holding)
     memories = map(of_memory, reader.get(over) if len(over) else [])
@@ -216,7 +228,7 @@ def ended(reader: Reader, *, now: datetime) -> list[Place]:
 
 
 def unreadable(reader: Reader) -> list[Finding]:
-    """Return which records without text are not what was written; a row that is damaged itself is the engine's."""
+    """Return findings for notes with invalid content. The engine reports damaged rows."""
     return [
         Finding("error", "damaged", f"{name}: {one.findings[0]}", name)
         for name, one in _tried(reader, _names_below(reader, (), nested=True))
@@ -224,11 +236,11 @@ def unreadable(reader: Reader) -> list[Finding]:
     ]
 
 
-# What is found
+# Searching
 
 
 def found(reader: Reader, request: SearchRequest, where: Where | None, *, offset: int) -> list[RecordHit]:
-    """Return the records that answer a question best, as the search of memories has them."""
+    """Return the records that match a query best, ranked by the memory search."""
 
     def ask(most: int) -> list[RecordHit]:
         hits, _ = search.hits(reader, attrs.evolve(request, limit=most))
@@ -248,7 +260,7 @@ def nearest(
     now: datetime,
     limit: int,
 ) -> list[RecordHit]:
-    """Return the records whose best text is nearest to a vector, by cosine alone."""
+    """Return the records with the text nearest to a vector, by cosine similarity only."""
     where = below(asked.labels, nested=asked.nested, now=now)
 
     def ask(most: int) -> list[RecordHit]:
@@ -264,7 +276,7 @@ def nearest(
 
 
 def _passing(ask: Callable[[int], list[RecordHit]], where: Where | None, limit: int, offset: int) -> list[RecordHit]:
-    """Return the best that count, asking for more and more where some do not."""
+    """Return the best hits that pass the filter. Fetch more candidates until enough hits pass."""
     most = wanted = limit + offset
     while True:
         hits = ask(most)
@@ -274,7 +286,7 @@ def _passing(ask: Callable[[int], list[RecordHit]], where: Where | None, limit: 
         most *= _MORE
 
 
-# What is written
+# Writing
 
 
 def put(
@@ -285,7 +297,7 @@ def put(
     namespace: str,
     now: datetime,
 ) -> list[HostRecord]:
-    """Delete some records and then put others, in their order, and return these."""
+    """Delete some records, then put others in order, and return the records that were put."""
     named = [(one.labels, one.key) for one in asked if one.key is not None]
     there = look(writer, [*(place for place, _ in gone), *named])
     asked = [*_numbered(writer, asked)]
@@ -309,7 +321,7 @@ def put(
 
 
 def _numbered(reader: Reader, asked: Sequence[PreparedRecord]) -> Iterator[PreparedRecord]:
-    """Give records that have a key each: those that have none get the numbers behind the last one there."""
+    """Assign a key to each record without one: the next number under its labels."""
     last: dict[tuple[str, ...], int] = {}
     for one in asked:
         if one.key is not None:
@@ -333,7 +345,7 @@ def _last_number(reader: Reader, labels: tuple[str, ...]) -> int:
 
 
 def check_version(place: Place, present: StoredRecord | None, wanted: int | None) -> None:
-    """Refuse a write that was meant for another version."""
+    """Raise `VersionConflict` if the stored version is not the expected version."""
     version = 0 if present is None else present.record.version
     if wanted is not None and version != wanted:
         labels, key = place
@@ -349,7 +361,7 @@ def check_version(place: Place, present: StoredRecord | None, wanted: int | None
 def _next(
     asked: PreparedRecord, place: Place, present: StoredRecord | None, *, namespace: str, now: datetime
 ) -> StoredRecord:
-    """Return a record as it is after it was put."""
+    """Return the stored form of a record after a put."""
     created_at = present.record.created_at if present else asked.created_at or now
     former = () if present is None else present.history
     if present is not None and asked.history:
@@ -370,7 +382,7 @@ def _next(
     memory = None
     trust = record.origin
     if present is not None and former:
-        # A search in the past shows the former values, too.
+        # A search in the past also shows the former values, so the trust covers them too.
         was_trusted = present.record.origin if present.memory is None else present.memory.trust
         trust = least_trusted([trust, was_trusted])
     if record.text is not None and record.memory_id is not None:
@@ -400,7 +412,7 @@ def _next(
 
 
 def _former(present: StoredRecord | None, record: HostRecord, *, keep: bool) -> tuple[FormerText, ...]:
-    """Return what the memory of a record said before."""
+    """Return the former texts of a record's memory."""
     if present is None or present.memory is None:
         return ()
     before = present.memory
@@ -460,7 +472,7 @@ def _remove(writer: Writer, several: Iterable[StoredRecord]) -> None:
 
 
 def delete(writer: Writer, place: Place, *, if_version: int | None, now: datetime) -> bool:
-    """Delete a record, and tell whether it was there."""
+    """Delete a record, and return True if it existed."""
     found, lost = (look(writer, [place]), 0) if if_version is not None else _readable(writer, [place])
     stored = found.get(place)
     present = None if stored is None or stored.is_over(now) else stored
@@ -472,42 +484,46 @@ def delete(writer: Writer, place: Place, *, if_version: int | None, now: datetim
 
 def delete_many(writer: Writer, places: Sequence[Place], *, forget: bool, ended: datetime | None) -> int:
     """
-    Delete records, of them only those that have ended where it is said by when, and return how many there were.
+    Delete records, and return the number of deleted records.
 
-    *forget* has nothing of them stay on the disk.
+    With *ended*, only records that expired by that time are deleted. *forget* erases all their data from the disk.
     """
     if forget:
         writer.leave_no_trace()
     there, lost = (look(writer, places), 0) if ended is not None else _readable(writer, places)
-    # A place that was read to have ended may have been put anew since.
+    # A record that was expired when it was read may have been replaced in the meantime.
     found = [one for one in there.values() if ended is None or one.is_over(ended)]
     _remove(writer, found)
     return len(found) + lost
 
 
 def _readable(writer: Writer, places: Sequence[Place]) -> tuple[dict[Place, StoredRecord], int]:
-    """Return those of some records that are there, and how many without text were deleted as they cannot be read."""
+    """
+    Return the readable records at some places, and the number of unreadable notes.
+
+    Unreadable notes are deleted.
+    """
     try:
         return look(writer, places), 0
     except StoreDamaged:
-        # A memory is mended by `MemoryStore.rebuild`.
+        # `MemoryStore.rebuild` repairs damaged memories, so only notes are deleted here.
         kept = zip(places, writer.find_many([memory_id_of(place) for place in places]), strict=True)
         lost = delete_unreadable(writer, [name_of(place) for place, node in kept if node is None], forget=False)
         return look(writer, places), lost
 
 
 def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> int:
-    """Delete those of some notes that are no record which anybody can read, and return how many there were."""
+    """Delete the notes that are still unreadable, and return their number."""
     if forget:
         writer.leave_no_trace()
-    # One that was read to be damaged may have been put anew since, or deleted.
+    # A note that was damaged when it was read may have been replaced or deleted in the meantime.
     lost = [name for name, one in _tried(writer, names) if isinstance(one, StoreDamaged)]
     writer.set_notes(dict.fromkeys(lost))
     return len(lost)
 
 
 def pop(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:
-    """Take away the last record under just these labels, and return it."""
+    """Delete the last record under exactly these labels, and return it."""
     last = listed(writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now)
     _remove(writer, last)
     return last[0].record if last else None
@@ -516,7 +532,7 @@ def pop(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord
 def expire(
     writer: Writer, places: Sequence[tuple[Place, int | None]], expires_at: datetime | None, *, now: datetime
 ) -> int:
-    """Let records end at another time where they are at their versions, and return how many of them there are."""
+    """Set the expiry of records that are at the given versions, and return their number."""
     wanted = dict(places)
     there = [one for one in look(writer, wanted).values() if not one.is_over(now)]
     found = [one for one in there if wanted[one.place] in (None, one.record.version)]
@@ -533,7 +549,7 @@ def expire(
 
 
 def move(writer: Writer, moves: Sequence[tuple[Place, Place]], *, overwrite: bool, now: datetime) -> int:
-    """Have records at other places, with their history and links, and return how many of them there were."""
+    """Move records to other places, with their history and links, and return their number."""
     there = look(writer, [place for pair in moves for place in pair])
     found = [(there[old], new) for old, new in moves if old in there and old != new and not there[old].is_over(now)]
     leaving = {stored.place for stored, _ in found}
@@ -558,7 +574,7 @@ def move(writer: Writer, moves: Sequence[tuple[Place, Place]], *, overwrite: boo
 
 
 def _with_all(reader: Reader, stored: StoredRecord) -> tuple[Vectors, list[Link]]:
-    """Return a record's vectors and links, none where it has no text."""
+    """Return the vectors and links of a record. A record without text has none."""
     node = None if stored.memory is None else reader.find(stored.memory.id)
     if node is None:
         return np.empty((0, 0), np.float32), []

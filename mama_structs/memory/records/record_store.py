@@ -1,4 +1,4 @@
-"""Records for hosts: JSON under labels and a key, with an expiry, found by the same search as memories."""
+"""Records for hosts: JSON under labels and a key, found by the search of memories."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ _LEAST_LENGTH = 1e-12
 
 class RecordStore:
     """
-    What hosts keep: a session's are `Session.records`.
+    The records of a host. `Session.records` is a `RecordStore`.
 
-    A record is JSON under a key, below a namespace of labels such as ``("users", "u1")``, and may end at a time: what
-    has ended is as if it were not there.
-    One with a text is a memory of the type ``record``: `MemoryStore.search`, `Session.recall` and the tools of models
-    find it. One without is only kept, and no search sees it.
-    Each method but `delete_all` and `sweep` is one transaction: all of it is durable when it returns, or nothing was
-    changed; every process that has the store open sees it from then on.
+    A record is JSON under a key, below a namespace of labels such as ``("users", "u1")``. It may have an expiry; an
+    expired record is treated as missing.
+    A record with a text is a memory of the type ``record``: `MemoryStore.search`, `Session.recall` and the tools of
+    models find it. A record without a text is only stored, and no search finds it.
+    Each method except `delete_all` and `sweep` is one transaction: either all of it is durable when the method returns,
+    or nothing was changed. From then on every process that has the store open sees the change.
 
     Raises:
-        InvalidArgument: An argument breaks its rule; of every method, before anything is done.
-        VersionConflict: A record is at another version than was said, or a place is taken; nothing was changed.
-        EmbeddingFailed: The embedder failed at a text that was given; nothing was changed.
-        StoreError: The store cannot be read or written; what was not acknowledged is not there.
+        InvalidArgument: An argument is invalid. Every method raises it before it changes anything.
+        VersionConflict: A record is at another version than expected, or a place is taken; nothing was changed.
+        EmbeddingFailed: The embedder failed on a given text; nothing was changed.
+        StoreError: The store cannot be read or written; unacknowledged changes are not stored.
         SessionClosed: The session was closed.
 
     """
@@ -78,12 +78,12 @@ class RecordStore:
 
     @property
     def namespace(self) -> str:
-        """Whose records these are: the session's namespace, which is none of their labels."""
+        """The session's namespace, to which the records belong. It is not part of their labels."""
         return self._shared.engine.namespace
 
     @property
     def now(self) -> datetime:
-        """The time as the store has it (UTC): what has an end before it has ended."""
+        """The current time of the store (UTC), by which records expire."""
         return self._shared.now
 
     # Writing
@@ -103,7 +103,7 @@ class RecordStore:
         if_version: int | None = None,
     ) -> HostRecord:
         """
-        Put a record, in the place of the one that is there, and return it.
+        Put a record, replacing an existing one at the same place, and return it.
 
         Args:
             labels: As for `NewRecord`, like the rest.
@@ -141,12 +141,12 @@ class RecordStore:
         delete: Iterable[tuple[Sequence[str], str] | tuple[Sequence[str], str, int]] = (),
     ) -> Sequence[HostRecord]:
         """
-        Put records in their order, all or none, and return them.
+        Put records in order, all or none, and return them.
 
         Args:
-            records: A place may be named several times: the last one stays.
-            delete: Labels and key of records that are deleted first, each with the version that it must be at if that
-                matters; without one it is no error that a record is not there.
+            records: The new records. If several have the same place, the last one is stored.
+            delete: Labels and key of records that are deleted first, each optionally with its expected version. Without
+                a version, a missing record is no error.
 
         """
         given = _check.items("records", records, of="records")
@@ -168,14 +168,15 @@ class RecordStore:
         created_by: CreatedBy = "user",
     ) -> Sequence[HostRecord]:
         """
-        Put values behind the last one under just these labels, without texts, and return them.
+        Append values after the last record under exactly these labels; return the records.
 
-        Their keys are numbers of twelve digits, from ``000000000001`` on, so that they are listed in their order.
+        The records have no texts.
+        Their keys are numbers of twelve digits, starting at ``000000000001``, so that listings keep their order.
 
         Args:
             labels: As for `NewRecord`.
-            values: What is to be kept, each as for `NewRecord`.
-            expires_at: When they end; None for never.
+            values: The values, each as for `NewRecord`.
+            expires_at: The expiry of the records; None for never.
             origin: As for `NewRecord`.
             created_by: As for `NewRecord`.
 
@@ -204,7 +205,7 @@ class RecordStore:
         return check_new(asked, max_text=self._shared.settings.max_content, name=name)
 
     async def _prepared(self, asked: Sequence[PreparedRecord]) -> Sequence[PreparedRecord]:
-        """Embed the texts of records, and find what they mention."""
+        """Embed the texts of records and find their mentions."""
         texts = [[text[:MAX_EMBEDDED] for text in one.texts] for one in asked if one.texts]
         if not texts:
             return asked
@@ -220,12 +221,12 @@ class RecordStore:
 
     async def delete(self, labels: Sequence[str], key: str, *, if_version: int | None = None) -> bool:
         """
-        Delete a record, and tell whether it was there.
+        Delete a record, and return True if it existed.
 
         Args:
-            labels: Its labels.
-            key: Its key.
-            if_version: Only where it is at this version, as for `NewRecord`.
+            labels: The record's labels.
+            key: The record's key.
+            if_version: The expected version, as for `NewRecord`.
 
         """
         place = check_labels(labels), check_key(key)
@@ -236,12 +237,12 @@ class RecordStore:
 
     async def delete_all(self, labels: Sequence[str], *, nested: bool = True, forget: bool = False) -> int:
         """
-        Delete all records below labels, some hundreds a transaction, and return how many.
+        Delete all records below labels, some hundreds per transaction, and return their number.
 
         Args:
-            labels: What their labels begin with; ``()`` for all records.
-            nested: Whether those below further labels are meant, too.
-            forget: Whether nothing of them is to stay in any file of the store, as `MemoryStore.forget` has it.
+            labels: The leading labels of the records; ``()`` for all records.
+            nested: Whether to include records with further labels.
+            forget: Whether to erase all their data from the files of the store, as `MemoryStore.forget` does.
 
         """
         found, below = check_labels(labels), _check.flag("nested", nested)
@@ -255,7 +256,7 @@ class RecordStore:
             return count + await self._delete(places, forget=erased)
 
     async def _forget(self, places: Sequence[Place]) -> int:
-        """Forget the memories that records are, and where others name them, and return how many these were."""
+        """Erase the memories of records and all mentions of their ids; return their number."""
         ids = await self._shared.read(lambda reader: record_plans.ids_of(reader, places))
         request = ForgetRequest(ids=tuple(ids), about=None, source=None, before=None)
         done = await forget(self._shared.engine, request, ids, self._shared.erase_texts, dry_run=False, progress=None)
@@ -273,10 +274,10 @@ class RecordStore:
 
     async def pop(self, labels: Sequence[str]) -> HostRecord | None:
         """
-        Take away the last record, in the order of keys, under just these labels, and return it; None for none.
+        Remove and return the last record, by key, under exactly these labels, or None.
 
         Args:
-            labels: Its labels.
+            labels: The record's labels.
 
         """
         plan = partial(record_plans.pop, labels=check_labels(labels), now=self._shared.now)
@@ -290,11 +291,11 @@ class RecordStore:
         overwrite: bool = False,
     ) -> int:
         """
-        Have records at other places, all or none, with their history and links, and return how many there were.
+        Move records with history and links, all or none, and return their number.
 
         Args:
-            moves: Pairs of a place and the place to be, each labels and a key; a record that is not there is left out.
-            overwrite: Whether what is at the other place goes; else that raises `VersionConflict`.
+            moves: Pairs of an old and a new place, each labels and a key; a missing record is skipped.
+            overwrite: Whether to replace records at the new places; otherwise `VersionConflict` is raised.
 
         """
         given = _check.items("moves", moves, of="pairs of places")
@@ -311,12 +312,12 @@ class RecordStore:
         expires_at: datetime | None,
     ) -> int:
         """
-        Let records end at another time, and return how many of them there are; their versions stay.
+        Set the expiry of records, and return their number. Their versions do not change.
 
         Args:
-            places: Labels and key of each, with the version that it must be at if that matters; one that is not
-                there, or at another version, is left out.
-            expires_at: When they end (with a time zone); None for never.
+            places: Labels and key of each record, optionally with its expected version; a record that is missing or at
+                another version is skipped.
+            expires_at: The new expiry (with a time zone); None for never.
 
         """
         end = None if expires_at is None else _check.moment("expires_at", expires_at)
@@ -327,7 +328,7 @@ class RecordStore:
             return await self._shared.write(plan)
 
     async def sweep(self) -> int:
-        """Delete what has ended, some hundreds a transaction, and return how much that was."""
+        """Delete expired records, some hundreds per transaction, and return their number."""
         now = self._shared.now
         with self._observed("delete_memory"):
             return await self._delete(
@@ -338,21 +339,21 @@ class RecordStore:
 
     async def get(self, labels: Sequence[str], key: str) -> HostRecord | None:
         """
-        Return a record, None where there is none.
+        Return a record, or None if it does not exist.
 
         Args:
-            labels: Its labels.
-            key: Its key.
+            labels: The record's labels.
+            key: The record's key.
 
         """
         return (await self.get_many([(labels, key)]))[0]
 
     async def get_many(self, places: Iterable[tuple[Sequence[str], str]]) -> Sequence[HostRecord | None]:
         """
-        Return records in the order of their places, None for each that is not there.
+        Return records in the order of their places, with None for each missing record.
 
         Args:
-            places: Labels and key of each.
+            places: Labels and key of each record.
 
         """
         given = _check.items("places", places, of="pairs of labels and a key")
@@ -362,11 +363,11 @@ class RecordStore:
 
     async def history(self, labels: Sequence[str], key: str) -> Results[HostRecord]:
         """
-        Return a record and, as far as they were kept, its former versions, newest first; nothing where it is not there.
+        Return a record and its stored former versions, newest first; empty if missing.
 
         Args:
-            labels: Its labels.
-            key: Its key.
+            labels: The record's labels.
+            key: The record's key.
 
         """
         place = check_labels(labels), check_key(key)
@@ -385,20 +386,20 @@ class RecordStore:
         where: Where | None = None,
     ) -> Results[HostRecord]:
         """
-        Return the records below labels in the order of labels and keys.
+        Return the records below labels, ordered by labels and keys.
 
-        That is the order of code points where they are ASCII letters, digits and ``-._~``; other characters stand where
-        their percent-encoding does.
+        ASCII letters, digits and ``-._~`` are ordered by code point; other characters are ordered by their
+        percent-encoding.
 
         Args:
-            labels: What their labels begin with.
-            nested: Whether those below further labels are meant, too.
-            prefix: What their keys begin with (only where *nested* is False).
-            after: Only those behind this key, or before it where *last_first* (only where *nested* is False).
-            limit: Records at the most; None for all.
-            last_first: Whether the last one comes first.
-            where: Tells of a record whether it counts; asked before *limit* is, not in the loop's thread, and
-                not free to ask the store, which waits for it.
+            labels: The leading labels of the records.
+            nested: Whether to include records with further labels.
+            prefix: The prefix of their keys (only if *nested* is False).
+            after: Only records after this key, or before it if *last_first* (only if *nested* is False).
+            limit: The maximum number of records; None for all.
+            last_first: Whether to reverse the order.
+            where: Returns True for a record to include. It is called before *limit* applies, outside the event loop's
+                thread. It must not call the store, which waits for it.
 
         """
         below = _check.flag("nested", nested)
@@ -419,18 +420,18 @@ class RecordStore:
 
     async def labels(self, prefix: Sequence[str] = ()) -> Sequence[tuple[str, ...]]:
         """
-        Return all labels in use that begin with some, sorted.
+        Return all labels in use that begin with the given labels, sorted.
 
-        Those of a record without text that has ended are among them until `sweep` deletes it.
+        The labels of an expired record without text are included until `sweep` deletes it.
 
         Args:
-            prefix: What they begin with.
+            prefix: The leading labels.
 
         """
         below, now = check_labels(prefix, "prefix"), self._shared.now
         return await self._shared.read(lambda reader: record_plans.labels_below(reader, below, now=now))
 
-    # Finding
+    # Searching
 
     async def search(
         self,
@@ -444,17 +445,19 @@ class RecordStore:
         offset: int = 0,
     ) -> Results[RecordHit]:
         """
-        Find records with text by meaning, words and time, best first, as `MemoryStore.search` does.
+        Find records with text by meaning, words and time, best first.
+
+        The search works as `MemoryStore.search`.
 
         Args:
-            query: The question, in any words.
-            labels: What their labels begin with.
-            nested: Whether those below further labels are meant, too.
-            where: Tells of a record whether it counts; asked before *limit* is, not in the loop's thread, and
-                not free to ask the store, which waits for it.
-            min_relevance: Only hits of so much relevance or more, 0 to 1; None for all.
-            limit: Hits at the most.
-            offset: How many of the best are left out.
+            query: The query, in any words.
+            labels: The leading labels of the records.
+            nested: Whether to include records with further labels.
+            where: Returns True for a record to include. It is called before *limit* applies, outside the event loop's
+                thread. It must not call the store, which waits for it.
+            min_relevance: The minimum relevance of a hit, 0 to 1; None for all hits.
+            limit: The maximum number of hits.
+            offset: The number of best hits to skip.
 
         """
         self._shared.check()
@@ -488,14 +491,14 @@ class RecordStore:
         limit: int = 10,
     ) -> Results[RecordHit]:
         """
-        Find records with text by the cosine of their best text and a question alone, nearest first.
+        Find records with text by the cosine of the query and their best text, nearest first.
 
         Args:
-            query: A text, or its vector, of the embedder's dimensions; its length does not matter.
+            query: A text, or a vector with the embedder's dimensions; its length is normalized.
             labels: As for `search`.
             nested: As for `search`.
             where: As for `search`.
-            limit: Hits at the most.
+            limit: The maximum number of hits.
 
         """
         self._shared.check()
@@ -516,10 +519,10 @@ class RecordStore:
 
     async def embed(self, texts: Iterable[str]) -> Sequence[Vectors]:
         """
-        Return the vectors of texts as the store's embedder has them: float32 of shape (pieces, dimensions) each.
+        Return the embedder's vectors of texts, each as float32 of shape (pieces, dimensions).
 
         Args:
-            texts: A long one has several pieces.
+            texts: The texts; a long text has several pieces.
 
         """
         self._shared.check()
@@ -527,7 +530,7 @@ class RecordStore:
         return await self._shared.embedding.documents(given) if given else []
 
     async def _vector(self, query: object) -> NDArray[np.float32]:
-        """Return what a question's vector is, of length 1."""
+        """Return the unit vector of a query."""
         if isinstance(query, str):
             return await self._shared.embedding.query(_check.text("query", query, most=_MAX_QUERY))
         dimensions = self._shared.record.dimensions
@@ -549,7 +552,7 @@ class RecordStore:
 
 
 def _check_moves(moves: Sequence[Any]) -> list[tuple[Place, Place]]:
-    """Return pairs of places, each of which is named once on its side."""
+    """Return validated pairs of places; each place occurs once per side."""
     pairs = []
     for position, one in enumerate(moves):
         pair = _check.items(f"moves[{position}]", one, of="two places")
@@ -570,7 +573,7 @@ def _places(name: str, value: object) -> list[Place]:
 
 
 def _versioned(name: str, value: object) -> list[tuple[Place, int | None]]:
-    """Return places, each with the version that a record must be at, None for any."""
+    """Return validated places, each with its expected version or None."""
     found = []
     for position, one in enumerate(_check.items(name, value, of="labels, a key and perhaps a version")):
         at = f"{name}[{position}]"

@@ -1,1 +1,1 @@
-"""The memory store: its public methods, scopes and extraction."""
+"""The memory store: saving and search, scopes, extraction, and its factory."""

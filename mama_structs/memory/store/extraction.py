@@ -1,8 +1,9 @@
 """
-What a conversation is worth remembering: a model of the host proposes, and every record is checked (DESIGN section 6a).
+Extract memories from a conversation (DESIGN section 6a).
 
-Neither the model's answer nor what was said is trusted: a record names the messages that it comes from, is as trusted
-as the least of them, and links only to what the model was shown.
+A model of the host proposes records, and each of them is validated.
+Neither the model's answer nor the messages are trusted. A record names its source messages, gets the trust of the least
+trusted of them, and may link only to memories that the prompt showed.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ from mama_structs.memory.types.requests import MAX_ID, MAX_TOPIC, request_of
 from mama_structs.memory.types.text_analysis import query_terms
 
 MOST: Final = 20
-"""Records that are taken of one answer."""
-_CHARS: Final = 24_000  # of the messages in one prompt
-_LONGEST: Final = 4_000  # of one message
-_ASKED: Final = 2_000  # of what memories are searched by
+"""The maximum number of records accepted from one answer."""
+_CHARS: Final = 24_000  # characters of all messages in one prompt
+_LONGEST: Final = 4_000  # characters of one message
+_ASKED: Final = 2_000  # characters of the query that searches for known memories
 _KNOWN: Final = 10
 _RELEVANT: Final = 0.3
 _LINE: Final = 280
 _ANSWER: Final = 400_000
 _TRIES: Final = 200
-# As `model.new_id` writes them, and v1.0 did: who shows them shows memories.
+# The ids of `model.new_id` and of v1.0. A tool result that contains one shows memories, so it is no new information.
 _MEMORY_ID: Final = re.compile(r"\b(?:decision|checkpoint|insight|context)_\S{1,200}_\d{10,}_[0-9a-z]{4,8}\b")
 _PATH: Final = re.compile(r"\$\S*(?=`$)")
 _EXPECTED: Final = re.compile(r"Expected `[\w |<>=.-]+`(?: of length [<>=]+ \d+)?(?:, got `[\w-]+`)?")
 
 Extract = Callable[[str, Mapping[str, Any]], Any]
-"""Gives a prompt and a JSON schema to a model, and returns its answer: text, or what it is as data; may be async."""
+"""Sends a prompt and a JSON schema to a model and returns the answer as text or as data. May be async."""
 
 
 @attrs.frozen
@@ -59,7 +60,7 @@ class Utterance:
 
     Args:
         speaker: The role of the message.
-        origin: The least trusted author of the text; a user's message may show the text of a tool or of a page.
+        origin: The least trusted author of the text; a user's message may quote a tool or a web page.
         text: The text.
         source: The name of the message in evidence.
 
@@ -72,7 +73,7 @@ class Utterance:
 
     @functools.cached_property
     def terms(self) -> frozenset[str]:
-        """The words of it that searches know."""
+        """The search terms of the text."""
         return frozenset(query_terms(self.text))
 
 
@@ -80,15 +81,15 @@ _Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 
 
 class ProposedLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A link that a model proposes; `learning.json` says the same for models."""
+    """A link proposed by a model. The schema in `learning.json` mirrors this class."""
 
     to_id: Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
-    # None of them retires what it leads to.
+    # Excludes relationships that would supersede the target.
     relationship: Literal["contradicts", "supports", "explains", "depends on", "relates to"]
 
 
 class ProposedRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A record that a model proposes; `learning.json` says the same for models."""
+    """A record proposed by a model. The schema in `learning.json` mirrors this class."""
 
     type: Literal["decision", "insight", "context"]
     content: _Text
@@ -101,7 +102,7 @@ class ProposedRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 @functools.cache
 def schema() -> Mapping[str, Any]:
-    """Return the JSON schema of an answer, as models get it."""
+    """Return the JSON schema of an answer, as models receive it."""
     found: Mapping[str, Any] = json.loads(_data("learning.json"))
     return found
 
@@ -119,14 +120,14 @@ async def learn(
     origin: Origin | None = None,
 ) -> Learned:
     """
-    Have a model propose what is worth remembering of what was said, and save what holds against the rules.
+    Ask a model to extract memories from a conversation, and save the valid ones.
 
     Args:
-        memories: Where it is saved.
-        said: The conversation.
+        memories: The store to save to.
+        said: The messages of the conversation.
         extract: See `Extract`.
-        is_recalled: Tells what the conversation was only told from memory.
-        origin: The most that any of it is trusted; None for what each message's speaker is.
+        is_recalled: Returns True for a text that the conversation only received from memory.
+        origin: The upper limit of the trust; None for the limit of each message's speaker.
 
     """
     if not callable(extract):
@@ -137,7 +138,7 @@ async def learn(
     drafts: list[PreparedSave] = []
     for batch in _batches([attrs.evolve(one, origin=least_trusted((one.origin, most))) for one in news]):
         known = await _known(memories, batch)
-        prompt = _prompt(batch, known, today=f"{memories._shared.now:%Y-%m-%d}")  # noqa: SLF001 - a plan of its own
+        prompt = _prompt(batch, known, today=f"{memories._shared.now:%Y-%m-%d}")  # noqa: SLF001 - store internals
         for place, record in enumerate(_records_in(await _answer(extract, prompt))):
             try:
                 if place >= MOST:
@@ -156,7 +157,7 @@ async def learn(
 
 
 class _Refusal(Exception):
-    """Why a record is not saved."""
+    """A validation failure; its message is the reason why the record is not saved."""
 
 
 def _shows_memories(one: Utterance) -> bool:
@@ -165,7 +166,7 @@ def _shows_memories(one: Utterance) -> bool:
 
 
 def _batches(said: Iterable[Utterance]) -> Iterator[list[Utterance]]:
-    """Give the messages that fit into one prompt each."""
+    """Split the messages into batches that fit into one prompt each."""
     batch: list[Utterance] = []
     room = _CHARS
     for one in said:
@@ -180,7 +181,7 @@ def _batches(said: Iterable[Utterance]) -> Iterator[list[Utterance]]:
 
 
 async def _known(memories: MemoryStore, batch: Sequence[Utterance]) -> list[Memory]:
-    """Return what the memories say on the matter."""
+    """Return relevant memories that are already stored."""
     text = "\n".join(one.text[:_LONGEST] for one in batch if one.speaker != "tool")[-_ASKED:]
     if not text.strip():
         return []
@@ -197,18 +198,18 @@ def _prompt(batch: Sequence[Utterance], known: Sequence[Memory], *, today: str) 
 
 
 def _shown(text: str) -> str:
-    """Quote a text; of a long one the beginning and the end."""
+    """Quote a text; a long text is reduced to its beginning and its end."""
     if len(text) <= _LONGEST:
         return quoted(text)
     half = _LONGEST // 2
     return f"{quoted(text[:half])} ({len(text) - 2 * half} characters are left out here) {quoted(text[-half:])}"
 
 
-# What the model answers
+# Parsing the model's answer
 
 
 async def _answer(extract: Extract, prompt: str) -> object:
-    # The schema is the caller's to change, as some providers want it in another form.
+    # Pass a copy: the caller may modify the schema, because some providers need another form.
     given: dict[str, Any] = json.loads(json.dumps(schema()))
     is_async = inspect.iscoroutinefunction(extract)
     return await called(
@@ -217,7 +218,11 @@ async def _answer(extract: Extract, prompt: str) -> object:
 
 
 def _records_in(answer: object) -> Iterator[object]:
-    """Give the records of an answer; what holds none is given as it is, to be refused."""
+    """
+    Yield the records of an answer.
+
+    An answer without records is yielded as it is, so that validation rejects it.
+    """
     if isinstance(answer, bytes):
         answer = answer.decode(errors="replace")
     found = _json_in(answer[:_ANSWER]) if isinstance(answer, str) else answer
@@ -232,7 +237,7 @@ def _records_in(answer: object) -> Iterator[object]:
 
 
 def _json_in(text: str) -> object:
-    """Return the JSON in a text, whatever stands around it; of one that is cut off the records that are whole."""
+    """Return the JSON value inside a text, or the complete records of truncated JSON."""
     records: list[object] = []
     decoder, place = json.JSONDecoder(), 0
     for _ in range(_TRIES):
@@ -255,7 +260,7 @@ def _is_records(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-# What is taken of it
+# Validation
 
 
 async def _draft(
@@ -265,7 +270,7 @@ async def _draft(
     known: Sequence[Memory],
     is_recalled: Callable[[str], bool],
 ) -> PreparedSave:
-    """Return a record as it is to be saved, or raise why it is not."""
+    """Return the prepared save of a proposed record, or raise `_Refusal` with the reason."""
     asked = _checked(record)
     beyond = [number for number in asked.messages if number > len(batch)]
     if beyond:
@@ -274,11 +279,11 @@ async def _draft(
         raise _Refusal("it only repeats what was recalled")
     own = {memory.id for memory in known if memory.namespace == memories.namespace}
     if any(link.to_id not in own for link in asked.links):
-        raise _Refusal("it links to what is no known memory of this namespace")
+        raise _Refusal("it links to a memory that is not known in this namespace")
     sources = _sources(asked, batch)
     origin = least_trusted([*(one.origin for one in sources), *_trusts_of_known(asked, sources, known)])
     for memory in known:
-        # A copy of the same origin is merged where it is saved.
+        # A copy with the same origin is merged by the save itself.
         is_elsewhere = memory.namespace != memories.namespace or memory.origin != origin
         if (
             is_elsewhere
@@ -286,7 +291,7 @@ async def _draft(
             and least_trusted((memory.origin, origin)) == origin
         ):
             raise _Refusal(f"it is known already, as {memory.id}")
-    draft = await memories._draft(request_of(_request(asked, origin)))  # noqa: SLF001 - a plan of its own
+    draft = await memories._draft(request_of(_request(asked, origin)))  # noqa: SLF001 - store internals
     texts = {digest_of(one.text): one for one in sources if len(one.text.encode()) <= MAX_KEPT}
     return attrs.evolve(
         draft,
@@ -304,7 +309,7 @@ def _checked(record: object) -> ProposedRecord:
     except MamaStructsError:
         raise _Refusal("it is no data that JSON can hold") from None
     except msgspec.ValidationError as error:
-        # What was proposed may be a memory's content, which no reason repeats.
+        # Do not repeat the proposed value: it may contain text of a memory.
         path, wanted = _PATH.search(str(error)), _EXPECTED.match(str(error))
         where = "" if path is None or not path[0].isascii() else f" at {path[0]:.80}"
         what = f": {wanted[0]}" if wanted is not None else ""
@@ -317,7 +322,7 @@ def _checked(record: object) -> ProposedRecord:
 
 
 def _request(asked: ProposedRecord, origin: Origin) -> dict[str, Any]:
-    """Return what `MemoryStore.save_many` would take."""
+    """Return the arguments of the record for `MemoryStore.save_many`."""
     given: dict[str, Any] = {"type": asked.type, "created_by": "llm", "origin": origin, "on_duplicate": "merge"}
     links = [{"to_id": link.to_id, "relationship": link.relationship} for link in asked.links]
     if asked.type == "decision":
@@ -330,9 +335,10 @@ def _request(asked: ProposedRecord, origin: Origin) -> dict[str, Any]:
 
 def _sources(asked: ProposedRecord, batch: Sequence[Utterance]) -> list[Utterance]:
     """
-    Return the messages that a record comes from: those that it names, and each that says more of it than they do.
+    Return the source messages of a record.
 
-    A tool's result may have talked the model into naming the user for what only it says.
+    They are the named messages, and others that share more words with the record than those do.
+    A tool result may have made the model name a user's message as the source of text that only the tool wrote.
     """
     named = {batch[number - 1] for number in asked.messages}
     says_more = _says_more(asked, named)
@@ -340,8 +346,12 @@ def _sources(asked: ProposedRecord, batch: Sequence[Utterance]) -> list[Utteranc
 
 
 def _trusts_of_known(asked: ProposedRecord, sources: Iterable[Utterance], known: Iterable[Memory]) -> Iterator[Origin]:
-    """Yield the trust of each known memory that contains more of a record than its messages do."""
-    # The prompt shows these memories. A page among them may have talked the model into naming the user.
+    """
+    Yield the trust of each known memory that shares more words with a record.
+
+    The comparison is with the record's source messages together.
+    """
+    # The prompt shows these memories. A memory that quotes a web page may have made the model name a user's message.
     says_more = _says_more(asked, sources)
     for memory in known:
         if says_more(query_terms(memory.content[:_LINE])):
@@ -349,7 +359,7 @@ def _trusts_of_known(asked: ProposedRecord, sources: Iterable[Utterance], known:
 
 
 def _says_more(asked: ProposedRecord, sources: Iterable[Utterance]) -> Callable[[Iterable[str]], bool]:
-    """Return a test for words that contain more of the text of a record than the messages do together."""
+    """Return a predicate for words that cover more of a record than all its messages do."""
     words = set(itertools.chain.from_iterable(one.terms for one in sources))
 
     def worth(terms: Mapping[str, float], words: Iterable[str]) -> float:

@@ -1,4 +1,4 @@
-"""How a session comes to its memories: which embedder, which namespaces."""
+"""Open the memories of a session: choose the embedder and open the namespaces."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from mama_structs.settings import MemorySettings
 
 @attrs.define
 class Unavailable:
-    """Stands for whichever embedder made a store's vectors, where only what needs no new vectors is to be done."""
+    """Placeholder for the embedder of a store, for operations that need no new vectors."""
 
     record: EmbedderRecord | None = None
     name: str = attrs.field(init=False)
     fingerprint: str = attrs.field(init=False)
     dimensions: int = attrs.field(init=False)
-    # Nothing is embedded, so any number does.
+    # Nothing is embedded, so any value is valid.
     max_tokens: int = 512
     calibration: Calibration = attrs.field(factory=Calibration)
 
@@ -47,7 +47,7 @@ class Unavailable:
         self.name, self.fingerprint, self.dimensions = known.name, known.fingerprint, known.dimensions
 
     def embed(self, texts: Sequence[str], *, kind: str = "document") -> NoReturn:  # noqa: ARG002 - the protocol's
-        """Refuse."""
+        """Raise `EmbeddingFailed`."""
         raise EmbeddingFailed(
             f"the embedder {self.name} that made the vectors is not at hand",
             hint="open the store with it, or change over with `mama-structs reembed`",
@@ -69,7 +69,11 @@ async def open_memories(
     reads: Sequence[str] = (),
     erase_texts: EraseTexts = no_texts,
 ) -> tuple[MemoryStore, Callable[[], Any]]:
-    """Return the memories of a namespace, with those of *reads*, which are never written, and what closes them."""
+    """
+    Open the memories of a namespace, and return them with a function that closes them.
+
+    The namespaces in *reads* are opened as read-only.
+    """
     names = (namespace, *reads)
     chosen = await _chosen(engines, names, embedder)
     seconds, at_most = settings.rerank_seconds, settings.rerank_at_most
@@ -101,13 +105,13 @@ async def open_memories(
             memories: MemoryStore = ScopedMemories(scoped, find_content=find_content)
         else:
             memories = MemoryStore(Shared(opened[0], service, judging=judging, **known), find_content=find_content)
-        # Before the engines are left: what still embeds may use them.
+        # Closed before the engines are released, because pending embeddings may still use them.
         closing.push_async_callback(memories.close)
         return memories, closing.pop_all().aclose
 
 
 def check_helpers(embedder: object, reranker: object, judge: object) -> None:
-    """Refuse what cannot embed, rerank or judge; None is none."""
+    """Raise `InvalidArgument` for an invalid embedder, reranker or judge. None is valid."""
     check_reranker(reranker)
     check_judge(judge)
     if embedder is not None and not isinstance(embedder, Embedder):
@@ -118,7 +122,11 @@ def check_helpers(embedder: object, reranker: object, judge: object) -> None:
 
 
 async def _chosen(engines: Engines, names: Sequence[str], embedder: Any) -> Embedder:
-    """Return the embedder for all of some namespaces: the one given, else the one that made the first's vectors."""
+    """
+    Return the given embedder, or else the embedder of the existing vectors.
+
+    The first of the namespaces with vectors decides.
+    """
     if embedder is not None and not isinstance(embedder, Unavailable):
         given: Embedder = embedder
         return given
@@ -139,7 +147,7 @@ async def _chosen(engines: Engines, names: Sequence[str], embedder: Any) -> Embe
 
 
 def at_hand(record: EmbedderRecord) -> Embedder | None:
-    """Return the embedder of this package that a record is of, None where it is another one, or not installed."""
+    """Return this package's embedder for a record, or None if it is unknown or missing."""
     candidates: list[Embedder] = [UniversalSentenceEmbedder()] if is_installed() else []
     with contextlib.suppress(InvalidArgument):
         candidates.append(HashEmbedder(dimensions=record.dimensions))

@@ -1,4 +1,4 @@
-"""Memories for agents: saved, linked, found, and followed through time."""
+"""The memories of one namespace: saving, linking, search and evolution over time."""
 
 from __future__ import annotations
 
@@ -98,19 +98,19 @@ _DIRECTIONS: Final = ("out", "in", "both")
 
 class MemoryStore:
     """
-    The memories of one namespace; a session's are `Session.memories`.
+    The memories of one namespace. `Session.memories` is a `MemoryStore`.
 
-    Saving returns when what was saved is on disk, and every process that has the directory open sees it from then on.
+    A save returns when its data is on disk. From then on every process that has the store open can read it.
 
     Args:
-        shared: What it shares with every other view of these memories.
+        shared: The services that all stores of this namespace share.
         find_content: Resolves a handle, see `resolving`.
 
     Raises:
-        InvalidArgument: An argument breaks its rule; of every method, before anything is done.
-        MemoryNotFound: Nothing has an id that was given; nothing was changed.
-        EmbeddingFailed: The embedder failed at a text that was given; nothing was changed.
-        StoreError: The store cannot be read or written; what was not acknowledged is not there.
+        InvalidArgument: An argument is invalid. Every method raises it before it changes anything.
+        MemoryNotFound: No memory has the given id; nothing was changed.
+        EmbeddingFailed: The embedder failed on a given text; nothing was changed.
+        StoreError: The store cannot be read or written; unacknowledged changes are not stored.
         SessionClosed: The session was closed.
 
     """
@@ -126,7 +126,7 @@ class MemoryStore:
 
     @property
     def namespace(self) -> str:
-        """Whose memories these are; no call sees those of another namespace, unless `reads` names it."""
+        """The namespace of these memories. Calls access no other namespace except `reads`."""
         return self._engine.namespace
 
     @property
@@ -136,34 +136,34 @@ class MemoryStore:
 
     @property
     def plot(self) -> MemoryPlots:
-        """Pictures of these memories (extra ``notebook``)."""
+        """Plots of these memories (extra ``notebook``)."""
         return MemoryPlots(self)
 
     @property
     def embedder(self) -> Embedder:
-        """What turns texts into vectors."""
+        """The embedder, which converts texts to vectors."""
         return self._shared.embedding.embedder
 
     @property
     def reranker(self) -> Reranker | None:
-        """What puts the best hits of a search in order, or None."""
+        """The reranker, which reorders the best hits of a search, or None."""
         return None if self._shared.reranking is None else self._shared.reranking.reranker
 
     @property
     def records(self) -> RecordStore:
-        """What hosts keep beside these memories, see `mama_structs.records`."""
+        """The records that hosts store next to these memories, see `mama_structs.records`."""
         return RecordStore(self._shared)
 
     def resolving(self, find_content: FindContent) -> MemoryStore:
         """
-        Return the same memories for a caller with other handles, such as a fork of the session.
+        Return a store of the same memories with another handle resolver, as a fork needs it.
 
-        Everything else is shared: what one saves the other finds, and closing one closes both.
+        Both share everything else: one finds what the other saves, and closing either closes both.
 
         Args:
             find_content: Called with an item of evidence, or with a content that is exactly a handle. It returns the
-                versioned handle, its text and the text's provenance (without one, the text counts as from outside), or
-                None if the item is no handle, and raises `HandleNotFound` for an unknown handle.
+                versioned handle, its text and the text's provenance (text without provenance counts as from outside),
+                or None if the item is no handle, and raises `HandleNotFound` for an unknown handle.
 
         """
         return type(self)(self._shared, find_content=find_content)
@@ -191,34 +191,35 @@ class MemoryStore:
         Save a decision.
 
         Args:
-            topic: What it is about, in a word or two; decisions of one topic are found together.
-            decision: What was decided; a text that is exactly a handle (``ref:plan``, ``fd:1``) is replaced by the
+            topic: The subject, in a word or two; decisions of one topic are found together.
+            decision: The decision; a text that is exactly a handle (``ref:plan``, ``fd:1``) is replaced by the
                 text of the handle, unless a backslash precedes it.
-            reasoning: Why; a handle is replaced as in *decision*.
-            confidence: How sure its author is, 0 to 1.
-            supersedes: The id of the decision whose place it takes.
-            implements: Ids of memories that it carries out.
-            links: Further links: mappings with ``to_id``, ``relationship`` (any word), and if wanted ``confidence``
+            reasoning: The reasons; a handle is replaced as in *decision*.
+            confidence: The author's confidence, 0 to 1.
+            supersedes: The id of the decision that this one supersedes.
+            implements: Ids of memories that this decision implements.
+            links: Further links: mappings with ``to_id``, ``relationship`` (any word), and optionally ``confidence``
                 (0.8), ``reason`` and ``tags``.
-            evidence: What it rests on: ids, addresses, any words, or handles (``ref:plan``, ``fd:1``), whose text is
-                kept with the memory, see `evidence_of`.
-            on_duplicate: What to do if a memory with the same words, topic and origin exists: ``"keep"`` saves this
-                one, too; ``"merge"`` saves nothing, returns the existing one and adds the time to its `Memory.repeats`.
-                ``"merge"`` saves all the same if *supersedes*, *implements*, *links*, *evidence* or *created_at* is
-                given, or if the existing one failed, was superseded, or was followed by another decision of its topic.
-            created_at: When it was taken (with a time zone); None for now.
+            evidence: Supporting evidence: ids, addresses, any words, or handles (``ref:plan``, ``fd:1``), whose text is
+                stored with the memory, see `evidence_of`.
+            on_duplicate: The action if a memory with the same words, topic and origin exists: ``"keep"`` also saves
+                this one; ``"merge"`` saves nothing, returns the existing one and adds the time to its `Memory.repeats`.
+                ``"merge"`` still saves a new memory if *supersedes*, *implements*, *links*, *evidence* or *created_at*
+                is given, or if the existing one failed, was superseded, or was followed by another decision of its
+                topic.
+            created_at: The time of the decision (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
             origin: The author of the text: ``"user"``, ``"model"``, ``"tool"`` or ``"outside"``; None for the model
                 if it is created by ``"llm"``, else for the user. The text of a handle lowers origin and trust to those
                 of the handle; evidence lowers the trust.
-            valid_until: When it stops to hold (with a time zone); None for never.
+            valid_until: The time at which the decision expires (with a time zone); None for never.
 
         Raises:
-            InvalidArgument: An argument breaks its rule, or a handle's text is too long; nothing was saved.
+            InvalidArgument: An argument is invalid, or a handle's text is too long; nothing was saved.
             HandleNotFound: A handle in the text or the evidence does not exist; nothing was saved.
-            MemoryNotFound: It links to a memory that does not exist; nothing was saved.
+            MemoryNotFound: A link leads to a memory that does not exist; nothing was saved.
             EmbeddingFailed: The embedder failed; nothing was saved.
-            StoreError: It cannot be written; nothing was saved.
+            StoreError: The store cannot be written; nothing was saved.
 
         """
         return await self._save(requests.DecisionRequest(**_arguments(locals())))
@@ -236,14 +237,14 @@ class MemoryStore:
         valid_until: datetime | None = None,
     ) -> Memory:
         """
-        Save where the work stands.
+        Save a checkpoint: the current state of the work.
 
         Args:
-            summary: What was done and what holds, or a handle as in `save_decision`.
-            open_files: Paths that are being worked on.
-            next_steps: What is to be done next.
-            implements: Ids of the decisions that it carries out.
-            created_at: When that was (with a time zone); None for now.
+            summary: The work done and the current state, or a handle as in `save_decision`.
+            open_files: Paths that are being edited.
+            next_steps: The next steps.
+            implements: Ids of the decisions that this work implements.
+            created_at: The time of the checkpoint (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
             origin: As for `save_decision`.
             valid_until: As for `save_decision`.
@@ -266,16 +267,16 @@ class MemoryStore:
         valid_until: datetime | None = None,
     ) -> Memory:
         """
-        Save something learnt.
+        Save an insight: a lesson or a fact.
 
         Args:
-            content: What was learnt, or a handle as in `save_decision`.
-            category: What kind of insight it is, in the host's words.
+            content: The insight, or a handle as in `save_decision`.
+            category: The kind of insight, in the host's words.
             tags: Words to group insights by.
-            source: Where it comes from.
+            source: The source of the insight.
             links: As for `save_decision`.
             on_duplicate: As for `save_decision`.
-            created_at: When that was (with a time zone); None for now.
+            created_at: The time of the insight (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
             origin: As for `save_decision`.
             valid_until: As for `save_decision`.
@@ -296,14 +297,14 @@ class MemoryStore:
         valid_until: datetime | None = None,
     ) -> Memory:
         """
-        Save something worth knowing that is neither decision nor insight.
+        Save a context: background text that is neither a decision nor an insight.
 
         Args:
-            content: What is worth knowing, or a handle as in `save_decision`.
-            topic: What it is about.
-            source: Where it comes from.
+            content: The text, or a handle as in `save_decision`.
+            topic: The subject.
+            source: The source of the text.
             on_duplicate: As for `save_decision`.
-            created_at: When that was (with a time zone); None for now.
+            created_at: The time of the text (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
             origin: As for `save_decision`.
             valid_until: As for `save_decision`.
@@ -315,21 +316,22 @@ class MemoryStore:
         self, records: Iterable[Mapping[str, Any]], *, progress: Progress | None = None
     ) -> Results[Memory]:
         """
-        Save several memories in order; many share a transaction.
+        Save several memories in order; many of them share one transaction.
 
         Args:
             records: Mappings with ``type`` (``"decision"`` and so on) and the arguments of that type's method.
-            progress: Called with how many are saved, and of how many.
+            progress: Called with the number of saved memories and their total number.
 
         Returns:
             The memories, in the order of the records.
 
         Raises:
-            InvalidArgument: A record breaks a rule; nothing was saved.
-            MemoryNotFound: A record links to a memory that does not exist; a note says which; nothing was saved.
-            HandleNotFound: A handle in a record's text or evidence does not exist; likewise.
+            InvalidArgument: A record is invalid; nothing was saved.
+            MemoryNotFound: A record links to a memory that does not exist; a note names the record; nothing was saved.
+            HandleNotFound: A handle in a record's text or evidence does not exist; a note names the record; nothing was
+                saved.
             EmbeddingFailed, StoreError: As for `save_decision`.
-                The transactions before are kept; a note says how many memories they saved.
+                Earlier transactions stay committed; a note gives the number of memories that they saved.
 
         """
         self._shared.check()
@@ -340,7 +342,7 @@ class MemoryStore:
         resolve = _resolves_handles()
         for position, record in enumerate(records):
             if position % AT_ONCE == 0:
-                # Others have their turn in the loop.
+                # Yield to the event loop so that a large batch does not block other tasks.
                 await asyncio.sleep(0)
             try:
                 drafts.append(await self._draft(requests.request_of(record), resolve=resolve))
@@ -354,8 +356,8 @@ class MemoryStore:
     async def _save_all(
         self, drafts: Sequence[PreparedSave], progress: Progress | None = None, *, judged: bool = False
     ) -> Results[Memory]:
-        """Save what was drafted, asking the judge only where it is to be *judged*; see `save_many`."""
-        # One may name by its hash what another one keeps.
+        """Save drafted memories; call the judge only if *judged* is true. See `save_many`."""
+        # A draft may cite evidence by a hash whose text only another draft of the batch contains.
         texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
         trusts: dict[str, Origin] = {}
         for draft in drafts:
@@ -388,22 +390,22 @@ class MemoryStore:
 
     # Reading
 
-    async def get(self, id: str) -> Memory:  # noqa: A002 - the word that everybody expects
+    async def get(self, id: str) -> Memory:  # noqa: A002 - the conventional name
         """
         Return a memory.
 
         Raises:
-            StoreDamaged: What is on disk is not what was saved.
+            StoreDamaged: The stored row is corrupt.
 
         """
         return await self._read(id, lambda reader, node: reader.get([node])[0])
 
     async def evidence_of(self, id: str) -> list[Evidence]:  # noqa: A002 - as above
         """
-        Return a memory's evidence in order, with the texts of its handles as they were when it was saved.
+        Return a memory's evidence in order, with the texts of handles as saved.
 
         Raises:
-            StoreDamaged: A text is gone, or not what was kept.
+            StoreDamaged: A text is missing or corrupt.
 
         """
 
@@ -422,12 +424,11 @@ class MemoryStore:
 
     async def delete(self, id: str) -> int:  # noqa: A002 - as above
         """
-        Delete a memory with all its links, and return how many links that were.
+        Delete a memory with all its links, and return the number of deleted links.
 
-        A text that it kept as evidence goes with it, unless another memory names that, too.
-        From then on nobody sees any of it. If many others link to it, further transactions take the links out of their
-        rows; if this process is killed, the next write does so.
-
+        The texts of its evidence are deleted too, unless another memory cites them.
+        From then on no reader sees any of it. If many memories link to it, later transactions remove the links from
+        their rows; if this process is killed before, the next write does so.
         """
         memory_id = check_id("id", id)
 
@@ -450,26 +451,26 @@ class MemoryStore:
         progress: Progress | None = None,
     ) -> Forgotten:
         """
-        Delete memories for good: nothing of their texts stays in any file of the store.
+        Erase memories permanently: no part of their texts remains in any file of the store.
 
-        Of several filters all must hold; without any it is an error. Only this namespace's own memories go.
-        It also deletes the reasons of their outcomes, texts that only they kept as evidence, the refs and descriptors
-        that are these texts, and their ids where other memories name them.
-        The whole journal is written anew: meanwhile searches go on and saves wait.
-        If somebody still holds some of it, such as a process that reads for long, the answer says so, and it is deleted
-        at the next chance. If this process is killed half-way, the next opening deletes the rest.
+        Several filters are combined with AND; at least one is required. Only this namespace's own memories are erased.
+        The call also erases the reasons of their outcomes, evidence texts that no other memory cites, the refs and
+        descriptors with these texts, and their ids in other memories.
+        The whole journal is rewritten; meanwhile searches continue and saves wait.
+        If another process still holds some of the data open, for example in a long read, the result reports it, and the
+        data is erased at the next opportunity. If this process is killed half-way, the next opening erases the rest.
 
         Args:
             ids: Ids of memories.
-            about: A mention or a topic, exactly; no search.
-            source: A source of insights or contexts, or an item of evidence; a handle with its version or without.
-            before: Only what was created before this time (with a time zone).
-            dry_run: Whether only to say how much that would be.
-            progress: Called with how many memories are deleted, and of how many.
+            about: A mention or a topic, matched exactly, without a search.
+            source: A source of insights or contexts, or an item of evidence; a handle with or without its version.
+            before: Only memories that were created before this time (with a time zone).
+            dry_run: If true, only report how much would be erased.
+            progress: Called with the number of erased memories and their total number.
 
         Raises:
-            InvalidArgument: No filter was given, or one breaks its rule; nothing was changed.
-            MemoryNotFound: Nothing has an id that was given; nothing was changed.
+            InvalidArgument: No filter was given, or a filter is invalid; nothing was changed.
+            MemoryNotFound: No memory has a given id; nothing was changed.
 
         """
         self._shared.check()
@@ -487,10 +488,10 @@ class MemoryStore:
 
     async def count(self, *, types: Iterable[MemoryType | str] | str | None = None) -> int:
         """
-        Return how many memories there are.
+        Return the number of memories.
 
         Args:
-            types: Only of these types.
+            types: Count only these types.
 
         """
         where = check_filter(types=types)
@@ -509,11 +510,11 @@ class MemoryStore:
         Return the newest memories, newest first.
 
         Args:
-            limit: Memories at the most.
-            types: Only of these types.
-            since: Only from this time on (with a time zone).
-            origins: Only of these origins, as for `save_decision`.
-            trust: Only those at least as trusted as this origin, see `Memory`.
+            limit: The maximum number of memories.
+            types: Only these types.
+            since: Only memories from this time on (with a time zone).
+            origins: Only these origins, as for `save_decision`.
+            trust: Only memories that are at least as trusted as this origin, see `Memory`.
 
         """
         where = self._holding(check_filter(types=types, since=since, origins=origins, trust=trust))
@@ -525,12 +526,12 @@ class MemoryStore:
 
     async def all(self, *, types: Iterable[MemoryType | str] | str | None = None) -> AsyncIterator[Memory]:
         """
-        Go through all memories in the order in which they were saved, those that have ended included.
+        Iterate over all memories in the order in which they were saved, expired ones included.
 
-        What is saved meanwhile is not among them, nor what is deleted before its turn.
+        Memories that are saved during the iteration are not included, nor are those that are deleted before their turn.
 
         Args:
-            types: Only of these types.
+            types: Only these types.
 
         """
         async for memories in self._in_pages(check_filter(types=types), lambda reader, nodes: reader.get(nodes)):
@@ -538,7 +539,7 @@ class MemoryStore:
                 yield memory
 
     async def links(self) -> AsyncIterator[Link]:
-        """Go through all links by the memories at which they begin, in the order of `all`; they have their `texts`."""
+        """Iterate over all links, by source memory in the order of `all`, with their `texts`."""
 
         def read(reader: Reader, nodes: list[int]) -> Sequence[Link]:
             return results.read_texts(reader, [link for own in reader.links_of_many(nodes, "out") for link in own])
@@ -550,13 +551,13 @@ class MemoryStore:
     async def _in_pages(
         self, where: Filter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
     ) -> AsyncIterator[Sequence[T]]:
-        """Give what a plan gives for some memories after the others."""
+        """Run a plan on one page of matching memories after the other, and yield its results."""
         ids = await self._shared.read(lambda reader: reader.ids(np.sort(reader.window(where))))
         async for some in in_pages(self._shared.read, ids, plan):
             yield some
 
     async def latest_checkpoint(self) -> Memory | None:
-        """Return the newest checkpoint, None where there is none."""
+        """Return the newest checkpoint, or None if there is no checkpoint."""
         found = await self.recent(limit=1, types=[MemoryType.CHECKPOINT])
         return found[0] if found else None
 
@@ -574,13 +575,13 @@ class MemoryStore:
 
         Args:
             id_or_text: A memory's id, or any text.
-            threshold: The least similarity, 0 to 1; None for what the embedder calls similar.
+            threshold: The minimum similarity, 0 to 1; None for the embedder's own threshold.
             origins: As for `recent`.
             trust: As for `recent`.
-            limit: Memories at the most.
+            limit: The maximum number of memories.
 
         Raises:
-            MemoryNotFound: It has the form of an id, and there is none with it.
+            MemoryNotFound: The argument has the form of an id, but no memory has this id.
 
         """
         self._shared.check()
@@ -600,7 +601,11 @@ class MemoryStore:
         )
 
     async def _vectors_of(self, memory_id: str) -> Vectors | None:
-        """Return a memory's vectors; None for what has not even the form of an id, and is the id of none."""
+        """
+        Return a memory's vectors, or None if the text is not an id of a memory.
+
+        An unknown text with the form of an id raises `MemoryNotFound`.
+        """
 
         def plan(reader: Reader) -> Vectors | None:
             node = saving.found(reader, memory_id) if is_id(memory_id) else reader.find(memory_id)
@@ -619,7 +624,7 @@ class MemoryStore:
         limit: int,
         made_by: EmbedderRecord,
     ) -> Results[Similar]:
-        """Return the memories nearest to any of some vectors that pass, without one of them."""
+        """Return the filtered memories nearest to any of the vectors, without the memory *but*."""
 
         def plan(reader: Reader) -> Results[Similar]:
             best: dict[int, float] = {}
@@ -642,12 +647,12 @@ class MemoryStore:
         self, mention: str, *, limit: int = 10, types: Iterable[MemoryType | str] | str | None = None
     ) -> Results[Memory]:
         """
-        Return the newest memories whose text names an id, newest first.
+        Return the newest memories whose text mentions an id, newest first.
 
         Args:
             mention: The id of an entity, such as ``2-1``.
-            limit: Memories at the most.
-            types: Only of these types.
+            limit: The maximum number of memories.
+            types: Only these types.
 
         """
         where = self._holding(check_filter(types=types))
@@ -676,32 +681,32 @@ class MemoryStore:
         """
         Find memories by meaning, words, links and time, best first.
 
-        Words of time in the question ("last week", "지난주") favour that time.
-        Returns *limit* memories if at least so many pass the filters, unless *min_relevance* or *max_chars* leaves
-        some out; `Hit.relevance` says how well each answers.
-        A session's reranker puts the best in its order, where it answers within ``settings.memory.rerank_seconds``.
+        Time expressions in the query ("last week", "지난주") favour that time.
+        Returns *limit* memories if that many pass the filters, unless *min_relevance* or *max_chars* excludes some;
+        `Hit.relevance` rates how well each hit answers the query.
+        A session's reranker reorders the best hits if it answers within ``settings.memory.rerank_seconds``.
 
         Args:
-            query: The question, in any words.
-            types: Only of these types.
-            topic: Only of this topic.
-            since: Only from this time on (with a time zone).
-            until: Only before this time.
-            mentions: Only those that name all of these ids.
+            query: The query, in any words.
+            types: Only these types.
+            topic: Only this topic.
+            since: Only memories from this time on (with a time zone).
+            until: Only memories before this time.
+            mentions: Only memories that mention all of these ids.
             origins: As for `recent`.
             trust: As for `recent`.
-            superseded: Where superseded memories stand: ``"behind"`` what superseded them (as others do where the
-                question asks for what was), ``"equal"`` to others, or ``"drop"`` for nowhere.
-            min_relevance: Only hits of so much relevance or more, 0 to 1; None for all.
-            max_chars: The characters of all hits' content and reasoning together; a hit that does not fit any more is
-                left out, and none is cut. None for any number.
+            superseded: The position of superseded memories: ``"behind"`` their successors (or behind others, if the
+                query asks for an earlier state), ``"equal"`` to others, or ``"drop"`` to leave them out.
+            min_relevance: The minimum relevance of a hit, 0 to 1; None for all hits.
+            max_chars: The maximum length of all hits' content and reasoning together. A hit that does not fit is left
+                out, and no hit is truncated. None for no limit.
             history: Deprecated: True means ``superseded="equal"``.
-            as_of: Search as if it were this time: later memories, outcomes and supersessions are not there.
-            limit: Hits at the most.
+            as_of: Search as of this time: later memories, outcomes and supersessions are ignored.
+            limit: The maximum number of hits.
 
         Raises:
-            RerankingFailed: The reranker can never work as it is; where it fails once, or takes too long, the search
-                goes on without.
+            RerankingFailed: The reranker is misconfigured and can never work. After a single failure or a timeout the
+                search continues without it.
 
         """
         self._shared.check()
@@ -735,7 +740,7 @@ class MemoryStore:
     async def _worth_showing(
         self, query: str, *, limit: int, bounds: Bounds = SHOWN, **given: Any
     ) -> tuple[list[Hit], int]:
-        """Return those of a search's hits that belong in a prompt, and how many more it has."""
+        """Return the hits that are relevant enough for a prompt, and the number of other hits."""
         found = await self.search(query, limit=limit, **given)
         shown = search.worth_showing(found, bounds=bounds)
         return shown, len(found) - len(shown)
@@ -759,11 +764,13 @@ class MemoryStore:
         limit: int = 10,
     ) -> Explanation:
         """
-        Say why a memory came up in a search, or did not; print it for a small table.
+        Explain why a search returns a memory, or why it does not.
+
+        Printing the result shows a small table.
 
         Args:
-            query: The question.
-            id: The memory's.
+            query: The query.
+            id: The id of the memory.
             types: As for `search`, like the rest.
             topic: As for `search`.
             since: As for `search`.
@@ -795,7 +802,7 @@ class MemoryStore:
         limit: int,
         **where: Any,
     ) -> SearchRequest:
-        """Return a search, having checked its arguments."""
+        """Validate the arguments of a search and return the search request."""
         filters, most = check_filter(**where), check_limit(limit)
         text = _check.text("query", query, most=_MAX_QUERY)
         stands = _check.choice("superseded", superseded, search.SUPERSEDED)
@@ -814,12 +821,12 @@ class MemoryStore:
         )
 
     async def _question(self, text: str) -> NDArray[np.float32]:
-        """Return what a search compares memories with."""
+        """Return the embedding of a query text."""
         return await self._shared.embedding.query(text)
 
     async def warm_up(self) -> None:
         """
-        Load the embedder, the views and the reranker, so that the first search is as quick as others.
+        Load the embedder, the views and the reranker before the first search needs them.
 
         Raises:
             RerankingFailed: As for `search`.
@@ -831,11 +838,13 @@ class MemoryStore:
 
     async def by_topic(self, topic: str, *, link_types: Iterable[LinkType | str] | None = None) -> Chain:
         """
-        Return all memories of a topic with how they evolved, newest first; an unknown topic gives an empty chain.
+        Return all memories of a topic and their evolution, newest first.
+
+        An unknown topic has an empty chain.
 
         Args:
-            topic: Exactly as it was saved.
-            link_types: As for `traverse`, to what is around the chain.
+            topic: The topic exactly as it was saved.
+            link_types: As for `traverse`, for the neighbours of the chain.
 
         """
         named = requests.check_topic(topic)
@@ -849,7 +858,7 @@ class MemoryStore:
         return await self._shared.read(plan)
 
     async def evolution(self, id: str) -> Chain:  # noqa: A002 - as above
-        """Return the whole chain of decisions that a memory is part of, newest first, with its forks."""
+        """Return the whole chain of decisions of a memory, newest first, with its forks."""
         return await self._read(
             id,
             lambda reader, node: results.chain_of(reader, graph.evolution(reader, node)),
@@ -882,7 +891,7 @@ class MemoryStore:
             origin: The author of the reason, as for `save_decision`.
 
         Raises:
-            InvalidArgument: It is no decision, or another argument breaks its rule; nothing was changed.
+            InvalidArgument: The memory is not a decision, or another argument is invalid; nothing was changed.
 
         """
         self._shared.check()
@@ -927,23 +936,23 @@ class MemoryStore:
         origin: Origin | None = None,
     ) -> Memory:
         """
-        Change the text of a memory from now on, and return the memory.
+        Correct the text of a memory, and return the memory.
 
-        It keeps its id, its links and its place in time, and is found by what it says now.
-        What it said before is in its `former`, and is what a search with ``as_of`` an earlier time shows.
-        Where something else was decided, `supersede` it: a correction mends what was never meant so.
+        The memory keeps its id, its links and its time, and is found by its new text.
+        Its earlier texts are in its `former`; a search with ``as_of`` at an earlier time shows them.
+        Use a correction for a text that was wrong from the start. If the decision itself changed, use `supersede`.
 
         Args:
-            id: The memory's.
-            content: The decision, summary, insight or context; None where that stays.
-            reasoning: A decision's reasoning; None where that stays.
-            reason: Why it is corrected.
-            origin: The author of the correction; None for the user. The memory, and what is based on it, is trusted no
-                more than that.
+            id: The id of the memory.
+            content: The new decision, summary, insight or context; None to leave it unchanged.
+            reasoning: A decision's new reasoning; None to leave it unchanged.
+            reason: The reason for the correction.
+            origin: The author of the correction; None for the user. It limits the trust of the memory and of all
+                memories that are based on it.
 
         Raises:
-            InvalidArgument: It says just that already, *reasoning* is given for another type than a decision, or
-                another argument breaks its rule; nothing was changed.
+            InvalidArgument: The text is unchanged, *reasoning* is given for another type than a decision, or another
+                argument is invalid; nothing was changed.
 
         """
         self._shared.check()
@@ -964,7 +973,7 @@ class MemoryStore:
                 text = embedded_text(memory)
                 (vectors,) = await self._shared.embedding.documents([text])
                 prepared = attrs.evolve(memory, mentions=tuple(self._shared.find_mentions(text)))
-                # Somebody else may have corrected it meanwhile.
+                # Another writer may have corrected the memory in the meantime; then the new version is embedded again.
                 memory, is_written = await self._shared.write(
                     partial(asked.write, prepared=prepared, vectors=vectors), made_by=record
                 )
@@ -987,13 +996,13 @@ class MemoryStore:
         valid_until: datetime | None = None,
     ) -> Memory:
         """
-        Save a decision that takes the place of another one, and return it.
+        Save a decision that supersedes another one, and return it.
 
         Args:
-            id: The decision whose place it takes.
-            decision: What was decided.
-            reasoning: Why.
-            topic: None for the topic of the other one.
+            id: The id of the superseded decision.
+            decision: The new decision.
+            reasoning: The reasons.
+            topic: None for the topic of the superseded decision.
             confidence: As for `save_decision`, like the rest.
             implements: As for `save_decision`.
             links: As for `save_decision`.
@@ -1004,7 +1013,7 @@ class MemoryStore:
             valid_until: As for `save_decision`.
 
         Raises:
-            InvalidArgument: It is no decision, or another argument breaks its rule; nothing was saved.
+            InvalidArgument: The memory is not a decision, or another argument is invalid; nothing was saved.
 
         """
         self._shared.check()
@@ -1030,21 +1039,21 @@ class MemoryStore:
         """
         Link two memories, and return the link.
 
-        The same word between the same two gives the link that is there, with the higher confidence of the two;
-        the automatic links between them are taken over.
+        If a link with the same relationship exists between them, it is returned with the higher of the two confidences.
+        Automatic links between them are converted to explicit ones.
 
         Args:
             from_id: The memory that acts, normally the newer one.
             to_id: The memory acted on.
-            relationship: Any word; it decides the link's type, see `LinkType`.
+            relationship: Any word; it determines the link's type, see `LinkType`.
             confidence: 0 to 1.
-            reason: Why they are linked.
+            reason: The reason for the link.
             tags: Words to group links by.
-            created_at: When that was (with a time zone); None for now.
+            created_at: The time of the link (with a time zone); None for now.
             created_by: ``"user"``, ``"llm"`` or ``"system"``.
 
         Raises:
-            InvalidArgument: They are one and the same, or another argument breaks its rule.
+            InvalidArgument: Both ids are the same, or another argument is invalid.
 
         """
         self._shared.check()
@@ -1054,7 +1063,7 @@ class MemoryStore:
             relationship=relationship,
             confidence=confidence,
             reason=reason,
-            tags=tags,  # type: ignore[arg-type]  # made a tuple there
+            tags=tags,  # type: ignore[arg-type]  # converted to a tuple by the class
         )
         creator = _check.choice("created_by", created_by, CREATORS)
         moment = self._shared.moment("created_at", created_at)
@@ -1078,7 +1087,7 @@ class MemoryStore:
         Remove a link.
 
         Raises:
-            LinkNotFound: There is none with this id.
+            LinkNotFound: No link has this id.
 
         """
         checked = check_id("link_id", link_id)
@@ -1098,13 +1107,13 @@ class MemoryStore:
         )
 
     async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
-        """Return what the tools show beside memories, by id; those that are not there are left out."""
+        """Return the annotations that tools show next to memories, by id. Skip unknown ids."""
         names = list(ids)
         found = await self._each(lambda reader: graph.beside(reader, names))
         return {name: one for some in reversed(found) for name, one in some.items()}
 
     async def relationships(self) -> list[RelationshipWord]:
-        """Return the words that links were given, the most frequent first, with those that mean nearly the same."""
+        """Return all relationship words, most frequent first, each with its near synonyms."""
         counts = await self._shared.read(lambda reader: reader.relationships())
         words = sorted(counts, key=lambda word: (-counts[word], word))
         if not words:
@@ -1124,15 +1133,17 @@ class MemoryStore:
         limit: int = 1000,
     ) -> Results[Reached]:
         """
-        Follow the links of a memory and return what they reach: nearest first, and strongest first at one distance.
+        Follow the links of a memory and return the reached memories, nearest first.
+
+        At equal distance the strongest comes first.
 
         Args:
-            start_id: Where to begin; it is not part of the answer.
+            start_id: The memory to start from; it is not part of the result.
             link_types: The types of links to follow, None for all.
-            max_depth: Links on a path at the most; more than 5 counts as 5.
+            max_depth: The maximum number of links on a path; more than 5 counts as 5.
             direction: ``"out"`` along links (to older memories), ``"in"`` against them, or ``"both"``.
-            min_strength: A path whose strength is below this is not followed.
-            limit: Memories at the most.
+            min_strength: Paths with a strength below this are not followed.
+            limit: The maximum number of memories.
 
         """
         start = check_id("start_id", start_id)
@@ -1163,10 +1174,10 @@ class MemoryStore:
 
     async def connected(self, id: str, *, direction: Direction = "both") -> Results[Reached]:  # noqa: A002 - as above
         """
-        Return the memories that are linked to one directly, strongest first.
+        Return the memories that are directly linked to a memory, strongest first.
 
         Args:
-            id: The memory's.
+            id: The id of the memory.
             direction: As for `traverse`.
 
         """
@@ -1179,11 +1190,11 @@ class MemoryStore:
         link_types: Iterable[LinkType | str] | None = None,
     ) -> Surroundings:
         """
-        Return a memory with how it evolved and what is around it.
+        Return a memory with its evolution and its neighbourhood in the graph.
 
         Args:
-            id: The memory's.
-            link_types: As for `traverse`, to what is around it.
+            id: The id of the memory.
+            link_types: As for `traverse`, for its neighbourhood.
 
         """
         types = None if link_types is None else requests.check_link_types(link_types)
@@ -1211,17 +1222,17 @@ class MemoryStore:
             around=graph.CONTEXT_DEPTH,
         )
 
-    # Care
+    # Maintenance
 
     async def prune(self, *, now: datetime | None = None) -> int:
         """
-        Remove automatic links that are weak, and automatic temporal ones that are old; explicit links stay.
+        Remove weak automatic links and old temporal ones. Explicit links stay.
 
         Args:
-            now: What ages are counted from (with a time zone); None for the present.
+            now: The time from which ages are computed (with a time zone); None for the present.
 
         Returns:
-            How many links were removed.
+            The number of removed links.
 
         """
         self._shared.check()
@@ -1230,10 +1241,10 @@ class MemoryStore:
 
     async def maintain(self) -> Maintained:
         """
-        Prune once a week; cheap at other times.
+        Prune once a week. Calls in between cost little.
 
-        Ages are counted from the time before, so that one opening with a wrong clock removes nothing.
-        A store that is opened once in three months prunes an old link one opening later.
+        Ages are computed from the time of the previous maintenance, so that one opening with a wrong clock removes
+        nothing. A store that is opened once in three months therefore prunes an old link one opening later.
         """
         self._shared.check()
         await forgetting.resume(self._engine, self._shared.erase_texts)
@@ -1246,10 +1257,10 @@ class MemoryStore:
 
     async def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """
-        Compare every view with the journal and check both ends of every link, without changing anything.
+        Compare every view with the journal and check all links, without changing anything.
 
         Args:
-            progress: Called with how many memories were looked at, and of how many.
+            progress: Called with the number of checked memories and their total number.
 
         """
         self._shared.check()
@@ -1257,15 +1268,15 @@ class MemoryStore:
 
     async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
         """
-        Make all indexes again from the journal; meanwhile searches use the old ones.
+        Rebuild all indexes from the journal; meanwhile searches use the old ones.
 
-        The journal counts as it is: `check` says no more that it went back.
+        The current journal is accepted as complete: `check` no longer reports that it lost changes.
 
         Args:
-            progress: Called with how many memories are indexed, and of how many.
+            progress: Called with the number of indexed memories and their total number.
 
         Returns:
-            A line for each damaged row, which is left out from now on.
+            A line for each damaged row. Damaged rows are excluded from now on.
 
         """
         self._shared.check()
@@ -1273,20 +1284,21 @@ class MemoryStore:
 
     async def reembed(self, embedder: Embedder, *, progress: Progress | None = None) -> int:
         """
-        Change to another embedder: give every memory new vectors, going on where an earlier call was interrupted.
+        Change to another embedder: compute new vectors for every memory.
 
-        Until the last memory has its new vectors the old ones serve.
-        Other processes that have the store open are refused from then on, until they open it with that embedder.
+        A call resumes where an earlier one was interrupted.
+        The old vectors remain in use until the last memory has new ones.
+        From then on, other processes that have the store open get an error until they open it with the new embedder.
 
         Args:
-            embedder: The other embedder.
-            progress: Called with how many memories are done, and of how many.
+            embedder: The new embedder.
+            progress: Called with the number of embedded memories and their total number.
 
         Returns:
-            How many memories were embedded now.
+            The number of memories that this call embedded.
 
         Raises:
-            EmbeddingFailed: The embedder failed; what holds is as it was.
+            EmbeddingFailed: The embedder failed; the old embedder and its vectors stay in use.
 
         """
         self._shared.check()
@@ -1304,13 +1316,15 @@ class MemoryStore:
 
     async def export_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> int:
         """
-        Write all memories with their links and vectors to a file, one JSON object a line, and return how many.
+        Export all memories with links and vectors to a file, and return their number.
 
-        The file appears under its name when it is whole; what is saved meanwhile may or may not be in it.
+        The format is JSON Lines: one JSON object per line.
+        The file appears under its name only when it is complete; memories that are saved meanwhile may or may not be in
+        it.
 
         Args:
-            path: The file; one that exists is replaced.
-            progress: Called with how many memories are written, and of how many.
+            path: The file; an existing file is replaced.
+            progress: Called with the number of written memories and their total number.
 
         """
         self._shared.check()
@@ -1320,18 +1334,18 @@ class MemoryStore:
 
     async def import_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> Imported:
         """
-        Add the memories of a file that `export_jsonl` wrote, with their ids, times and links.
+        Import the memories of an `export_jsonl` file, with their ids, times and links.
 
-        What is there already, the same, is left as it is: an interrupted import is simply repeated.
+        Memories that already exist unchanged are skipped, so an interrupted import can simply be repeated.
 
         Args:
             path: The file.
-            progress: Called with how many lines were taken, and of how many.
+            progress: Called with the number of imported lines and their total number.
 
         Raises:
-            InvalidArgument: A line is not in the form of an export, or a memory of that id is there with other
+            InvalidArgument: A line does not have the export format, or a memory with its id exists with other
                 content; the message names the line. Nothing was imported.
-            StoreError: The store cannot be written; what was imported before stays.
+            StoreError: The store cannot be written; lines that were already imported stay.
 
         """
         self._shared.check()
@@ -1340,12 +1354,12 @@ class MemoryStore:
         return await transfer.import_jsonl(self._engine, self._shared.embedding, source, progress)
 
     async def stats(self) -> dict[str, Any]:
-        """Return figures about the store as it is now: memories by type, links, vectors, the traversal cache."""
+        """Return current statistics: memories by type, links, vectors, the traversal cache."""
         await self._shared.read(lambda reader: reader.change)
         return self.figures()
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures of `stats` as of the last call, without reading the disk."""
+        """Return the statistics as of the last call, without reading the disk; see `stats`."""
         reranking, judging = self._shared.reranking, self._shared.judging
         return Figures(
             namespace=self.namespace,
@@ -1359,11 +1373,11 @@ class MemoryStore:
         )
 
     async def close(self) -> None:
-        """Refuse further calls, and end the work of embedder and reranker; the session calls this."""
+        """Reject further calls and stop embedder and reranker. The session calls this method."""
         await self._shared.close()
 
     async def _each(self, plan: Callable[[Reader], T]) -> list[T]:
-        """Run a plan that reads, in each namespace where there are several, the own one first."""
+        """Run a reading plan in each namespace and return the results, own namespace first."""
         return [await self._shared.read(plan)]
 
     async def _read(
@@ -1374,7 +1388,7 @@ class MemoryStore:
         ahead: Callable[[Reader], object] | None = None,
         around: int | None = 0,
     ) -> T:
-        """Run a plan that reads what is known of one memory, and says *ahead* what it will ask of that."""
+        """Run a reading plan on one memory. *ahead* declares its reads for prefetching."""
         checked = check_id("id", memory_id)
 
         def found(reader: Reader) -> T:
@@ -1385,7 +1399,7 @@ class MemoryStore:
         return await self._shared.read(found)
 
     def _holding(self, where: Filter | None = None) -> Filter:
-        """Narrow a filter to what has not ended by now."""
+        """Restrict a filter to memories that have not expired by now."""
         return attrs.evolve(where or Filter(), valid_at=self._shared.now)
 
     async def _save(self, request: requests.SaveRequest) -> Memory:
@@ -1396,7 +1410,7 @@ class MemoryStore:
             return await self._judged(prepared, record)
 
     async def _judged(self, prepared: PreparedSave, made_by: EmbedderRecord) -> Memory:
-        """Save a memory as the session's judge says, if there is one."""
+        """Save a memory, with the decision of the session's judge if there is a judge."""
         shared = self._shared
         read, write = partial(shared.read, made_by=made_by), partial(shared.write, made_by=made_by)
         if shared.judging is not None:
@@ -1404,7 +1418,7 @@ class MemoryStore:
         return await write(lambda writer: saving.save(writer, prepared, shared.linking))
 
     def _observed(self, operation: str, *, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
-        """Let whoever watches know of some work on so many memories."""
+        """Trace an operation on the given number of memories for telemetry."""
         about: dict[str, str | int] = {} if count is None else {"memory__record__count": count}
         return observed(operation, memory__store__id=self.namespace, **about)
 
@@ -1423,10 +1437,18 @@ class MemoryStore:
 
 
 def _resolves_handles() -> bool:
-    """Return False in a tool call: a model's handles are already replaced, and inserted text is not scanned again."""
+    """
+    Return False in a tool call, where handles are already replaced.
+
+    Scanning inserted text again would replace handles that the text only quotes.
+    """
     return not (from_model.get() or is_tool_call())
 
 
 def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a method, which are those of a request: `tests/memory/test_requests.py` compares them."""
+    """
+    Return the method's arguments for a request.
+
+    `tests/memory/test_requests.py` checks that both have the same names.
+    """
     return {name: value for name, value in given.items() if name != "self"}

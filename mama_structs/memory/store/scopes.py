@@ -1,7 +1,8 @@
 """
-Several namespaces that are read as one, of which one is written (DESIGN section 6a, "Scopes").
+Several namespaces that are read as one (DESIGN section 6a, "Scopes").
 
-Each keeps an engine of its own, so a question goes to each, and what they answer is put together here.
+Only one of them is written.
+Each namespace keeps its own engine. A query is sent to each of them, and this module merges the results.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ T = TypeVar("T")
 
 
 class ScopedShared(Shared):
-    """What is shared of one namespace that is written, beside `others` that are only read."""
+    """The services of a writable namespace and the read-only namespaces `others`."""
 
     others: tuple[MemoryStore, ...] = ()
 
     async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Read, and say of what is not here but only read that it is so."""
+        """Run a reading plan; ids that exist only in `others` raise `MemoryReadOnly`."""
         async with self._saying_whose():
             return await super().read(plan, made_by=made_by)
 
     async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Write, and refuse what is only read in words that say so."""
+        """Run a writing plan; ids that exist only in `others` raise `MemoryReadOnly`."""
         async with self._saying_whose():
             return await super().write(plan, made_by=made_by)
 
     @contextlib.asynccontextmanager
     async def _saying_whose(self) -> AsyncIterator[None]:
-        """Turn the error for an id that is not here into one that says whose it is."""
-        # Only where nothing was found: what is in the session's own namespace costs no further call.
+        """Replace a not-found error by `MemoryReadOnly` if another namespace contains the id."""
+        # The lookup runs only after a failure, so that calls on the session's own namespace need no extra query.
         try:
             yield
         except MemoryNotFound as error:
@@ -65,24 +66,24 @@ class ScopedShared(Shared):
         return error
 
     async def close(self) -> None:
-        """Take nothing more in any of the namespaces."""
+        """Reject further calls in all namespaces."""
         for one in self.others:
-            # What embeds and reranks for them is this one's.
+            # Their embedder and reranker belong to this object, so they are closed only once.
             one._shared.closed = True  # noqa: SLF001 - one of ours
         await super().close()
 
 
 class ScopedMemories(MemoryStore):
     """
-    The memories of one namespace together with those of others that are only read.
+    The memories of one namespace and of further read-only namespaces.
 
-    A method that finds or reads looks in all of them, and each memory says its `Memory.namespace`. If several have the
-    same id, the own namespace counts, else the first that has it.
-    Everything else is about the own namespace alone: what saves, links, changes and deletes, `latest_checkpoint`,
-    `count`, `relationships`, `export_jsonl`, `stats` and what takes care of the store.
+    Methods that search or read use all of them; `Memory.namespace` names the origin of each memory. If several
+    namespaces contain the same id, the own namespace takes precedence, then the first one in order.
+    Everything else uses the own namespace only: saving, linking, changing, deleting, `latest_checkpoint`,
+    `count`, `relationships`, `export_jsonl`, `stats` and maintenance.
 
     Raises:
-        MemoryReadOnly: What is to be linked, changed or deleted is only read; nothing was changed.
+        MemoryReadOnly: The memory to link, change or delete is in a read-only namespace; nothing was changed.
 
     """
 
@@ -93,17 +94,17 @@ class ScopedMemories(MemoryStore):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The namespaces that are read beside the own one."""
+        """The read-only namespaces."""
         return tuple(one.namespace for one in self._scopes[1:])
 
     async def search(self, query: str, *, max_chars: int | None = None, limit: int = 10, **given: Any) -> Results[Hit]:
-        """Find memories in every namespace; see `MemoryStore.search`, and `merged` for their order."""
+        """Find memories in every namespace; see `MemoryStore.search` and `merged`."""
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
         found = merged([await one.search(query, limit=limit, **given) for one in self._scopes], check_limit(limit))
         return Results(found if room is None else within_chars(found, room))
 
     async def _worth_showing(self, query: str, *, limit: int, **given: Any) -> tuple[list[Hit], int]:
-        # Each by its own search, whose scores are cut: those of the merged list mean something else.
+        # Filter each namespace by its own scores, because scores of the merged list have another meaning.
         found = [await one._worth_showing(query, limit=limit, **given) for one in self._scopes]  # noqa: SLF001
         shown = merged([hits for hits, _ in found], limit)
         return shown, min(sum(len(hits) + more for hits, more in found), limit) - len(shown)
@@ -117,11 +118,11 @@ class ScopedMemories(MemoryStore):
         return _newest([await one.about(mention, limit=limit, **given) for one in self._scopes], check_limit(limit))
 
     async def latest_checkpoint(self) -> Memory | None:
-        """Return the newest checkpoint of the own namespace: where others stand is not where this work goes on."""
+        """Return the newest checkpoint of the own namespace. Others describe other work."""
         return await self._own.latest_checkpoint()
 
     async def by_topic(self, topic: str, **given: Any) -> Chain:
-        """Return what every namespace has on a topic, newest first; see `MemoryStore.by_topic`."""
+        """Return the memories of all namespaces on a topic, newest first; see `MemoryStore`."""
         chains = [await one.by_topic(topic, **given) for one in self._scopes]
         return Chain(
             memories=tuple(_newest([chain.memories for chain in chains])),
@@ -133,11 +134,11 @@ class ScopedMemories(MemoryStore):
         )
 
     async def traverse(self, start_id: str, **given: Any) -> Results[Reached]:
-        """Return what is reached in the namespace that has the start; see `MemoryStore.traverse`."""
+        """Traverse the graph of the namespace with the start memory; see `MemoryStore`."""
         return await self._where_it_is(lambda one: one.traverse(start_id, **given))
 
     async def reembed(self, embedder: object, **_given: Any) -> NoReturn:  # noqa: ARG002 - the other class's
-        """Refuse: the namespaces that are only read would be left with another embedder's vectors."""
+        """Raise `InvalidArgument`: the other namespaces would keep their old vectors."""
         raise InvalidArgument(
             "a session that reads other namespaces cannot change its embedder",
             hint="open each of the namespaces by itself, without reads=, and change over all of them",
@@ -154,7 +155,7 @@ class ScopedMemories(MemoryStore):
         return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[:limit])
 
     async def _draft(self, request: SaveRequest, *, resolve: bool = False) -> PreparedSave:
-        """Draft a memory that is trusted no more than its evidence, in whichever namespace the evidence is."""
+        """Draft a memory and limit its trust to that of its evidence, in all namespaces."""
         draft = await super()._draft(request, resolve=resolve)
         for one in self._scopes[1:] if any(map(is_id, draft.memory.evidence)) else ():
             memory = draft.memory
@@ -173,7 +174,7 @@ class ScopedMemories(MemoryStore):
                 yield found
 
     async def _where_it_is(self, call: Callable[[MemoryStore], Awaitable[T]]) -> T:
-        """Read from the own namespace, or from the one that has what is asked for."""
+        """Run a call on the own namespace, or on the namespace that contains the requested memory."""
         try:
             return await call(self._own)
         except MemoryReadOnly as error:
@@ -183,12 +184,13 @@ class ScopedMemories(MemoryStore):
 
 def merged(found: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
     """
-    Return the hits of several namespaces in one order, in which those of each keep theirs.
+    Merge the hits of several namespaces, and keep the order within each namespace.
 
-    A score means something within its own search only, `Hit.relevance` and what a reranker gives are absolute. The
-    places of each namespace's hits are worth its best relevance, its second best and so on, since what a period or a
-    successor moved has the score of its place, too; the highest comes first, of equals the own namespace's. That value
-    is the score of the merged list; `Hit.parts` stay those of the search in the memory's own namespace.
+    A score is comparable only within its own search; `Hit.relevance` and reranker scores are absolute. In each
+    namespace, the n-th hit gets the n-th best of these values, because a time filter or a successor may have moved a
+    hit away from the position of its own relevance. The highest value comes first; ties prefer the own namespace. The
+    value becomes the score in the merged list; `Hit.parts` keeps the parts from the search in the memory's own
+    namespace.
     """
     by_reranker = all("reranker" in hit.parts for hits in found for hit in hits)
     ordered: list[tuple[float, Hit]] = []
