@@ -11,13 +11,13 @@ from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import attrs
+from crash.model import digest_of, plain, text_of
 
 from mama_structs.errors import MemoryNotFound, VersionConflict
-from mama_structs.memory.types.model import Memory, Origin
 from mama_structs.memory.graph.results import Hit
+from mama_structs.memory.types.model import Memory, Origin
 from mama_structs.session.session import Session
 from mama_structs.testing.conformance.ack_log import Book, told
-from crash.model import digest_of, plain, text_of
 
 ORIGINS: Final[tuple[Origin, ...]] = ("model", "tool", "outside")
 """The origins of model-written refs are excluded: their text lowers no trust that the oracle would have to compute."""
@@ -351,7 +351,7 @@ async def delete(author: Author, tag: str) -> None:
 
 async def forget(author: Author, tag: str) -> None:
     """Forget a decision by its id, or a context by its topic."""
-    by_topic = bool(author.topics) and author.chance.random() < 0.5  # noqa: PLR2004 - an even chance
+    by_topic = bool(author.topics) and author.chance.random() < 0.5
     async with author.turn(), author.taken(author.topics if by_topic else author.decisions, back=False) as one:
         target, target_id = one
         author.book.say("deleting", author.space, target_id)
@@ -380,7 +380,7 @@ async def put_record(author: Author, tag: str) -> None:
     versions = author.records.pop(labels, {})
     key, text = f"k{author.chance.randrange(4)}", author.chance.choice((None, text_of(tag)))
     given: dict[str, Any] = {"key": key, "value": {"tag": tag, "list": [1, None, 2.5]}, "text": text}
-    given |= {"history": author.chance.random() < 0.5, "origin": author.origin}  # noqa: PLR2004 - an even chance
+    given |= {"history": author.chance.random() < 0.5, "origin": author.origin}
     records = author.session.records
     wanted = versions.get(key, 0)
     with contextlib.suppress(VersionConflict):

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-
-from mama_structs.testing.conformance.ack_log import Book
 from crash.changes import write
 from crash.comparison import Comparison, note_findings
 from crash.model import Known
 from crash.oracle import Child, Tally, Verdict, judged, opened
+
+from mama_structs.testing.conformance.ack_log import Book
 
 FILES: Final = (
     "cache.db",
@@ -177,7 +177,7 @@ def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: bool = False)
     # Sabotage: restore the complete old store, which no check can detect.
     origin = sample.older if sabotage and sample.older is not None else sample.store
     shutil.copytree(origin, directory)
-    chance = random.Random(f"{seed}-{case}")  # noqa: S311 - repeatable
+    chance = random.Random(f"{seed}-{case}")
 
     def damage() -> bool:
         return case.apply(directory, chance, older=sample.older, other=sample.other)
@@ -228,12 +228,12 @@ def _live(directory: Path, facts: Known, book: Path, pause: Callable[[], None]) 
 
     async def main() -> None:
         async with opened(directory, "default", _CONVERSATION) as session:
-            await write(session, own, "live-a", random.Random(1), 6)  # noqa: S311 - repeatable
+            await write(session, own, "live-a", random.Random(1), 6)
             await session.memories.search("shield raid")
             pause()
             with verdict.noting("a search"):
                 await session.memories.search("shield raid guild")
-            await write(session, own, "live-b", random.Random(2), 6)  # noqa: S311 - repeatable
+            await write(session, own, "live-b", random.Random(2), 6)
             now = Comparison(facts.copy().hear(_lines_of(book)), verdict)
             with verdict.noting("reading"):
                 await now.compare_memories(session)
@@ -271,7 +271,7 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
         async def main() -> None:
             async with opened(directory, "default", _CONVERSATION) as session:
                 own = Book.open(book if not name.startswith("other") else place / "other.jsonl")
-                await write(session, own, f"sample-{name}", random.Random(seed), 35)  # noqa: S311 - repeatable
+                await write(session, own, f"sample-{name}", random.Random(seed), 35)
                 if dies:
                     os._exit(0)
 
@@ -308,7 +308,7 @@ def sweep(
     """Damage each kind of file in each way, or a random sample; print outcomes per file."""
     cases = Case.all()
     if sample is not None:
-        cases = random.Random(seed).sample(cases, min(sample, len(cases)))  # noqa: S311 - repeatable
+        cases = random.Random(seed).sample(cases, min(sample, len(cases)))
     table: dict[str, Counter[str]] = {file: Counter() for file in FILES}
     try:
         with _samples(place) as samples:
@@ -320,7 +320,7 @@ def sweep(
                     tally.counts["damaged files"] += 1
                 if outcome.isupper():
                     tally.note({"SILENT": "silent", "DEAD": "dead"}.get(outcome, "wrong"), f"{case}: {outcome}: {text}")
-                if number % 20 == 19:  # noqa: PLR2004 - print the progress every 20 cases
+                if number % 20 == 19:
                     say(f"{number + 1} of {len(cases)} files")
     finally:
         for line in _lines(table):

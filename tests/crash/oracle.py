@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+from crash.model import Known
 
 from mama_structs._internal.validation import is_address
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, StoreBusy
@@ -26,7 +27,6 @@ from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, ServerSettings, Settings
 from mama_structs.testing.conformance.ack_log import PATIENCE
-from crash.model import Known
 
 EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
 """Fast embedders. The second one is the embedder of re-embedded namespaces."""
@@ -78,7 +78,7 @@ class Verdict:
             yield
         except MamaStructsError as error:
             self.errors.append(f"{what}: {type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - the verdict reports it
+        except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             self.untyped.append(f"{what}: {type(error).__name__} at {where.filename}:{where.lineno}: {error}")
 
@@ -142,7 +142,7 @@ def fork(work: Callable[[], object]) -> int:
     try:
         work()
         status = 0
-    except BaseException:  # noqa: BLE001 - the child must not run the parent's handlers
+    except BaseException:
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -31,10 +31,6 @@ from pathlib import Path
 from typing import Final
 
 import attrs
-
-from mama_structs.session.session import Session
-from mama_structs.storage.postgres.pool import has_session
-from mama_structs.testing.conformance.ack_log import PATIENCE, Book
 from crash.changes import began_at
 from crash.damage import Case, Sample, outcome_of, sweep
 from crash.model import Known
@@ -42,6 +38,10 @@ from crash.oracle import BAD, Child, Store, Tally, Verdict, fork, judged
 from crash.power import KEPT, build, environment, lose_unsynced, record
 from crash.sabotage import SABOTAGES, plant
 from crash.writers import ENDINGS, Task, run
+
+from mama_structs.session.session import Session
+from mama_structs.storage.postgres.pool import has_session
+from mama_structs.testing.conformance.ack_log import PATIENCE, Book
 
 EARLY: Final = "early"
 UNSYNCED: Final = "unsynced"
@@ -84,7 +84,7 @@ class Loop:
 
     def round(self, number: int) -> None:
         """Run writers, kill some of them, and compare the store."""
-        chance = random.Random(f"{self.seed}-{number}")  # noqa: S311 - repeatable
+        chance = random.Random(f"{self.seed}-{number}")
         if number == 0 or (self.server is None and (number % _ROUNDS_OF_A_STORE == 0 or self.spoilt)):
             self.begin(number)
         book = self.place / f"round-{number}.jsonl"
@@ -117,7 +117,7 @@ class Loop:
         self.judge(facts, number)
         self.judge_backups(said, facts, number)
         self.lines += said
-        if not self.spoilt and isinstance(self.store, Path) and chance.random() < 0.3:  # noqa: PLR2004 - `--damage` does more
+        if not self.spoilt and isinstance(self.store, Path) and chance.random() < 0.3:
             self.damage(facts, number, chance, self.store)
 
     def begin(self, number: int) -> None:
@@ -126,7 +126,7 @@ class Loop:
             shutil.rmtree(self.store)
         self.store, self.lines, self.spoilt = self.server or self.place / f"store-{number}", [], False
 
-    def account(self, said: Sequence[str], killed: set[int]) -> None:  # noqa: C901 - one case per kind of line
+    def account(self, said: Sequence[str], killed: set[int]) -> None:
         """Count the actions of the processes and their exits."""
         born, done, ended = {}, set(), {}
         for line in said:
@@ -253,7 +253,7 @@ class _Round:
                     self.loop.table.counts["parents that forked again"] += 1
                 # Only a few, because a new interpreter starts slowly. The library can only be preloaded into new
                 # interpreters.
-                spawned = self.library is not None or chance.random() < 0.25  # noqa: PLR2004
+                spawned = self.library is not None or chance.random() < 0.25
                 self.pids.append(self._started(task, spawned=spawned))
         finally:
             os.close(self._alive[1])
@@ -263,7 +263,7 @@ class _Round:
         with errors:
             if spawned:
                 command = [sys.executable, "-W", "ignore", "-m", "crash.writers"]
-                process = subprocess.Popen(  # noqa: S603 - a module of this test
+                process = subprocess.Popen(
                     [*command, json.dumps(attrs.asdict(task))],
                     stdout=errors, stderr=errors, pass_fds=[self._alive[1]], start_new_session=True,
                     env=self._environment(),
@@ -302,7 +302,7 @@ class _Round:
             time.sleep(self.chance.uniform(0, 0.02))
             self._strike()
             if number == restarted:
-                subprocess.run(self.loop.restart, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # noqa: S603 - it was asked for
+                subprocess.run(self.loop.restart, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
                 self.loop.table.counts["restarts of the server"] += 1
         while self._anyone(0.1):
             self._listen()
@@ -335,7 +335,7 @@ class _Round:
             return
         pid = self.chance.choice(alive)
         with contextlib.suppress(ProcessLookupError):
-            if self.chance.random() < 0.25:  # noqa: PLR2004 - kill most of them
+            if self.chance.random() < 0.25:
                 os.kill(pid, signal.SIGSTOP)
                 self.loop.table.counts["stops"] += 1
                 self._anyone(self.chance.uniform(0, 0.3))
@@ -409,9 +409,7 @@ def _say(text: str) -> None:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "python -m crash.runner", description=__doc__.split("\n\n")[0].strip()
-    )
+    parser = argparse.ArgumentParser("python -m crash.runner", description=__doc__.split("\n\n")[0].strip())
     parser.add_argument("--minutes", type=float, metavar="M", help="how long (1 where --rounds is not given either)")
     parser.add_argument("--rounds", type=int, metavar="N", help="how many rounds")
     parser.add_argument(
@@ -446,7 +444,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(os, "fork"):
         _say("this system has no fork")
         return 2
-    seed = random.randrange(2**32) if given.seed is None else given.seed  # noqa: S311 - not a secret
+    seed = random.randrange(2**32) if given.seed is None else given.seed
     _say(f"seed {seed}")
     is_used = given.server and has_session(given.server)
     if is_used and (full := asyncio.run(Session.namespaces(given.server))):

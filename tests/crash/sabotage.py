@@ -12,13 +12,13 @@ from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import numpy as np
-
-from mama_structs.refs.store.text import Content
-from mama_structs.memory.types.engine import NewMemory, Writer
-from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, new_link_id
-from mama_structs.session.session import Session
 from crash.model import Item, Known, text_of
 from crash.oracle import Store, opened
+
+from mama_structs.memory.types.engine import NewMemory, Writer
+from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, new_link_id
+from mama_structs.refs.store.text import Content
+from mama_structs.session.session import Session
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class Target:
 
     async def write(self, plan: Callable[[Writer], Any]) -> None:
         """Change rows directly, without the rules of the store."""
-        await self.session.memories._shared.write(plan)  # noqa: SLF001 - no public method can damage a store
+        await self.session.memories._shared.write(plan)
 
     async def change(self, item: Item, change: Callable[[Memory], Memory]) -> None:
         """Replace a memory by a changed one."""
@@ -305,7 +305,7 @@ async def _overwrite_ref(target: Target) -> None:
         # Replace the entry in place, as a bug in the log could do.
         store = session.refs
         entry = store.get(handle)
-        store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))  # noqa: SLF001 - as above
+        store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))
 
 
 def _remove_row(store: Store, facts: Known) -> None:

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
+from crash.changes import Author, began_at, write
+from crash.comparison import rows_of
+from crash.model import ANY, plain, text_of
+from crash.oracle import EMBEDDERS, SETTINGS, fork, opened
 
 from mama_structs._internal.validation import is_address
 from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.session.session import Session
 from mama_structs.settings import DescriptorSettings
 from mama_structs.testing.conformance.ack_log import Book, told
-from crash.changes import Author, began_at, write
-from crash.comparison import rows_of
-from crash.model import ANY, plain, text_of
-from crash.oracle import EMBEDDERS, SETTINGS, fork, opened
 
 NAMESPACES: Final = ("default", "alice", "bob")
 ENDINGS: Final = ("close", "die", "stay", "again")
@@ -83,7 +83,7 @@ def run(task: Task) -> None:
     book = Book.open(Path(task.book), store=task.store)
     book.say("born", os.getpid(), task.kind)
     faulthandler.enable()
-    chance = random.Random(task.seed)  # noqa: S311 - repeatable
+    chance = random.Random(task.seed)
     # If the process ends in any other way than by returning or by a kill, the "done" line is missing.
     with told(book), faulty(task.fault, task.store, chance):
         _KINDS[task.kind](task, book, chance)
@@ -95,11 +95,11 @@ def _writer(task: Task, book: Book, chance: random.Random) -> None:
         space = chance.choice(NAMESPACES)
         async with opened(task.store, space, f"c-{task.name}") as session:
             tasks = chance.choice((1, 1, 3))
-            own = [random.Random(chance.random()) for _ in range(tasks)]  # noqa: S311 - repeatable
+            own = [random.Random(chance.random()) for _ in range(tasks)]
             await asyncio.gather(
                 *(write(session, book, f"{task.name}-{n}", own[n], task.changes // tasks + 1) for n in range(tasks))
             )
-            if chance.random() < 0.3:  # noqa: PLR2004 - sometimes leave a write-ahead log behind
+            if chance.random() < 0.3:
                 _die(book)
 
     asyncio.run(main())
@@ -134,7 +134,7 @@ class _Parent:
             fault="",
         )
         self.book.say("forks", os.getpid())
-        collect = self.chance.random() < 0.5  # noqa: PLR2004 - sometimes drop the inherited session
+        collect = self.chance.random() < 0.5
 
         def work() -> None:
             if collect:
@@ -143,7 +143,7 @@ class _Parent:
                 gc.collect()
             run(task)
 
-        if self.chance.random() < 0.5:  # noqa: PLR2004 - an even chance
+        if self.chance.random() < 0.5:
             self.children.append(fork(work))
         else:
             process = multiprocessing.get_context("fork").Process(target=work)
@@ -182,7 +182,7 @@ def _parent(task: Task, book: Book, chance: random.Random) -> None:
     with _opened_parent(task, book, chance) as parent:
         parent.write("a", task.changes // 4)
         # Fork during a transaction or between two.
-        under_way = [parent.begin("b", 8)] if chance.random() < 0.5 else []  # noqa: PLR2004 - an even chance
+        under_way = [parent.begin("b", 8)] if chance.random() < 0.5 else []
         for _ in range(task.children):
             parent.child(task.changes)
         parent.runner.run(_all(under_way))
@@ -250,7 +250,7 @@ def _pool(task: Task, book: Book, chance: random.Random) -> None:
                 parent.runner.run(_all(under_way))
                 if pool.map(len, ["a", "bc", "def"]) != [1, 2, 3]:
                     book.say("untyped", "a pool that cannot count")
-                if chance.random() < 0.5:  # noqa: PLR2004 - sometimes close the pool explicitly
+                if chance.random() < 0.5:
                     pool.close()
                     pool.join()
             parent.write(f"q{turn}", task.changes // 2)
@@ -432,9 +432,9 @@ def _failing(chance: random.Random, *, interrupts: bool) -> Iterator[None]:
     class Failing(sqlite3.Connection):
         def execute(self, *arguments: Any) -> sqlite3.Cursor:
             luck = chance.random()
-            if interrupts or luck > 0.03:  # noqa: PLR2004 - fail 3 %
+            if interrupts or luck > 0.03:
                 return super().execute(*arguments)
-            if luck < 0.01:  # noqa: PLR2004 - fail a third of them after the call
+            if luck < 0.01:
                 super().execute(*arguments)
             name = chance.choice(codes)
             error = sqlite3.OperationalError(f"{name}, as the crash test wants it")
