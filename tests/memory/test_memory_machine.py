@@ -82,7 +82,7 @@ EVIDENCE = st.lists(st.sampled_from([*HANDLES, "https://example.org/ref:x"]), ma
 MANY = 10_000
 CUT = """
     SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
+    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
 """
 
 
