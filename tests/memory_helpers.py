@@ -129,6 +129,10 @@ class PlainEngines:
 
 ENGINE: Final = "MAMA_STRUCTS_TEST_ENGINE"
 """``postgres`` stores the memories of each `OpenedDirectory` on a server, and ``postgres-roles`` does so as a role."""
+END_CONNECTIONS: Final = """
+    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+    WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
+"""
 _LENT: Final[dict[Path, str]] = {}
 _RIVALS: Final[dict[Path, str]] = {}
 
