@@ -424,7 +424,7 @@ def _said(grounds: Grounds, memory: Memory, notes: Sequence[str], most: int) -> 
 
 
 def _id(memory_id: str) -> str:
-    """Return an id, nothing for one that was made up to say something."""
+    """Return an id in brackets, or an empty text if it contains characters that need quoting."""
     return f"[{memory_id}]" if plainly(memory_id) == memory_id and not _BLANK_OR_BRACKET.search(memory_id) else ""
 
 

@@ -27,7 +27,7 @@ except ImportError as _missing:
     ) from _missing
 
 # GraphBubbleUp is the base of LangGraph's interrupts and commands to a parent graph. ToolOutputMixin is the base of
-# ToolMessage and LangGraph's Command. ToolException is an error, which becomes a ToolMessage as any other.
+# ToolMessage and LangGraph's Command. A ToolException is handled as any other error.
 _CONTROL_FLOW: Final = ControlFlow(
     exceptions=available_types("langgraph.errors", "GraphBubbleUp"), results=(ToolOutputMixin,)
 )

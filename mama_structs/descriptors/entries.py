@@ -174,7 +174,7 @@ class Ref(_StoredText):
 
     @property
     def handle(self) -> str:
-        """``ref:<id>``: this ref, until its id is used again."""
+        """The handle ``ref:<id>``. It refers to this ref until a newer version of the id exists."""
         return str(RefHandle(self.id))
 
     @property

@@ -457,7 +457,7 @@ class RefStore:
         taken = {entry.id for entry in self._entries.live() if isinstance(entry, Ref)}
         return suggest(text, taken=taken)
 
-    # What is too large to show
+    # Texts that are too long to show
 
     def add(
         self,

@@ -224,7 +224,7 @@ def unreadable(reader: Reader) -> list[Finding]:
     ]
 
 
-# What is found
+# Queries
 
 
 def found(reader: Reader, request: SearchRequest, where: Where | None, *, offset: int) -> list[RecordHit]:

@@ -214,7 +214,7 @@ class Snapshot:
         raise NotImplementedError
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return how many bytes are stored under each key that begins with *prefix*."""
+        """Return the number of stored bytes for each key that begins with *prefix*."""
         raise NotImplementedError
 
 

@@ -260,7 +260,7 @@ def _outcome(word: str) -> tuple[str, Outcome | None]:
 
 
 def _reason(failure_reason: str | None, limitation: str | None) -> tuple[str | None, str]:
-    """Return both texts of v1.0 as one, and the names of those that it is made of."""
+    """Join both texts of v1.0, and return the result with the names of the fields that it contains."""
     why, but = (failure_reason or "").strip(), (limitation or "").strip()
     names = " and ".join(name for name, text in (("failure_reason", why), ("limitation", but)) if text)
     return f"{why}\nLimitation: {but}" if why and but else why or but or None, names or "outcome"

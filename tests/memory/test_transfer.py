@@ -158,7 +158,7 @@ def memory_lines(path):
 
 
 def changed(path, number, change):
-    """Rewrite one line of a file, counted from 1, by *change* of its JSON."""
+    """Apply *change* to the JSON of one line of a file. The first line is 1."""
     lines = lines_of(path)
     line = json.loads(lines[number - 1])
     change(line)

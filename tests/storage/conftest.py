@@ -46,7 +46,7 @@ def place(request, tmp_path):
 
 @pytest.fixture
 def damage(place):
-    """Have the bytes of every row be others."""
+    """Return a function that overwrites the bytes of every row."""
 
     def damage():
         if isinstance(place, OnServer):

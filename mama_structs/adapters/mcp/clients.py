@@ -32,7 +32,7 @@ CONTROL_FLOW: Final[ControlFlow] = ControlFlow(
 EXTENSION: Final = "mama-structs/exposure"
 # Seconds in which a client has to take a notice (DESIGN 7).
 LIMIT: Final = 0.5
-# Clients over HTTP that are remembered, and streams on which clients listen, at a time.
+# Maximum number of remembered HTTP clients, and of open streams.
 MAX_CLIENTS: Final = 1_000
 _MAX_STREAMS: Final = 8
 _MAX_HANDLE: Final = 128
