@@ -125,6 +125,8 @@ def two_roles(url):
             if administer(url, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
                 script = script.replace(f"CREATE ROLE {role} LOGIN;", "")
             administer(url, script=script)
+            # Tests end connections, which the page about roles does not allow them.
+            administer(url, f"GRANT pg_signal_backend TO {role}")
     return tuple(in_database(url, name, user=role) for role in (own, rival))
 
 

@@ -211,11 +211,17 @@ class ReadsOnce(FileStore):
 
 
 class WritesItAll(ReadsOnce):
-    """Rewrites the whole file from memory, so that changes of others are lost."""
+    """
+    Replaces the whole file with its own lines, so the lines of other writers are lost.
+
+    Each process writes a draft of its own, so no reader sees half a file.
+    """
 
     def append(self, *entry):
         self.known.append([datetime.now(UTC).isoformat(), *entry])
-        self.path.write_text("".join(f"{json.dumps(line)}\n" for line in self.known))
+        draft = self.path.with_name(f"draft-{os.getpid()}")
+        draft.write_text("".join(f"{json.dumps(line)}\n" for line in self.known))
+        draft.replace(self.path)
 
 
 class RefusesASecond(FileStore):

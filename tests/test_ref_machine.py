@@ -5,6 +5,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, invariant, multiple, rule
+from memory_helpers import END_CONNECTIONS, is_on_server, url_of
+from postgres_helpers import administer
 
 from mama_structs import Session
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidParameter
@@ -231,10 +233,13 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule()
     def crash(self):
-        """Crash: data on disk remains, pending data may be lost."""
+        """Flushed refs survive a crash of the process, or on a server the loss of all connections."""
         for pair in self.open:
             self.run(pair.session.flush())
-        super().crash()
+        if is_on_server():
+            administer(url_of(self.place), END_CONNECTIONS)
+        else:
+            super().crash()
 
     @rule(pair=pairs)
     def check(self, pair):

@@ -234,7 +234,7 @@ class Snapshot:
         raise NotImplementedError
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the size in bytes of each value whose key begins with *prefix*."""
+        """Return the number of stored bytes for each key that begins with *prefix*."""
         raise NotImplementedError
 
 

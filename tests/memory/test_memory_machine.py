@@ -26,7 +26,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from memory_helpers import OpenedDirectory, is_on_server
+from memory_helpers import END_CONNECTIONS, OpenedDirectory, is_on_server
 from postgres_helpers import administer
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, StoreError
@@ -84,10 +84,6 @@ HANDLES = {
 CONTENTS = {digest_of(text): text for _, text in HANDLES.values()}
 EVIDENCE = st.lists(st.sampled_from([*HANDLES, "https://example.org/ref:x"]), max_size=3)
 MANY = 10_000
-CUT = """
-    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
 
 
 def kept(evidence):
@@ -614,7 +610,7 @@ class MemoryMachine(RuleBasedStateMachine):
         """Simulate a crash: copy the directory as it is now, or drop all connections of a server."""
         before, old = self.actors, self.place
         if is_on_server():
-            administer(before[0].server.url, CUT)
+            administer(before[0].server.url, END_CONNECTIONS)
             self.they_agree()
             return
         self.generation += 1

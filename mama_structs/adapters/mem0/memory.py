@@ -222,7 +222,7 @@ class AsyncMemory:
         return {"message": "Memories deleted successfully!"}
 
     async def history(self, memory_id: str) -> list[dict[str, Any]]:
-        """Return the ``ADD``, ``UPDATE`` and ``DELETE`` events of a memory, oldest first."""
+        """Return the changes of a memory, oldest first: ``ADD``, ``UPDATE`` and ``DELETE``, with the texts."""
         found = await self._records.get(HISTORY, _check.text("memory_id", memory_id))
         return [] if found is None else list(found.value)
 
