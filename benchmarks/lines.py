@@ -1,4 +1,4 @@
-"""The size of the package: modules, lines and code per part, compared with a commit."""
+"""Modules, lines and lines of code of each package of mama_structs, compared with a commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from _common import RESULTS, report
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "mama_structs"
-BEFORE = "9572899"
+BEFORE = "561ec94"
+FIGURES = ("modules", "lines", "code", "largest", "data")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -58,18 +59,19 @@ def commit(revision: str) -> Iterator[tuple[str, bytes]]:
 
 
 def sizes(files: Iterator[tuple[str, bytes]]) -> dict[str, dict[str, int]]:
-    """Return the figures of each part: modules, lines, code, and bytes of data."""
+    """Return the figures of each package: modules, lines, code, lines of the largest module, and bytes of data."""
     parts: dict[str, dict[str, int]] = {}
     for name, content in files:
-        steps = name.split("/")[1:-1]
-        for part in (steps[0] if steps else "(top)", "all"):
-            own = parts.setdefault(part, {"modules": 0, "lines": 0, "code": 0, "data": 0})
+        package = "/".join(name.split("/")[1:-1])
+        for part in (package or "(top)", "all"):
+            own = parts.setdefault(part, dict.fromkeys(FIGURES, 0))
             if name.endswith(".py"):
                 lines, code = count(content.decode())
-                own["modules"] += 1
+                own["modules"] += not name.endswith("__init__.py")
                 own["lines"] += lines
                 own["code"] += code
-            elif not name.endswith("py.typed"):
+                own["largest"] = max(own["largest"], lines)
+            elif not name.endswith((".pyi", "py.typed")):
                 own["data"] += len(content)
     return parts
 
@@ -82,14 +84,14 @@ def main() -> None:
     options = parser.parse_args()
     some = 20 if options.quick else None
     now, before = (sizes(itertools.islice(files, some)) for files in (checkout(), commit(options.before)))
-    none = dict.fromkeys(("modules", "lines", "code", "data"), 0)
+    none = dict.fromkeys(FIGURES, 0)
     rows = []
     for part in sorted(now | before, key=lambda name: (name == "all", name)):
         old, new = before.get(part, none), now.get(part, none)
-        changed = [f"{old[name]} -> {new[name]}" if before else str(new[name]) for name in ("modules", "lines", "code")]
+        changed = [f"{old[name]} -> {new[name]}" if before else str(new[name]) for name in FIGURES[:4]]
         rows.append([part, *changed, f"{new['data'] / 1024:.0f} KiB"])
     title = f"{PACKAGE}/ at {options.before} and now" if before else f"{PACKAGE}/ now"
-    header = ["part", "modules", "lines", "code", "data files"]
+    header = ["package", "modules", "lines", "code", "largest module", "data files"]
     report("lines", title, header, rows, figures={"before": before, "now": now}, folder=options.results, words=1)
 
 
