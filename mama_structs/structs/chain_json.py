@@ -110,7 +110,7 @@ def _remade(cls: type[R], values: dict[str, Any]) -> R:
 def default_of(attribute: Any) -> Any:
     """Return the default value of an attribute, or `attrs.NOTHING` if it has none."""
     default: Any = attribute.default
-    return default.factory() if isinstance(default, attrs.Factory) else default
+    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
 
 
 def is_on_wire(attribute: Any) -> bool:
@@ -123,7 +123,8 @@ def wire_name(attribute: Any) -> str:
     given: str | None = attribute.metadata.get(_WIRE)
     if given is not None:
         return given
-    first, *rest = attribute.name.split("_")
+    name: str = attribute.name
+    first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
