@@ -29,8 +29,8 @@ from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.graph.results import Hit
-from mama_structs.memory.search.scores import SHOWN, Bounds
 from mama_structs.memory.search.search_plan import worth_showing
+from mama_structs.memory.types.engine import SHOWN, Bounds
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 ALONE: Final = ("long together", "pairs")

@@ -229,7 +229,7 @@ def functions_of(kind):
 
 
 # Internal modules, whose hints only type checkers read.
-UNREADABLE = {f"mama_structs.{name}" for name in ("references.inflight", "structs.record", "tools.schema")}
+UNREADABLE = {f"mama_structs.{name}" for name in ("references.inflight", "tools.schema")}
 # Its base class is from Hypothesis, whose hints cannot be resolved.
 UNREADABLE.add("mama_structs.testing.machines")
 

@@ -72,3 +72,8 @@ def loaded(name: str) -> ModuleType:
     """
     with _loading:
         return importlib.import_module(name)
+
+
+def load_regex() -> Any:
+    """Import the package regex, which has no type hints."""
+    return loaded("regex")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Protocol, runtime_checkable
@@ -333,69 +332,6 @@ class Source:
         if self.scheme.fields and len(self.scheme.types or ()) == 1:
             object.__setattr__(self, "fetch", _of_bare_id(self.scheme, self.fetch))
             object.__setattr__(self, "fetch_many", _of_bare_ids(self.scheme, self.fetch_many))
-
-    @classmethod
-    def from_sqlite(
-        cls, path: str | os.PathLike[str], *, tables: Collection[str] | None = None, name: str | None = None
-    ) -> Source:
-        """
-        Return a source for the rows of a SQLite database.
-
-        Every single-column foreign key becomes a reference.
-        The id of a row is ``table:key``, such as ``customers:7``, for tables with a single-column primary key.
-        A column that references different tables in different tables counts only in a mapping named after its
-        table.
-        For each query the database is opened read-only, in a thread.
-
-        Args:
-            path: The database file.
-            tables: Only these tables; None for all.
-            name: The scheme's name; None for the name of the file.
-
-        Raises:
-            InvalidArgument: The file does not exist, is not a SQLite database, or has no such foreign key or table.
-
-        """
-        from mama_structs.sources.sqlite import sqlite_source  # noqa: PLC0415 - circular import
-
-        return sqlite_source(path, tables=tables, name=name)
-
-    @classmethod
-    def from_openapi(
-        cls,
-        spec: Mapping[str, Any] | str | os.PathLike[str],
-        *,
-        fields: Mapping[str, str] | None = None,
-        base_url: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        session: Any = None,
-        name: str | None = None,
-    ) -> EntitySource:
-        """
-        Return a source for an HTTP API with an OpenAPI 3 description.
-
-        Each ``GET`` path that ends in its only parameter (``/users/{userId}``) defines a type, named after the schema
-        of its answer, or else after the path (``user``). The id of an entity is ``type:id``.
-        Fields named after the parameter or the type (``user_id``, ``userId``, ``*_user_id``, and plurals) are
-        references, and so are fields that the ``links`` of an operation map to a type.
-
-        Args:
-            spec: The document: a mapping, JSON text, or the path of a JSON file.
-            fields: Further fields with the type of each, as in `IdScheme`.
-            base_url: The base URL of the paths; None for the document's first server.
-            headers: Sent with every request, such as ``Authorization``.
-            session: The host's `aiohttp.ClientSession`; None for connections that close with the source.
-            name: The scheme's name; None for the API's title.
-
-        Raises:
-            InvalidArgument: The document is invalid, it has no such path, or a server's URL is missing.
-
-        """
-        from mama_structs.sources.openapi import OpenApiSource, read_document  # noqa: PLC0415 - rarely needed
-
-        document = read_document(spec)
-        own = document.title if name is None else name
-        return OpenApiSource(document, fields=fields, base_url=base_url, headers=headers, session=session, name=own)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
         """Return the answer unchanged: a host's mapping already contains the entity's fields."""

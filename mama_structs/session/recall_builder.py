@@ -24,9 +24,8 @@ from mama_structs._internal.prompt_quoting import plainly, quoted, without_recal
 from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.graph.traversal import Successors, only
 from mama_structs.memory.save.conflict_detection import disagreeing
-from mama_structs.memory.search.scores import SHOWN
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Filter, Reader
+from mama_structs.memory.types.engine import NUMBERS, SHOWN, SYSTEM, Filter, Reader
 from mama_structs.memory.types.model import (
     CheckpointMetadata,
     DecisionMetadata,

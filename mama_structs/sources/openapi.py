@@ -21,7 +21,7 @@ import attrs
 from mama_structs._internal.event_loop import LoopBound
 from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, shown
 from mama_structs.references.rate_limit import Gate, gate_to
-from mama_structs.references.schemes import TELLING, IdScheme
+from mama_structs.references.schemes import TELLING, EntitySource, IdScheme
 from mama_structs.references.urls import base_url_of
 
 if TYPE_CHECKING:
@@ -54,6 +54,40 @@ class EntityRoute:
     parameter: str
     envelope: str | None
     schema: Mapping[str, Any]
+
+
+def from_openapi(
+    spec: Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    fields: Mapping[str, str] | None = None,
+    base_url: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    session: Any = None,
+    name: str | None = None,
+) -> EntitySource:
+    """
+    Return a source for an HTTP API with an OpenAPI 3 description.
+
+    Each ``GET`` path that ends in its only parameter (``/users/{userId}``) defines a type, named after the schema
+    of its answer, or else after the path (``user``). The id of an entity is ``type:id``.
+    Fields named after the parameter or the type (``user_id``, ``userId``, ``*_user_id``, and plurals) are
+    references, and so are fields that the ``links`` of an operation map to a type.
+
+    Args:
+        spec: The document: a mapping, JSON text, or the path of a JSON file.
+        fields: Further fields with the type of each, as in `IdScheme`.
+        base_url: The base URL of the paths; None for the document's first server.
+        headers: Sent with every request, such as ``Authorization``.
+        session: The host's `aiohttp.ClientSession`; None for connections that close with the source.
+        name: The scheme's name; None for the API's title.
+
+    Raises:
+        InvalidArgument: The document is invalid, it has no such path, or a server's URL is missing.
+
+    """
+    document = read_document(spec)
+    own = document.title if name is None else name
+    return OpenApiSource(document, fields=fields, base_url=base_url, headers=headers, session=session, name=own)
 
 
 def read_document(spec: object) -> ApiDocument:
@@ -209,7 +243,7 @@ class OpenApiSource:
     """
     Source for the entities of an HTTP API.
 
-    Created by `Source.from_openapi`, which documents the arguments.
+    Created by `from_openapi`, which documents the arguments.
     """
 
     fetch_many: None = None

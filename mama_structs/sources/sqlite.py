@@ -146,10 +146,27 @@ class SqliteDatabase:
         return found
 
 
-def sqlite_source(
+def from_sqlite(
     path: str | os.PathLike[str], *, tables: Collection[str] | None = None, name: str | None = None
 ) -> Source:
-    """Return a source for the rows of a database; see `Source.from_sqlite`."""
+    """
+    Return a source for the rows of a SQLite database.
+
+    Every single-column foreign key becomes a reference.
+    The id of a row is ``table:key``, such as ``customers:7``, for tables with a single-column primary key.
+    A column that references different tables in different tables counts only in a mapping named after its
+    table.
+    For each query the database is opened read-only, in a thread.
+
+    Args:
+        path: The database file.
+        tables: Only these tables; None for all.
+        name: The scheme's name; None for the name of the file.
+
+    Raises:
+        InvalidArgument: The file does not exist, is not a SQLite database, or has no such foreign key or table.
+
+    """
     file = Path(os.fspath(path)).absolute() if isinstance(path, str | os.PathLike) else None
     if file is None or not file.is_file():
         raise InvalidArgument(f"path must be a SQLite database, and there is no file {path!r:.200}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mama_structs.structs.answers import PlanetAnswer as PlanetAnswer
     from mama_structs.structs.answers import PlayerAnswer as PlayerAnswer
     from mama_structs.structs.answers import StructAnswer as StructAnswer
+    from mama_structs.structs.chain_json import Record as Record
     from mama_structs.structs.chain_json import structure as structure
     from mama_structs.structs.chain_json import unstructure as unstructure
     from mama_structs.structs.client import StructsClient as StructsClient
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from mama_structs.structs.enums import StructAttribute as StructAttribute
     from mama_structs.structs.ids import EntityId as EntityId
     from mama_structs.structs.ids import EntityType as EntityType
-    from mama_structs.structs.record import Record as Record
     from mama_structs.structs.scheme import STRUCTS_SCHEME as STRUCTS_SCHEME
     from mama_structs.structs.source import StructsSource as StructsSource
     from mama_structs.structs.source import tools as tools
@@ -50,13 +50,12 @@ if TYPE_CHECKING:
 _NAMES = {
     "answers": "Answer GridAnswer Page PlanetAnswer PlayerAnswer StructAnswer",
     "client": "StructsClient",
-    "chain_json": "structure unstructure",
+    "chain_json": "Record structure unstructure",
     "entities": "Address Agreement Allocation Fleet Guild GuildMembershipApplication Infusion Planet Player Provider "
     "Reactor Struct StructType Substation",
     "enums": "AllocationType Ambit FleetStatus GuildJoinBypassLevel GuildJoinType PlanetAttribute PlanetStatus "
     "ProviderAccessPolicy RegistrationStatus StructAttribute",
     "ids": "EntityId EntityType",
-    "record": "Record",
     "scheme": "STRUCTS_SCHEME",
     "source": "StructsSource tools",
 }

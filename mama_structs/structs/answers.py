@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import attrs
 
 from mama_structs.structs import entities
+from mama_structs.structs.chain_json import JSON_NUMBER, OFF_WIRE, Record, wire
 from mama_structs.structs.ids import EntityId
-from mama_structs.structs.record import JSON_NUMBER, OFF_WIRE, Record, wire
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 

@@ -26,10 +26,9 @@ from mama_structs.structs.answers import (
     PlayerAnswer,
     StructAnswer,
 )
-from mama_structs.structs.chain_json import structure
+from mama_structs.structs.chain_json import Record, structure
 from mama_structs.structs.enums import GridAttribute, PlanetAttribute, StructAttribute
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
-from mama_structs.structs.record import Record
 from mama_structs.structs.routes import ANSWERS, Listing, NodeQuery, id_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from decimal import Decimal
 import attrs
 
 from mama_structs.structs import enums
+from mama_structs.structs.chain_json import UINT256, Record, wire
 from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.structs.record import UINT256, Record, wire
 
 
 @attrs.frozen(kw_only=True, repr=False)

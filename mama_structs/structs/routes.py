@@ -13,9 +13,8 @@ from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument, MalformedResponse, shown
 from mama_structs.structs import entities
 from mama_structs.structs.answers import Answer, GridAnswer, Page, Pagination, PlanetAnswer, PlayerAnswer, StructAnswer
-from mama_structs.structs.chain_json import structure
+from mama_structs.structs.chain_json import Record, structure, wire_name
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
-from mama_structs.structs.record import Record, wire_name
 
 N = TypeVar("N", bound=enum.StrEnum)
 R_co = TypeVar("R_co", bound=Record, covariant=True)

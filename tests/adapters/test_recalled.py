@@ -35,7 +35,7 @@ from mama_structs import HashEmbedder, MemoryStore, Session, Settings, ToolSetti
 from mama_structs.adapters import anthropic, langchain, mcp, openai, pydantic_ai
 from mama_structs.adapters.openai_agents import tools as openai_agents
 from mama_structs.errors import StoreError
-from mama_structs.memory.search.scores import Bounds
+from mama_structs.memory.types.engine import Bounds
 from mama_structs.refs.messages.provider_messages import said_by_user
 from mama_structs.session import recall_builder as recalling
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel

@@ -49,6 +49,7 @@ PUBLIC_MODULES = (
     "mama_structs.embedders",
     "mama_structs.notebook",
     "mama_structs.records",
+    "mama_structs.sources",
     "mama_structs.structs",
     "mama_structs.testing",
     "mama_structs.testing.machines",

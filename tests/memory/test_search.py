@@ -14,7 +14,7 @@ from memory_helpers import plain_link, plain_memory
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.graph.traversal import Successors
 from mama_structs.memory.search.explanation import explained
-from mama_structs.memory.search.scores import WEIGHTS, Bounds
+from mama_structs.memory.search.scores import WEIGHTS
 from mama_structs.memory.search.search_plan import (
     SUPERSEDED,
     Ranked,
@@ -25,7 +25,7 @@ from mama_structs.memory.search.search_plan import (
     ranked,
     worth_showing,
 )
-from mama_structs.memory.types.engine import Filter
+from mama_structs.memory.types.engine import Bounds, Filter
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.testing.plain_engine import PlainReader
 

@@ -8,8 +8,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs import Resolver, Session, Source
+from mama_structs import Resolver, Session
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, RateLimited, SessionClosed
+from mama_structs.sources import from_openapi
 from mama_structs.sources.openapi import read_document
 
 USER = {
@@ -100,7 +101,7 @@ async def serving(answers=None):
 async def test_enrich_fetches_entities_by_type_path():
     """Reference fields come from type names and from links."""
     async with serving() as (url, asked):
-        source = Source.from_openapi(SPEC, base_url=url, headers={"Authorization": "Bearer t"})
+        source = from_openapi(SPEC, base_url=url, headers={"Authorization": "Bearer t"})
         async with Resolver([source]) as resolver:
             answer = await resolver.enrich(
                 {"id": 7, "type": "issue", "reporter": "u1", "team_id": 3, "title": "Broken"}
@@ -117,7 +118,7 @@ async def test_session_tool_result_gets_references_from_api():
     """Each entity is fetched once."""
     async with (
         serving() as (url, asked),
-        Session.open(sources=[Source.from_openapi(json.dumps(SPEC), base_url=url)]) as session,
+        Session.open(sources=[from_openapi(json.dumps(SPEC), base_url=url)]) as session,
     ):
 
         @session.with_references
@@ -136,7 +137,7 @@ async def test_session_tool_result_gets_references_from_api():
     ("bare", "path"), [("a/b", "/api/users/a%2Fb"), ("u1?x=1#y", None), ("ü", None), ("%2e%2e", None)]
 )
 async def test_id_is_escaped_as_one_path_segment(bare, path):
-    async with serving() as (url, asked), Resolver([Source.from_openapi(SPEC, base_url=url)]) as resolver:
+    async with serving() as (url, asked), Resolver([from_openapi(SPEC, base_url=url)]) as resolver:
         with contextlib.suppress(EntityNotFound):
             await resolver.query(f"user:{bare}")
 
@@ -148,7 +149,7 @@ async def test_id_is_escaped_as_one_path_segment(bare, path):
 @pytest.mark.parametrize("bare", [".", "..", "..."])
 async def test_id_of_dots_only_is_not_found_without_request(bare):
     """Such a path segment would lead to another path."""
-    async with serving() as (url, asked), Resolver([Source.from_openapi(SPEC, base_url=url)]) as resolver:
+    async with serving() as (url, asked), Resolver([from_openapi(SPEC, base_url=url)]) as resolver:
         with pytest.raises(EntityNotFound):
             await resolver.query(f"user:{bare}")
 
@@ -171,7 +172,7 @@ async def test_error_answer_raises_typed_error(answer, error):
     """Only 404 and 410 mean that there is no such entity."""
     async with (
         serving({"/api/users/u1": answer}) as (url, asked),
-        Resolver([Source.from_openapi(SPEC, base_url=url)]) as one,
+        Resolver([from_openapi(SPEC, base_url=url)]) as one,
     ):
         with pytest.raises(error):
             await one.query("user:u1")
@@ -182,7 +183,7 @@ async def test_error_answer_raises_typed_error(answer, error):
 async def test_closed_source_raises_session_closed():
     """Closing twice has no effect."""
     async with serving() as (url, _):
-        source = Source.from_openapi(SPEC, base_url=url)
+        source = from_openapi(SPEC, base_url=url)
         assert "Ada" == (await source.fetch("user:u1"))["name"]
         await source.close()
         await source.close()
@@ -250,7 +251,7 @@ def test_document_reads_recursive_schema_once():
 def test_from_openapi_rejects_document_without_entities(spec, options, says):
     """The error names the problem, but never the value of a header."""
     with pytest.raises(InvalidArgument, match=says) as caught:
-        Source.from_openapi(spec, **options)
+        from_openapi(spec, **options)
     assert "b\nc" not in str(caught.value)
 
 

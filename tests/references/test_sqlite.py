@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs import Resolver, Session, Source
+from mama_structs import Resolver, Session
 from mama_structs.errors import EntityNotFound, InvalidArgument
+from mama_structs.sources import from_sqlite
 from mama_structs.sources.sqlite import SqliteDatabase, fields_of, read_tables
 
 SHOP = """
@@ -42,7 +43,7 @@ def shop(tmp_path):
 
 
 async def test_foreign_keys_of_row_become_references(shop):
-    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+    async with Resolver([from_sqlite(shop)]) as resolver:
         answer = await resolver.enrich({"id": 7, "customer_id": 2, "product": "ab-1", "status": "paid"})
 
     assert {"customers:2": ("customers", "Bob"), "products:ab-1": ("products", "Lamp")} == {
@@ -54,7 +55,7 @@ async def test_foreign_keys_of_row_become_references(shop):
 
 
 async def test_missing_row_is_a_failed_reference(shop):
-    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+    async with Resolver([from_sqlite(shop)]) as resolver:
         answer = await resolver.enrich({"orders": [{"id": 9, "customer_id": 99, "product": None}]})
         with pytest.raises(EntityNotFound):
             await resolver.query("customers:99")
@@ -66,7 +67,7 @@ async def test_missing_row_is_a_failed_reference(shop):
 
 
 async def test_session_resolves_database_rows_two_levels_deep(shop):
-    async with Session.open(sources=[Source.from_sqlite(shop)]) as session:
+    async with Session.open(sources=[from_sqlite(shop)]) as session:
 
         @session.with_references
         def order(order_id: int) -> dict:
@@ -84,7 +85,7 @@ async def test_rows_of_one_page_are_fetched_together(shop, monkeypatch):
     opened = []
     rows = SqliteDatabase.rows
     monkeypatch.setattr(SqliteDatabase, "rows", lambda self, keys: opened.append(list(keys)) or rows(self, keys))
-    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+    async with Resolver([from_sqlite(shop)]) as resolver:
         page = {"orders": [{"id": 7, "customer_id": 2}, {"id": 8, "customer_id": 1}]}
         answer = await resolver.enrich(page, kind="list")
 
@@ -111,7 +112,7 @@ def test_ambiguous_column_is_qualified_by_its_table(tmp_path):
 
 @pytest.mark.parametrize("key", ["'; DROP TABLE customers; --", '"', "1 OR 1=1", "1\0", "٣", "9" * 400, "-1", "01"])
 async def test_id_is_never_part_of_a_statement(shop, key):
-    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+    async with Resolver([from_sqlite(shop)]) as resolver:
         await resolver.resolve([f"customers:{key}", f"products:{key}"])
         answer = await resolver.resolve(["customers:1"])
 
@@ -128,7 +129,7 @@ async def test_table_and_column_names_are_quoted(tmp_path):
         INSERT INTO "select" VALUES (1, 'k');
         ''',
     )
-    async with Resolver([Source.from_sqlite(path)]) as resolver:
+    async with Resolver([from_sqlite(path)]) as resolver:
         answer = await resolver.enrich({"id": 1, "to": "k"})
 
     assert {'my "table":k': "g"} == {key: entry["group"] for key, entry in answer["references"].items()}
@@ -141,7 +142,7 @@ def test_from_sqlite_rejects_file_that_is_not_a_database(tmp_path, content):
         path.write_bytes(content)
 
     with pytest.raises(InvalidArgument):
-        Source.from_sqlite(path)
+        from_sqlite(path)
     assert (content is None) is not path.exists()
 
 
@@ -157,7 +158,7 @@ def test_from_sqlite_rejects_file_that_is_not_a_database(tmp_path, content):
 )
 def test_from_sqlite_rejects_database_without_references(tmp_path, script, options, says):
     with pytest.raises(InvalidArgument, match=says):
-        Source.from_sqlite(made(tmp_path / "x.db", script), **options)
+        from_sqlite(made(tmp_path / "x.db", script), **options)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ async def test_foreign_keys_of_table_without_primary_key_are_references(tmp_path
         CREATE TABLE authors (id INTEGER PRIMARY KEY, name); CREATE TABLE books (id INTEGER PRIMARY KEY, title);
         CREATE TABLE {table}; INSERT INTO authors VALUES (1, 'Ada'); INSERT INTO books VALUES (5, 'Notes');
     """
-    source = Source.from_sqlite(made(tmp_path / "x.db", script))
+    source = from_sqlite(made(tmp_path / "x.db", script))
     async with Resolver([source]) as resolver:
         answer = await resolver.enrich({"rows": [{"author_id": 1, "book_id": 5}]})
 
@@ -190,7 +191,7 @@ async def test_virtual_table_of_missing_extension_is_skipped(tmp_path):
         row = ("table", "map", "map", 0, "CREATE VIRTUAL TABLE map USING from_far_away(x)")
         writer.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", row)
         writer.commit()
-    async with Resolver([Source.from_sqlite(path)]) as resolver:
+    async with Resolver([from_sqlite(path)]) as resolver:
         answer = await resolver.enrich({"customer_id": 2})
 
     assert "Bob" == answer["references"]["customers:2"]["name"]
@@ -198,7 +199,7 @@ async def test_virtual_table_of_missing_extension_is_skipped(tmp_path):
 
 async def test_source_does_not_write_or_lock_database(shop):
     before = shop.read_bytes()
-    async with Resolver([Source.from_sqlite(shop)]) as resolver:
+    async with Resolver([from_sqlite(shop)]) as resolver:
         with contextlib.closing(sqlite3.connect(shop)) as writer:
             writer.execute("BEGIN IMMEDIATE")
             await resolver.resolve(["customers:1"])
@@ -237,7 +238,7 @@ def test_foreign_keys_resolve_to_joined_rows_in_any_schema(tmp_path_factory, for
         connection.commit()
 
     async def run():
-        async with Resolver([Source.from_sqlite(path)]) as resolver:
+        async with Resolver([from_sqlite(path)]) as resolver:
             for key, row in values.items():
                 table = key.partition(":")[0]
                 answer = await resolver.enrich({**row, "type": table})

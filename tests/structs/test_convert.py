@@ -37,7 +37,7 @@ from mama_structs.structs import (
     entities,
 )
 from mama_structs.structs.answers import AddressAnswer, ErrorBody
-from mama_structs.structs.chain_json import structure, unstructure
+from mama_structs.structs.chain_json import NUMBER, is_on_wire, structure, unstructure, wire_name
 from mama_structs.structs.entities import (
     AttributeRecord,
     Coin,
@@ -47,7 +47,6 @@ from mama_structs.structs.entities import (
     PermissionRecord,
 )
 from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.structs.record import NUMBER, is_on_wire, wire_name
 
 DATA = Path(__file__).parent.parent / "data" / "structs"
 FILES = {

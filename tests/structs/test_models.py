@@ -33,9 +33,9 @@ from mama_structs.structs import (
     enums,
 )
 from mama_structs.structs.answers import AddressAnswer, Envelope, Pagination
+from mama_structs.structs.chain_json import is_on_wire, wire_name
 from mama_structs.structs.entities import Coin, GuildRankPermissionRecord, StructAttributes
 from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.structs.record import is_on_wire, wire_name
 
 RECORDS = [
     value

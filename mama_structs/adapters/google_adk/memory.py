@@ -12,7 +12,7 @@ from mama_structs._internal import validation as _check
 from mama_structs.adapters.google_adk.common import HOST, digest, refused
 from mama_structs.adapters.shared.loop_bridge import Bridge
 from mama_structs.errors import VersionConflict
-from mama_structs.memory.search.scores import SHOWN
+from mama_structs.memory.types.engine import SHOWN
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.lazy_import import loaded
+from mama_structs._internal.lazy_import import load_regex
 from mama_structs.memory.embedding.chunks import clean
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
@@ -113,7 +113,7 @@ def _prepared(text: str) -> str:
 @functools.cache
 def _words() -> Any:
     # Letters with their marks, and numbers. `\w` of `re` would split words of Indic scripts at vowel signs.
-    return loaded("regex").compile(r"[\p{L}\p{M}\p{N}]+")
+    return load_regex().compile(r"[\p{L}\p{M}\p{N}]+")
 
 
 def _batches(prepared: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -112,21 +112,6 @@ class Weights:
 
 WEIGHTS: Final = Weights()
 
-
-@attrs.frozen(kw_only=True)
-class Bounds:
-    """
-    Minimum relevance and score of displayed hits.
-
-    The values were chosen on half of the queries of all sets by ``benchmarks/precision.py``.
-    """
-
-    relevance: float = 0.15  # minimum relevance of the best hit; below it the search found nothing
-    share: float = 0.85  # minimum score of a hit, relative to the best score
-
-
-SHOWN: Final = Bounds()
-
 # A hit's relevance depends on its score compared with the mean of this many of the best other hits, with this weight.
 _RIVALS: Final = 5
 _RIVALRY: Final = 0.46

@@ -23,11 +23,13 @@ from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search import scores as ranking
 from mama_structs.memory.search.reorder_rules import Precedence
 from mama_structs.memory.search.result_dedup import Likeness, folded
-from mama_structs.memory.search.scores import SHOWN, WEIGHTS, Bounds, Clues, Positions, Scale, Values, Weights
+from mama_structs.memory.search.scores import WEIGHTS, Clues, Positions, Scale, Values, Weights
 from mama_structs.memory.types.duplicates import NO_WORDING, has_failed, wording
 from mama_structs.memory.types.engine import (
     NUMBERS,
+    SHOWN,
     SYSTEM,
+    Bounds,
     Facts,
     Filter,
     LinkTable,

@@ -46,10 +46,11 @@ from mama_structs.memory.save.save_plan import AT_ONCE, FindContent, PreparedSav
 from mama_structs.memory.save.text_update import Correction
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.explanation import explained
-from mama_structs.memory.search.scores import SHOWN, Bounds
 from mama_structs.memory.search.search_plan import SearchRequest, Superseded
 from mama_structs.memory.types import requests
 from mama_structs.memory.types.engine import (
+    SHOWN,
+    Bounds,
     Direction,
     EmbedderRecord,
     Filter,

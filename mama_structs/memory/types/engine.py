@@ -77,6 +77,21 @@ NEVER: Final = 2**63 - 1
 
 
 @attrs.frozen(kw_only=True)
+class Bounds:
+    """
+    Minimum relevance and score of displayed hits.
+
+    The values were chosen on half of the queries of all sets by ``benchmarks/precision.py``.
+    """
+
+    relevance: float = 0.15  # minimum relevance of the best hit; below it the search found nothing
+    share: float = 0.85  # minimum score of a hit, relative to the best score
+
+
+SHOWN: Final = Bounds()
+
+
+@attrs.frozen(kw_only=True)
 class Filter:
     """
     Conditions on memories. A memory must satisfy all that are set.

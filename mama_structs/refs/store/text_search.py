@@ -17,7 +17,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any, Final
@@ -25,6 +24,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._internal.event_loop import in_own_thread
+from mama_structs._internal.lazy_import import load_regex
 from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout, shown
 from mama_structs.refs.store.text import Content, Pages, Span, printed
 
@@ -330,8 +330,8 @@ def _pattern_spans(work: TextSearch) -> Iterator[Span]:
 
 
 def _compiled(work: TextSearch) -> Any:
-    # Import lazily by name: the package has no type hints, and is only needed for pattern searches.
-    regex = import_module("regex")
+    # Only pattern searches need the package.
+    regex = load_regex()
     try:
         return regex.compile(work.query, regex.MULTILINE, cache_pattern=False)
     except Exception as error:

@@ -1,13 +1,19 @@
 """
 A small Structs chain as plain data, from which the fake node answers.
 
-`World.generate` creates one from a seed. This module does no I/O.
+`World.generate` creates one from a seed and the record templates in world.json. Nothing else here does I/O.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+from collections import Counter
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import cache
+from importlib.resources import files
+from random import Random
 from typing import Any, Final
 
 import attrs
@@ -36,6 +42,30 @@ STATUS_BITS: Final = {
 }
 
 AMBITS: Final = ("space", "air", "land", "water")
+
+_BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
+_HUE: Final = ("amber", "ashen", "azure", "cobalt", "crimson", "golden", "hollow", "ivory", "jade", "silent", "umber")
+_THING: Final = ("anvil", "comet", "falcon", "harbour", "lantern", "meridian", "orchard", "quarry", "raven", "spire")
+_ALL_PERMISSIONS: Final = str(2**25 - 1)
+
+# Index of the player with each oddity.
+_PFP, _EXTRA_FIELDS, _STALE, _PRUNED_STRUCT, _DEMO = 3, 4, 5, 6, 11
+_VISITORS: Final = (7, 8)
+_SETTLED: Final = frozenset({_PFP, _EXTRA_FIELDS, _STALE, _PRUNED_STRUCT, _DEMO, *_VISITORS})
+_COLLIDING: Final = (19, 194, 1940)
+# One more than the largest of them, because the last player owns nothing yet.
+_SMALLEST: Final = _DEMO + 1
+
+# Struct types by number, and the bits of a struct's status.
+_COMMAND_SHIP: Final = 1
+_MINES: Final = (14, 15)
+_REFINERIES: Final = (16, 17)
+_SMALL_GENERATOR: Final = 23
+_GENERATORS: Final = range(_SMALL_GENERATOR, 29)
+_MASKS: Final = dict(zip(AMBITS, (16, 8, 4, 2), strict=True))
+_READY: Final = 1 + 2 + 4
+_BEING_BUILT: Final = 1
+_PRUNED: Final = 1 + 2 + 32
 
 
 @attrs.frozen
@@ -148,10 +178,29 @@ class World:
             InvalidArgument: An argument is not a whole number, or there are too few players.
 
         """
-        # Circular import: the generator uses this module.
-        from mama_structs.testing.node.generation import generate  # noqa: PLC0415
-
-        return generate(seed=seed, players=players)
+        if not isinstance(players, int) or isinstance(players, bool) or players < _SMALLEST:
+            raise InvalidArgument(f"players must be a whole number from {_SMALLEST}, got {players!r:.80}")
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise InvalidArgument(f"seed must be a whole number, got {seed!r:.80}")
+        draft = _Draft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - not used for security
+        # All parts share one random generator, so their order determines the world.
+        for part in (_players, _guilds, _planets, _fleets, _structs, _substations, _markets, _infusions, _permissions):
+            part(draft)
+        _applications(draft)
+        _grid_of_substations(draft)
+        draft.tables["struct_type"] = _struct_types()
+        pruned_at = draft.player(_PRUNED_STRUCT)["planetId"]
+        draft.world.oddities = Oddities(
+            stale_visitor=draft.player(_STALE)["planetId"],
+            id_shaped_pfp=f"1-{_PFP}",
+            unset_fleet=f"9-{players}",
+            ownerless_reactor=f"3-{draft.guilds + 1}",
+            pruned_struct=draft.tables["planet"][pruned_at]["water"][-1],
+            pruned_struct_planet=pruned_at,
+            extra_fields=f"1-{_EXTRA_FIELDS}",
+            colliding=tuple(f"1-{index}" for index in _COLLIDING),
+        )
+        return draft.world
 
     @classmethod
     def of(cls, entities: Mapping[str, Mapping[str, Any]]) -> World:
@@ -270,3 +319,368 @@ def _table(name: str) -> Table:
     if name not in TABLES:
         raise InvalidArgument(f"type must be one of {', '.join(TABLES)}, got {name!r}")
     return TABLES[name]
+
+
+# Generation of a world
+
+
+@cache
+def _data() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(
+        files("mama_structs.testing.node").joinpath("world.json").read_text(encoding="utf-8")
+    )
+    return data
+
+
+def _struct_types() -> dict[str, dict[str, Any]]:
+    """
+    Return new copies of the chain's struct types by number.
+
+    They have all 68 fields of chain v0.16.0.
+    """
+    types = _data()["struct_types"]
+    return {str(number): types["shared"] | row for number, row in enumerate(types["each"], 1)}
+
+
+@cache
+def _types_for(category: str, ambit: str) -> tuple[int, ...]:
+    """Return the struct types of a category (``fleet`` or ``planet``) for this ambit only."""
+    fitting = (str(_MASKS[ambit]), category)
+    rows = _struct_types().items()
+    return tuple(int(number) for number, row in rows if (row["possibleAmbit"], row["category"]) == fitting)
+
+
+def _filled(form: Any, values: dict[str, Any]) -> Any:
+    if isinstance(form, dict):
+        return {key: _filled(member, values) for key, member in form.items()}
+    if isinstance(form, list):
+        return list(form)
+    return form.format_map(values) if "{" in form else form
+
+
+class _Draft:
+    """
+    A world under construction.
+
+    It also assigns ids, because records reference entities that do not exist yet.
+    """
+
+    def __init__(self, rng: Random, players: int) -> None:
+        self.rng, self.players = rng, players
+        self.world = World()
+        self.tables = self.world.tables
+        # Created first, so that the stores are in the order of the types' codes.
+        self.tables |= {name: {} for name in ("guild", "player", "planet", "reactor", "substation", "struct")}
+        self.indexes = sorted({*range(1, players + 1), *_COLLIDING})
+        self.guilds = max(2, players // 25)
+        self.substations = self.guilds + max(2, players // 10)
+        # A guild is owned by the player with the same number, except that of the demo player, a member of the first
+        # guild.
+        self.owners = {number: number if number != _DEMO else self.guilds + 1 for number in range(1, self.guilds + 1)}
+        self.guild_of_owner = {owner: number for number, owner in self.owners.items()}
+        self.structs, self.allocations = itertools.count(1), itertools.count(1)
+
+    def add(self, store: str, key: str = "", **values: Any) -> dict[str, Any]:
+        """
+        Add a record from the template of its store, and return it.
+
+        *key* is for records without an id.
+        """
+        if values.get("owner"):
+            values["creator"] = self.tables["player"][values["owner"]]["primaryAddress"]
+        record: dict[str, Any] = _filled(_data()["records"][store], values)
+        self.tables.setdefault(store, {})[key or record["id"]] = record
+        return record
+
+    def attributes(self, store: str, entity_id: str, **values: int) -> None:
+        """Set an entity's attributes, except zeros."""
+        table = self.tables.setdefault(store, {})
+        names = ATTRIBUTES[store]
+        table.update({f"{names.index(name)}-{entity_id}": str(value) for name, value in values.items() if value})
+
+    def rows(self, store: str) -> list[dict[str, Any]]:
+        return list(self.tables[store].values())
+
+    def player(self, index: int) -> dict[str, Any]:
+        record: dict[str, Any] = self.tables["player"][f"1-{index}"]
+        return record
+
+    def address(self, prefix: str = "structs1") -> str:
+        return prefix + "".join(self.rng.choices(_BECH32, k=38))
+
+    def name(self) -> str:
+        return f"{self.rng.choice(_HUE)}-{self.rng.choice(_THING)}"
+
+    def some_player(self) -> str:
+        return f"1-{self.rng.choice(self.indexes)}"
+
+    def some_substation(self) -> str:
+        """Return a random substation that does not belong to a guild."""
+        return f"4-{self.rng.randint(self.guilds + 1, self.substations)}"
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+
+# Players, guilds, planets, fleets and structs
+
+
+def _players(draft: _Draft) -> None:
+    rng = draft.rng
+    for index in draft.indexes:
+        guild = 1 if index == _DEMO else draft.guild_of_owner.get(index, 0)
+        # The last player has no guild and no planet yet.
+        if not guild and index != draft.players and draft.chance(0.85):
+            guild = rng.randint(1, draft.guilds)
+        primary, player_id, substation = draft.address(), f"1-{index}", ""
+        if guild:
+            substation = f"4-{guild}" if draft.chance(0.7) else draft.some_substation()
+        record = draft.add(
+            "player",
+            n=index,
+            guild=f"0-{guild}" if guild else "",
+            substation=substation,
+            address=primary,
+            rank=101 if guild else 0,
+            name=draft.name(),
+            pfp="5-12" if index == _PFP else f"art/{rng.randrange(400)}.png",
+        )
+        if index == _EXTRA_FIELDS:
+            record["pfpClientRenderAttributes"] = '{"frame":"gold","layer":"5-12"}'
+            record["seasonBadges"] = ["early", "builder"]
+        for address in (primary, draft.address()) if draft.chance(0.1) else (primary,):
+            draft.add("address", address, address=address, player=player_id)
+        draft.attributes(
+            "grid",
+            player_id,
+            ore=rng.randrange(6),
+            capacity=50_000_000 if guild else 0,
+            structsLoad=25_000_000,
+            lastAction=rng.randrange(1, 1_000_000),
+        )
+        draft.world.rocks[player_id] = str(rng.randrange(10_000_000))
+
+
+def _guilds(draft: _Draft) -> None:
+    draft.player(_DEMO)["substationId"] = "4-1"
+    bypasses = ("closed", "permissioned", "member")
+    for number, index in [*draft.owners.items(), (draft.guilds + 1, 0)]:
+        owner, guild = (f"1-{index}", f"0-{number}") if index else ("", "")
+        if guild:
+            draft.add(
+                "guild",
+                n=number,
+                name=draft.name(),
+                owner=owner,
+                by_request=draft.rng.choice(bypasses),
+                by_invite=draft.rng.choice(bypasses),
+            )
+        draft.add("reactor", n=number, validator=draft.address("structsvaloper1"), guild=guild, owner=owner)
+        draft.attributes("grid", f"3-{number}", fuel=3_000_000, capacity=3_000_000, load=1_000_000)
+
+
+def _planets(draft: _Draft) -> None:
+    settlers = [
+        index
+        for index in draft.indexes
+        if index in _SETTLED or (index != draft.players and (index in draft.guild_of_owner or draft.chance(0.9)))
+    ]
+    draft.rng.shuffle(settlers)
+    for number, index in enumerate(settlers, 1):
+        planet_id, ore, owner = f"2-{number}", draft.rng.randrange(6), draft.player(index)
+        owner["planetId"] = planet_id
+        status = "active" if ore else "complete"
+        draft.add("planet", n=number, owner=owner["id"], status=status, name=draft.name())
+        draft.attributes("grid", planet_id, ore=ore)
+        draft.attributes("planet_attribute", planet_id, planetaryShield=25 * draft.rng.randrange(1, 10))
+
+
+def _fleets(draft: _Draft) -> None:
+    visitors: dict[str, list[dict[str, Any]]] = {}
+    planets = draft.tables["planet"]
+    names = list(planets)
+    stale = draft.player(_STALE)["planetId"]
+    for index in draft.indexes:
+        player = draft.player(index)
+        home = place = player["planetId"]
+        if index in _VISITORS:
+            place = draft.player(_DEMO)["planetId"]
+        elif home and index != _DEMO and draft.chance(0.2):
+            place = draft.rng.choice(names)
+        if place == stale:
+            place = home
+        # The chain's zero value of the enum is "guild", shown by fleets without a location.
+        kind, status = "planet" if place else "guild", "onStation" if place == home else "away"
+        fleet = draft.add("fleet", n=index, owner=player["id"], kind=kind, place=place, status=status)
+        if place != home:
+            visitors.setdefault(place, []).append(fleet)
+    for planet_id, queue in visitors.items():
+        planets[planet_id] |= {"locationListStart": queue[0]["id"], "locationListLast": queue[-1]["id"]}
+        for ahead, behind in itertools.pairwise(queue):
+            ahead["locationListBackward"] = behind["id"]
+            behind["locationListForward"] = ahead["id"]
+    planets[stale]["locationListLast"] = f"9-{_VISITORS[0]}"
+
+
+def _structs(draft: _Draft) -> None:
+    rng = draft.rng
+    for player in draft.rows("player"):
+        if not player["planetId"]:
+            continue
+        demo = player["index"] == str(_DEMO)
+        planet = draft.tables["planet"][player["planetId"]]
+        fleet = draft.tables["fleet"][player["fleetId"]]
+        if demo or draft.chance(0.95):
+            fleet["commandStruct"] = _struct(draft, player, "fleet", fleet, kind=_COMMAND_SHIP, ambit="space", slot=0)
+        in_fleet = [_in_slot(draft, player, "fleet", fleet) for _ in range(rng.randrange(3) + demo)]
+        on_planet = [_in_slot(draft, player, "planet", planet, kind=_SMALL_GENERATOR)] if demo else []
+        on_planet += [_in_slot(draft, player, "planet", planet) for _ in range(rng.randrange(1, 4 - demo))]
+        for defender in in_fleet:
+            defended = rng.choice(on_planet)
+            if demo or draft.chance(0.3):
+                draft.attributes("struct_attribute", defender, protectedStructIndex=int(defended.removeprefix("5-")))
+        if player["index"] == str(_PRUNED_STRUCT):
+            planet["water"][-1] = pruned = f"5-{next(draft.structs)}"
+            draft.attributes("struct_attribute", pruned, status=_PRUNED)
+
+
+def _in_slot(draft: _Draft, player: dict[str, Any], category: str, place: dict[str, Any], *, kind: int = 0) -> str:
+    """
+    Add a struct in the first free slot.
+
+    The last slot, of the pruned struct, is never reached.
+    """
+    ambit = "land" if kind else draft.rng.choice([ambit for ambit in AMBITS if _types_for(category, ambit)])
+    kind = kind or draft.rng.choice(_types_for(category, ambit))
+    slot = place[ambit].index("")
+    place[ambit][slot] = built = _struct(draft, player, category, place, kind=kind, ambit=ambit, slot=slot)
+    return built
+
+
+def _struct(
+    draft: _Draft, player: dict[str, Any], category: str, place: dict[str, Any], *, kind: int, ambit: str, slot: int
+) -> str:
+    record = draft.add(
+        "struct",
+        n=next(draft.structs),
+        type=kind,
+        owner=player["id"],
+        kind=category,
+        place=place["id"],
+        ambit=ambit,
+        slot=slot,
+    )
+    struct_id: str = record["id"]
+    ready = kind == _COMMAND_SHIP or draft.chance(0.85)
+    started = draft.rng.randrange(1, 1_000_000)
+    draft.attributes(
+        "struct_attribute",
+        struct_id,
+        health=6 if kind == _COMMAND_SHIP else 3,
+        status=_READY if ready else _BEING_BUILT,
+        blockStartBuild=0 if ready else started,
+        blockStartOreMine=started if ready and kind in _MINES else 0,
+        blockStartOreRefine=started if ready and kind in _REFINERIES else 0,
+    )
+    return struct_id
+
+
+# Power, markets, infusions and permissions
+
+
+def _substations(draft: _Draft) -> None:
+    for number in range(1, draft.substations + 1):
+        of_guild = number <= draft.guilds
+        owner = f"1-{draft.owners[number]}" if of_guild else draft.some_player()
+        draft.add("substation", n=number, owner=owner, name=draft.name())
+        kind = "automated" if of_guild else draft.rng.choice(("static", "dynamic"))
+        _allocate(draft, kind, f"3-{number}" if of_guild else owner, f"4-{number}", owner)
+
+
+def _allocate(draft: _Draft, kind: str, source: str, destination: str, controller: str) -> int:
+    number = next(draft.allocations)
+    draft.add("allocation", n=number, kind=kind, source=source, destination=destination, owner=controller)
+    draft.attributes("grid", f"6-{number}", power=1000 * draft.rng.randrange(1, 500))
+    return number
+
+
+def _markets(draft: _Draft) -> None:
+    rng = draft.rng
+    draft.tables |= {"provider": {}, "agreement": {}}
+    for number, owner in draft.owners.items():
+        draft.add(
+            "provider",
+            n=number,
+            denom=rng.choice(("ualpha", f"uguild.0-{number}")),
+            policy=rng.choice(("openMarket", "guildMarket", "closedMarket")),
+            owner=f"1-{owner}",
+        )
+        for _ in range(rng.randrange(1, 4)):
+            destination = draft.some_substation()
+            consumer = draft.tables["substation"][destination]["owner"]
+            draft.add(
+                "agreement",
+                # An agreement has the same index as its allocation.
+                n=_allocate(draft, "providerAgreement", f"4-{number}", destination, consumer),
+                provider=f"10-{number}",
+                capacity=rng.randrange(1, 1_000_000),
+                start=rng.randrange(1, 500_000),
+                end=rng.randrange(500_000, 2_000_000),
+                owner=consumer,
+            )
+
+
+def _infusions(draft: _Draft) -> None:
+    def infuse(player: dict[str, Any], kind: str, destination: str) -> None:
+        address, fuel = player["primaryAddress"], 1000 * draft.rng.randrange(1, 5000)
+        values = {"kind": kind, "destination": destination, "fuel": fuel, "player": player["id"], "address": address}
+        draft.add("infusion", f"{destination}/{address}", **values)
+
+    for player in draft.rows("player"):
+        if draft.chance(0.4):
+            infuse(player, "reactor", f"3-{draft.rng.randint(1, draft.guilds)}")
+    for struct in draft.rows("struct"):
+        if int(struct["type"]) in _GENERATORS:
+            infuse(draft.tables["player"][struct["owner"]], "struct", struct["id"])
+
+
+def _permissions(draft: _Draft) -> None:
+    permissions = draft.tables.setdefault("permission", {})
+    draft.tables["guild_rank_permission"] = {}
+    permissions |= {f"8-{address}@0": _ALL_PERMISSIONS for address in draft.tables["address"]}
+    permissions |= {f"{row['id']}@{row['owner']}": _ALL_PERMISSIONS for row in draft.rows("substation")}
+    for index in _COLLIDING:
+        permissions |= {f"1-2@1-{index}": "4", f"1-{index}@1-2": "2"}
+    for _ in range(draft.players // 4):
+        permissions[f"{draft.some_player()}@{draft.some_player()}"] = str(2 ** draft.rng.randrange(25))
+    for number, owner in draft.owners.items():
+        guild = f"0-{number}"
+        permissions[f"{guild}@1-{owner}"] = _ALL_PERMISSIONS
+        for thing in (f"3-{number}", f"4-{number}"):
+            for bit in sorted(draft.rng.sample(range(25), 3)):
+                rank, key = draft.rng.randrange(1, 102), f"{thing}/{guild}/{bit:02}"
+                draft.add("guild_rank_permission", key, object=thing, guild=guild, permissions=2**bit, rank=rank)
+
+
+def _applications(draft: _Draft) -> None:
+    draft.tables["guild_membership_application"] = {}
+    for player in draft.rows("player"):
+        if player["guildId"] or not (player["index"] == str(draft.players) or draft.chance(0.5)):
+            continue
+        guild, invited = draft.rng.randint(1, draft.guilds), draft.chance(0.3)
+        draft.add(
+            "guild_membership_application",
+            f"{player['id']}@0-{guild}",
+            guild=guild,
+            player=player["id"],
+            kind="invite" if invited else "request",
+            status=draft.rng.choice(("proposed", "denied", "revoked")),
+            proposer=f"1-{draft.owners[guild]}" if invited else player["id"],
+        )
+
+
+def _grid_of_substations(draft: _Draft) -> None:
+    homes = Counter(player["substationId"] for player in draft.rows("player"))
+    known = {"capacity": 2_000_000, "load": 500_000, "connectionCapacity": 50_000}
+    for substation_id in draft.tables["substation"]:
+        draft.attributes("grid", substation_id, **known, connectionCount=homes[substation_id])
