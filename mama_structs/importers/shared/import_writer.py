@@ -20,7 +20,6 @@ import msgspec
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.shared.import_model import (
-    OddItem,
     Outside,
     OutsideLink,
     OutsideMemory,
@@ -55,7 +54,7 @@ _TWICE: Final = "left out: the source says the same before"
 
 @attrs.define(eq=False)
 class Import:
-    """One run of `mama_structs.importers.import_from`."""
+    """One run of `mama_structs.importers.import_from`. It adds its odd items to those of *outside*."""
 
     shared: Shared
     records: RecordStore
@@ -63,16 +62,12 @@ class Import:
     dry_run: bool
     again: bool
     progress: Progress | None
-    odd: list[OddItem] = attrs.field(init=False)
     added: Counter[str] = attrs.field(init=False, factory=Counter)
     known: Counter[str] = attrs.field(init=False, factory=Counter)
     done: int = attrs.field(init=False, default=0)
     settled: set[bytes] = attrs.field(init=False, factory=set)
     # Maps keys of the source to ids of memories that exist or will be added.
     ids: dict[str, str] = attrs.field(init=False, factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        self.odd = list(self.outside.odd)
 
     async def run(self) -> ImportReport:
         """Add the missing items, and return the report."""
@@ -103,7 +98,7 @@ class Import:
                 )
                 for what, found in self.outside.found.items()
             ),
-            odd=tuple(self.odd),
+            odd=tuple(self.outside.odd),
             seconds=time.perf_counter() - begun,
         )
 
@@ -116,13 +111,13 @@ class Import:
             if position % saving.AT_ONCE == 0:
                 await asyncio.sleep(0)
             if one.key in drafts:
-                self._is_odd(one.what, one.key, "said_twice", _TWICE)
+                self.outside.add_odd(one.what, one.key, "said_twice", _TWICE)
                 continue
             try:
                 drafts[one.key] = one, self._draft(one)
             except (InvalidArgument, ValueError, OverflowError, RecursionError) as error:
                 why = error.args[0] if isinstance(error, InvalidArgument) else "it has a value that cannot be written"
-                self._is_odd(one.what, one.key, "refused", f"left out: {why}")
+                self.outside.add_odd(one.what, one.key, "refused", f"left out: {why}")
         return list(drafts.values())
 
     def _draft(self, one: OutsideMemory) -> PreparedSave:
@@ -156,9 +151,9 @@ class Import:
                 memory = draft.memory
                 present = there.get(memory.id)
                 if present is not None and _mark_of(present).get("key") != one.key:
-                    self._is_odd(one.what, one.key, "id_taken", _TAKEN)
+                    self.outside.add_odd(one.what, one.key, "id_taken", _TAKEN)
                 elif present is None and self._was_there(memory.id):
-                    self._is_odd(one.what, one.key, "deleted_since", _DELETED)
+                    self.outside.add_odd(one.what, one.key, "deleted_since", _DELETED)
                 else:
                     self.ids[one.key] = memory.id
                     self.settled.add(key_of(memory.id))
@@ -168,7 +163,7 @@ class Import:
                         continue
                     self.known[one.what] += 1
                     if _mark_of(present).get("digest") != _mark_of(memory)["digest"]:
-                        self._is_odd(one.what, one.key, "changed_since", _CHANGED)
+                        self.outside.add_odd(one.what, one.key, "changed_since", _CHANGED)
                 self._tell(1)
         return new
 
@@ -208,9 +203,9 @@ class Import:
             for one, is_there in zip(some, there, strict=True):
                 if one.key in seen:
                     if one.link.is_told:
-                        self._is_odd(one.link.what, one.name, "said_twice", _TWICE)
+                        self.outside.add_odd(one.link.what, one.name, "said_twice", _TWICE)
                 elif not is_there and self._was_there(one.key):
-                    self._is_odd(one.link.what, one.name, "unlinked_since", _DELETED)
+                    self.outside.add_odd(one.link.what, one.name, "unlinked_since", _DELETED)
                 else:
                     (self.known if is_there else self.added)[one.link.what] += one.link.is_told
                     self.settled.add(key_of(one.key))
@@ -229,9 +224,9 @@ class Import:
                 try:
                     yield _AskedLink.of(link, self.ids, name)
                 except InvalidArgument as error:
-                    self._is_odd(link.what, name, "refused", f"left out: {error.args[0]}")
+                    self.outside.add_odd(link.what, name, "refused", f"left out: {error.args[0]}")
             elif link.is_told:
-                self._is_odd(link.what, name, "no_such_end", f"left out: {missing} is not there")
+                self.outside.add_odd(link.what, name, "no_such_end", f"left out: {missing} is not there")
 
     # Records
 
@@ -256,7 +251,7 @@ class Import:
         checked: dict[str, tuple[OutsideRecord, NewRecord]] = {}
         for one in self.outside.records:
             if one.name in checked:
-                self._is_odd(one.what, one.shown, "said_twice", _TWICE)
+                self.outside.add_odd(one.what, one.shown, "said_twice", _TWICE)
                 continue
             asked = one.record(most)
             try:
@@ -264,7 +259,7 @@ class Import:
                 checked[one.name] = one, asked
             except InvalidArgument as error:
                 if not one.is_beside:
-                    self._is_odd(one.what, one.shown, "refused", f"left out: {error.args[0]}")
+                    self.outside.add_odd(one.what, one.shown, "refused", f"left out: {error.args[0]}")
         return list(checked.values())
 
     def _is_to_add(self, one: OutsideRecord, present: HostRecord | None) -> bool:
@@ -273,12 +268,12 @@ class Import:
             self.known[one.what] += not one.is_beside
             self.settled.add(key_of(one.name))
             if present.value != one.value:
-                self._is_odd(one.what, one.shown, "changed_since", _CHANGED)
+                self.outside.add_odd(one.what, one.shown, "changed_since", _CHANGED)
         elif one.expires_at is not None and one.expires_at <= self.shared.now:
             if not one.is_beside:
-                self._is_odd(one.what, one.shown, "expired", "left out: its time is over")
+                self.outside.add_odd(one.what, one.shown, "expired", "left out: its time is over")
         elif self._was_there(one.name):
-            self._is_odd(one.what, one.shown, "deleted_since", _DELETED)
+            self.outside.add_odd(one.what, one.shown, "deleted_since", _DELETED)
         else:
             return True
         return False
@@ -287,9 +282,6 @@ class Import:
 
     def _was_there(self, name: str) -> bool:
         return not self.again and key_of(name) in self.settled
-
-    def _is_odd(self, what: str, name: str, kind: str, note: str) -> None:
-        self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
 
     @property
     def _total(self) -> int:
