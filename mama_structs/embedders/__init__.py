@@ -293,10 +293,9 @@ class SentenceTransformerEmbedder(Calibrating):
 
         If the model has separate encode methods for queries and documents, these are used.
         """
-        prefix = self.query_prefix if kind == "query" else self.document_prefix
         encode = getattr(self.model, f"encode_{kind}", None) or self.model.encode
         given = encode(
-            [prefix + one for one in texts],
+            _with_prefix(self, texts, kind),
             batch_size=self.batch_size,
             normalize_embeddings=True,
             convert_to_numpy=True,
@@ -411,9 +410,7 @@ class OnnxEmbedder(Calibrating):
 
         """
         if not self._hash:
-            digest = hashlib.sha256()
-            for path in (self.model, self.tokenizer):
-                digest.update(_digest(path))
+            digest = hashlib.sha256(_digest(self.model) + _digest(self.tokenizer))
             digest.update(repr((self.pooling, self.query_prefix, self.document_prefix, self.max_tokens)).encode())
             self._hash = digest.hexdigest()[:32]
         return f"onnx {self._hash}"
@@ -428,8 +425,7 @@ class OnnxEmbedder(Calibrating):
         """
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
-        prefix = self.query_prefix if kind == "query" else self.document_prefix
-        hidden, mask = self._files.run([prefix + one for one in texts])
+        hidden, mask = self._files.run(_with_prefix(self, texts, kind))
         return pooled(hidden, mask, self.pooling)
 
 
@@ -510,6 +506,11 @@ def pooled(hidden: Any, mask: Any, pooling: str) -> Vectors:
     # A vector without direction becomes zero, so that the caller rejects it.
     vectors[~usable] = 0
     return vectors
+
+
+def _with_prefix(embedder: SentenceTransformerEmbedder | OnnxEmbedder, texts: Sequence[str], kind: Kind) -> list[str]:
+    prefix = embedder.query_prefix if kind == "query" else embedder.document_prefix
+    return [prefix + one for one in texts]
 
 
 def _digest(path: str | os.PathLike[str]) -> bytes:

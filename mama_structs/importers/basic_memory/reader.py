@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +28,6 @@ from mama_structs.importers.basic_memory.note_parser import (
     tags_of,
 )
 from mama_structs.importers.shared.import_model import (
-    OddItem,
     Outside,
     OutsideLink,
     OutsideMemory,
@@ -84,52 +83,50 @@ def read(path: Path) -> Outside:
 
     """
     check_installed()
-    odd: list[OddItem] = []
-    found = Counter({NOTES: 0, OBSERVATIONS: 0, RELATIONS: 0})
+    outside = Outside(KIND, path, (NOTES, OBSERVATIONS, RELATIONS))
     notes = []
     root = path if path.is_dir() else path.parent
     size = 0
     for file, problem in _files(path):
         name = file.relative_to(root).as_posix()
         if problem is not None or file.suffix.lower() != ".md":
-            found[_FILES] += 1
-            why = f"left out: {problem or 'it is not a Markdown file'}"
-            odd.append(OddItem(what=_FILES, id=name, kind="no_note", note=why))
+            outside.skip(_FILES, name, "no_note", problem or "it is not a Markdown file")
             continue
-        found[NOTES] += 1
+        outside.found[NOTES] += 1
         # A symbolic link may have replaced the file since it was listed.
         data = read_bytes(file, "a note", limit=MAX_NOTE_BYTES, follow=file == path)
         size += len(data)
         if size > MAX_FOLDER_BYTES:
             what = f"must have notes of at most {MAX_FOLDER_BYTES:,} bytes in total"
             raise refused(path, what, "import its folders one by one")
-        note, problems = _note(file, name, data)
-        notes.append(note)
-        odd += [OddItem(what=NOTES, id=name, kind=kind, note=why) for kind, why in problems]
+        notes.append(_note(file, name, data, outside))
     if not notes:
         raise InvalidArgument(f"{str(path)!r:.200} has no notes: no file in it ends in .md")
-    keys = _keys(notes, odd)
+    keys = _keys(notes, outside)
     index = _Index.of(notes)
-    memories, links = [], []
     for note in notes:
         key = keys[note.path]
-        memories.append(_memory_of(note, key))
+        outside.memories.append(_memory_of(note, key))
         for observation in observations_of(note.body):
-            found[OBSERVATIONS] += 1
+            outside.found[OBSERVATIONS] += 1
             own = f"{key}#{digest_of(observation.category or '', observation.content)}"
-            memories.append(_insight_of(note, observation, own))
-            links.append(OutsideLink(what=OBSERVATIONS, from_key=own, to_key=key, relationship=_OF, is_told=False))
+            outside.memories.append(_insight_of(note, observation, own))
+            outside.links.append(
+                OutsideLink(what=OBSERVATIONS, from_key=own, to_key=key, relationship=_OF, is_told=False)
+            )
         for relation in relations_of(note.body):
             target = index.find(relation.target, note.path)
             if target == note.path:
                 # Skip links from a note to itself.
                 continue
-            found[RELATIONS] += 1
+            outside.found[RELATIONS] += 1
             word, whole = word_of(relation.word)
             reason = "; ".join(filter(None, (whole, relation.context))) or None
             to_key = f"[[{relation.target}]]" if target is None else keys[target]
-            links.append(OutsideLink(what=RELATIONS, from_key=key, to_key=to_key, relationship=word, reason=reason))
-    return Outside(kind=KIND, source=str(path), found=found, memories=memories, links=links, odd=odd)
+            outside.links.append(
+                OutsideLink(what=RELATIONS, from_key=key, to_key=to_key, relationship=word, reason=reason)
+            )
+    return outside
 
 
 def _files(path: Path) -> Iterator[FolderEntry]:
@@ -143,26 +140,25 @@ def _files(path: Path) -> Iterator[FolderEntry]:
         raise InvalidArgument(f"path must be a folder of notes, and {str(path)!r:.200} is not there")
 
 
-def _note(file: Path, name: str, data: bytes) -> tuple[Note, list[tuple[str, str]]]:
-    """Parse a note; return it with its problems, each as a kind and a note for the report."""
-    problems = []
+def _note(file: Path, name: str, data: bytes, outside: Outside) -> Note:
+    """Parse a note, and report its problems."""
     changed = file.stat().st_mtime_ns // 1_000_000
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = data.decode("utf-8-sig", "replace")
-        problems.append(("not_utf8", "it has bytes that are not UTF-8: they are shown as U+FFFD"))
+        outside.add_odd(NOTES, name, "not_utf8", "it has bytes that are not UTF-8: they are shown as U+FFFD")
     text = normalize("NFC", text.replace("\r\n", "\n"))
     front, body = split_front(text)
     fields = read_fields(front or "", file)
     if fields is None:
-        problems.append(("no_yaml", "its frontmatter is not valid YAML: its fields are not read"))
+        outside.add_odd(NOTES, name, "no_yaml", "its frontmatter is not valid YAML: its fields are not read")
         fields = {}
     created = _text(fields.get("created"))
     said = None if created is None else read_time(created).at
     if created is not None and said is None:
-        problems.append(("no_time", "when it was created is no time: it has that of its file"))
-    note = Note(
+        outside.add_odd(NOTES, name, "no_time", "when it was created is no time: it has that of its file")
+    return Note(
         path=name,
         title=_text(fields.get("title")) or file.stem,
         kind=_text(fields.get("type")) or "note",
@@ -172,21 +168,20 @@ def _note(file: Path, name: str, data: bytes) -> tuple[Note, list[tuple[str, str
         body=body.strip("\n"),
         at=said or from_milliseconds(max(changed, 0)),
     )
-    return note, problems
 
 
 def _text(value: str | list[str] | None) -> str | None:
     return (", ".join(value) if isinstance(value, list) else value) or None
 
 
-def _keys(notes: list[Note], odd: list[OddItem]) -> dict[str, str]:
+def _keys(notes: list[Note], outside: Outside) -> dict[str, str]:
     """Return the key of each note: its permalink, which survives a move, or else its path."""
     keys: dict[str, str] = {}
     taken: set[str] = set()
     for note in notes:
         key = note.permalink or note.path
         if key in taken:
-            odd.append(OddItem(what=NOTES, id=note.path, kind="same_permalink", note="another note has its permalink"))
+            outside.add_odd(NOTES, note.path, "same_permalink", "another note has its permalink")
             key = note.path
         taken.add(key)
         keys[note.path] = key

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideRecord
+from mama_structs.importers.shared.import_model import Outside, OutsideRecord
 from mama_structs.importers.shared.safe_files import refused
 from mama_structs.importers.shared.sqlite_copy import CopiedDatabase, copied
 from mama_structs.importers.shared.value_readers import ForeignRow, read_json, read_text, read_time
@@ -49,10 +49,10 @@ def read(path: Path) -> Outside:
         if _TABLE not in tables or not {"prefix", "key", "value"} <= set(database.columns(_TABLE)):
             hint = "a checkpointer's file holds no items; name the file that SqliteStore.from_conn_string was given"
             raise refused(path, "is a database, and none of a LangGraph store", hint)
-        items = _Items(_indexed(database) if _VECTORS in tables else {})
+        items = _Items(KIND, path, (ITEMS,), _indexed(database) if _VECTORS in tables else {})
         for row in database.rows(_TABLE):
             items.take_row(row)
-    return items.outside(str(path))
+    return items
 
 
 async def read_store(store: Any) -> Outside:
@@ -65,7 +65,7 @@ async def read_store(store: Any) -> Outside:
     """
     if not callable(getattr(store, "list_namespaces", None)) or not callable(getattr(store, "search", None)):
         raise InvalidArgument(f"source must be a path or a LangGraph BaseStore, got {type(store).__name__}")
-    items = _Items({})
+    items = _Items(KIND, type(store).__name__, (ITEMS,), {})
     async for namespaces in _pages(store, "list_namespaces"):
         for namespace in namespaces:
             async for found in _pages(store, "search", tuple(namespace), refresh_ttl=False):
@@ -73,7 +73,7 @@ async def read_store(store: Any) -> Outside:
                     # A search also returns items of nested namespaces, which are read in their own iteration.
                     if tuple(item.namespace) == tuple(namespace):
                         items.take(tuple(namespace), item.key, item.value, created=_utc(item.created_at))
-    return items.outside(type(store).__name__)
+    return items
 
 
 async def _pages(store: Any, method: str, *arguments: Any, **options: Any) -> AsyncIterator[list[Any]]:
@@ -105,13 +105,10 @@ def _indexed(database: CopiedDatabase) -> dict[tuple[str, str], set[str]]:
 
 
 @attrs.define
-class _Items:
+class _Items(Outside):
     """Collects items. *indexed* maps items to indexed paths; if empty, whole values are."""
 
     indexed: Mapping[tuple[str, str], set[str]]
-    records: list[OutsideRecord] = attrs.field(factory=list)
-    odd: list[OddItem] = attrs.field(factory=list)
-    found: Counter[str] = attrs.field(factory=lambda: Counter({ITEMS: 0}))
 
     def take_row(self, row: ForeignRow) -> None:
         prefix, key = row.text("prefix") or "", row.text("key") or ""
@@ -119,14 +116,13 @@ class _Items:
         try:
             value = read_json(read_text(row.get("value")).text or "")
         except ValueError:
-            self.found[ITEMS] += 1
-            self._is_odd(name, "no_json", "left out: its value is no JSON")
+            self.skip(ITEMS, name, "no_json", "its value is no JSON")
             return
         paths = tuple(sorted(self.indexed.get((prefix, key), ()))) if self.indexed else _WHOLE
         minutes = row.get("ttl_minutes")
         ends = read_time(row.get("expires_at"))
         if ends.at is None and row.get("expires_at") is not None:
-            self._is_odd(name, "no_time", "when it expires is no time: it does not expire")
+            self.add_odd(ITEMS, name, "no_time", "when it expires is no time: it does not expire")
         self.take(
             tuple(filter(None, prefix.split("."))),
             key,
@@ -149,10 +145,10 @@ class _Items:
         paths: tuple[str, ...] = _WHOLE,
     ) -> None:
         """Add an item."""
-        self.found[ITEMS] += 1
         if not isinstance(value, Mapping):
-            self._is_odd("/".join((*namespace, key)), "no_mapping", "left out: its value is no mapping")
+            self.skip(ITEMS, "/".join((*namespace, key)), "no_mapping", "its value is no mapping")
             return
+        self.found[ITEMS] += 1
         self.records.append(
             OutsideRecord(
                 what=ITEMS,
@@ -166,13 +162,6 @@ class _Items:
                 expires_at=ends,
             )
         )
-
-    def _is_odd(self, name: str, kind: str, note: str) -> None:
-        self.odd.append(OddItem(what=ITEMS, id=name, kind=kind, note=note))
-
-    def outside(self, source: str) -> Outside:
-        """Return the collected items as import data."""
-        return Outside(kind=KIND, source=source, found=self.found, records=self.records, odd=self.odd)
 
 
 def _utc(moment: datetime) -> datetime:

@@ -12,10 +12,9 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
 from operator import methodcaller
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypeVar
@@ -40,9 +39,19 @@ from mama_structs.importers.mama_v1.migration_plan import (
 )
 from mama_structs.importers.mama_v1.migration_report import MigrationReport, OddRow, RollbackReport, some
 from mama_structs.importers.mama_v1.old_database import DECISIONS, EDGES, OldDatabase, read_old
+from mama_structs.importers.shared.item_keys import chunks, join_keys, key_of, split_keys
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.codec import Entry, read_memory, write_entry
-from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Vectors, Writer, in_turns
+from mama_structs.memory.types.engine import (
+    Direction,
+    EmbedderRecord,
+    Progress,
+    Reader,
+    Vectors,
+    Writer,
+    in_pages,
+    in_turns,
+)
 from mama_structs.memory.types.model import (
     OUTCOME_OF,
     ContextMetadata,
@@ -62,11 +71,9 @@ NoteState = Literal["begun", "complete", "undone"]
 PREFIX: Final = "migration/"
 CHUNK: Final = 64
 """Twice the batch size of the default embedder, and the maximum number of memories per transaction."""
-PAGE: Final = 500
 
 # The number of memories whose link candidates are searched before yielding to other tasks.
 _SLICE: Final = 32
-_SIZE: Final = 12
 _LINKS: Final = frozenset({"supersedes", "superseded_by", "refined_from", "updated_at"})
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # Reasons why a memory is not written when its row is read again.
@@ -150,12 +157,6 @@ def is_backfilled(link: Link) -> bool:
     return migration_of(link) is not None and bool(link.metadata.extra.get(BACKFILLED))
 
 
-def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield lists of at most *size* items."""
-    ahead = iter(items)
-    return iter(lambda: list(islice(ahead, size)), [])
-
-
 # Notes: the migration state in the store. It must survive the deletion of memories, so it is not kept in their marks.
 
 
@@ -177,13 +178,13 @@ class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
     settled: bytes = b""
 
     @property
-    def keys(self) -> frozenset[bytes]:
+    def keys(self) -> set[bytes]:
         """The keys of the settled memories and links."""
-        return frozenset(self.settled[at : at + _SIZE] for at in range(0, len(self.settled), _SIZE))
+        return split_keys(self.settled)
 
     def written(self, writer: Writer, state: NoteState, settled: Iterable[str] = ()) -> Self:
         """Store the note with a new state and its settled ids, and return it."""
-        changed = msgspec.structs.replace(self, state=state, settled=b"".join(sorted({key_of(one) for one in settled})))
+        changed = msgspec.structs.replace(self, state=state, settled=join_keys(map(key_of, settled)))
         writer.set_note(f"{PREFIX}{self.migration}", msgspec.json.encode(changed).decode())
         return changed
 
@@ -202,11 +203,6 @@ class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decode: Final = msgspec.json.Decoder(MigrationNote).decode
-
-
-def key_of(one: str) -> bytes:
-    """Return a short digest of a long text or of an id."""
-    return hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest()[:_SIZE]
 
 
 def records_of(reader: Reader) -> dict[str, MigrationNote]:
@@ -408,7 +404,7 @@ class _Migration:
         # Read the memories after writing the note: a concurrent rollback can no longer start unnoticed.
         present, there = await self._look()
         complete = {name for name, one in notes.items() if one.state == "complete"}
-        settled = frozenset[bytes]().union(*(notes[name].keys for name in complete))
+        settled = set[bytes]().union(*(notes[name].keys for name in complete))
         is_over = self.name in complete
         planned = await self._with_mentions()
         standing = standing_of(self.plan, planned, present, there, lambda one: is_over or key_of(one) in settled)
@@ -435,7 +431,7 @@ class _Migration:
         await self.shared.engine.settled()
         calibration = await self.shared.embedding.calibration()
         likely: list[LikelyPair] = []
-        for asked in chunks((one for one in ours if one.memory.id in fill.fresh), _SLICE):
+        for asked in chunks([one for one in ours if one.memory.id in fill.fresh], _SLICE):
             likely += await self.shared.read(partial(fill.likely, some=asked, calibration=calibration))
             self._tell(len(asked))
         fill.by_meaning(likely)
@@ -453,8 +449,8 @@ class _Migration:
         """Return the planned memories in the store, and the links that begin at these."""
         present: dict[str, Memory] = {}
         links: dict[str, Link] = {}
-        for ids in chunks((one.memory.id for one in self.plan.planned), PAGE):
-            for memory, own in await self.shared.read(partial(_found, ids=ids)):
+        async for page in in_pages(self.shared.read, [one.memory.id for one in self.plan.planned], _found):
+            for memory, own in page:
                 present[memory.id] = memory
                 links.update((link.id, link) for link in own)
         return present, links
@@ -539,9 +535,9 @@ class _Migration:
         )
 
 
-def _found(reader: Reader, ids: Sequence[str]) -> list[tuple[Memory, list[Link]]]:
-    nodes = [node for node in reader.find_many(ids) if node is not None]
-    return list(zip(reader.get(nodes), reader.links_of_many(nodes, "out"), strict=True))
+def _found(reader: Reader, nodes: list[int], direction: Direction = "out") -> list[tuple[Memory, list[Link]]]:
+    """Return memories with their links."""
+    return list(zip(reader.get(nodes), reader.links_of_many(nodes, direction), strict=True))
 
 
 def _put(writer: Writer, made: tuple[Memory, Vectors], *, alike: Mapping[str, str], links: Mapping[str, Link]) -> bool:
@@ -679,18 +675,15 @@ async def rollback(memories: MemoryStore, *, force: bool = False, progress: Prog
 async def _migrated(shared: Shared) -> list[_Migrated]:
     """Return all migrated memories in the order in which they were saved."""
 
-    def page(reader: Reader, ids: Sequence[str]) -> list[_Migrated]:
-        nodes = [node for node in reader.find_many(ids) if node is not None]
-        marks = [(node, memory, Mark.of(memory)) for node, memory in zip(nodes, reader.get(nodes), strict=True)]
-        made = [(node, memory, mark) for node, memory, mark in marks if mark is not None]
-        links = reader.links_of_many([node for node, _, _ in made])
+    def page(reader: Reader, nodes: list[int]) -> list[_Migrated]:
         return [
-            _Migrated(memory.id, mark, digest_of(memory) != mark.digest, own)
-            for (_, memory, mark), own in zip(made, links, strict=True)
+            _Migrated(memory.id, mark, digest_of(memory) != mark.digest, links)
+            for memory, links in _found(reader, nodes, "both")
+            if (mark := Mark.of(memory)) is not None
         ]
 
     every = await shared.read(lambda reader: reader.ids(sorted(reader.window(newest_first=False).tolist())))
-    return [one for ids in chunks(every, PAGE) for one in await shared.read(partial(page, ids=ids))]
+    return [one async for several in in_pages(shared.read, every, page) for one in several]
 
 
 def _made(found: Sequence[_Migrated], migration: str) -> dict[str, Link]:

@@ -109,8 +109,6 @@ class MigrationPlan:
     odd: tuple[OddRow, ...]
     # Maps link ids to the edge rows that they were made from, as named in the report.
     edges: Mapping[str, Sequence[str]]
-    # The checkpoint that v1.0 loads.
-    latest: str | None
 
 
 def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationPlan:
@@ -146,11 +144,7 @@ def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationP
             links.add(one.memory.id, one.outcome_of, OUTCOME_OF, LinkType.IMPLEMENTATION, created_by=creator)
     links.tell_circles()
     return MigrationPlan(
-        planned=tuple(planned),
-        links=tuple(links.links.values()),
-        odd=tuple(rows.odd),
-        edges=links.edges,
-        latest=None if latest is None else latest.memory.id,
+        planned=tuple(planned), links=tuple(links.links.values()), odd=tuple(rows.odd), edges=links.edges
     )
 
 

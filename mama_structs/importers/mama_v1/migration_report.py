@@ -9,9 +9,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._internal.validation import printable
-from mama_structs.importers.shared.import_report import aligned
+from mama_structs.importers.shared.import_report import count_table, odd_lines
 
-_SHOWN: Final = 40
 _NAMED: Final = 3
 _WIDEST: Final = 100
 
@@ -110,8 +109,7 @@ class MigrationReport:
         would = "would be " if self.dry_run else ""
         dry = " (associations need the vectors, which a dry run does not make)" if self.dry_run else ""
         average = f"{self.backfilled_average:.1f} a memory on average, {self.backfilled_most} at the most"
-        odd = [printable(f"{row.table} {row.id}: {row.kind}: {row.what}") for row in self.odd_rows[:_SHOWN]]
-        more = len(self.odd_rows) - _SHOWN
+        tables = ((one.table, one.rows, one.migrated, one.left_out) for one in self.tables)
         reasons = [
             f"left out: {printable(one.table)} ({one.rows:,}): {one.reason}" for one in self.tables if one.reason
         ]
@@ -119,15 +117,13 @@ class MigrationReport:
             f"{printable(self.source)} -> namespace {printable(self.namespace)}",
             f"{self.added:,} memories {would}added, {self.known:,} were there already ({_counts(self.memories)})",
             "",
-            *_table(self.tables),
+            *count_table(("table", "rows", "migrated", "left out"), tables),
             "",
             f"links of the old file: {_counts(self.links)}",
             f"links back-filled: {_counts(self.backfilled)}{dry}; {average}",
             f"time: {self.seconds:.1f} s",
             *(["", *reasons] if reasons else []),
-            *(["", f"odd rows: {len(self.odd_rows):,}"] if odd else []),
-            *(line if len(line) <= 2 * _WIDEST else f"{line[: 2 * _WIDEST]}..." for line in odd),
-            *([f"... and {more:,} more, see the JSON form"] if more > 0 else []),
+            *odd_lines("odd rows", self.odd_rows),
         ]
         return "\n".join(lines)
 
@@ -180,9 +176,3 @@ def some(ids: Sequence[str]) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {printable(name)}" for name, count in counts.items()) or "none"
-
-
-def _table(tables: Sequence[TableCount]) -> list[str]:
-    rows = [("table", "rows", "migrated", "left out")]
-    rows += [(printable(one.table), f"{one.rows:,}", f"{one.migrated:,}", f"{one.left_out:,}") for one in tables]
-    return aligned(rows)

@@ -87,7 +87,7 @@ def _read(database: CopiedDatabase) -> OldDatabase:
     columns = database.columns(DECISIONS) if DECISIONS in tables else []
     if VERSIONS not in tables or not set(_NEEDED) <= set(columns):
         raise _foreign(path, "it has no table of decisions with their topics")
-    version = _version(path, database)
+    version = _version(database)
     digest = hashlib.sha256()
     rows = {name: tuple(database.rows(name)) if name in tables else () for name in _READ}
     for name in _READ:
@@ -120,16 +120,15 @@ def _tables(database: CopiedDatabase) -> list[str]:
     return [name for name in names if not name.startswith("sqlite_") and name not in inner]
 
 
-def _version(path: Path, database: CopiedDatabase) -> int:
-    asked = f"SELECT version FROM {quoted(VERSIONS)}"  # noqa: S608 - a constant
-    versions = [version for (version,) in database.connection.execute(asked)]
+def _version(database: CopiedDatabase) -> int:
+    versions = [row.get("version") for row in database.rows(VERSIONS)]
     newest = max((version for version in versions if isinstance(version, int)), default=None)
     if newest is None:
         what = f"does not say which version of MAMA wrote it: {VERSIONS} has no number"
-        raise refused(path, what, "open it with MAMA v1.0 once, which completes it")
+        raise refused(database.path, what, "open it with MAMA v1.0 once, which completes it")
     if newest > _SCHEMA:
         what = f"was written by a later MAMA: its tables have the form {newest}, those of v1.0 have {_SCHEMA}"
-        raise refused(path, what, "migrate the copy of the file that was made before MAMA was updated")
+        raise refused(database.path, what, "migrate the copy of the file that was made before MAMA was updated")
     return newest
 
 

@@ -7,7 +7,6 @@ An entity becomes a context with its name as topic, an observation a context of 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,6 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.importers.shared.import_model import (
-    OddItem,
     Outside,
     OutsideLink,
     OutsideMemory,
@@ -51,23 +49,21 @@ def read(path: Path) -> Outside:
         MigrationError: The file is too large, or is not empty and contains neither an entity nor a relation.
 
     """
-    graph = _Graph()
+    graph = _Graph(KIND, path, (ENTITIES, OBSERVATIONS, RELATIONS))
     lines = read_bytes(path, "the file of MCP's memory server", limit=MAX_FILE_BYTES).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if line.strip():
             graph.take(number, line)
-    return graph.outside(path)
+    if graph.found[_LINES] and not graph.found[ENTITIES] and not graph.found[RELATIONS]:
+        raise refused(path, "is no file of MCP's memory server: no line is an entity or a relation", _ELSEWHERE)
+    return graph
 
 
 @attrs.define
-class _Graph:
+class _Graph(Outside):
     """Collects the memories and links of the graph while lines are read."""
 
-    memories: list[OutsideMemory] = attrs.field(factory=list)
-    links: list[OutsideLink] = attrs.field(factory=list)
-    odd: list[OddItem] = attrs.field(factory=list)
-    found: Counter[str] = attrs.field(factory=lambda: Counter({ENTITIES: 0, OBSERVATIONS: 0, RELATIONS: 0}))
-    names: set[str] = attrs.field(factory=set)
+    names: set[str] = attrs.field(init=False, factory=set)
 
     def take(self, number: int, line: bytes) -> None:
         """Parse one line."""
@@ -78,8 +74,7 @@ class _Graph:
             item = None
         fields = _FIELDS.get(str(item.get("type"))) if isinstance(item, Mapping) else None
         if fields is None:
-            self.found[_LINES] += 1
-            self._is_odd(_LINES, place, "no_item", "left out: it is neither an entity nor a relation")
+            self.skip(_LINES, place, "no_item", "it is neither an entity nor a relation")
             return
         extra = {name: value for name, value in item.items() if name not in fields}
         if item["type"] == "entity":
@@ -88,31 +83,29 @@ class _Graph:
             self._relation(item, extra, place)
 
     def _entity(self, item: Mapping[str, Any], extra: Mapping[str, Any], place: str) -> None:
-        self.found[ENTITIES] += 1
         name, kind, told = item.get("name"), item.get("entityType"), item.get("observations")
         if not isinstance(name, str) or not name.strip():
-            self._is_odd(ENTITIES, place, "no_name", "left out: it has no name")
+            self.skip(ENTITIES, place, "no_name", "it has no name")
             for _ in self._observations(told, place):
-                self.found[OBSERVATIONS] += 1
-                self._is_odd(OBSERVATIONS, place, "no_name", "left out: its entity has no name")
+                self.skip(OBSERVATIONS, place, "no_name", "its entity has no name")
             return
+        self.found[ENTITIES] += 1
         is_typed = isinstance(kind, str) and bool(kind.strip())
         if not is_typed:
-            self._is_odd(ENTITIES, name, "no_type", "it has no type")
+            self.add_odd(ENTITIES, name, "no_type", "it has no type")
         # The memory server finds only the first entity of a name; here the observations of all of them are imported.
         if name not in self.names:
             record = {"type": "context", "content": f"{name} ({kind})" if is_typed else name}
             own = {"name": name, "entityType": kind, **extra}
             self._memory(ENTITIES, name, record, name, own)
         else:
-            self._is_odd(ENTITIES, name, "same_name", "left out but for its observations: another one has its name")
+            self.add_odd(ENTITIES, name, "same_name", "left out but for its observations: another one has its name")
         self.names.add(name)
         for position, text in enumerate(self._observations(told, name)):
-            self.found[OBSERVATIONS] += 1
             if not isinstance(text, str) or not text.strip():
-                what = f"left out: observation {position + 1} is no text"
-                self._is_odd(OBSERVATIONS, name, "no_text", what)
+                self.skip(OBSERVATIONS, name, "no_text", f"observation {position + 1} is no text")
                 continue
+            self.found[OBSERVATIONS] += 1
             key = f"{name}#{digest_of(text)}"
             self._memory(OBSERVATIONS, key, {"type": "context", "content": text}, name, {"name": name})
             self.links.append(
@@ -123,7 +116,7 @@ class _Graph:
         if isinstance(told, list):
             yield from told
         elif told is not None:
-            self._is_odd(ENTITIES, name, "no_list", "its observations are no list")
+            self.add_odd(ENTITIES, name, "no_list", "its observations are no list")
             yield told
 
     def _memory(self, what: str, key: str, record: Mapping[str, Any], name: str, extra: Mapping[str, Any]) -> None:
@@ -131,38 +124,16 @@ class _Graph:
         self.memories.append(OutsideMemory(what=what, key=key, record=filled, extra={KIND: extra}))
 
     def _relation(self, item: Mapping[str, Any], extra: Mapping[str, Any], place: str) -> None:
-        self.found[RELATIONS] += 1
         ends = [item.get(name) for name in ("from", "to", "relationType")]
         if not all(isinstance(end, str) and end.strip() for end in ends):
-            self._is_odd(RELATIONS, place, "no_end", "left out: an end or its word is missing")
+            self.skip(RELATIONS, place, "no_end", "an end or its word is missing")
             return
+        self.found[RELATIONS] += 1
         if extra:
             what = f"what else it says has no place here: {', '.join(sorted(extra))}"
-            self._is_odd(RELATIONS, place, "more_fields", what)
+            self.add_odd(RELATIONS, place, "more_fields", what)
         from_name, to_name, said = map(str, ends)
         word, whole = word_of(said)
         self.links.append(
             OutsideLink(what=RELATIONS, from_key=from_name, to_key=to_name, relationship=word, reason=whole)
-        )
-
-    def _is_odd(self, what: str, name: str, kind: str, note: str) -> None:
-        self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
-
-    def outside(self, path: Path) -> Outside:
-        """
-        Return the collected graph as import data.
-
-        Raises:
-            MigrationError: The file is not empty, and no line is part of a graph.
-
-        """
-        if self.found[_LINES] and not self.found[ENTITIES] and not self.found[RELATIONS]:
-            raise refused(path, "is no file of MCP's memory server: no line is an entity or a relation", _ELSEWHERE)
-        return Outside(
-            kind=KIND,
-            source=str(path),
-            found=self.found,
-            memories=self.memories,
-            links=self.links,
-            odd=self.odd,
         )

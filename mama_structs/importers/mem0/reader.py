@@ -8,7 +8,7 @@ switches to that adapter finds them. Since the records have texts, all searches 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from hashlib import md5
@@ -19,7 +19,7 @@ import attrs
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.mem0.safe_pickle import Opaque, plain, read_pickle
-from mama_structs.importers.shared.import_model import OddItem, Outside, OutsideRecord
+from mama_structs.importers.shared.import_model import Outside, OutsideRecord
 from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, list_files, read_bytes, read_start, refused
 from mama_structs.importers.shared.sqlite_copy import MAGIC, CopiedDatabase, copied
 from mama_structs.importers.shared.value_readers import ForeignRow, kept, read_json, read_time
@@ -55,10 +55,10 @@ _EVENT: Final = (
     "role",
 )
 _WHY: Final[Mapping[str, tuple[str, str]]] = {
-    _ENTITIES: ("derived", "left out: mem0 derived it from its memories, to find them by"),
-    _MESSAGES: ("no_memory", "left out: the last messages, which mem0 keeps for its model, are no memories"),
-    _DELETED: ("deleted", "left out: it was deleted in mem0, and only its history is there"),
-    _OTHERS: ("no_memory", "left out: mem0's own, and no memory"),
+    _ENTITIES: ("derived", "mem0 derived it from its memories, to find them by"),
+    _MESSAGES: ("no_memory", "the last messages, which mem0 keeps for its model, are no memories"),
+    _DELETED: ("deleted", "it was deleted in mem0, and only its history is there"),
+    _OTHERS: ("no_memory", "mem0's own, and no memory"),
 }
 _ELSEWHERE: Final = (
     "mem0 keeps its memories in Qdrant's folder (/tmp/qdrant unless told otherwise), and their history in "
@@ -80,15 +80,16 @@ def read(path: Path, *, user: str | None = None) -> Outside:
         MigrationError: A file is damaged, being written to, too large, or not written by mem0.
 
     """
-    found = _Mem0Files(user=user)
-    for file in _files(path, found.odd):
+    found = _Mem0Files(KIND, path, (MEMORIES,), user)
+    for file in _files(path, found):
         if read_start(file, "a file of mem0", len(MAGIC)) == MAGIC:
             with copied(file, kind="a database of mem0", program="mem0") as database:
                 database.check()
                 found.take_database(database)
         else:
             found.take_json(file)
-    return found.outside(path)
+    found.finish()
+    return found
 
 
 def expiry_of(value: Any) -> datetime | None:
@@ -107,7 +108,7 @@ def hash_of(text: str) -> str:
     return md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
 
 
-def _files(path: Path, odd: list[OddItem]) -> list[Path]:
+def _files(path: Path, found: Outside) -> list[Path]:
     """Return the mem0 files below a folder, memories first, or the path itself if a file."""
     if not path.is_dir():
         return [path]
@@ -118,23 +119,21 @@ def _files(path: Path, odd: list[OddItem]) -> list[Path]:
             files.append(file)
         elif file.name in names or (problem is not None and file.is_dir() and not file.is_symlink()):
             name = file.relative_to(path).as_posix()
-            odd.append(OddItem(what=_FILES, id=name, kind="not_read", note=f"left out: {problem}"))
+            found.add_odd(_FILES, name, "not_read", f"left out: {problem}")
     if not files:
         raise InvalidArgument(f"{str(path)!r:.200} has nothing of mem0 in it", hint=_ELSEWHERE)
     return sorted(files, key=lambda file: (names.index(file.name), len(file.parts), file))
 
 
 @attrs.define
-class _Mem0Files:
+class _Mem0Files(Outside):
     """Collects payloads and events from mem0 files."""
 
     user: str | None
-    payloads: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    payloads: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict)
     # Events by memory, oldest first; and whether a file with the memories themselves was read.
-    events: defaultdict[str, list[dict[str, Any]]] = attrs.field(factory=lambda: defaultdict(list))
-    has_points: bool = False
-    found: Counter[str] = attrs.field(factory=lambda: Counter({MEMORIES: 0}))
-    odd: list[OddItem] = attrs.field(factory=list)
+    events: defaultdict[str, list[dict[str, Any]]] = attrs.field(init=False, factory=lambda: defaultdict(list))
+    has_points: bool = attrs.field(init=False, default=False)
 
     def take_database(self, database: CopiedDatabase) -> None:
         tables = database.names()
@@ -149,7 +148,7 @@ class _Mem0Files:
         collection = database.path.parent.name
         what = _ENTITIES if collection.endswith("_entities") else _OTHERS if collection.startswith("mem0mig") else None
         if what is not None:
-            self._leave_out(what, f"collection {collection}", sum(1 for _ in database.rows("points")))
+            self._leave_out(what, f"collection {collection}", database.rows("points"))
             return
         self.has_points = True
         # If a point has several rows, the last one is current.
@@ -167,8 +166,7 @@ class _Mem0Files:
                 raise TypeError("its id is neither a text nor a number")
             key = str(key)
         except (TypeError, ValueError) as error:
-            self._count(MEMORIES)
-            self._is_odd(MEMORIES, place, "no_point", f"left out: {error}")
+            self.skip(MEMORIES, place, "no_point", str(error))
             return
         if key not in self.payloads:
             self._take(key, payload if isinstance(payload, dict) else {})
@@ -186,8 +184,7 @@ class _Mem0Files:
         for number, item in enumerate(items, start=1):
             place = f"result {number}"
             if not isinstance(item, Mapping) or item.get("id") is None:
-                self._count(MEMORIES)
-                self._is_odd(MEMORIES, place, "no_id", "left out: it has no id")
+                self.skip(MEMORIES, place, "no_id", "it has no id")
                 continue
             metadata = item.get("metadata")
             rest = {name: value for name, value in item.items() if name not in _CORE and value is not None}
@@ -199,12 +196,12 @@ class _Mem0Files:
     def _take(self, key: str, payload: dict[str, Any]) -> None:
         """Add a memory, given its id and payload, unless it belongs to another user."""
         if self.user is not None and payload.setdefault("user_id", self.user) != self.user:
-            self._count(_OF_OTHERS)
+            self.found[_OF_OTHERS] += 1
             return
-        self._count(MEMORIES)
         if not isinstance(payload.get("data"), str) or not payload["data"].strip():
-            self._is_odd(MEMORIES, key, "no_text", "left out: it has no text")
+            self.skip(MEMORIES, key, "no_text", "it has no text")
             return
+        self.found[MEMORIES] += 1
         self.payloads[key] = {name: value for name, value in payload.items() if name not in _MADE}
 
     def _take_history(self, database: CopiedDatabase, *, has_messages: bool) -> None:
@@ -213,10 +210,10 @@ class _Mem0Files:
             event["is_deleted"] = bool(event["is_deleted"])
             self.events[str(event["memory_id"])].append(event)
         if has_messages:
-            self._leave_out(_MESSAGES, "the table messages", sum(1 for _ in database.rows("messages")))
+            self._leave_out(_MESSAGES, "the table messages", database.rows("messages"))
 
-    def outside(self, path: Path) -> Outside:
-        """Return the collected data as import data."""
+    def finish(self) -> None:
+        """Add the records of all memories, and report those of which only the history is there."""
         for key, events in self.events.items():
             last = events[-1]
             is_deleted = last["event"] == "DELETE" or last["is_deleted"]
@@ -224,22 +221,21 @@ class _Mem0Files:
                 continue
             if is_deleted or (self.has_points and self.user is None):
                 # The memory is missing in the collection and only its history remains, so it was deleted.
-                self._count(_DELETED)
-                self._is_odd(_DELETED, key, *_WHY[_DELETED])
+                self.skip(_DELETED, key, *_WHY[_DELETED])
             elif not self.has_points:
                 self._take(key, _payload_of(events))
                 if self.user is None:
                     what = "the history names no user: user='...' (--user) says whose it is"
-                    self._is_odd(MEMORIES, key, "no_user", what)
+                    self.add_odd(MEMORIES, key, "no_user", what)
         if self.found[_OF_OTHERS]:
-            self._is_odd(_OF_OTHERS, "all", "other_user", "left out: those of one user alone were asked for")
-        records = [record for key, payload in self.payloads.items() for record in self._records(key, payload)]
-        return Outside(kind=KIND, source=str(path), found=self.found, records=records, odd=self.odd)
+            self.add_odd(_OF_OTHERS, "all", "other_user", "left out: those of one user alone were asked for")
+        for key, payload in self.payloads.items():
+            self.records += self._records(key, payload)
 
     def _records(self, key: str, payload: Mapping[str, Any]) -> Iterator[OutsideRecord]:
         ends = expiry_of(payload.get("expiration_date"))
         if ends is None and payload.get("expiration_date") is not None:
-            self._is_odd(MEMORIES, key, "no_date", "its expiration date is no date: it does not expire")
+            self.add_odd(MEMORIES, key, "no_date", "its expiration date is no date: it does not expire")
         yield OutsideRecord(
             what=MEMORIES,
             labels=LABELS,
@@ -253,16 +249,9 @@ class _Mem0Files:
             value = self.events[key]
             yield OutsideRecord(what=MEMORIES, labels=HISTORY, key=key, value=value, expires_at=ends, is_beside=True)
 
-    def _count(self, what: str) -> None:
-        self.found[what] += 1
-
-    def _leave_out(self, what: str, place: str, count: int) -> None:
-        if count:
-            self.found[what] += count
-            self._is_odd(what, place, *_WHY[what])
-
-    def _is_odd(self, what: str, name: str, kind: str, note: str) -> None:
-        self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
+    def _leave_out(self, what: str, place: str, rows: Iterator[ForeignRow]) -> None:
+        if count := sum(1 for _ in rows):
+            self.skip(what, place, *_WHY[what], count=count)
 
 
 def _payload_of(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

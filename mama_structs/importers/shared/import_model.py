@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -102,17 +103,31 @@ class OutsideRecord:
         )
 
 
-@attrs.frozen(kw_only=True)
+def _zero_counts(types: Iterable[str]) -> Counter[str]:
+    return Counter(dict.fromkeys(types, 0))
+
+
+@attrs.define
 class Outside:
-    """The importable content of a source, with counts of its items by type in *found*."""
+    """The importable content of a source, which a reader collects."""
 
     kind: str
-    source: str
-    found: Mapping[str, int]
-    memories: Sequence[OutsideMemory] = ()
-    links: Sequence[OutsideLink] = ()
-    records: Sequence[OutsideRecord] = ()
-    odd: Sequence[OddItem] = ()
+    source: str = attrs.field(converter=str)
+    # The number of items by type. The types that are passed are reported even without an item.
+    found: Counter[str] = attrs.field(converter=_zero_counts)
+    memories: list[OutsideMemory] = attrs.field(init=False, factory=list)
+    links: list[OutsideLink] = attrs.field(init=False, factory=list)
+    records: list[OutsideRecord] = attrs.field(init=False, factory=list)
+    odd: list[OddItem] = attrs.field(init=False, factory=list)
+
+    def add_odd(self, what: str, name: str, kind: str, note: str) -> None:
+        """Report an item as odd."""
+        self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
+
+    def skip(self, what: str, name: str, kind: str, note: str, *, count: int = 1) -> None:
+        """Count items that are left out, and report them as one odd item."""
+        self.found[what] += count
+        self.add_odd(what, name, kind, f"left out: {note}")
 
 
 def word_of(text: str) -> tuple[str, str | None]:

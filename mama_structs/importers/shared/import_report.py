@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import attrs
@@ -77,31 +77,35 @@ class ImportReport:
 
     def __str__(self) -> str:
         would = "would be added" if self.dry_run else "added"
-        odd = [printable(f"{one.what} {one.id}: {one.kind}: {one.note}") for one in self.odd[:_SHOWN]]
-        more = len(self.odd) - _SHOWN
+        head = ("", "found", would, "there already", "left out")
+        counts = ((one.what, one.found, one.added, one.known, one.left_out) for one in self.items)
         lines = [
             f"{printable(self.kind)} {printable(self.source)} -> namespace {printable(self.namespace)}",
             "",
-            *aligned(_rows(would, self.items)),
+            *count_table(head, counts),
             "",
             f"time: {self.seconds:.1f} s",
-            *(["", f"odd items: {len(self.odd):,}"] if odd else []),
-            *(line if len(line) <= _WIDEST else f"{line[:_WIDEST]}..." for line in odd),
-            *([f"... and {more:,} more, see the JSON form"] if more > 0 else []),
+            *odd_lines("odd items", self.odd),
         ]
         return "\n".join(lines)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows of a name and numbers as lines with aligned columns."""
-    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+def count_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Return a table as lines with aligned columns. Each row has a name and counts."""
+    cells = [head, *((printable(name), *(f"{count:,}" for count in counts)) for name, *counts in rows)]
+    first, *others = (max(map(len, column)) for column in zip(*cells, strict=True))
     return [
         "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
-        for row in rows
+        for row in cells
     ]
 
 
-def _rows(added: str, items: Sequence[ItemCount]) -> list[tuple[str, ...]]:
-    head = ("", "found", added, "there already", "left out")
-    counts = ((one.what, one.found, one.added, one.known, one.left_out) for one in items)
-    return [head, *((printable(what), *(f"{count:,}" for count in numbers)) for what, *numbers in counts)]
+def odd_lines(title: str, odd: Sequence[attrs.AttrsInstance]) -> list[str]:
+    """Return lines for the first odd items. Their first fields are type, location, problem and handling."""
+    lines = [printable("{} {}: {}: {}".format(*attrs.astuple(one))) for one in odd[:_SHOWN]]
+    more = len(odd) - _SHOWN
+    return [
+        *(["", f"{title}: {len(odd):,}"] if odd else []),
+        *(line if len(line) <= _WIDEST else f"{line[:_WIDEST]}..." for line in lines),
+        *([f"... and {more:,} more, see the JSON form"] if more > 0 else []),
+    ]

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 import msgspec
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.shared.import_model import (
-    OddItem,
     Outside,
     OutsideLink,
     OutsideMemory,
@@ -29,24 +27,23 @@ from mama_structs.importers.shared.import_model import (
     digest_of,
 )
 from mama_structs.importers.shared.import_report import ImportReport, ItemCount
+from mama_structs.importers.shared.item_keys import chunks, join_keys, key_of, split_keys
 from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.automatic_links import Linking
 from mama_structs.memory.save.save_plan import Pace, PreparedSave
 from mama_structs.memory.types.codec import Entry, write_entry
-from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, in_turns
+from mama_structs.memory.types.engine import Progress, Reader, Writer, in_turns
 from mama_structs.memory.types.model import LinkType, Memory, slug
 from mama_structs.memory.types.record import HostRecord, NewRecord, check_new
 from mama_structs.memory.types.relationships import normalised
 from mama_structs.memory.types.requests import LinkRequest, request_of
 from mama_structs.memory.upkeep.namespace_services import Shared
 
-T = TypeVar("T")
 MARK: Final = "imported"
 """The key in a memory's metadata for the source of an imported memory."""
 _NOTE: Final = "import/"
 _CHUNK: Final = 64
-_SIZE: Final = 12
 # Existing texts are imported at any length: the setting limits new memories only.
 _LONGEST: Final = 2**28
 _TAKEN: Final = "left out: a memory of that id is there that no import made"
@@ -57,7 +54,7 @@ _TWICE: Final = "left out: the source says the same before"
 
 @attrs.define(eq=False)
 class Import:
-    """One run of `mama_structs.importers.import_from`."""
+    """One run of `mama_structs.importers.import_from`. It adds its odd items to those of *outside*."""
 
     shared: Shared
     records: RecordStore
@@ -65,16 +62,12 @@ class Import:
     dry_run: bool
     again: bool
     progress: Progress | None
-    odd: list[OddItem] = attrs.field(init=False)
     added: Counter[str] = attrs.field(init=False, factory=Counter)
     known: Counter[str] = attrs.field(init=False, factory=Counter)
     done: int = attrs.field(init=False, default=0)
     settled: set[bytes] = attrs.field(init=False, factory=set)
     # Maps keys of the source to ids of memories that exist or will be added.
     ids: dict[str, str] = attrs.field(init=False, factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        self.odd = list(self.outside.odd)
 
     async def run(self) -> ImportReport:
         """Add the missing items, and return the report."""
@@ -105,7 +98,7 @@ class Import:
                 )
                 for what, found in self.outside.found.items()
             ),
-            odd=tuple(self.odd),
+            odd=tuple(self.outside.odd),
             seconds=time.perf_counter() - begun,
         )
 
@@ -118,13 +111,13 @@ class Import:
             if position % saving.AT_ONCE == 0:
                 await asyncio.sleep(0)
             if one.key in drafts:
-                self._is_odd(one.what, one.key, "said_twice", _TWICE)
+                self.outside.add_odd(one.what, one.key, "said_twice", _TWICE)
                 continue
             try:
                 drafts[one.key] = one, self._draft(one)
             except (InvalidArgument, ValueError, OverflowError, RecursionError) as error:
                 why = error.args[0] if isinstance(error, InvalidArgument) else "it has a value that cannot be written"
-                self._is_odd(one.what, one.key, "refused", f"left out: {why}")
+                self.outside.add_odd(one.what, one.key, "refused", f"left out: {why}")
         return list(drafts.values())
 
     def _draft(self, one: OutsideMemory) -> PreparedSave:
@@ -152,25 +145,25 @@ class Import:
         Memories that were deleted since, were changed since, or have a taken id are reported as odd.
         """
         new = []
-        for some in _chunks(drafts, _CHUNK):
+        for some in chunks(drafts, _CHUNK):
             there = await self.shared.read(partial(_memories, ids=[draft.memory.id for _, draft in some]))
             for one, draft in some:
                 memory = draft.memory
                 present = there.get(memory.id)
                 if present is not None and _mark_of(present).get("key") != one.key:
-                    self._is_odd(one.what, one.key, "id_taken", _TAKEN)
+                    self.outside.add_odd(one.what, one.key, "id_taken", _TAKEN)
                 elif present is None and self._was_there(memory.id):
-                    self._is_odd(one.what, one.key, "deleted_since", _DELETED)
+                    self.outside.add_odd(one.what, one.key, "deleted_since", _DELETED)
                 else:
                     self.ids[one.key] = memory.id
-                    self.settled.add(_key_of(memory.id))
+                    self.settled.add(key_of(memory.id))
                     if present is None:
                         new.append(draft)
                         self.added[one.what] += 1
                         continue
                     self.known[one.what] += 1
                     if _mark_of(present).get("digest") != _mark_of(memory)["digest"]:
-                        self._is_odd(one.what, one.key, "changed_since", _CHANGED)
+                        self.outside.add_odd(one.what, one.key, "changed_since", _CHANGED)
                 self._tell(1)
         return new
 
@@ -179,12 +172,12 @@ class Import:
             self._tell(len(new))
             return
         pace = Pace()
-        for chunk in _chunks(new, _CHUNK):
+        for chunk in chunks(new, _CHUNK):
             record = self.shared.record
             prepared = await saving.prepare(self.shared.embedding, chunk, self.shared.find_mentions)
             while prepared:
                 save = partial(_save, prepared=prepared, pace=pace, linking=self._linking)
-                gone = await self._write(save, made_by=record)
+                gone = await self.shared.write(save, made_by=record)
                 prepared = [one for one in prepared if one.memory.id not in gone]
             self._tell(len(chunk))
 
@@ -204,21 +197,21 @@ class Import:
         words = sorted({one.request.relationship for one in asked if not self.dry_run})
         put = partial(_put_link, types=await saving.link_types(self.shared.embedding, words), shared=self.shared)
         seen: set[str] = set()
-        for some in _chunks(asked, _CHUNK):
+        for some in chunks(asked, _CHUNK):
             there = await self.shared.read(lambda reader: [_is_linked(reader, one) for one in some])  # noqa: B023 - awaited
             new = []
             for one, is_there in zip(some, there, strict=True):
                 if one.key in seen:
                     if one.link.is_told:
-                        self._is_odd(one.link.what, one.name, "said_twice", _TWICE)
+                        self.outside.add_odd(one.link.what, one.name, "said_twice", _TWICE)
                 elif not is_there and self._was_there(one.key):
-                    self._is_odd(one.link.what, one.name, "unlinked_since", _DELETED)
+                    self.outside.add_odd(one.link.what, one.name, "unlinked_since", _DELETED)
                 else:
                     (self.known if is_there else self.added)[one.link.what] += one.link.is_told
-                    self.settled.add(_key_of(one.key))
+                    self.settled.add(key_of(one.key))
                     new += [] if is_there or self.dry_run else [one]
                 seen.add(one.key)
-            async for _ in in_turns(self._write, new, put, most=_CHUNK):
+            async for _ in in_turns(self.shared.write, new, put, most=_CHUNK):
                 pass
             self._tell(len(some))
 
@@ -231,16 +224,16 @@ class Import:
                 try:
                     yield _AskedLink.of(link, self.ids, name)
                 except InvalidArgument as error:
-                    self._is_odd(link.what, name, "refused", f"left out: {error.args[0]}")
+                    self.outside.add_odd(link.what, name, "refused", f"left out: {error.args[0]}")
             elif link.is_told:
-                self._is_odd(link.what, name, "no_such_end", f"left out: {missing} is not there")
+                self.outside.add_odd(link.what, name, "no_such_end", f"left out: {missing} is not there")
 
     # Records
 
     async def _add_records(self) -> None:
         checked = self._checked()
         self._tell(len(self.outside.records) - len(checked))
-        for some in _chunks(checked, _CHUNK):
+        for some in chunks(checked, _CHUNK):
             there = await self.records.get_many([(one.labels, one.key) for one, _ in some])
             new = [
                 (one, asked) for (one, asked), present in zip(some, there, strict=True) if self._is_to_add(one, present)
@@ -249,7 +242,7 @@ class Import:
                 await self.records.put_many([asked for _, asked in new])
             for one, _ in new:
                 self.added[one.what] += not one.is_beside
-                self.settled.add(_key_of(one.name))
+                self.settled.add(key_of(one.name))
             self._tell(len(some))
 
     def _checked(self) -> list[tuple[OutsideRecord, NewRecord]]:
@@ -258,7 +251,7 @@ class Import:
         checked: dict[str, tuple[OutsideRecord, NewRecord]] = {}
         for one in self.outside.records:
             if one.name in checked:
-                self._is_odd(one.what, one.shown, "said_twice", _TWICE)
+                self.outside.add_odd(one.what, one.shown, "said_twice", _TWICE)
                 continue
             asked = one.record(most)
             try:
@@ -266,35 +259,29 @@ class Import:
                 checked[one.name] = one, asked
             except InvalidArgument as error:
                 if not one.is_beside:
-                    self._is_odd(one.what, one.shown, "refused", f"left out: {error.args[0]}")
+                    self.outside.add_odd(one.what, one.shown, "refused", f"left out: {error.args[0]}")
         return list(checked.values())
 
     def _is_to_add(self, one: OutsideRecord, present: HostRecord | None) -> bool:
         """Return True if a record must be added; otherwise update the counts and the odd items."""
         if present is not None:
             self.known[one.what] += not one.is_beside
-            self.settled.add(_key_of(one.name))
+            self.settled.add(key_of(one.name))
             if present.value != one.value:
-                self._is_odd(one.what, one.shown, "changed_since", _CHANGED)
+                self.outside.add_odd(one.what, one.shown, "changed_since", _CHANGED)
         elif one.expires_at is not None and one.expires_at <= self.shared.now:
             if not one.is_beside:
-                self._is_odd(one.what, one.shown, "expired", "left out: its time is over")
+                self.outside.add_odd(one.what, one.shown, "expired", "left out: its time is over")
         elif self._was_there(one.name):
-            self._is_odd(one.what, one.shown, "deleted_since", _DELETED)
+            self.outside.add_odd(one.what, one.shown, "deleted_since", _DELETED)
         else:
             return True
         return False
 
     # Shared helpers
 
-    async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
-        return await self.shared.write(plan, made_by=made_by)
-
     def _was_there(self, name: str) -> bool:
-        return not self.again and _key_of(name) in self.settled
-
-    def _is_odd(self, what: str, name: str, kind: str, note: str) -> None:
-        self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
+        return not self.again and key_of(name) in self.settled
 
     @property
     def _total(self) -> int:
@@ -370,21 +357,12 @@ def _put_link(writer: Writer, asked: _AskedLink, types: Mapping[str, LinkType], 
     return True
 
 
-def _key_of(name: str) -> bytes:
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:_SIZE]
-
-
 def _settled(reader: Reader, kind: str) -> set[bytes]:
     """Return the digests of all items that imports of a kind have processed."""
-    data = base64.b64decode(reader.notes(f"{_NOTE}{kind}").get(f"{_NOTE}{kind}", ""))
-    return {data[at : at + _SIZE] for at in range(0, len(data), _SIZE)}
+    return split_keys(base64.b64decode(reader.notes(f"{_NOTE}{kind}").get(f"{_NOTE}{kind}", "")))
 
 
 def _settle(writer: Writer, kind: str, keys: Iterable[bytes]) -> None:
     # Another process may have added keys in the meantime.
-    all_keys = b"".join(sorted({*keys, *_settled(writer, kind)}))
+    all_keys = join_keys([*keys, *_settled(writer, kind)])
     writer.set_note(f"{_NOTE}{kind}", base64.b64encode(all_keys).decode())
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))

@@ -110,14 +110,11 @@ class CopiedDatabase:
 
         """
         if is_virtual(self.definitions().get(table, "")):
-            raise refused(
-                self.path, f"is not as its program makes it: {table} is a virtual table", "nothing was written"
-            )
+            raise self._unusual(f"{table} is a virtual table")
         columns = self.columns(table)
         alias = rowid_of(columns)
         if alias is None:
-            what = f"is not as its program makes it: columns of {table} have all the names that a row's number goes by"
-            raise refused(self.path, what, "nothing was written")
+            raise self._unusual(f"columns of {table} have all the names that a row's number goes by")
         names = ", ".join(map(quoted, columns))
         order = f"{alias} DESC" if newest_first else alias
         left = _EXPANSION * self.size + _EXPANSION_SLACK_BYTES
@@ -126,9 +123,11 @@ class CopiedDatabase:
         ):
             left -= sum(map(_size_of, values))
             if left < 0:
-                what = f"is not as its program makes it: the rows of {table} are larger than the file"
-                raise refused(self.path, what, "nothing was written")
+                raise self._unusual(f"the rows of {table} are larger than the file")
             yield ForeignRow(number, dict(zip(columns, values, strict=True)))
+
+    def _unusual(self, why: str) -> MigrationError:
+        return refused(self.path, f"is not as its program makes it: {why}", "nothing was written")
 
     def check(self, tables: Callable[[], Iterable[str]] | None = None) -> None:
         """
