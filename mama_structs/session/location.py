@@ -15,8 +15,10 @@ from mama_structs.storage.postgres.pool import check_url, has_session
 # Maximum bytes of a file name in common file systems.
 MAX_FILE_NAME_BYTES: Final = 255
 
+Location = str | os.PathLike[str]
 
-async def check_store(location: str | os.PathLike[str]) -> Path | str:
+
+async def check_store(location: Location) -> Path | str:
     """Return the location of an existing store: a directory, or the URL of a server."""
     checked = check_location(location)
     if isinstance(checked, Path):
@@ -27,12 +29,12 @@ async def check_store(location: str | os.PathLike[str]) -> Path | str:
     return checked
 
 
-def check_location(location: str | os.PathLike[str]) -> Path | str:
+def check_location(location: Location) -> Path | str:
     """Return a session's location: a directory, or the URL of a server."""
     return check_url(location) if is_address(location) else check_directory(location)
 
 
-def check_directory(location: str | os.PathLike[str]) -> Path:
+def check_directory(location: Location) -> Path:
     """Return the path of a directory, which may be missing."""
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -28,7 +27,7 @@ from mama_structs.references.schemes import EntitySource, check_sources
 from mama_structs.refs.conversations.conversation_log import check_conversation
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.session.backend import Conversation, Home
-from mama_structs.session.location import check_location
+from mama_structs.session.location import Location, check_location
 from mama_structs.session.upkeep import expire_conversations
 from mama_structs.session.wiring import MEMORY_IDS, chain_ids, erasing, memory_source, mentions_in, recall_from
 from mama_structs.settings import Settings, with_its_tools
@@ -60,8 +59,8 @@ class SharedState:
     references: ReferenceOptions | None
     loop: LoopBound
     closing: AsyncExitStack
-    # Names of the ready-made tools of sources, including those that the profile excludes.
-    ready_made: frozenset[str] = frozenset()
+    # Tools of the sources, including those that the profile excludes.
+    ready_made: Sequence[Tool]
     users: int = 0
 
     async def leave(self, conversation: Conversation) -> None:
@@ -109,7 +108,7 @@ class OpenRequest:
     namespace: str
     reads: Iterable[str]
     scopes: tuple[str, ...] = attrs.field(init=False)
-    files: str | os.PathLike[str] | None
+    files: Location | None
     refs: RefStore = attrs.field(init=False)
 
     @all_sources.default
@@ -162,9 +161,8 @@ class OpenRequest:
                 for function in _get_source_tools(source, resolver, self.references)
             ]
             location = self.location if isinstance(self.location, Path) else home.location
-            names = frozenset(tool.name for tool in tools)
-            shared = SharedState(home, location, memories, resolver, self.references, loop, closing, names)
-            return kind(shared, entered, settings=self.settings, exposure=self.exposure, tools=tools)
+            shared = SharedState(home, location, memories, resolver, self.references, loop, closing, tools)
+            return kind(shared, entered, settings=self.settings, exposure=self.exposure)
         except BaseException:
             if entered is not None:
                 closing.push_async_callback(home.leave, entered)

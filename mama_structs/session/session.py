@@ -78,7 +78,6 @@ class Session:
         *,
         settings: Settings,
         exposure: mama_structs.Exposure | None,
-        tools: Iterable[mama_structs.Tool] = (),
         added: Iterable[mama_structs.Tool] = (),
     ) -> None:
         from mama_structs.refs.store.observed_messages import Heard  # noqa: PLC0415
@@ -104,7 +103,6 @@ class Session:
             self.refs,
             self._heard,
             settings=settings,
-            source_tools=tools,
             ready_made=common.ready_made,
             added=added,
         )

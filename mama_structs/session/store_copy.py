@@ -27,7 +27,7 @@ from mama_structs.memory.upkeep.namespace_copy import CarriedMemories, KindTally
 from mama_structs.refs.conversations.conversation_log import STARTS
 from mama_structs.refs.conversations.transfer_rows import LAX, CarriedRows, carried
 from mama_structs.session.backend import Home, home_at
-from mama_structs.session.location import check_location, check_store
+from mama_structs.session.location import Location, check_location, check_store
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
 from mama_structs.storage.files import JOURNAL, TemporaryDirectory, explained, is_store, make_directory, sweep
@@ -46,13 +46,7 @@ _EXACT: Final = MemorySettings(exact_up_to=2**62)
 Progress = Callable[[int, int], object]
 
 
-async def copy(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    namespace: str | None,
-    progress: Progress | None,
-) -> Copied:
+async def copy(source: Location, target: Location, *, namespace: str | None, progress: Progress | None) -> Copied:
     """Copy a session's directory or server to another; see `Session.copy`."""
     origin, place = await check_store(source), check_location(target)
     if origin == place:

@@ -46,8 +46,7 @@ class ToolCalls:
         refs: The store of the handles in arguments and results.
         heard: Receives a note about each insertion of texts.
         settings: The session's settings.
-        source_tools: Ready-made tools of the session's sources.
-        ready_made: Names of the ready-made tools, which the tool profile may contain.
+        ready_made: Ready-made tools of the session's sources.
         added: Tools of the host, which replace others with the same name.
 
     """
@@ -59,8 +58,7 @@ class ToolCalls:
         heard: Heard,
         *,
         settings: Settings,
-        source_tools: Iterable[Tool],
-        ready_made: Iterable[str],
+        ready_made: Iterable[Tool],
         added: Iterable[Tool],
     ) -> None:
         self.tools = ToolSet()
@@ -72,10 +70,12 @@ class ToolCalls:
         if settings.tools.memory:
             deprecated = self._deprecated.values() if settings.tools.deprecated else ()
             own = [*memory_tools(memories, refs, forget=settings.tools.forget), *own, *deprecated]
-        chosen = in_profile(settings.tools.profile, [*(tool.name for tool in own), *ready_made])
+        tools = [*own, *ready_made]
+        chosen = in_profile(settings.tools.profile, [tool.name for tool in tools])
         self._own = {tool.name: tool for tool in own if tool.name in chosen}
-        for tool in (*self._own.values(), *(one for one in source_tools if one.name in chosen)):
-            self.tools.add(tool)
+        for tool in tools:
+            if tool.name in chosen:
+                self.tools.add(tool)
         for tool in added:
             self.tools.add(tool, replace=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Final
 from mama_structs.errors import InvalidArgument, shown
 from mama_structs.refs.conversations.conversation_info import Conversations
 from mama_structs.session.backend import Conversation, Home, home_at
-from mama_structs.session.location import check_directory, check_store
+from mama_structs.session.location import Location, check_directory, check_store
 from mama_structs.settings import Settings
 from mama_structs.storage.backup import backup
 
 _log: Final = logging.getLogger("mama_structs")
 
 
-async def list_conversations(location: str | os.PathLike[str], *, namespace: str) -> Conversations:
+async def list_conversations(location: Location, *, namespace: str) -> Conversations:
     """Return the conversations of a store; see `Session.conversations`."""
     checked = await check_store(location)
     async with home_at(checked) as home:
@@ -33,13 +32,13 @@ async def list_conversations(location: str | os.PathLike[str], *, namespace: str
     return Conversations(found, what=f"{shown(namespace)} at {str(where)!r}", delete=delete)
 
 
-async def list_namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]:
+async def list_namespaces(location: Location) -> tuple[str, ...]:
     """Return the namespaces of a store; see `Session.namespaces`."""
     async with home_at(await check_store(location)) as home:
         return await home.namespaces()
 
 
-async def back_up(home: Home, target: str | os.PathLike[str], progress: Callable[[int, int], object] | None) -> Path:
+async def back_up(home: Home, target: Location, progress: Callable[[int, int], object] | None) -> Path:
     """Copy the directory of a backend; see `Session.backup`."""
     if home.path is None:
         hint = "open it with a location" if home.location is None else "use the server's own: pg_dump -n mama_structs"

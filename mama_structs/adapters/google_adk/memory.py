@@ -172,7 +172,7 @@ class AdkMemoryService(BaseMemoryService):
         self, labels: tuple[str, ...], entries: Sequence[tuple[str, MemoryEntry]], *, replace: bool = False
     ) -> None:
         """Store new entries, and retry if some of them were stored or deleted concurrently."""
-        longest = self._bridge.session.settings.memory.max_content
+        longest, refs = self._bridge.session.settings.memory.max_content, self._bridge.session.refs
         while True:
             # The last of several entries with the same key counts.
             wanted = dict(entries)
@@ -185,11 +185,7 @@ class AdkMemoryService(BaseMemoryService):
                         # Use the caller's metadata unchanged: pydantic would serialize NaN as null.
                         entry.model_dump(mode="json", exclude_none=True) | {"custom_metadata": entry.custom_metadata},
                         text=_said(entry.content)[:longest],
-                        origin=author_of(
-                            _said(entry.content),
-                            "user" if entry.author == "user" else "model",
-                            self._bridge.session.refs,
-                        ),
+                        origin=author_of(_said(entry.content), "user" if entry.author == "user" else "model", refs),
                         created_at=_time(entry.timestamp),
                         if_version=0 if (there := known[key]) is None else there.version,
                     )
