@@ -39,9 +39,8 @@ from mama_structs.refs.store.render import Rendering
 from mama_structs.refs.store.result_truncation import OwnShareOf
 from mama_structs.refs.store.text import Excerpt, Mode
 from mama_structs.refs.store.text_search import SearchResult
-from mama_structs.session.session import CheckReport
 from mama_structs.settings import AnswerSettings, DescriptorSettings, ReferenceSettings, Settings
-from mama_structs.storage.sqlite_errors import Finding
+from mama_structs.storage.sqlite_errors import CheckReport, Finding
 from mama_structs.tools.exposed_tools import ToolView
 from mama_structs.tools.exposure import Exposure
 from mama_structs.tools.pass_by_reference import Passed

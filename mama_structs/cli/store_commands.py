@@ -23,8 +23,7 @@ _SHOWN: Final = 12
 async def check(given: argparse.Namespace) -> int:
     """Look for damage in all that a session's directory holds; nothing is repaired."""
     from mama_structs.errors import StoreDamaged
-    from mama_structs.session.session import CheckReport
-    from mama_structs.storage.sqlite_errors import Finding
+    from mama_structs.storage.sqlite_errors import CheckReport, Finding
 
     try:
         async with opened(given) as session:

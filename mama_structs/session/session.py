@@ -4,117 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
-import logging
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import attrs
 
 import mama_structs  # for the annotations: the names load when a session opens, or type hints are evaluated
-from mama_structs._internal.budget import Budget
-from mama_structs._internal.event_loop import (
-    LoopBound,
-    enter_session,
-    in_own_thread,
-    leave_session,
-    open_sessions,
-    to_its_end,
-    using_session,
-)
+from mama_structs._internal.event_loop import enter_session, in_own_thread, leave_session, open_sessions
 from mama_structs._internal.offload import measure, run_inline_or_in_thread
 from mama_structs._internal.reprs import Figures, boxed, counted, escaped, heading, table
-from mama_structs._internal.telemetry import load, observed
-from mama_structs._internal.validation import is_address, whole
-from mama_structs.errors import (
-    DescriptorError,
-    InvalidArgument,
-    SessionClosed,
-    StoreBusy,
-    StoreError,
-    StoreReadOnly,
-    shown,
-)
+from mama_structs._internal.telemetry import observed
+from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.memory.types.copy_report import Copied
 from mama_structs.memory.types.extraction_result import Learned
 from mama_structs.memory.types.judge import Judge
 from mama_structs.memory.types.model import Maintained
 from mama_structs.memory.types.reranker import Reranker
-from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, trusts_in, using_inserted_texts
+from mama_structs.provenance import Origin
 from mama_structs.recall import Recall
 from mama_structs.references.decorator import ReferenceDecorator, bound_to
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
-from mama_structs.references.schemes import EntitySource, check_sources
+from mama_structs.references.schemes import EntitySource
 from mama_structs.refs.conversations.conversation_info import Conversations
 from mama_structs.refs.markup.parser import Event
-from mama_structs.settings import Settings, with_its_tools
-from mama_structs.storage.files import check_path, is_store
-from mama_structs.storage.sqlite_errors import Finding
-from mama_structs.tools.pass_by_reference import Passed, passed
-from mama_structs.tools.wire_names import SUCCESSORS, WireNames, in_profile
+from mama_structs.settings import Settings
+from mama_structs.storage.sqlite_errors import CheckReport
+from mama_structs.tools.pass_by_reference import Passed
+from mama_structs.tools.wire_names import WireNames
 
 if TYPE_CHECKING:
     from mama_structs.memory.records.record_store import RecordStore
     from mama_structs.refs.store.observed_messages import Heard
-    from mama_structs.session.backend import Conversation, Home
-    from mama_structs.tools.tool import Tool
+    from mama_structs.session.backend import Conversation
+    from mama_structs.session.opening import SharedState
 
-_log = logging.getLogger("mama_structs")
-
-# A smaller budget has no room for an answer that says what it omits.
-_LEAST_BUDGET = 100
-# Maximum bytes of a file name in common file systems.
-_MAX_PART = 255
 # Hint for code that uses a session without opening it.
 _FORGOTTEN = (
     "session = await Session.open(...), or async with Session.open(...) as session; "
     "where nothing can be awaited: from mama_structs.sync import Session"
 )
-
-
-@runtime_checkable
-class OffersTools(Protocol):
-    """A source with ready-made tools."""
-
-    def tools(self, resolver: Resolver, options: ReferenceOptions = ..., /) -> Iterable[Callable[..., Awaitable[Any]]]:
-        """
-        Return read-only tools that resolve entities with *resolver*.
-
-        *options* are the host's, if set.
-        """
-
-
-@attrs.define(eq=False)
-class _Common:
-    """State that a session shares with its forks. `closing` runs when the last of them closes."""
-
-    home: Home
-    # A directory as the caller passed it; it may be relative to the working directory.
-    location: Path | str | None
-    memories: mama_structs.MemoryStore
-    resolver: Resolver
-    references: ReferenceOptions | None
-    loop: LoopBound
-    closing: AsyncExitStack
-    # Names of the ready-made tools of sources, including those that the profile excludes.
-    ready_made: frozenset[str] = frozenset()
-    users: int = 0
-
-    async def leave(self, conversation: Conversation) -> None:
-        """Remove one session; the last one closes the shared state."""
-        self.users -= 1
-        # Every step runs, even if others raise. The last one pushed runs first.
-        async with AsyncExitStack() as steps:
-            if self.users == 0:
-                steps.push_async_callback(self.closing.aclose)
-            steps.push_async_callback(self.home.leave, conversation)
 
 
 class Session:
@@ -140,22 +73,19 @@ class Session:
 
     def __init__(
         self,
-        common: _Common,
+        common: Any,
         conversation: Any,
         *,
         settings: Settings,
         exposure: mama_structs.Exposure | None,
-        tools: Iterable[mama_structs.Tool] = (),
         added: Iterable[mama_structs.Tool] = (),
     ) -> None:
         from mama_structs.refs.store.observed_messages import Heard  # noqa: PLC0415
+        from mama_structs.session.tool_calls import ToolCalls  # noqa: PLC0415 - lazy import
         from mama_structs.session.wiring import contents_of, reference_share  # noqa: PLC0415 - lazy import
         from mama_structs.tools.exposed_tools import ToolView  # noqa: PLC0415
-        from mama_structs.tools.memory_tools import memory_tools  # noqa: PLC0415
-        from mama_structs.tools.ref_tools import ref_tools  # noqa: PLC0415
-        from mama_structs.tools.tool import ToolSet  # noqa: PLC0415
 
-        self._common = common
+        self._common: SharedState = common
         self._conversation: Conversation = conversation
         self._exposure = exposure
         self.settings: Settings = settings
@@ -167,23 +97,19 @@ class Session:
         self.resolver: Resolver = common.resolver
         self.references: ReferenceOptions | None = common.references
         self.refs.own_share = reference_share(self.resolver)
-        self.tools: ToolSet = ToolSet()
-        self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
         self._heard: Heard = Heard()
+        self._tool_calls: ToolCalls = ToolCalls(
+            self.memories,
+            self.refs,
+            self._heard,
+            settings=settings,
+            ready_made=common.ready_made,
+            added=added,
+        )
+        self.tools: mama_structs.ToolSet = self._tool_calls.tools
+        self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
         self._observing = asyncio.Lock()
         self._closing: asyncio.Task[None] | None = None
-        own = ref_tools(self.refs)
-        if settings.tools.memory:
-            deprecated = self._deprecated.values() if settings.tools.deprecated else ()
-            forgets = settings.tools.forget
-            own = [*memory_tools(self.memories, self.refs, forget=forgets), *own, *deprecated]
-        named = [tool.name for tool in own]
-        chosen = in_profile(settings.tools.profile, [*named, *common.ready_made])
-        self._own: dict[str, Tool] = {tool.name: tool for tool in own if tool.name in chosen}
-        for tool in (*self._own.values(), *(one for one in tools if one.name in chosen)):
-            self.tools.add(tool)
-        for tool in added:
-            self.tools.add(tool, replace=True)
         common.users += 1
         self._closed = False
         open_sessions.add(self)
@@ -245,81 +171,25 @@ class Session:
             ImportError: *settings* enable OpenTelemetry, which is not installed; raised immediately.
 
         """
-        from mama_structs.memory.store.factory import check_helpers, open_memories  # noqa: PLC0415
-        from mama_structs.memory.types.requests import check_scopes  # noqa: PLC0415
-        from mama_structs.refs.conversations.conversation_log import check_conversation  # noqa: PLC0415
-        from mama_structs.refs.store.ref_store import RefStore  # noqa: PLC0415
-        from mama_structs.session.backend import Home  # noqa: PLC0415
-        from mama_structs.session.wiring import (  # noqa: PLC0415
-            MEMORY_IDS,
-            chain_ids,
-            erasing,
-            memory_source,
-            mentions_in,
-            recall_from,
+        from mama_structs.session.opening import OpenRequest  # noqa: PLC0415 - lazy import
+
+        request = OpenRequest(
+            location=location,
+            structs=structs,
+            sources=sources,
+            embedder=embedder,
+            reranker=reranker,
+            judge=judge,
+            namespace=namespace,
+            reads=reads,
+            conversation=conversation,
+            files=files,
+            references=references,
+            resolver=resolver,
+            settings=settings,
+            exposure=exposure,
         )
-        from mama_structs.tools.exposure import Exposure  # noqa: PLC0415
-        from mama_structs.tools.tool import Tool, ToolAnnotations  # noqa: PLC0415
-
-        known = _known(settings)
-        if exposure is not None and not isinstance(exposure, Exposure):
-            raise InvalidArgument(f"exposure must be an Exposure, got {shown(exposure)}")
-        all_sources = _sources(structs, sources, resolver=resolver, references=references)
-        place = None if location is None else _place(location)
-        name = None if conversation is None else check_conversation(conversation)
-        check_helpers(embedder, reranker, judge)
-        own_namespace, *granted = check_scopes(namespace, reads)
-        refs = RefStore(settings=known.descriptors, answers=known.answers, files=files)
-
-        async def make() -> Session:
-            loop = LoopBound("session")
-            loop.check()
-            closing = AsyncExitStack()
-            entered = None
-            try:
-                home = await Home.at(place, options=known.server)
-                closing.push_async_callback(home.close)
-                schemes = [MEMORY_IDS, *(source.scheme for source in all_sources)]
-                memories, close_memories = await open_memories(
-                    home.engines,
-                    namespace=own_namespace,
-                    reads=granted,
-                    embedder=embedder,
-                    reranker=reranker,
-                    judge=judge,
-                    settings=known.memory,
-                    loop=loop,
-                    find_mentions=functools.partial(mentions_in, schemes=schemes),
-                    erase_texts=erasing(functools.partial(home.erase_texts, namespace=own_namespace)),
-                )
-                closing.push_async_callback(close_memories)
-                shared = resolver or Resolver(all_sources, settings=known.references, home=loop)
-                if shared is not resolver:
-                    closing.push_async_callback(shared.close)
-                asking = shared.joined_by([memory_source(memories)], recall=recall_from(memories), strange=chain_ids)
-                closing.push_async_callback(asking.close)
-                entered = await home.enter(own_namespace, name, refs)
-                # Best effort: if another process is writing, or the store is read-only, the next opening does the
-                # maintenance.
-                with suppress(StoreBusy, StoreReadOnly):
-                    await memories.maintain()
-                    await _expire(home, entered, known)
-                annotations = ToolAnnotations(read_only=True)
-                ready_made = [_offered(one, asking, references) for one in all_sources if isinstance(one, OffersTools)]
-                tools = [
-                    Tool.from_function(tool, annotations=annotations) for several in ready_made for tool in several
-                ]
-                where = place if isinstance(place, Path) else home.location
-                names = frozenset(tool.name for tool in tools)
-                common = _Common(home, where, memories, asking, references, loop, closing, names)
-                return cls(common, entered, settings=known, exposure=exposure, tools=tools)
-            except BaseException:
-                if entered is not None:
-                    closing.push_async_callback(home.leave, entered)
-                await to_its_end(closing.aclose())
-                raise
-
-        return Opening(make)
+        return Opening(functools.partial(request.open, cls))
 
     @staticmethod
     async def conversations(location: str | os.PathLike[str], *, namespace: str = "default") -> Conversations:
@@ -335,18 +205,9 @@ class Session:
             StoreError: The store cannot be read.
 
         """
-        from mama_structs.session.backend import home_at  # noqa: PLC0415 - lazy import
+        from mama_structs.session.upkeep import list_conversations  # noqa: PLC0415 - lazy import
 
-        place = await _store(location)
-        async with home_at(place) as home:
-            found = await home.conversations(namespace)
-            where = place if isinstance(place, Path) else home.location
-
-        async def delete(name: str) -> None:
-            async with home_at(place) as home:
-                await home.delete(name, namespace=namespace)
-
-        return Conversations(found, what=f"{shown(namespace)} at {str(where)!r}", delete=delete)
+        return await list_conversations(location, namespace=namespace)
 
     @staticmethod
     async def namespaces(location: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -361,10 +222,9 @@ class Session:
             StoreError: The store cannot be read.
 
         """
-        from mama_structs.session.backend import home_at  # noqa: PLC0415 - lazy import
+        from mama_structs.session.upkeep import list_namespaces  # noqa: PLC0415 - lazy import
 
-        async with home_at(await _store(location)) as home:
-            return await home.namespaces()
+        return await list_namespaces(location)
 
     @staticmethod
     async def copy(
@@ -396,7 +256,7 @@ class Session:
         """
         from mama_structs.session.store_copy import copy  # noqa: PLC0415 - lazy import
 
-        return await copy(await _store(source), _place(target), namespace=namespace, progress=progress)
+        return await copy(source, target, namespace=namespace, progress=progress)
 
     def __repr__(self) -> str:
         where = f" at {str(self.location)!r}" if self.location else ""
@@ -423,19 +283,12 @@ class Session:
     @property
     def hidden(self) -> tuple[str, ...]:
         """Names of callable tools that models do not see: by default the v1.0 tools."""
-        return tuple(name for name in SUCCESSORS if name not in self.tools) if self.settings.tools.memory else ()
+        return self._tool_calls.hidden
 
     @property
     def wire_names(self) -> WireNames:
         """Names of all tools in the form that every provider accepts, and the reverse mapping."""
-        return WireNames.of(self.tools, hidden=self.hidden)
-
-    @functools.cached_property
-    def _deprecated(self) -> dict[str, Tool]:
-        # Lazy: most sessions never need the deprecated tools.
-        from mama_structs.tools.deprecated import deprecated_tools  # noqa: PLC0415
-
-        return {tool.name: tool for tool in deprecated_tools(self.memories)}
+        return self._tool_calls.wire_names
 
     @property
     def is_open(self) -> bool:
@@ -511,95 +364,7 @@ class Session:
 
         """
         self._check()
-        budget = self._budget(max_chars)
-        load = measure(arguments)
-        tool, asked = self._tool(tool_name), await run_inline_or_in_thread(load, _read, arguments)
-        # Compare the version, not the number of handles: answers of memory tools replace older ones.
-        version, inserted = self.refs._version, None  # noqa: SLF001 - internal API of this package, as below
-        try:
-            given = await self.refs.look(load, lambda refs: passed(asked, tool, refs.get))
-        except (DescriptorError, InvalidArgument) as error:
-            if tool.on_error is None:
-                raise
-            result = tool.on_error(error, asked)
-        else:
-            inserted = given.provenance
-            if given.handles:
-                note = f"{tool.name} got the text of {', '.join(given.handles)}"
-                _log.info("%s", note)
-                self._heard.say(note)
-            about = {"conversation__id": self.conversation}
-            with (
-                using_session(self),
-                using_inserted_texts(given.provenance),
-                observed("execute_tool", tool.name, **about) as found,
-            ):
-                result = await tool.run(given.arguments, host=host)
-                if kind := getattr(result, "type", None) if isinstance(result, str) else None:
-                    found["error__type"] = kind
-        from mama_structs.refs.store.decorator import shorten  # noqa: PLC0415 - lazy import
-
-        with using_inserted_texts(inserted):
-            shown = await shorten(
-                self.refs, result, lambda refs, keeps: self._told(tool, result, budget, refs=refs, keeps=keeps)
-            )
-        if self.refs._version != version:  # noqa: SLF001
-            try:
-                await self.flush()
-            except StoreError as error:
-                # The tool has run and its result is readable, so the call succeeds. The next flush writes the data.
-                _log.warning("what %s stored is not on disk yet: %s", tool.name, error)
-        return shown
-
-    def _budget(self, max_chars: int | str | None) -> Budget | None:
-        """Return the budget of an answer, or None if it is unlimited."""
-        if max_chars != "settings" and max_chars is not None:
-            return Budget(whole("max_chars", max_chars, _LEAST_BUDGET))
-        # Without descriptors, no tool can read the rest of a truncated result.
-        return self.refs.budget if max_chars is not None and self.settings.descriptors.enabled else None
-
-    def _told(self, tool: Tool, result: Any, budget: Budget | None, *, refs: mama_structs.RefStore, keeps: bool) -> Any:
-        """
-        Return a tool's result as data within the budget.
-
-        May run in a thread, with a draft of the refs.
-        """
-        from mama_structs._internal.control_flow import is_framework_result  # noqa: PLC0415
-        from mama_structs._internal.jsonable import to_answer  # noqa: PLC0415
-        from mama_structs.refs.messages.media import with_blocks  # noqa: PLC0415
-        from mama_structs.refs.store.decorator import within_budget  # noqa: PLC0415
-        from mama_structs.refs.store.entries import TOOL_RESULT  # noqa: PLC0415
-        from mama_structs.tools.memory_tools import make_room  # noqa: PLC0415
-        from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
-
-        if is_framework_result(result):
-            return result
-        is_error = isinstance(result, ErrorText)
-        data = result if is_error else to_answer(with_blocks(result))
-        if budget is None:
-            return data
-        # Results of the handle tools are stored already. Old answers of memories are removed to make room for new ones.
-        keeps = keeps and tool.wrapped and not is_error and self.settings.descriptors.enabled
-        is_own = self._is_own(tool)
-        source = tool.name if is_own or tool.name in self.hidden else TOOL_RESULT
-        if keeps and is_own:
-            make_room(refs)
-        # Memories in an answer are marked with their trust. Other tools show memories among the references only, and
-        # the tools of v1.0 mark them in text.
-        marked = data if is_own else data.get("references") if isinstance(data, dict) else None
-        trusts = [UNKNOWN_ORIGIN] if tool.deprecated else trusts_in(marked)
-        shown_by = Provenance("tool", least_trusted(["tool", *trusts]))
-        shown = within_budget(
-            refs,
-            data,
-            what=tool.name,
-            budget=budget,
-            keeps=keeps,
-            schema=tool.output_schema,
-            source=source,
-            provenance=shown_by,
-        )
-        return ErrorText(str(shown), result.type) if is_error and shown is not data else shown
+        return await self._tool_calls.call(self, tool_name, arguments, host=host, max_chars=max_chars)
 
     def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> Passed:
         """
@@ -616,20 +381,7 @@ class Session:
 
         """
         self._check_here()
-        return passed(_read(arguments), self._tool(tool_name), self.refs.get)
-
-    def _tool(self, name: str) -> Tool:
-        """Return a tool by its name or wire name. Includes the deprecated tools."""
-        name = name if name in self.tools else self.wire_names.by_wire.get(name, name)
-        return self._deprecated[name] if name in self.hidden else self.tools[name]
-
-    def _is_own(self, tool: Tool) -> bool:
-        """
-        Return True for the memory and ref tools of this session.
-
-        A fork creates its own; a host may replace them.
-        """
-        return self._own.get(tool.name) is tool
+        return self._tool_calls.resolved(tool_name, arguments)
 
     # Memories
 
@@ -710,12 +462,6 @@ class Session:
 
         said = await self.refs.look(measure(messages), read)
         return await learn(self.memories, said, extract, is_recalled=self.is_recalled, origin=origin)
-
-    def _author_of(self, text: str, speaker: Origin) -> Origin:
-        """Return the least trusted author of a message, which may show the text of handles."""
-        from mama_structs.session.wiring import author_of  # noqa: PLC0415 - lazy import
-
-        return author_of(text, speaker, self.refs)
 
     # Refs and descriptors
 
@@ -821,7 +567,7 @@ class Session:
             forked,
             settings=self.settings,
             exposure=self._exposure,
-            added=[tool for tool in self.tools.values() if not self._is_own(tool)],
+            added=[tool for tool in self.tools.values() if not self._tool_calls.is_own(tool)],
         )
         for name in set(session.tools) - set(self.tools):
             session.tools.remove(name)
@@ -859,19 +605,10 @@ class Session:
             StoreError: The copy failed; its files were removed.
 
         """
-        from mama_structs.storage.backup import backup  # noqa: PLC0415
+        from mama_structs.session.upkeep import back_up  # noqa: PLC0415 - lazy import
 
         self._check()
-        directory = self._common.home.path
-        if directory is None:
-            hint = (
-                "open it with a location" if self.location is None else "use the server's own: pg_dump -n mama_structs"
-            )
-            raise InvalidArgument("a session without a directory cannot be backed up", hint=hint)
-        target = _path(path)
-        await self.flush()
-        await backup(directory, target, progress=progress)
-        return target
+        return await back_up(self._common.home, path, progress)
 
     async def maintain(self) -> Maintained:
         """
@@ -884,8 +621,10 @@ class Session:
             StoreError: The directory cannot be written to.
 
         """
+        from mama_structs.session.upkeep import expire_conversations  # noqa: PLC0415 - lazy import
+
         self._check()
-        await _expire(self._common.home, self._conversation, self.settings)
+        await expire_conversations(self._common.home, self._conversation, self.settings)
         return await self.memories.maintain()
 
     async def warm_up(self) -> None:
@@ -1018,36 +757,6 @@ class SessionStream:
         return ingested
 
 
-async def _expire(home: Home, conversation: Conversation, settings: Settings) -> None:
-    """Delete the conversations that were not used within the TTL, if the settings have one."""
-    ttl = settings.descriptors.conversation_ttl
-    if ttl is not None and home.location is not None:
-        before = conversation.refs.now() - timedelta(seconds=ttl)
-        count = await home.expire(conversation.key.namespace, before)
-        _log.log(logging.INFO if count else logging.DEBUG, "%d conversations were deleted, unused for %g s", count, ttl)
-
-
-@attrs.frozen
-class CheckReport:
-    """
-    Result of `Session.check`; ``str()`` of it has one line for each finding.
-
-    Args:
-        findings: All findings. Those with severity "warning" are not damage.
-
-    """
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        """True if no finding is an error."""
-        return not any(finding.severity == "error" for finding in self.findings)
-
-    def __str__(self) -> str:
-        return "\n".join(f"{one.severity}: {one.message}" for one in self.findings) or "no damage found"
-
-
 class Opening:
     """
     A session that is not open yet: await it, or enter it with ``async with``.
@@ -1093,101 +802,3 @@ class Opening:
     ) -> None:
         if self._session is not None:
             await self._session.__aexit__(kind, error, traceback)
-
-
-def _known(settings: object) -> Settings:
-    """Validate a session's settings, and load OpenTelemetry if they enable it."""
-    if settings is not None and not isinstance(settings, Settings):
-        raise InvalidArgument(f"settings must be Settings, got {shown(settings)}")
-    known = with_its_tools(settings or Settings())
-    if known.telemetry.enabled:
-        load()
-    return known
-
-
-def _read(arguments: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
-    from mama_structs.tools.argument_repair import read_arguments  # noqa: PLC0415 - lazy import
-
-    return read_arguments(arguments) if arguments is None or isinstance(arguments, str) else arguments
-
-
-def _structs_source(structs: object) -> EntitySource:
-    # Lazy: the chain's models take longer to load than all other modules, and most sessions do not need them.
-    from mama_structs.structs.source import StructsSource  # noqa: PLC0415
-
-    return structs if isinstance(structs, StructsSource) else StructsSource(structs)
-
-
-def _offered(
-    source: OffersTools, resolver: Resolver, options: ReferenceOptions | None
-) -> Iterable[Callable[..., Awaitable[Any]]]:
-    """Return the tools of a source. *options* are passed only if its method accepts them."""
-    if options is None:
-        return source.tools(resolver)
-    try:
-        inspect.signature(source.tools).bind(resolver, options)
-    except TypeError:
-        return source.tools(resolver)
-    return source.tools(resolver, options)
-
-
-def _sources(
-    structs: object, sources: Iterable[EntitySource], *, resolver: object, references: object
-) -> tuple[EntitySource, ...]:
-    """Return the sources to use, or raise `InvalidArgument` for an invalid combination."""
-    if references is not None and not isinstance(references, ReferenceOptions):
-        raise InvalidArgument(f"references must be ReferenceOptions, got {shown(references)}")
-    own = check_sources(sources)
-    every = own if structs is None else check_sources([_structs_source(structs), *own])
-    if resolver is None:
-        return every
-    if not isinstance(resolver, Resolver):
-        raise InvalidArgument(f"resolver must be a Resolver, got {shown(resolver)}")
-    if every:
-        raise InvalidArgument(
-            "resolver= has its own sources, so structs= and sources= must not be given with it",
-            hint="Resolver([StructsSource(URL), ...]) for all sessions, or leave resolver out",
-        )
-    return resolver.sources
-
-
-async def _store(location: str | os.PathLike[str]) -> Path | str:
-    place = _place(location)
-    if isinstance(place, Path):
-        if not is_store(place):
-            raise InvalidArgument(f"{os.fspath(place)!r:.200} is no session's directory")
-        return place
-    from mama_structs.storage.postgres.pool import has_session  # noqa: PLC0415 - lazy import
-
-    if not await in_own_thread(lambda: has_session(place)):
-        raise InvalidArgument("in that database was no session yet", hint="nothing was made; check its address")
-    return place
-
-
-def _place(location: str | os.PathLike[str]) -> Path | str:
-    """Return a session's location: a directory, or the URL of a server."""
-    if not is_address(location):
-        return _path(location)
-    from mama_structs.storage.postgres.pool import check_url  # noqa: PLC0415 - lazy import
-
-    return check_url(location)
-
-
-def _path(location: str | os.PathLike[str]) -> Path:
-    text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidArgument(f"location must be a directory or None, got {shown(location)}")
-    if is_address(text):
-        raise InvalidArgument("this must be a directory, and is the address of a server")
-    try:
-        path = Path(text)
-        too_long = any(len(part.encode()) > _MAX_PART for part in path.parts)
-        is_file = path.exists() and not path.is_dir()
-    except (OSError, UnicodeEncodeError) as error:
-        raise InvalidArgument(f"location cannot be a directory: {shown(text)}") from error
-    if too_long:
-        raise InvalidArgument(f"location has a name of more than {_MAX_PART} bytes: {shown(text)}")
-    if is_file:
-        raise InvalidArgument(f"location must be a directory, and {shown(text)} is a file")
-    check_path(path.absolute() / "journal")
-    return path

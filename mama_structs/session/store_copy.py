@@ -27,6 +27,7 @@ from mama_structs.memory.upkeep.namespace_copy import CarriedMemories, KindTally
 from mama_structs.refs.conversations.conversation_log import STARTS
 from mama_structs.refs.conversations.transfer_rows import LAX, CarriedRows, carried
 from mama_structs.session.backend import Home, home_at
+from mama_structs.session.location import Location, check_location, check_store
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
 from mama_structs.storage.files import JOURNAL, TemporaryDirectory, explained, is_store, make_directory, sweep
@@ -45,18 +46,17 @@ _EXACT: Final = MemorySettings(exact_up_to=2**62)
 Progress = Callable[[int, int], object]
 
 
-async def copy(source: Path | str, target: Path | str, *, namespace: str | None, progress: Progress | None) -> Copied:
+async def copy(source: Location, target: Location, *, namespace: str | None, progress: Progress | None) -> Copied:
     """Copy a session's directory or server to another; see `Session.copy`."""
-    if source == target:
+    origin, place = await check_store(source), check_location(target)
+    if origin == place:
         raise InvalidArgument("the target is where the source is", hint="name another one")
-    place, beside = target, None
-    if isinstance(source, Path) and isinstance(target, Path):
-        place = await in_own_thread(lambda: _checked(source, target))
+    directory, beside = origin if isinstance(origin, Path) else None, None
+    if isinstance(place, Path):
+        place = await in_own_thread(functools.partial(_checked, directory, place))
         beside = place.parent
-    elif isinstance(target, Path):
-        place = await in_own_thread(lambda: _checked(None, target))
-    origin = _moment(source, beside) if isinstance(source, Path) else home_at(source)
-    async with origin as one, home_at(place) as other:
+    opening = home_at(origin) if directory is None else _moment(directory, beside)
+    async with opening as one, home_at(place) as other:
         return await copy_home(one, other, namespace=namespace, progress=progress)
 
 

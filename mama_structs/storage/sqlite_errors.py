@@ -42,6 +42,27 @@ class Finding:
     key: str | None = None
 
 
+@attrs.frozen
+class CheckReport:
+    """
+    Result of `Session.check`; ``str()`` of it has one line for each finding.
+
+    Args:
+        findings: All findings. Those with severity "warning" are not damage.
+
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True if no finding is an error."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{one.severity}: {one.message}" for one in self.findings) or "no damage found"
+
+
 def is_busy(error: BaseException) -> bool:
     """Return True if another connection was writing, so that a retry may succeed."""
     cause = _cause(error)

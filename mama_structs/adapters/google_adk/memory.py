@@ -16,6 +16,7 @@ from mama_structs.memory.types.engine import SHOWN
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session
+from mama_structs.session.wiring import author_of
 
 try:
     from google.adk.errors.input_validation_error import InputValidationError
@@ -171,7 +172,7 @@ class AdkMemoryService(BaseMemoryService):
         self, labels: tuple[str, ...], entries: Sequence[tuple[str, MemoryEntry]], *, replace: bool = False
     ) -> None:
         """Store new entries, and retry if some of them were stored or deleted concurrently."""
-        longest = self._bridge.session.settings.memory.max_content
+        longest, refs = self._bridge.session.settings.memory.max_content, self._bridge.session.refs
         while True:
             # The last of several entries with the same key counts.
             wanted = dict(entries)
@@ -184,9 +185,7 @@ class AdkMemoryService(BaseMemoryService):
                         # Use the caller's metadata unchanged: pydantic would serialize NaN as null.
                         entry.model_dump(mode="json", exclude_none=True) | {"custom_metadata": entry.custom_metadata},
                         text=_said(entry.content)[:longest],
-                        origin=self._bridge.session._author_of(  # noqa: SLF001 - internal API for adapters
-                            _said(entry.content), "user" if entry.author == "user" else "model"
-                        ),
+                        origin=author_of(_said(entry.content), "user" if entry.author == "user" else "model", refs),
                         created_at=_time(entry.timestamp),
                         if_version=0 if (there := known[key]) is None else there.version,
                     )

@@ -29,6 +29,7 @@ from mama_structs.errors import InvalidArgument, MemoryNotFound, VersionConflict
 from mama_structs.importers.mem0.reader import HISTORY, LABELS, hash_of
 from mama_structs.memory.types.model import least_trusted
 from mama_structs.session.session import Session
+from mama_structs.session.wiring import author_of
 
 _UNSET: Final[Any] = object()
 _LEAST: Final = 0.1
@@ -105,8 +106,8 @@ class AsyncMemory:
         own = {**metadata_of(metadata), **scope_of(dict(zip(IDS, (user_id, agent_id, run_id), strict=True)))}
         if (day := day_of(expiration_date)) is not None:
             own["expiration_date"] = day
-        author_of = self._session._author_of  # noqa: SLF001 - internal API for adapters
-        said = [one._replace(origin=author_of(one.text, one.origin)) for one in said_in(messages)]
+        refs = self._session.refs
+        said = [one._replace(origin=author_of(one.text, one.origin, refs)) for one in said_in(messages)]
         if _check.flag("infer", infer) and self._extract is not None and said:
             given = self._extract([one.message for one in said])
             facts = _check.texts("what extract gives", await given if inspect.isawaitable(given) else given)

@@ -181,7 +181,7 @@ def _described(error: Exception) -> str:
 def _status(session: Session, wire: str, error: MamaStructsError, progress: CallProgress) -> str | None:
     """Return whether the tool has run, or None for tools of this package: they are atomic."""
     tool = session.tools.get(session.wire_names.by_wire.get(wire, wire))
-    if tool is None or not progress.is_started or isinstance(error, StoreError) or not session._is_own(tool):  # noqa: SLF001
+    if tool is None or not progress.is_started or isinstance(error, StoreError) or not session._tool_calls.is_own(tool):  # noqa: SLF001
         return progress.status
     return None
 

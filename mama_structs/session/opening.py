@@ -1,0 +1,218 @@
+"""Opening of a session: checks the arguments, then opens and connects backend, memories, resolver and tools."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+
+import mama_structs  # for annotations: the session's module imports this one
+from mama_structs._internal.event_loop import LoopBound, to_its_end
+from mama_structs._internal.telemetry import load
+from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, shown
+from mama_structs.memory.embedding.protocol import Embedder
+from mama_structs.memory.store.factory import check_helpers, open_memories
+from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.memory.types.judge import Judge
+from mama_structs.memory.types.requests import check_scopes
+from mama_structs.memory.types.reranker import Reranker
+from mama_structs.references.options import ReferenceOptions
+from mama_structs.references.resolver import Resolver
+from mama_structs.references.schemes import EntitySource, check_sources
+from mama_structs.refs.conversations.conversation_log import check_conversation
+from mama_structs.refs.store.ref_store import RefStore
+from mama_structs.session.backend import Conversation, Home
+from mama_structs.session.location import Location, check_location
+from mama_structs.session.upkeep import expire_conversations
+from mama_structs.session.wiring import MEMORY_IDS, chain_ids, erasing, memory_source, mentions_in, recall_from
+from mama_structs.settings import Settings, with_its_tools
+from mama_structs.tools.exposure import Exposure
+from mama_structs.tools.tool import Tool, ToolAnnotations
+
+
+@runtime_checkable
+class OffersTools(Protocol):
+    """A source with ready-made tools."""
+
+    def tools(self, resolver: Resolver, options: ReferenceOptions = ..., /) -> Iterable[Callable[..., Awaitable[Any]]]:
+        """
+        Return read-only tools that resolve entities with *resolver*.
+
+        *options* are the host's, if set.
+        """
+
+
+@attrs.define(eq=False)
+class SharedState:
+    """State that a session shares with its forks. `closing` runs when the last of them closes."""
+
+    home: Home
+    # A directory as the caller passed it; it may be relative to the working directory.
+    location: Path | str | None
+    memories: MemoryStore
+    resolver: Resolver
+    references: ReferenceOptions | None
+    loop: LoopBound
+    closing: AsyncExitStack
+    # Tools of the sources, including those that the profile excludes.
+    ready_made: Sequence[Tool]
+    users: int = 0
+
+    async def leave(self, conversation: Conversation) -> None:
+        """Remove one session; the last one closes the shared state."""
+        self.users -= 1
+        # Every step runs, even if others raise. The last one pushed runs first.
+        async with AsyncExitStack() as steps:
+            if self.users == 0:
+                steps.push_async_callback(self.closing.aclose)
+            steps.push_async_callback(self.home.leave, conversation)
+
+
+def _check_settings(settings: Settings | None) -> Settings:
+    """Validate a session's settings, and load OpenTelemetry if they enable it."""
+    if settings is not None and not isinstance(settings, Settings):
+        raise InvalidArgument(f"settings must be Settings, got {shown(settings)}")
+    checked = with_its_tools(settings or Settings())
+    if checked.telemetry.enabled:
+        load()
+    return checked
+
+
+def _check_exposure(exposure: Exposure | None) -> Exposure | None:
+    if exposure is not None and not isinstance(exposure, Exposure):
+        raise InvalidArgument(f"exposure must be an Exposure, got {shown(exposure)}")
+    return exposure
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class OpenRequest:
+    """The arguments of `Session.open`, which are checked in the order of the fields."""
+
+    settings: Settings = attrs.field(converter=_check_settings)
+    exposure: Exposure | None = attrs.field(converter=_check_exposure)
+    references: ReferenceOptions | None
+    resolver: Resolver | None
+    structs: Any
+    sources: Iterable[EntitySource]
+    all_sources: tuple[EntitySource, ...] = attrs.field(init=False)
+    location: Path | str | None = attrs.field(converter=attrs.converters.optional(check_location))
+    conversation: str | None = attrs.field(converter=attrs.converters.optional(check_conversation))
+    embedder: Embedder | None
+    reranker: Reranker | None
+    judge: Judge | None
+    namespace: str
+    reads: Iterable[str]
+    scopes: tuple[str, ...] = attrs.field(init=False)
+    files: Location | None
+    refs: RefStore = attrs.field(init=False)
+
+    @all_sources.default
+    def _find_sources(self) -> tuple[EntitySource, ...]:
+        if self.references is not None and not isinstance(self.references, ReferenceOptions):
+            raise InvalidArgument(f"references must be ReferenceOptions, got {shown(self.references)}")
+        own = check_sources(self.sources)
+        every = own if self.structs is None else check_sources([_structs_source(self.structs), *own])
+        if self.resolver is None:
+            return every
+        if not isinstance(self.resolver, Resolver):
+            raise InvalidArgument(f"resolver must be a Resolver, got {shown(self.resolver)}")
+        if every:
+            raise InvalidArgument(
+                "resolver= has its own sources, so structs= and sources= must not be given with it",
+                hint="Resolver([StructsSource(URL), ...]) for all sessions, or leave resolver out",
+            )
+        return self.resolver.sources
+
+    @scopes.default
+    def _check_memories(self) -> tuple[str, ...]:
+        check_helpers(self.embedder, self.reranker, self.judge)
+        return check_scopes(self.namespace, self.reads)
+
+    @refs.default
+    def _make_refs(self) -> RefStore:
+        return RefStore(settings=self.settings.descriptors, answers=self.settings.answers, files=self.files)
+
+    async def open(self, kind: type[mama_structs.Session]) -> mama_structs.Session:
+        """Return an open session of the class *kind*."""
+        loop = LoopBound("session")
+        loop.check()
+        closing = AsyncExitStack()
+        entered = None
+        try:
+            home = await Home.at(self.location, options=self.settings.server)
+            closing.push_async_callback(home.close)
+            memories = await self._open_memories(home, loop, closing)
+            resolver = self._join_resolver(memories, loop, closing)
+            entered = await home.enter(self.scopes[0], self.conversation, self.refs)
+            # Best effort: if another process is writing, or the store is read-only, the next opening does the
+            # maintenance.
+            with suppress(StoreBusy, StoreReadOnly):
+                await memories.maintain()
+                await expire_conversations(home, entered, self.settings)
+            tools = [
+                Tool.from_function(function, annotations=ToolAnnotations(read_only=True))
+                for source in self.all_sources
+                if isinstance(source, OffersTools)
+                for function in _get_source_tools(source, resolver, self.references)
+            ]
+            location = self.location if isinstance(self.location, Path) else home.location
+            shared = SharedState(home, location, memories, resolver, self.references, loop, closing, tools)
+            return kind(shared, entered, settings=self.settings, exposure=self.exposure)
+        except BaseException:
+            if entered is not None:
+                closing.push_async_callback(home.leave, entered)
+            await to_its_end(closing.aclose())
+            raise
+
+    async def _open_memories(self, home: Home, loop: LoopBound, closing: AsyncExitStack) -> MemoryStore:
+        namespace, *reads = self.scopes
+        schemes = [MEMORY_IDS, *(source.scheme for source in self.all_sources)]
+        memories, close = await open_memories(
+            home.engines,
+            namespace=namespace,
+            reads=reads,
+            embedder=self.embedder,
+            reranker=self.reranker,
+            judge=self.judge,
+            settings=self.settings.memory,
+            loop=loop,
+            find_mentions=functools.partial(mentions_in, schemes=schemes),
+            erase_texts=erasing(functools.partial(home.erase_texts, namespace=namespace)),
+        )
+        closing.push_async_callback(close)
+        return memories
+
+    def _join_resolver(self, memories: MemoryStore, loop: LoopBound, closing: AsyncExitStack) -> Resolver:
+        """Return the session's resolver, which knows the memories and uses the given or an own resolver."""
+        base = self.resolver
+        if base is None:
+            base = Resolver(self.all_sources, settings=self.settings.references, home=loop)
+            closing.push_async_callback(base.close)
+        joined = base.joined_by([memory_source(memories)], recall=recall_from(memories), strange=chain_ids)
+        closing.push_async_callback(joined.close)
+        return joined
+
+
+def _structs_source(structs: object) -> EntitySource:
+    # Lazy: the chain's models take longer to load than all other modules, and most sessions do not need them.
+    from mama_structs.structs.source import StructsSource  # noqa: PLC0415
+
+    return structs if isinstance(structs, StructsSource) else StructsSource(structs)
+
+
+def _get_source_tools(
+    source: OffersTools, resolver: Resolver, options: ReferenceOptions | None
+) -> Iterable[Callable[..., Awaitable[Any]]]:
+    """Return the tools of a source. *options* are passed only if its method accepts them."""
+    if options is None:
+        return source.tools(resolver)
+    try:
+        inspect.signature(source.tools).bind(resolver, options)
+    except TypeError:
+        return source.tools(resolver)
+    return source.tools(resolver, options)

@@ -1,0 +1,213 @@
+"""Tool calls of a session: find the tool, insert the texts of handles, run it, and fit its result into the budget."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import mama_structs  # for annotations: the session's module imports this one
+from mama_structs._internal.budget import Budget
+from mama_structs._internal.control_flow import is_framework_result
+from mama_structs._internal.event_loop import using_session
+from mama_structs._internal.jsonable import to_answer
+from mama_structs._internal.offload import measure, run_inline_or_in_thread
+from mama_structs._internal.telemetry import observed
+from mama_structs._internal.validation import whole
+from mama_structs.errors import DescriptorError, InvalidArgument, StoreError
+from mama_structs.memory.store.memory_store import MemoryStore
+from mama_structs.provenance import UNKNOWN_ORIGIN, Provenance, least_trusted, trusts_in, using_inserted_texts
+from mama_structs.refs.messages.media import with_blocks
+from mama_structs.refs.store.decorator import shorten, within_budget
+from mama_structs.refs.store.entries import TOOL_RESULT
+from mama_structs.refs.store.observed_messages import Heard
+from mama_structs.refs.store.ref_store import RefStore
+from mama_structs.settings import Settings
+from mama_structs.tools.argument_repair import read_arguments
+from mama_structs.tools.memory_tools import make_room, memory_tools
+from mama_structs.tools.pass_by_reference import Passed, passed
+from mama_structs.tools.ref_tools import ref_tools
+from mama_structs.tools.tool import ErrorText, Tool, ToolSet
+from mama_structs.tools.wire_names import SUCCESSORS, WireNames, in_profile
+
+_log: Final = logging.getLogger("mama_structs")
+
+# A smaller budget has no room for an answer that says what it omits.
+MIN_BUDGET_CHARS: Final = 100
+
+
+class ToolCalls:
+    """
+    The tools of one session, and the calls of them.
+
+    Args:
+        memories: The memories that the memory tools use.
+        refs: The store of the handles in arguments and results.
+        heard: Receives a note about each insertion of texts.
+        settings: The session's settings.
+        ready_made: Ready-made tools of the session's sources.
+        added: Tools of the host, which replace others with the same name.
+
+    """
+
+    def __init__(
+        self,
+        memories: MemoryStore,
+        refs: RefStore,
+        heard: Heard,
+        *,
+        settings: Settings,
+        ready_made: Iterable[Tool],
+        added: Iterable[Tool],
+    ) -> None:
+        self.tools = ToolSet()
+        self._memories = memories
+        self._refs = refs
+        self._heard = heard
+        self._settings = settings
+        own = ref_tools(refs)
+        if settings.tools.memory:
+            deprecated = self._deprecated.values() if settings.tools.deprecated else ()
+            own = [*memory_tools(memories, refs, forget=settings.tools.forget), *own, *deprecated]
+        tools = [*own, *ready_made]
+        chosen = in_profile(settings.tools.profile, [tool.name for tool in tools])
+        self._own = {tool.name: tool for tool in own if tool.name in chosen}
+        for tool in tools:
+            if tool.name in chosen:
+                self.tools.add(tool)
+        for tool in added:
+            self.tools.add(tool, replace=True)
+
+    @functools.cached_property
+    def _deprecated(self) -> dict[str, Tool]:
+        # Lazy: most sessions never need the deprecated tools.
+        from mama_structs.tools.deprecated import deprecated_tools  # noqa: PLC0415
+
+        return {tool.name: tool for tool in deprecated_tools(self._memories)}
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Names of callable tools that models do not see."""
+        return tuple(name for name in SUCCESSORS if name not in self.tools) if self._settings.tools.memory else ()
+
+    @property
+    def wire_names(self) -> WireNames:
+        """Names of all tools in the form that every provider accepts, and the reverse mapping."""
+        return WireNames.of(self.tools, hidden=self.hidden)
+
+    def is_own(self, tool: Tool) -> bool:
+        """
+        Return True for the memory and ref tools of this session.
+
+        A fork creates its own; a host may replace them.
+        """
+        return self._own.get(tool.name) is tool
+
+    async def call(
+        self,
+        session: mama_structs.Session,
+        tool_name: str,
+        arguments: Mapping[str, Any] | str | None,
+        *,
+        host: Mapping[str, Any] | None,
+        max_chars: int | str | None,
+    ) -> Any:
+        """Run a tool of *session* with a model's arguments, and return its answer; see `Session.call`."""
+        budget = self._get_budget(max_chars)
+        load = measure(arguments)
+        tool = self._find_tool(tool_name)
+        given_arguments = await run_inline_or_in_thread(load, _read_arguments, arguments)
+        # Compare the version, not the number of handles: answers of memory tools replace older ones.
+        version, inserted = self._refs._version, None  # noqa: SLF001 - internal API of this package, as below
+        try:
+            resolved = await self._refs.look(load, lambda refs: passed(given_arguments, tool, refs.get))
+        except (DescriptorError, InvalidArgument) as error:
+            if tool.on_error is None:
+                raise
+            result = tool.on_error(error, given_arguments)
+        else:
+            inserted = resolved.provenance
+            result = await self._run(session, tool, resolved, host=host)
+        with using_inserted_texts(inserted):
+            answer = await shorten(
+                self._refs, result, lambda refs, keeps: self._render_result(refs, tool, result, budget, keeps=keeps)
+            )
+        if self._refs._version != version:  # noqa: SLF001
+            try:
+                await session.flush()
+            except StoreError as error:
+                # The tool has run and its result is readable, so the call succeeds. The next flush writes the data.
+                _log.warning("what %s stored is not on disk yet: %s", tool.name, error)
+        return answer
+
+    def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None) -> Passed:
+        """Return a tool's arguments as `call` would pass them."""
+        return passed(_read_arguments(arguments), self._find_tool(tool_name), self._refs.get)
+
+    def _get_budget(self, max_chars: int | str | None) -> Budget | None:
+        """Return the budget of an answer, or None if it is unlimited."""
+        if max_chars != "settings" and max_chars is not None:
+            return Budget(whole("max_chars", max_chars, MIN_BUDGET_CHARS))
+        # Without descriptors, no tool can read the rest of a truncated result.
+        return self._refs.budget if max_chars is not None and self._settings.descriptors.enabled else None
+
+    def _find_tool(self, name: str) -> Tool:
+        """Return a tool by its name or wire name. Includes the deprecated tools."""
+        name = name if name in self.tools else self.wire_names.by_wire.get(name, name)
+        return self._deprecated[name] if name in self.hidden else self.tools[name]
+
+    async def _run(
+        self, session: mama_structs.Session, tool: Tool, resolved: Passed, *, host: Mapping[str, Any] | None
+    ) -> Any:
+        if resolved.handles:
+            note = f"{tool.name} got the text of {', '.join(resolved.handles)}"
+            _log.info("%s", note)
+            self._heard.say(note)
+        about = {"conversation__id": session.conversation}
+        with (
+            using_session(session),
+            using_inserted_texts(resolved.provenance),
+            observed("execute_tool", tool.name, **about) as found,
+        ):
+            result = await tool.run(resolved.arguments, host=host)
+            if kind := getattr(result, "type", None) if isinstance(result, str) else None:
+                found["error__type"] = kind
+        return result
+
+    def _render_result(self, refs: RefStore, tool: Tool, result: Any, budget: Budget | None, *, keeps: bool) -> Any:
+        """
+        Return a tool's result as data within the budget.
+
+        May run in a thread, with a draft of the refs.
+        """
+        if is_framework_result(result):
+            return result
+        is_error = isinstance(result, ErrorText)
+        data = result if is_error else to_answer(with_blocks(result))
+        if budget is None:
+            return data
+        # Results of the handle tools are stored already. Old answers of memories are removed to make room for new ones.
+        keeps = keeps and tool.wrapped and not is_error and self._settings.descriptors.enabled
+        is_own = self.is_own(tool)
+        if keeps and is_own:
+            make_room(refs)
+        # Memories in an answer are marked with their trust. Other tools show memories among the references only, and
+        # the tools of v1.0 mark them in text.
+        marked = data if is_own else data.get("references") if isinstance(data, dict) else None
+        trusts = [UNKNOWN_ORIGIN] if tool.deprecated else trusts_in(marked)
+        answer = within_budget(
+            refs,
+            data,
+            what=tool.name,
+            budget=budget,
+            keeps=keeps,
+            schema=tool.output_schema,
+            source=tool.name if is_own or tool.name in self.hidden else TOOL_RESULT,
+            provenance=Provenance("tool", least_trusted(["tool", *trusts])),
+        )
+        return ErrorText(str(answer), result.type) if is_error and answer is not data else answer
+
+
+def _read_arguments(arguments: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
+    return read_arguments(arguments) if arguments is None or isinstance(arguments, str) else arguments
