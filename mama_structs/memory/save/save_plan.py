@@ -29,7 +29,7 @@ from mama_structs.memory.save.automatic_links import (
 )
 from mama_structs.memory.save.conflict_detection import judged_by, noticed, of_the_matter
 from mama_structs.memory.types.duplicates import repeated, standing_copy, wording
-from mama_structs.memory.types.engine import Filter, NewMemory, Nodes, Reader, Vectors, Writer
+from mama_structs.memory.types.engine import Filter, NewMemory, Nodes, Prefetch, Reader, Vectors, Writer
 from mama_structs.memory.types.judge import Verdict
 from mama_structs.memory.types.model import (
     IMPLEMENTS,
@@ -337,7 +337,7 @@ def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
     return saved + _save_new(writer, together, linking)
 
 
-def _ask_ahead(ahead: Reader, prepared: Sequence[PreparedSave]) -> None:
+def _ask_ahead(ahead: Prefetch, prepared: Sequence[PreparedSave]) -> None:
     """Prefetch everything that is read before memories are written."""
     memories = [one.memory for one in prepared]
     ahead.alike([wording(memory) for memory in memories])

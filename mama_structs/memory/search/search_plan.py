@@ -32,6 +32,7 @@ from mama_structs.memory.types.engine import (
     Filter,
     LinkTable,
     Nodes,
+    Prefetch,
     Reader,
     Scores,
     Vectors,
@@ -273,7 +274,7 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
 
 
 def _ask_ahead(
-    ahead: Reader, request: SearchRequest, terms: Mapping[str, float], where: Filter, period: Period | None
+    ahead: Prefetch, request: SearchRequest, terms: Mapping[str, float], where: Filter, period: Period | None
 ) -> None:
     """Prefetch the queries for candidates and their data."""
     limit, none = max(_FOUND, request.limit), np.zeros(0, np.int64)

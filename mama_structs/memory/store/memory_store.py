@@ -53,6 +53,7 @@ from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,
     Filter,
+    Prefetch,
     Progress,
     Reader,
     Writer,
@@ -1385,7 +1386,7 @@ class MemoryStore:
         memory_id: str,
         plan: Callable[[Reader, int], T],
         *,
-        ahead: Callable[[Reader], object] | None = None,
+        ahead: Callable[[Prefetch], object] | None = None,
         around: int | None = 0,
     ) -> T:
         """Run a reading plan on one memory. *ahead* declares its reads for prefetching."""
