@@ -684,6 +684,6 @@ def _link(from_id: str, asked: LinkRequest, link_type: LinkType, created_by: Cre
         link_type=link_type,
         confidence=asked.confidence,
         created_by=created_by,
-        metadata=LinkMetadata(original_relationship=asked.relationship, reason=asked.reason, tags=asked.tags),
+        metadata=LinkMetadata(original_relationship=asked.relationship, reason=asked.reason, tags=tuple(asked.tags)),
         created_at=created_at,
     )
