@@ -500,7 +500,7 @@ def add_link(
     ]
     if same:
         known = same[0].metadata
-        metadata = attrs.evolve(known, reason=asked.reason or known.reason, tags=asked.tags or known.tags)
+        metadata = attrs.evolve(known, reason=asked.reason or known.reason, tags=tuple(asked.tags) or known.tags)
         link = attrs.evolve(same[0], confidence=max(same[0].confidence, asked.confidence), metadata=metadata)
         if link == same[0]:
             _lower_to_reason(writer, ends[0], reason_trust)

@@ -746,24 +746,8 @@ class MemoryStore:
         """
         Explain why a search returns a memory, or why it does not.
 
+        *id* is the id of the memory; all other arguments are those of `search`.
         Printing the result shows a small table.
-
-        Args:
-            query: The query.
-            id: The id of the memory.
-            types: As for `search`, like the rest.
-            topic: As for `search`.
-            since: As for `search`.
-            until: As for `search`.
-            mentions: As for `search`.
-            origins: As for `search`.
-            trust: As for `search`.
-            superseded: As for `search`.
-            min_relevance: As for `search`.
-            max_chars: As for `search`.
-            as_of: As for `search`.
-            limit: As for `search`.
-
         """
         self._shared.check()
         room = None if max_chars is None else check_limit(max_chars, name="max_chars")
@@ -959,19 +943,8 @@ class MemoryStore:
         """
         Save a decision that supersedes another one, and return it.
 
-        Args:
-            id: The id of the superseded decision.
-            decision: The new decision.
-            reasoning: The reasons.
-            topic: None for the topic of the superseded decision.
-            confidence: As for `save_decision`, like the rest.
-            implements: As for `save_decision`.
-            links: As for `save_decision`.
-            evidence: As for `save_decision`.
-            created_at: As for `save_decision`.
-            created_by: As for `save_decision`.
-            origin: As for `save_decision`.
-            valid_until: As for `save_decision`.
+        *id* is the id of the superseded decision, whose topic is the default; all other arguments are those of
+        `save_decision`.
 
         Raises:
             InvalidArgument: The memory is not a decision, or another argument is invalid; nothing was saved.
