@@ -106,12 +106,9 @@ _LINKS_SHOWN: Final[Mapping[str, Any]] = {
 _UNSAID: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 
 
-def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's arguments as keyword arguments of a `MemoryStore` method."""
-    given = {name: value for name, value in arguments.items() if name != "memories"}
-    if "links" in given:
-        given["links"] = [_link_asked(place, link) for place, link in enumerate(given["links"])]
-    return {**given, "created_by": "llm"}
+def _links_asked(links: Sequence[str | LinkTo]) -> list[dict[str, Any]]:
+    """Return a model's links as the *links* of a `MemoryStore` method."""
+    return [_link_asked(place, link) for place, link in enumerate(links)]
 
 
 def _link_asked(place: int, link: str | LinkTo) -> dict[str, Any]:
@@ -692,7 +689,7 @@ async def save_decision(
         evidence: What it rests on: ref:<id>, fd:<number>, ids or addresses
 
     """
-    given = _given(locals())
+    asked = _links_asked(links)
     for position, item in enumerate(evidence):
         # The store's internal format of evidence. No model has seen it, so its hash is made up.
         if parse_kept(item.strip()) is not None:
@@ -701,7 +698,18 @@ async def save_decision(
                 hint="give the handle alone, such as ref:name or fd:1, or the id of the memory that rests on it",
             )
     async with _naming_the_decision(memories, "supersedes", supersedes):
-        memory = await memories.save_decision(**given, on_duplicate="merge")
+        memory = await memories.save_decision(
+            topic,
+            decision,
+            reasoning,
+            confidence=confidence,
+            supersedes=supersedes,
+            implements=implements,
+            links=asked,
+            evidence=evidence,
+            on_duplicate="merge",
+            created_by="llm",
+        )
     return _saved(memory)
 
 
@@ -721,7 +729,10 @@ async def save_checkpoint(
         implements: Ids of decisions that this carries out
 
     """
-    return _saved(await memories.save_checkpoint(**_given(locals())))
+    memory = await memories.save_checkpoint(
+        summary, open_files=open_files, next_steps=next_steps, implements=implements, created_by="llm"
+    )
+    return _saved(memory)
 
 
 async def save_insight(
@@ -746,7 +757,16 @@ async def save_insight(
         links: Memories that it belongs to
 
     """
-    return _saved(await memories.save_insight(**_given(locals()), on_duplicate="merge"))
+    memory = await memories.save_insight(
+        content,
+        category=category,
+        tags=tags,
+        source=source,
+        links=_links_asked(links),
+        on_duplicate="merge",
+        created_by="llm",
+    )
+    return _saved(memory)
 
 
 def _saved(memory: Memory) -> Saved:

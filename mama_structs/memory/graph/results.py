@@ -26,8 +26,10 @@ from mama_structs._internal.reprs import (
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.graph import diagrams
 from mama_structs.memory.graph import traversal as graph
+from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.engine import Nodes, Reader
-from mama_structs.memory.types.model import Link, LinkType, Memory, Outcome, with_texts
+from mama_structs.memory.types.model import Link, LinkType, Memory, Outcome, parse_kept, with_texts
+from mama_structs.memory.types.requests import TraversalRequest
 
 _SHOWN = 60
 
@@ -450,6 +452,63 @@ def seen_with(memory: Memory, *facts: str | None) -> Seen:
     """Return the display content of a memory with additional facts."""
     seen = memory._seen()  # noqa: SLF001 - class of this package
     return seen._replace(facts=(*facts, *seen.facts[1:]))
+
+
+def evidence_in(reader: Reader, node: int) -> list[Evidence]:
+    """Return the evidence of a memory in order, with the stored texts of handles."""
+    (memory,) = reader.get([node])
+    kept = [parse_kept(item) for item in memory.evidence]
+    texts = reader.contents([one.digest for one in kept if one is not None])
+    return [
+        Evidence(source=item) if one is None else Evidence(source=one.source, digest=one.digest, text=texts[one.digest])
+        for item, one in zip(memory.evidence, kept, strict=True)
+    ]
+
+
+def surroundings(reader: Reader, node: int, *, now_ms: int, types: Collection[LinkType] | None) -> Surroundings:
+    """Return a memory with its evolution and its neighbourhood in the graph."""
+    (memory,) = reader.get([node])
+    steps = graph.traverse(reader, node, now_ms=now_ms, types=types, max_depth=graph.CONTEXT_DEPTH)
+    around = reached_along(reader, steps)
+    nodes = np.array([step.node for step in steps], np.int64)
+    memories = [one.memory for one in around]
+    return Surroundings(
+        memory=memory,
+        chain=chain_of(reader, graph.evolution(reader, node)),
+        around=around,
+        links=with_texts(reader.read_links(node), [memory, *memories]),
+        links_around=with_texts(links_among(reader, nodes, types), memories),
+    )
+
+
+def traversal(
+    reader: Reader, request: TraversalRequest, cache: graph.TraversalCache[list[Reached]], *, now_ms: int
+) -> Results[Reached]:
+    """Return the memories reached from a memory, nearest first, from the cache if they are in it."""
+    if request not in cache:
+        none = np.empty(0, np.int64)
+        reader.expect(
+            lambda ahead: (ahead.find(request.start), ahead.links(none, request.direction, request.types)),
+            around=request.max_depth,
+        )
+    node = saving.found(reader, request.start)
+    cached = cache.get(request, reader.change, reader.touched_since)
+    if cached is not None:
+        return Results(cached)
+    with graph.uncollected():
+        steps = graph.traverse(
+            reader,
+            node,
+            now_ms=now_ms,
+            types=request.types,
+            max_depth=request.max_depth,
+            direction=request.direction,
+            min_strength=request.min_strength,
+            limit=request.limit,
+        )
+        reached = list(reached_along(reader, steps))
+    cache.put(request, reader.change, graph.read_by(node, steps), reached)
+    return Results(reached)
 
 
 def read_texts(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:

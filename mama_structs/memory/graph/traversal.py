@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mama_structs._internal.lru import Lru
 from mama_structs.memory.save.automatic_links import among
-from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Direction, Filter, LinkTable, Nodes, Reader
+from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Direction, Filter, LinkTable, Nodes, Prefetch, Reader
 from mama_structs.memory.types.model import (
     OUTCOME_OF,
     Link,
@@ -165,7 +165,7 @@ def by_topic(reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkT
     return TopicNodes(chain, around)
 
 
-def chain_ahead(ahead: Reader, starts: Nodes = _NONE) -> Sequence[object]:
+def chain_ahead(ahead: Prefetch, starts: Nodes = _NONE) -> Sequence[object]:
     """Prefetch the links that determine the evolution of memories."""
     return ahead.links(starts, "both", _EVOLUTION), ahead.links_of_many(starts, "out")
 

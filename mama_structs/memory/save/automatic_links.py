@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.types.duplicates import wording
-from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Facts, Filter, Matches, Nodes, Reader
+from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Facts, Filter, Matches, Nodes, Prefetch, Reader
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, MemoryType, milliseconds, new_link_id
 from mama_structs.memory.types.text_analysis import Analysis, analysed, indexed_text, query_terms
 from mama_structs.settings import LinkingPolicy
@@ -216,8 +216,13 @@ def gather_many(
 
 def _newer(reader: Reader, asked: Sequence[Unlinked]) -> Nodes:
     """Return some memories that are newer than the oldest one in *asked*."""
+    return reader.window(_after_oldest(asked), limit=len(asked) + 1)
+
+
+def _after_oldest(asked: Sequence[Unlinked]) -> Filter:
+    """Return the filter for memories that are newer than the oldest one in *asked*."""
     first = min((one.memory.created_at for one in asked), default=None)
-    return reader.window(Filter(since=first and first + _MILLISECOND), limit=len(asked) + 1)
+    return Filter(since=first and first + _MILLISECOND)
 
 
 def _pieces(asked: Sequence[Unlinked]) -> list[NDArray[np.float32]]:
@@ -403,10 +408,10 @@ def terms_ahead(memory: Memory) -> Terms:
     return {**said.asked(), **topic_terms(memory.topic)}
 
 
-def _ask_ahead(ahead: Reader, sought: Sequence[_Sought], spare: int) -> None:
+def _ask_ahead(ahead: Prefetch, sought: Sequence[_Sought], spare: int) -> None:
     """Prefetch the candidate queries of memories, assuming that they are the newest ones."""
     asked = [one.asked for one in sought]
-    _newer(ahead, asked)
+    ahead.window(_after_oldest(asked), limit=len(asked) + 1)
     pieces = _pieces(asked)
     if pieces:
         ahead.nearest_many(np.stack(pieces), _NEAR + spare)

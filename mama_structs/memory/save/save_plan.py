@@ -29,7 +29,7 @@ from mama_structs.memory.save.automatic_links import (
 )
 from mama_structs.memory.save.conflict_detection import judged_by, noticed, of_the_matter
 from mama_structs.memory.types.duplicates import repeated, standing_copy, wording
-from mama_structs.memory.types.engine import Filter, NewMemory, Nodes, Reader, Vectors, Writer
+from mama_structs.memory.types.engine import Filter, NewMemory, Nodes, Prefetch, Reader, Vectors, Writer
 from mama_structs.memory.types.judge import Verdict
 from mama_structs.memory.types.model import (
     IMPLEMENTS,
@@ -337,7 +337,7 @@ def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
     return saved + _save_new(writer, together, linking)
 
 
-def _ask_ahead(ahead: Reader, prepared: Sequence[PreparedSave]) -> None:
+def _ask_ahead(ahead: Prefetch, prepared: Sequence[PreparedSave]) -> None:
     """Prefetch everything that is read before memories are written."""
     memories = [one.memory for one in prepared]
     ahead.alike([wording(memory) for memory in memories])
@@ -500,7 +500,7 @@ def add_link(
     ]
     if same:
         known = same[0].metadata
-        metadata = attrs.evolve(known, reason=asked.reason or known.reason, tags=asked.tags or known.tags)
+        metadata = attrs.evolve(known, reason=asked.reason or known.reason, tags=tuple(asked.tags) or known.tags)
         link = attrs.evolve(same[0], confidence=max(same[0].confidence, asked.confidence), metadata=metadata)
         if link == same[0]:
             _lower_to_reason(writer, ends[0], reason_trust)
@@ -684,6 +684,6 @@ def _link(from_id: str, asked: LinkRequest, link_type: LinkType, created_by: Cre
         link_type=link_type,
         confidence=asked.confidence,
         created_by=created_by,
-        metadata=LinkMetadata(original_relationship=asked.relationship, reason=asked.reason, tags=asked.tags),
+        metadata=LinkMetadata(original_relationship=asked.relationship, reason=asked.reason, tags=tuple(asked.tags)),
         created_at=created_at,
     )

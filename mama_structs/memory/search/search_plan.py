@@ -16,8 +16,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from mama_structs._internal import validation as _check
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.graph.results import Hit, placed
+from mama_structs.memory.graph.results import Hit, Results, Similar, placed
 from mama_structs.memory.graph.traversal import Successors, known_by, only
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search import scores as ranking
@@ -34,15 +35,18 @@ from mama_structs.memory.types.engine import (
     Filter,
     LinkTable,
     Nodes,
+    Prefetch,
     Reader,
     Scores,
     Vectors,
     names_of,
 )
 from mama_structs.memory.types.model import ORIGINS, LinkType, Memory, MemoryType, milliseconds
+from mama_structs.memory.types.requests import check_limit
 from mama_structs.memory.types.text_analysis import query_terms, scripts_of
 from mama_structs.memory.types.time_expressions import Period, period_in
 
+_MAX_QUERY: Final = 10_000
 _FOUND: Final = 96
 _FOLLOWED: Final = 48
 _BROUGHT: Final = 128
@@ -75,12 +79,10 @@ SUPERSEDED: Final[tuple[Superseded, ...]] = ("behind", "drop", "equal")
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class SearchRequest:
+class SearchQuery:
     """Arguments of a search."""
 
     text: str
-    vector: NDArray[np.float32]
-    """Embedding of the query, of shape (dimensions,), normalized."""
     where: Filter = attrs.field(factory=Filter)
     superseded: Superseded = "behind"
     """Ranking of superseded memories. Queries for history override "behind"."""
@@ -88,8 +90,37 @@ class SearchRequest:
     """Minimum relevance of a hit."""
     as_of: datetime | None = None
     """Time as of which the store is searched, or None for the present."""
-    now: datetime
     limit: int = 10
+
+    @classmethod
+    def checked(
+        cls,
+        query: object,
+        where: Filter,
+        *,
+        superseded: object,
+        min_relevance: object,
+        as_of: object,
+        limit: object,
+    ) -> SearchQuery:
+        """Validate the arguments."""
+        return cls(
+            text=_check.text("query", query, most=_MAX_QUERY),
+            where=where,
+            superseded=_check.choice("superseded", superseded, SUPERSEDED),
+            min_relevance=0.0 if min_relevance is None else _check.share("min_relevance", min_relevance),
+            as_of=None if as_of is None else _check.moment("as_of", as_of),
+            limit=check_limit(limit),
+        )
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class SearchRequest(SearchQuery):
+    """A search with the embedding of its query."""
+
+    vector: NDArray[np.float32]
+    """Embedding of the query, of shape (dimensions,), normalized."""
+    now: datetime
     calibration: Calibration
     """Maps arrays of the embedder's cosines to similarities from 0 to 1."""
 
@@ -97,6 +128,21 @@ class SearchRequest:
     def moment(self) -> datetime:
         """The time that counts as the present."""
         return self.now if self.as_of is None else self.as_of
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class SimilarityRequest:
+    """A search for the memories that are nearest to vectors."""
+
+    pieces: Vectors
+    """The vectors; the nearest one counts."""
+    where: Filter
+    but: str | None
+    """Id of a memory to leave out."""
+    calibration: Calibration
+    threshold: float
+    """Minimum similarity."""
+    limit: int
 
 
 @attrs.frozen(kw_only=True)
@@ -110,6 +156,23 @@ class Ranked:
     terms: Mapping[str, float]
     path: tuple[int, ...] = ()
     superseded_by: int | None = None
+
+
+def similar(reader: Reader, request: SimilarityRequest) -> Results[Similar]:
+    """Return the memories that are nearest to any of the vectors, nearest first."""
+    best: dict[int, float] = {}
+    for piece in request.pieces:
+        matches = reader.nearest(piece, request.limit + 1, request.where)
+        for near, score in zip(matches.nodes.tolist(), matches.scores.tolist(), strict=True):
+            best[near] = max(score, best.get(near, -1.0))
+    own = None if request.but is None else reader.find(request.but)
+    if own is not None:
+        best.pop(own, None)
+    ordered = sorted(best.items(), key=lambda one: (-one[1], -one[0]))
+    alike = [(near, float(request.calibration(score))) for near, score in ordered]
+    kept = [(near, similarity) for near, similarity in alike if similarity >= request.threshold][: request.limit]
+    memories = reader.get([near for near, _ in kept])
+    return Results(Similar(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories))
 
 
 def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence | None]:
@@ -275,7 +338,7 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
 
 
 def _ask_ahead(
-    ahead: Reader, request: SearchRequest, terms: Mapping[str, float], where: Filter, period: Period | None
+    ahead: Prefetch, request: SearchRequest, terms: Mapping[str, float], where: Filter, period: Period | None
 ) -> None:
     """Prefetch the queries for candidates and their data."""
     limit, none = max(_FOUND, request.limit), np.zeros(0, np.int64)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.graph.results import Hit, Results
+from mama_structs.memory.graph.results import Hit
+from mama_structs.memory.search.search_plan import SearchQuery
 from mama_structs.memory.store.memory_store import MemoryStore
 
 # Calibrated on half `a` of tests/data/month: a lexical relevance of 0.2 has the precision (0.77) of 0.6 with the
@@ -22,7 +23,7 @@ class WordsAlone(MemoryStore):
     async def _question(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - as the other's
         return np.zeros(self.embedder.dimensions, np.float32)
 
-    async def search(self, query: str, **filters: Any) -> Results[Hit]:
-        """Search as `MemoryStore.search` does, with relevances rescaled for lexical matches."""
-        hits = await super().search(query, **filters)
-        return Results(attrs.evolve(hit, relevance=min(1.0, _SCALE * hit.relevance)) for hit in hits)
+    async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
+        """Search as `MemoryStore` does, with relevances rescaled for lexical matches."""
+        hits = await super()._hits(asked, room)
+        return [attrs.evolve(hit, relevance=min(1.0, _SCALE * hit.relevance)) for hit in hits]

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,11 +16,9 @@ from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import from_model
-from mama_structs._internal.reprs import Figures
 from mama_structs._internal.telemetry import observed
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError
-from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.embedding.protocol import Calibration, Embedder, Vectors
+from mama_structs.memory.embedding.protocol import Embedder, Vectors
 from mama_structs.memory.graph import results
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.graph.plot import MemoryPlots
@@ -39,14 +36,14 @@ from mama_structs.memory.graph.results import (
     Similar,
     Surroundings,
 )
-from mama_structs.memory.records import record_plans
 from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.save_plan import AT_ONCE, FindContent, PreparedSave
 from mama_structs.memory.save.text_update import Correction
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.explanation import explained
-from mama_structs.memory.search.search_plan import SearchRequest, Superseded
+from mama_structs.memory.search.search_plan import SearchQuery, SearchRequest, SimilarityRequest, Superseded
+from mama_structs.memory.store import maintenance, writes
 from mama_structs.memory.types import requests
 from mama_structs.memory.types.engine import (
     SHOWN,
@@ -54,6 +51,7 @@ from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,
     Filter,
+    Prefetch,
     Progress,
     Reader,
     Writer,
@@ -71,30 +69,27 @@ from mama_structs.memory.types.model import (
     MemoryType,
     Outcome,
     OutcomeChange,
-    from_milliseconds,
     is_id,
     milliseconds,
-    parse_kept,
-    with_texts,
 )
 from mama_structs.memory.types.relationships import near_synonyms, normalised
-from mama_structs.memory.types.requests import OnDuplicate, check_filter, check_id, check_limit, check_progress
+from mama_structs.memory.types.requests import (
+    OnDuplicate,
+    TraversalRequest,
+    check_filter,
+    check_id,
+    check_limit,
+    check_progress,
+)
 from mama_structs.memory.types.reranker import Reranker
-from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.memory.upkeep import erasure as forgetting
-from mama_structs.memory.upkeep import jsonl_transfer as transfer
-from mama_structs.memory.upkeep import maintenance
-from mama_structs.memory.upkeep.maintenance import record_of
 from mama_structs.memory.upkeep.namespace_services import Shared
-from mama_structs.provenance import ORIGINS, Origin, inserted_texts, is_tool_call, least_trusted
+from mama_structs.provenance import Origin, inserted_texts, is_tool_call
 from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 ReaderT = TypeVar("ReaderT", bound=Reader)
-_CHUNK: Final = 256
 _NONE: Final = np.empty(0, np.int64)
-_MAX_QUERY: Final = 10_000
-_DIRECTIONS: Final = ("out", "in", "both")
 
 
 class MemoryStore:
@@ -223,7 +218,23 @@ class MemoryStore:
             StoreError: The store cannot be written; nothing was saved.
 
         """
-        return await self._save(requests.DecisionRequest(**_arguments(locals())))
+        return await self._save(
+            requests.DecisionRequest(
+                topic=topic,
+                decision=decision,
+                reasoning=reasoning,
+                confidence=confidence,
+                supersedes=supersedes,
+                implements=implements,
+                links=links,
+                evidence=evidence,
+                on_duplicate=on_duplicate,
+                created_at=created_at,
+                created_by=created_by,
+                origin=origin,
+                valid_until=valid_until,
+            )
+        )
 
     async def save_checkpoint(
         self,
@@ -251,7 +262,18 @@ class MemoryStore:
             valid_until: As for `save_decision`.
 
         """
-        return await self._save(requests.CheckpointRequest(**_arguments(locals())))
+        return await self._save(
+            requests.CheckpointRequest(
+                summary=summary,
+                open_files=open_files,
+                next_steps=next_steps,
+                implements=implements,
+                created_at=created_at,
+                created_by=created_by,
+                origin=origin,
+                valid_until=valid_until,
+            )
+        )
 
     async def save_insight(
         self,
@@ -283,7 +305,20 @@ class MemoryStore:
             valid_until: As for `save_decision`.
 
         """
-        return await self._save(requests.InsightRequest(**_arguments(locals())))
+        return await self._save(
+            requests.InsightRequest(
+                content=content,
+                category=category,
+                tags=tags,
+                source=source,
+                links=links,
+                on_duplicate=on_duplicate,
+                created_at=created_at,
+                created_by=created_by,
+                origin=origin,
+                valid_until=valid_until,
+            )
+        )
 
     async def save_context(
         self,
@@ -311,7 +346,18 @@ class MemoryStore:
             valid_until: As for `save_decision`.
 
         """
-        return await self._save(requests.ContextRequest(**_arguments(locals())))
+        return await self._save(
+            requests.ContextRequest(
+                content=content,
+                topic=topic,
+                source=source,
+                on_duplicate=on_duplicate,
+                created_at=created_at,
+                created_by=created_by,
+                origin=origin,
+                valid_until=valid_until,
+            )
+        )
 
     async def save_many(
         self, records: Iterable[Mapping[str, Any]], *, progress: Progress | None = None
@@ -358,36 +404,8 @@ class MemoryStore:
         self, drafts: Sequence[PreparedSave], progress: Progress | None = None, *, judged: bool = False
     ) -> Results[Memory]:
         """Save drafted memories; call the judge only if *judged* is true. See `save_many`."""
-        # A draft may cite evidence by a hash whose text only another draft of the batch contains.
-        texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
-        trusts: dict[str, Origin] = {}
-        for draft in drafts:
-            for digest, trust in draft.trusts.items():
-                trusts[digest] = least_trusted([trust, trusts.get(digest, trust)])
-        drafts = [attrs.evolve(draft, contents=texts, trusts=trusts) for draft in drafts]
         with self._observed("create_memory", count=len(drafts)):
-            await self._shared.read(lambda reader: saving.check_all_ends(reader, drafts))
-            saved: Results[Memory] = Results()
-            pace = saving.Pace()
-            try:
-                for start in range(0, len(drafts), _CHUNK):
-                    record = self._shared.record
-                    write = partial(self._shared.write, made_by=record)
-                    prepared = await self._prepare(drafts[start : start + _CHUNK])
-                    while prepared:
-                        some = (
-                            [await self._judged(prepared[0], record)]
-                            if judged
-                            else await write(partial(pace.save, prepared=prepared, linking=self._shared.linking))
-                        )
-                        saved += some
-                        prepared = prepared[len(some) :]
-                    if progress is not None:
-                        progress(len(saved), len(drafts))
-            except BaseException as error:
-                error.add_note(f"{len(saved)} of {len(drafts)} memories were saved")
-                raise
-        return saved
+            return await writes.save_all(self._shared, drafts, progress, judged=judged)
 
     # Reading
 
@@ -409,19 +427,7 @@ class MemoryStore:
             StoreDamaged: A text is missing or corrupt.
 
         """
-
-        def plan(reader: Reader, node: int) -> list[Evidence]:
-            (memory,) = reader.get([node])
-            kept = [parse_kept(item) for item in memory.evidence]
-            texts = reader.contents([one.digest for one in kept if one is not None])
-            return [
-                Evidence(source=item)
-                if one is None
-                else Evidence(source=one.source, digest=one.digest, text=texts[one.digest])
-                for item, one in zip(memory.evidence, kept, strict=True)
-            ]
-
-        return await self._read(id, plan)
+        return await self._read(id, results.evidence_in)
 
     async def delete(self, id: str) -> int:  # noqa: A002 - as above
         """
@@ -478,14 +484,8 @@ class MemoryStore:
         check_progress(progress)
         request = forgetting.ForgetRequest.checked(ids, about, source, before)
         with self._observed("delete_memory"):
-            return await forgetting.forget(
-                self._engine,
-                request,
-                await self._shared.read(request.candidates),
-                self._shared.erase_texts,
-                dry_run=_check.flag("dry_run", dry_run),
-                progress=progress,
-            )
+            dry_run = _check.flag("dry_run", dry_run)
+            return await maintenance.forget(self._shared, request, dry_run=dry_run, progress=progress)
 
     async def count(self, *, types: Iterable[MemoryType | str] | str | None = None) -> int:
         """
@@ -595,11 +595,15 @@ class MemoryStore:
         pieces = await self._vectors_of(nfc(text))
         if pieces is None:
             own_id, pieces = None, (await self._shared.embedding.query(text))[np.newaxis]
-        enough = calibration.threshold if least is None else least
-        where = self._holding(check_filter(origins=origins, trust=trust))
-        return await self._near(
-            pieces, where=where, but=own_id, calibration=calibration, threshold=enough, limit=most, made_by=record
+        request = SimilarityRequest(
+            pieces=pieces,
+            where=self._holding(check_filter(origins=origins, trust=trust)),
+            but=own_id,
+            calibration=calibration,
+            threshold=calibration.threshold if least is None else least,
+            limit=most,
         )
+        return await self._near(request, record)
 
     async def _vectors_of(self, memory_id: str) -> Vectors | None:
         """
@@ -614,35 +618,9 @@ class MemoryStore:
 
         return await self._shared.read(plan)
 
-    async def _near(
-        self,
-        pieces: Vectors,
-        *,
-        where: Filter,
-        but: str | None,
-        calibration: Calibration,
-        threshold: float,
-        limit: int,
-        made_by: EmbedderRecord,
-    ) -> Results[Similar]:
-        """Return the filtered memories nearest to any of the vectors, without the memory *but*."""
-
-        def plan(reader: Reader) -> Results[Similar]:
-            best: dict[int, float] = {}
-            for piece in pieces:
-                matches = reader.nearest(piece, limit + 1, where)
-                for near, score in zip(matches.nodes.tolist(), matches.scores.tolist(), strict=True):
-                    best[near] = max(score, best.get(near, -1.0))
-            own = None if but is None else reader.find(but)
-            if own is not None:
-                best.pop(own, None)
-            ranked = sorted(best.items(), key=lambda one: (-one[1], -one[0]))
-            alike = [(near, float(calibration(score))) for near, score in ranked]
-            kept = [(near, similarity) for near, similarity in alike if similarity >= threshold][:limit]
-            memories = reader.get([near for near, _ in kept])
-            return Results(Similar(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories))
-
-        return await self._shared.read(plan, made_by=made_by)
+    async def _near(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[Similar]:
+        """Return the memories nearest to the vectors of the request."""
+        return await self._shared.read(lambda reader: search.similar(reader, request), made_by=made_by)
 
     async def about(
         self, mention: str, *, limit: int = 10, types: Iterable[MemoryType | str] | str | None = None
@@ -714,35 +692,37 @@ class MemoryStore:
         if history is not None:
             superseded = "equal" if _check.flag("history", history) else superseded
             warnings.warn("history=True is deprecated: say superseded='equal'", DeprecationWarning, stacklevel=2)
-        record, reranking, most = self._shared.record, self._shared.reranking, check_limit(limit)
-        room = None if max_chars is None else check_limit(max_chars, name="max_chars")
+        where = check_filter(
+            types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
+        )
+        asked = SearchQuery.checked(
+            query, where, superseded=superseded, min_relevance=min_relevance, as_of=as_of, limit=limit
+        )
+        return Results(await self._hits(asked, None if max_chars is None else check_limit(max_chars, name="max_chars")))
+
+    async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
+        """Return the best hits of a search, with at most *room* characters in total."""
+        record, reranking = self._shared.record, self._shared.reranking
         with self._observed("search_memory") as told:
-            request = await self._request(
-                query,
-                superseded=superseded,
-                min_relevance=min_relevance,
-                as_of=as_of,
-                limit=most if reranking is None else max(most, reranking.at_most),
-                types=types,
-                topic=topic,
-                since=since,
-                until=until,
-                mentions=mentions,
-                origins=origins,
-                trust=trust,
-            )
+            at_most = asked.limit if reranking is None else max(asked.limit, reranking.at_most)
+            request = await self._request(attrs.evolve(asked, limit=at_most))
             hits, precedence = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
             if reranking is not None:
-                hits = (await reranking.reranked(request.text, hits, precedence))[:most]
+                hits = (await reranking.reranked(request.text, hits, precedence))[: asked.limit]
             hits = hits if room is None else results.within_chars(hits, room)
             told["memory__record__count"] = len(hits)
-        return Results(hits)
+        return hits
 
     async def _worth_showing(
-        self, query: str, *, limit: int, bounds: Bounds = SHOWN, **given: Any
+        self,
+        query: str,
+        *,
+        limit: int,
+        bounds: Bounds = SHOWN,
+        types: Iterable[MemoryType | str] | str | None = None,
     ) -> tuple[list[Hit], int]:
         """Return the hits that are relevant enough for a prompt, and the number of other hits."""
-        found = await self.search(query, limit=limit, **given)
+        found = await self.search(query, limit=limit, types=types)
         shown = search.worth_showing(found, bounds=bounds)
         return shown, len(found) - len(shown)
 
@@ -767,57 +747,31 @@ class MemoryStore:
         """
         Explain why a search returns a memory, or why it does not.
 
+        *id* is the id of the memory; all other arguments are those of `search`.
         Printing the result shows a small table.
-
-        Args:
-            query: The query.
-            id: The id of the memory.
-            types: As for `search`, like the rest.
-            topic: As for `search`.
-            since: As for `search`.
-            until: As for `search`.
-            mentions: As for `search`.
-            origins: As for `search`.
-            trust: As for `search`.
-            superseded: As for `search`.
-            min_relevance: As for `search`.
-            max_chars: As for `search`.
-            as_of: As for `search`.
-            limit: As for `search`.
-
         """
-        given = _arguments(locals())
-        memory_id, room = given.pop("id"), given.pop("max_chars")
         self._shared.check()
-        room = None if room is None else check_limit(room, name="max_chars")
-        request = await self._request(**given)
-        return await self._read(memory_id, lambda reader, node: explained(reader, request, node, room))
+        room = None if max_chars is None else check_limit(max_chars, name="max_chars")
+        where = check_filter(
+            types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
+        )
+        asked = SearchQuery.checked(
+            query, where, superseded=superseded, min_relevance=min_relevance, as_of=as_of, limit=limit
+        )
+        request = await self._request(asked)
+        return await self._read(id, lambda reader, node: explained(reader, request, node, room))
 
-    async def _request(
-        self,
-        query: str,
-        *,
-        superseded: Superseded,
-        min_relevance: float | None,
-        as_of: datetime | None,
-        limit: int,
-        **where: Any,
-    ) -> SearchRequest:
-        """Validate the arguments of a search and return the search request."""
-        filters, most = check_filter(**where), check_limit(limit)
-        text = _check.text("query", query, most=_MAX_QUERY)
-        stands = _check.choice("superseded", superseded, search.SUPERSEDED)
-        moment = None if as_of is None else _check.moment("as_of", as_of)
-        least = 0.0 if min_relevance is None else _check.share("min_relevance", min_relevance)
+    async def _request(self, asked: SearchQuery) -> SearchRequest:
+        """Return the search request with the embedding of the query."""
         return SearchRequest(
-            text=text,
-            vector=await self._question(text),
-            where=filters,
-            superseded=stands,
-            min_relevance=least,
-            as_of=moment,
+            text=asked.text,
+            vector=await self._question(asked.text),
+            where=asked.where,
+            superseded=asked.superseded,
+            min_relevance=asked.min_relevance,
+            as_of=asked.as_of,
             now=self._shared.now,
-            limit=most,
+            limit=asked.limit,
             calibration=self.embedder.calibration,
         )
 
@@ -917,7 +871,7 @@ class MemoryStore:
                 created_by=creator,
                 origin=origin,
             )
-            (prepared,) = await self._prepare([await self._draft(asked)])
+            (prepared,) = await writes.prepare(self._shared, [await self._draft(asked)])
             prepared = attrs.evolve(prepared, outcome_of=memory_id)
         change = OutcomeChange(outcome=result, reason=why, at=moment)
         linking, is_dated = self._shared.linking, at is not None
@@ -969,16 +923,7 @@ class MemoryStore:
             most=self._settings.max_content,
         )
         with self._observed("update_memory", count=1):
-            memory, is_written = await self._shared.read(asked.made), False
-            while not is_written:
-                text = embedded_text(memory)
-                (vectors,) = await self._shared.embedding.documents([text])
-                prepared = attrs.evolve(memory, mentions=tuple(self._shared.find_mentions(text)))
-                # Another writer may have corrected the memory in the meantime; then the new version is embedded again.
-                memory, is_written = await self._shared.write(
-                    partial(asked.write, prepared=prepared, vectors=vectors), made_by=record
-                )
-        return memory
+            return await writes.correct(self._shared, asked, record)
 
     async def supersede(
         self,
@@ -999,31 +944,32 @@ class MemoryStore:
         """
         Save a decision that supersedes another one, and return it.
 
-        Args:
-            id: The id of the superseded decision.
-            decision: The new decision.
-            reasoning: The reasons.
-            topic: None for the topic of the superseded decision.
-            confidence: As for `save_decision`, like the rest.
-            implements: As for `save_decision`.
-            links: As for `save_decision`.
-            evidence: As for `save_decision`.
-            created_at: As for `save_decision`.
-            created_by: As for `save_decision`.
-            origin: As for `save_decision`.
-            valid_until: As for `save_decision`.
+        *id* is the id of the superseded decision, whose topic is the default; all other arguments are those of
+        `save_decision`.
 
         Raises:
             InvalidArgument: The memory is not a decision, or another argument is invalid; nothing was saved.
 
         """
         self._shared.check()
-        given = _arguments(locals())
-        supersedes = given["supersedes"] = check_id("id", given.pop("id"))
+        supersedes = check_id("id", id)
         before = await self._shared.read(lambda reader: saving.decision(reader, supersedes))
-        if topic is None:
-            given["topic"] = before.topic or "untitled"
-        return await self._save(requests.DecisionRequest(**given))
+        return await self._save(
+            requests.DecisionRequest(
+                topic=before.topic or "untitled" if topic is None else topic,
+                decision=decision,
+                reasoning=reasoning,
+                confidence=confidence,
+                supersedes=supersedes,
+                implements=implements,
+                links=links,
+                evidence=evidence,
+                created_at=created_at,
+                created_by=created_by,
+                origin=origin,
+                valid_until=valid_until,
+            )
+        )
 
     async def link(
         self,
@@ -1060,28 +1006,11 @@ class MemoryStore:
         self._shared.check()
         source = check_id("from_id", from_id)
         asked = requests.LinkRequest(
-            to_id=to_id,
-            relationship=relationship,
-            confidence=confidence,
-            reason=reason,
-            tags=tags,  # type: ignore[arg-type]  # converted to a tuple by the class
+            to_id=to_id, relationship=relationship, confidence=confidence, reason=reason, tags=tags
         )
         creator = _check.choice("created_by", created_by, CREATORS)
         moment = self._shared.moment("created_at", created_at)
-        kinds = await saving.link_types(self._shared.embedding, [asked.relationship])
-        inserted = None if asked.reason is None else inserted_texts()
-        trust = ORIGINS[0] if inserted is None else inserted.trust
-        return await self._shared.write(
-            lambda writer: saving.add_link(
-                writer,
-                source,
-                asked,
-                kinds[asked.relationship],
-                created_by=creator,
-                now=moment,
-                reason_trust=trust,
-            )
-        )
+        return await writes.link(self._shared, source, asked, created_by=creator, now=moment)
 
     async def unlink(self, link_id: str) -> None:
         """
@@ -1147,31 +1076,21 @@ class MemoryStore:
             limit: The maximum number of memories.
 
         """
-        start = check_id("start_id", start_id)
-        types = None if link_types is None else requests.check_link_types(link_types)
-        depth = check_limit(max_depth, name="max_depth")
-        _check.choice("direction", direction, _DIRECTIONS)
-        least = _check.share("min_strength", min_strength)
-        most = check_limit(limit)
+        request = TraversalRequest.checked(
+            start_id,
+            link_types=link_types,
+            max_depth=max_depth,
+            direction=direction,
+            min_strength=min_strength,
+            limit=limit,
+        )
+        return await self._traverse(request)
+
+    async def _traverse(self, request: TraversalRequest) -> Results[Reached]:
         now_ms = milliseconds(self._shared.now)
-        how: dict[str, Any] = {"types": types, "max_depth": depth, "direction": direction}
-        how.update(min_strength=least, limit=most)
-        key = (start, *how.values())
-
-        def plan(reader: Reader) -> Results[Reached]:
-            if key not in self._shared.cache:
-                reader.expect(lambda ahead: (ahead.find(start), ahead.links(_NONE, direction, types)), around=depth)
-            node = saving.found(reader, start)
-            cached = self._shared.cache.get(key, reader.change, reader.touched_since)
-            if cached is not None:
-                return Results(cached)
-            with graph.uncollected():
-                steps = graph.traverse(reader, node, now_ms=now_ms, **how)
-                reached = list(results.reached_along(reader, steps))
-            self._shared.cache.put(key, reader.change, graph.read_by(node, steps), reached)
-            return Results(reached)
-
-        return await self._shared.read(plan)
+        return await self._shared.read(
+            lambda reader: results.traversal(reader, request, self._shared.cache, now_ms=now_ms)
+        )
 
     async def connected(self, id: str, *, direction: Direction = "both") -> Results[Reached]:  # noqa: A002 - as above
         """
@@ -1201,24 +1120,9 @@ class MemoryStore:
         types = None if link_types is None else requests.check_link_types(link_types)
         now_ms = milliseconds(self._shared.now)
 
-        def plan(reader: Reader, node: int) -> Surroundings:
-            (memory,) = reader.get([node])
-            steps = graph.traverse(reader, node, now_ms=now_ms, types=types, max_depth=graph.CONTEXT_DEPTH)
-            around = results.reached_along(reader, steps)
-            return Surroundings(
-                memory=memory,
-                chain=results.chain_of(reader, graph.evolution(reader, node)),
-                around=around,
-                links=with_texts(reader.read_links(node), [memory, *(one.memory for one in around)]),
-                links_around=with_texts(
-                    results.links_among(reader, np.array([step.node for step in steps], np.int64), types),
-                    [one.memory for one in around],
-                ),
-            )
-
         return await self._read(
             id,
-            plan,
+            lambda reader, node: results.surroundings(reader, node, now_ms=now_ms, types=types),
             ahead=lambda ahead: (ahead.links(_NONE, "both", types), ahead.links_of_many(_NONE)),
             around=graph.CONTEXT_DEPTH,
         )
@@ -1236,9 +1140,7 @@ class MemoryStore:
             The number of removed links.
 
         """
-        self._shared.check()
-        moment = self._shared.moment("now", now)
-        return await maintenance.prune(self._engine, moment, self._settings)
+        return await maintenance.prune(self._shared, now)
 
     async def maintain(self) -> Maintained:
         """
@@ -1247,14 +1149,7 @@ class MemoryStore:
         Ages are computed from the time of the previous maintenance, so that one opening with a wrong clock removes
         nothing. A store that is opened once in three months therefore prunes an old link one opening later.
         """
-        self._shared.check()
-        await forgetting.resume(self._engine, self._shared.erase_texts)
-        every = int(self._settings.prune_every * 1000)
-        as_of = await self._engine.begin_maintenance(milliseconds(self._shared.now), every)
-        if as_of is None:
-            return Maintained()
-        pruned = await maintenance.prune(self._engine, from_milliseconds(as_of), self._settings)
-        return Maintained(pruned=pruned, due=True)
+        return await maintenance.maintain(self._shared)
 
     async def check(self, *, progress: Progress | None = None) -> list[Finding]:
         """
@@ -1264,8 +1159,7 @@ class MemoryStore:
             progress: Called with the number of checked memories and their total number.
 
         """
-        self._shared.check()
-        return [*await self._engine.check(progress), *await self._engine.read(record_plans.unreadable)]
+        return await maintenance.check(self._shared, progress)
 
     async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
         """
@@ -1280,8 +1174,7 @@ class MemoryStore:
             A line for each damaged row. Damaged rows are excluded from now on.
 
         """
-        self._shared.check()
-        return await self._engine.rebuild(progress)
+        return await maintenance.rebuild(self._shared, progress)
 
     async def reembed(self, embedder: Embedder, *, progress: Progress | None = None) -> int:
         """
@@ -1302,18 +1195,7 @@ class MemoryStore:
             EmbeddingFailed: The embedder failed; the old embedder and its vectors stay in use.
 
         """
-        self._shared.check()
-        service = EmbeddingService(embedder, cache_entries=self._settings.embedding_cache)
-        self._shared.next_record = record_of(embedder)
-        try:
-            count = await maintenance.reembed(self._engine, service, progress)
-        except BaseException:
-            await service.close()
-            raise
-        finally:
-            self._shared.next_record = None
-        await self._shared.take_over(service)
-        return count
+        return await maintenance.reembed(self._shared, embedder, progress)
 
     async def export_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> int:
         """
@@ -1328,10 +1210,7 @@ class MemoryStore:
             progress: Called with the number of written memories and their total number.
 
         """
-        self._shared.check()
-        check_progress(progress)
-        target = requests.check_file(path)
-        return await transfer.export_jsonl(self._engine, target, progress)
+        return await maintenance.export_jsonl(self._shared, path, progress)
 
     async def import_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> Imported:
         """
@@ -1349,10 +1228,7 @@ class MemoryStore:
             StoreError: The store cannot be written; lines that were already imported stay.
 
         """
-        self._shared.check()
-        check_progress(progress)
-        source = requests.check_file(path)
-        return await transfer.import_jsonl(self._engine, self._shared.embedding, source, progress)
+        return await maintenance.import_jsonl(self._shared, path, progress)
 
     async def stats(self) -> dict[str, Any]:
         """Return current statistics: memories by type, links, vectors, the traversal cache."""
@@ -1361,17 +1237,7 @@ class MemoryStore:
 
     def figures(self) -> dict[str, Any]:
         """Return the statistics as of the last call, without reading the disk; see `stats`."""
-        reranking, judging = self._shared.reranking, self._shared.judging
-        return Figures(
-            namespace=self.namespace,
-            embedder=self.embedder.name,
-            dimensions=self.embedder.dimensions,
-            **self._engine.figures(),
-            embedding=attrs.asdict(self._shared.embedding.stats),
-            **({} if reranking is None else {"reranking": attrs.asdict(reranking.stats)}),
-            **({} if judging is None else {"judging": attrs.asdict(judging.stats)}),
-            traversal_cache=dict(self._shared.cache.statistics),
-        )
+        return maintenance.figures(self._shared)
 
     async def close(self) -> None:
         """Reject further calls and stop embedder and reranker. The session calls this method."""
@@ -1386,7 +1252,7 @@ class MemoryStore:
         memory_id: str,
         plan: Callable[[Reader, int], T],
         *,
-        ahead: Callable[[Reader], object] | None = None,
+        ahead: Callable[[Prefetch], object] | None = None,
         around: int | None = 0,
     ) -> T:
         """Run a reading plan on one memory. *ahead* declares its reads for prefetching."""
@@ -1407,16 +1273,8 @@ class MemoryStore:
         self._shared.check()
         record = self._shared.record
         with self._observed("create_memory", count=1):
-            (prepared,) = await self._prepare([await self._draft(request, resolve=_resolves_handles())])
-            return await self._judged(prepared, record)
-
-    async def _judged(self, prepared: PreparedSave, made_by: EmbedderRecord) -> Memory:
-        """Save a memory, with the decision of the session's judge if there is a judge."""
-        shared = self._shared
-        read, write = partial(shared.read, made_by=made_by), partial(shared.write, made_by=made_by)
-        if shared.judging is not None:
-            return await shared.judging.save(prepared, shared.linking, read=read, write=write)
-        return await write(lambda writer: saving.save(writer, prepared, shared.linking))
+            (prepared,) = await writes.prepare(self._shared, [await self._draft(request, resolve=_resolves_handles())])
+            return await writes.save(self._shared, prepared, record)
 
     def _observed(self, operation: str, *, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
         """Trace an operation on the given number of memories for telemetry."""
@@ -1433,9 +1291,6 @@ class MemoryStore:
             resolve=resolve,
         )
 
-    async def _prepare(self, drafts: Sequence[PreparedSave]) -> list[PreparedSave]:
-        return await saving.prepare(self._shared.embedding, drafts, self._shared.find_mentions)
-
 
 def _resolves_handles() -> bool:
     """
@@ -1444,12 +1299,3 @@ def _resolves_handles() -> bool:
     Scanning inserted text again would replace handles that the text only quotes.
     """
     return not (from_model.get() or is_tool_call())
-
-
-def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return the method's arguments for a request.
-
-    `tests/memory/test_requests.py` checks that both have the same names.
-    """
-    return {name: value for name, value in given.items() if name != "self"}

@@ -8,21 +8,23 @@ Each namespace keeps its own engine. A query is sent to each of them, and this m
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import attrs
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
-from mama_structs.memory.embedding.protocol import Vectors
+from mama_structs.memory.embedding.protocol import Embedder, Vectors
 from mama_structs.memory.graph.results import Chain, Hit, Reached, Results, Similar, placed, within_chars
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
+from mama_structs.memory.search.scores import SHOWN, Bounds
+from mama_structs.memory.search.search_plan import SearchQuery, SimilarityRequest
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.engine import EmbedderRecord, Filter, Reader, Writer
-from mama_structs.memory.types.model import Link, Memory, is_id
-from mama_structs.memory.types.requests import SaveRequest, check_limit
+from mama_structs.memory.types.engine import EmbedderRecord, Filter, Prefetch, Progress, Reader, Writer
+from mama_structs.memory.types.model import Link, LinkType, Memory, MemoryType, is_id
+from mama_structs.memory.types.requests import SaveRequest, TraversalRequest
 from mama_structs.memory.upkeep.namespace_services import Shared
 
 T = TypeVar("T")
@@ -97,33 +99,37 @@ class ScopedMemories(MemoryStore):
         """The read-only namespaces."""
         return tuple(one.namespace for one in self._scopes[1:])
 
-    async def search(self, query: str, *, max_chars: int | None = None, limit: int = 10, **given: Any) -> Results[Hit]:
-        """Find memories in every namespace; see `MemoryStore.search` and `merged`."""
-        room = None if max_chars is None else check_limit(max_chars, name="max_chars")
-        found = merged([await one.search(query, limit=limit, **given) for one in self._scopes], check_limit(limit))
-        return Results(found if room is None else within_chars(found, room))
+    async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
+        """Find memories in every namespace; see `merged`."""
+        found = merged([await one._hits(asked, None) for one in self._scopes], asked.limit)  # noqa: SLF001
+        return found if room is None else within_chars(found, room)
 
-    async def _worth_showing(self, query: str, *, limit: int, **given: Any) -> tuple[list[Hit], int]:
+    async def _worth_showing(
+        self,
+        query: str,
+        *,
+        limit: int,
+        bounds: Bounds = SHOWN,
+        types: Iterable[MemoryType | str] | str | None = None,
+    ) -> tuple[list[Hit], int]:
         # Filter each namespace by its own scores, because scores of the merged list have another meaning.
-        found = [await one._worth_showing(query, limit=limit, **given) for one in self._scopes]  # noqa: SLF001
+        found = [
+            await one._worth_showing(query, limit=limit, bounds=bounds, types=types)  # noqa: SLF001 - the same class
+            for one in self._scopes
+        ]
         shown = merged([hits for hits, _ in found], limit)
         return shown, min(sum(len(hits) + more for hits, more in found), limit) - len(shown)
 
-    async def recent(self, *, limit: int = 10, **given: Any) -> Results[Memory]:
-        """Return the newest memories of all namespaces; see `MemoryStore.recent`."""
-        return _newest([await one.recent(limit=limit, **given) for one in self._scopes], check_limit(limit))
-
-    async def about(self, mention: str, *, limit: int = 10, **given: Any) -> Results[Memory]:
-        """Return the newest memories of all namespaces that name an id; see `MemoryStore.about`."""
-        return _newest([await one.about(mention, limit=limit, **given) for one in self._scopes], check_limit(limit))
+    async def _newest(self, where: Filter, most: int) -> Results[Memory]:
+        return _newest([await one._newest(where, most) for one in self._scopes], most)  # noqa: SLF001 - the same class
 
     async def latest_checkpoint(self) -> Memory | None:
         """Return the newest checkpoint of the own namespace. Others describe other work."""
         return await self._own.latest_checkpoint()
 
-    async def by_topic(self, topic: str, **given: Any) -> Chain:
+    async def by_topic(self, topic: str, *, link_types: Iterable[LinkType | str] | None = None) -> Chain:
         """Return the memories of all namespaces on a topic, newest first; see `MemoryStore`."""
-        chains = [await one.by_topic(topic, **given) for one in self._scopes]
+        chains = [await one.by_topic(topic, link_types=link_types) for one in self._scopes]
         return Chain(
             memories=tuple(_newest([chain.memories for chain in chains])),
             links=tuple(sorted((link for chain in chains for link in chain.links), key=_made, reverse=True)),
@@ -133,26 +139,32 @@ class ScopedMemories(MemoryStore):
             ),
         )
 
-    async def traverse(self, start_id: str, **given: Any) -> Results[Reached]:
-        """Traverse the graph of the namespace with the start memory; see `MemoryStore`."""
-        return await self._where_it_is(lambda one: one.traverse(start_id, **given))
+    async def _traverse(self, request: TraversalRequest) -> Results[Reached]:
+        return await self._where_it_is(lambda one: one._traverse(request))  # noqa: SLF001 - the same class
 
-    async def reembed(self, embedder: object, **_given: Any) -> NoReturn:  # noqa: ARG002 - the other class's
+    async def reembed(self, embedder: Embedder, *, progress: Progress | None = None) -> NoReturn:  # noqa: ARG002 - the base class's
         """Raise `InvalidArgument`: the other namespaces would keep their old vectors."""
         raise InvalidArgument(
             "a session that reads other namespaces cannot change its embedder",
             hint="open each of the namespaces by itself, without reads=, and change over all of them",
         )
 
-    async def _read(self, memory_id: str, plan: Callable[[Reader, int], T], **ahead: Any) -> T:
-        return await self._where_it_is(lambda one: one._read(memory_id, plan, **ahead))  # noqa: SLF001 - the same class
+    async def _read(
+        self,
+        memory_id: str,
+        plan: Callable[[Reader, int], T],
+        *,
+        ahead: Callable[[Prefetch], object] | None = None,
+        around: int | None = 0,
+    ) -> T:
+        return await self._where_it_is(lambda one: one._read(memory_id, plan, ahead=ahead, around=around))  # noqa: SLF001
 
     async def _vectors_of(self, memory_id: str) -> Vectors | None:
         return await self._where_it_is(lambda one: one._vectors_of(memory_id))  # noqa: SLF001 - the same class
 
-    async def _near(self, pieces: Vectors, *, limit: int, **given: Any) -> Results[Similar]:
-        found = [near for one in self._scopes for near in await one._near(pieces, limit=limit, **given)]  # noqa: SLF001
-        return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[:limit])
+    async def _near(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[Similar]:
+        found = [near for one in self._scopes for near in await one._near(request, made_by)]  # noqa: SLF001
+        return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[: request.limit])
 
     async def _draft(self, request: SaveRequest, *, resolve: bool = False) -> PreparedSave:
         """Draft a memory and limit its trust to that of its evidence, in all namespaces."""

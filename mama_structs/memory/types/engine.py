@@ -286,6 +286,62 @@ class NewMemory:
     contents: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
 
+class Prefetch(Protocol):
+    """
+    The queries of a `Reader` that a plan can announce, see `Reader.expect`.
+
+    Each method announces the query of the same name.
+    """
+
+    def find_many(self, memory_ids: Sequence[str]) -> object:
+        """See `Reader.find_many`."""
+
+    def find(self, memory_id: str) -> object:
+        """See `Reader.find`."""
+
+    def topics(self, nodes: Nodes) -> object:
+        """See `Reader.topics`."""
+
+    def alike(self, wordings: Sequence[int]) -> object:
+        """See `Reader.alike`."""
+
+    def count(self, where: Filter | None = None) -> object:
+        """See `Reader.count`."""
+
+    def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> object:
+        """See `Reader.nearest`."""
+
+    def nearest_many(self, vectors: Vectors, limit: int) -> object:
+        """See `Reader.nearest_many`."""
+
+    def sample(self) -> object:
+        """See `Reader.sample`."""
+
+    def words(self, query: Query, limit: int, where: Filter | None = None) -> object:
+        """See `Reader.words`."""
+
+    def word_scores(self, query: Query, nodes: Nodes) -> object:
+        """See `Reader.word_scores`."""
+
+    def rarity(self, query: Query) -> object:
+        """See `Reader.rarity`."""
+
+    def links(self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None) -> object:
+        """See `Reader.links`."""
+
+    def links_of_many(self, nodes: Nodes, direction: Direction = "both") -> object:
+        """See `Reader.links_of_many`."""
+
+    def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> object:
+        """See `Reader.window`."""
+
+    def beside(self, nodes: Nodes, apart_ms: int) -> object:
+        """See `Reader.beside`."""
+
+    def known_contents(self, digests: Sequence[str]) -> object:
+        """See `Reader.known_contents`."""
+
+
 class Reader(Protocol):
     """Read access to one consistent snapshot of a namespace."""
 
@@ -297,7 +353,7 @@ class Reader(Protocol):
     def damaged(self) -> int:
         """Number of memories that are left out because they are damaged."""
 
-    def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
+    def expect(self, ask: Callable[[Prefetch], object], *, around: int | None = 0) -> None:
         """
         Prefetch the results of queries that the plan will issue.
 

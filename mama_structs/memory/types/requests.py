@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ import attrs
 
 from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument, shown
-from mama_structs.memory.types.engine import Filter
+from mama_structs.memory.types.engine import Direction, Filter
 from mama_structs.memory.types.model import (
     CREATORS,
     MAX_ID_LENGTH,
@@ -40,6 +40,7 @@ _MAX_NAMESPACE: Final = 100
 _MAX_NAMESPACE_BYTES: Final = 200
 _MAX_RESULTS: Final = 2**31
 _TITLE: Final = 200
+_DIRECTIONS: Final[tuple[Direction, ...]] = ("out", "in", "both")
 
 
 def check_topic(topic: object, name: str = "topic") -> str:
@@ -59,9 +60,9 @@ def check_ids(name: str, value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_id(f"{name}[{position}]", item) for position, item in enumerate(found)))
 
 
-def _check_links(name: str, value: object) -> tuple[LinkRequest, ...]:
-    found = _check.items(name, value, of="mappings", most=MAX_LINKS)
-    return tuple(_check_link(f"{name}[{position}]", item) for position, item in enumerate(found))
+def _check_links(value: Sequence[LinkRequest | Mapping[str, Any]]) -> tuple[LinkRequest, ...]:
+    found = _check.items("links", value, of="mappings", most=MAX_LINKS)
+    return tuple(_check_link(f"links[{position}]", item) for position, item in enumerate(found))
 
 
 def _check_link(name: str, item: object) -> LinkRequest:
@@ -97,7 +98,6 @@ _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "confidence": _check.share,
     "supersedes": check_id,
     "implements": check_ids,
-    "links": _check_links,
     "evidence": _texts,
     "open_files": _texts,
     "next_steps": _texts,
@@ -116,13 +116,13 @@ _OF_ANY_LENGTH: Final = ("decision", "reasoning", "summary", "content", "categor
 
 
 def _checked(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Set the converter of each field to the check of its name. Default values skip the check."""
+    """Set the converter of each field without one to the check of its name. Default values skip the check."""
 
     def converter(field: attrs.Attribute[Any]) -> Callable[[object], object]:
         check, default = partial(_CHECKS[field.name], field.name), field.default
         return lambda value: value if value is default else check(value)
 
-    return [field.evolve(converter=converter(field)) for field in fields]
+    return [field.evolve(converter=field.converter or converter(field)) for field in fields]
 
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
@@ -133,7 +133,7 @@ class LinkRequest:
     relationship: str
     confidence: float = 0.8
     reason: str | None = None
-    tags: tuple[str, ...] = ()
+    tags: Sequence[str] = ()
 
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
@@ -150,9 +150,9 @@ class SaveRequest:
 
     topic: str | None = attrs.field(default=None, init=False)
     supersedes: str | None = attrs.field(default=None, init=False)
-    implements: tuple[str, ...] = attrs.field(default=(), init=False)
-    links: tuple[LinkRequest, ...] = attrs.field(default=(), init=False)
-    evidence: tuple[str, ...] = attrs.field(default=(), init=False)
+    implements: Sequence[str] = attrs.field(default=(), init=False)
+    links: tuple[LinkRequest, ...] = attrs.field(default=(), init=False, converter=_check_links)
+    evidence: Sequence[str] = attrs.field(default=(), init=False)
     on_duplicate: OnDuplicate = attrs.field(default="keep", init=False)
     created_at: datetime | None = None
     created_by: CreatedBy = "user"
@@ -185,7 +185,7 @@ class SaveRequest:
             content=content,
             topic=self.topic,
             metadata=metadata(**{name: given[name] for name in attrs.fields_dict(metadata) if name in given}),
-            evidence=self.evidence,
+            evidence=tuple(self.evidence),
             created_at=created,
             updated_at=created,
             namespace=namespace,
@@ -207,9 +207,9 @@ class DecisionRequest(SaveRequest):
     reasoning: str
     confidence: float = 0.7
     supersedes: str | None = None
-    implements: tuple[str, ...] = ()
-    links: tuple[LinkRequest, ...] = ()
-    evidence: tuple[str, ...] = ()
+    implements: Sequence[str] = ()
+    links: tuple[LinkRequest, ...] = attrs.field(default=(), converter=_check_links)
+    evidence: Sequence[str] = ()
     on_duplicate: OnDuplicate = "keep"
 
 
@@ -221,9 +221,9 @@ class CheckpointRequest(SaveRequest):
     text = "summary"
 
     summary: str
-    open_files: tuple[str, ...] = ()
-    next_steps: tuple[str, ...] = ()
-    implements: tuple[str, ...] = ()
+    open_files: Sequence[str] = ()
+    next_steps: Sequence[str] = ()
+    implements: Sequence[str] = ()
 
 
 @attrs.frozen(kw_only=True, field_transformer=_checked)
@@ -234,9 +234,9 @@ class InsightRequest(SaveRequest):
 
     content: str
     category: str | None = None
-    tags: tuple[str, ...] = ()
+    tags: Sequence[str] = ()
     source: str | None = None
-    links: tuple[LinkRequest, ...] = ()
+    links: tuple[LinkRequest, ...] = attrs.field(default=(), converter=_check_links)
     on_duplicate: OnDuplicate = "keep"
 
 
@@ -270,6 +270,39 @@ def request_of(record: object) -> SaveRequest:
         # The message of the `TypeError` names the argument but contains no value.
         problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
         raise InvalidArgument(f"{kind.value}: {problem}") from None
+
+
+@attrs.frozen(kw_only=True)
+class TraversalRequest:
+    """Arguments of `MemoryStore.traverse`."""
+
+    start: str
+    types: frozenset[LinkType] | None
+    max_depth: int
+    direction: Direction
+    min_strength: float
+    limit: int
+
+    @classmethod
+    def checked(
+        cls,
+        start_id: object,
+        *,
+        link_types: object,
+        max_depth: object,
+        direction: object,
+        min_strength: object,
+        limit: object,
+    ) -> TraversalRequest:
+        """Validate the arguments."""
+        return cls(
+            start=check_id("start_id", start_id),
+            types=None if link_types is None else check_link_types(link_types),
+            max_depth=check_limit(max_depth, name="max_depth"),
+            direction=_check.choice("direction", direction, _DIRECTIONS),
+            min_strength=_check.share("min_strength", min_strength),
+            limit=check_limit(limit),
+        )
 
 
 def within(name: str, error: InvalidArgument) -> InvalidArgument:

@@ -23,8 +23,8 @@ from mama_structs.memory.types.engine import (
     Matches,
     NewMemory,
     Nodes,
+    Prefetch,
     Query,
-    Reader,
     Scanned,
     Scores,
     Vectors,
@@ -83,7 +83,7 @@ class JournalReader:
         """The number of the last change."""
         return self._change
 
-    def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
+    def expect(self, ask: Callable[[Prefetch], object], *, around: int | None = 0) -> None:
         """Do nothing, since a local reader needs no prefetching."""
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -36,7 +36,7 @@ class _Questions(Protocol):
 
 @attrs.define(eq=False)
 class AskedAhead:
-    """Recorder of the queries that a plan announces, in place of a `Reader`."""
+    """Recorder of the queries that a plan announces: a `Prefetch`."""
 
     _reader: _Questions
     questions: list[NodeQuestion] = attrs.field(factory=list, init=False)
@@ -50,7 +50,6 @@ class AskedAhead:
     with_topics: bool = attrs.field(default=False, init=False)
     told: set[str] = attrs.field(factory=set, init=False)
     along: Along = attrs.field(default=("both", None), init=False)
-    link_ids: dict[str, None] = attrs.field(factory=dict, init=False)
     digests: dict[str, None] = attrs.field(factory=dict, init=False)
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> None:
@@ -92,9 +91,6 @@ class AskedAhead:
     def find(self, memory_id: str) -> None:
         self.find_many([memory_id])
 
-    def find_links(self, link_ids: Sequence[str]) -> None:
-        self.link_ids |= dict.fromkeys(link_ids)
-
     def known_contents(self, digests: Sequence[str]) -> None:
         self.digests |= dict.fromkeys(digests)
 
@@ -111,16 +107,13 @@ class AskedAhead:
         self.facts(nodes)
         self.told.update(ENDS[direction])
 
-    def beside(self, nodes: Nodes, _apart_ms: int) -> None:
+    def beside(self, nodes: Nodes, apart_ms: int) -> None:  # noqa: ARG002 - part of the protocol
         self.facts(nodes)
         self.with_neighbours = True
 
     def topics(self, nodes: Nodes) -> None:
         self.facts(nodes)
         self.with_topics = True
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_arguments, **_keywords: None
 
 
 def is_followed(direction: Direction, types: Collection[LinkType] | None) -> bool:

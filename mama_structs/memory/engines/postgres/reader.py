@@ -48,6 +48,7 @@ from mama_structs.memory.types.engine import (
     LinkTable,
     Matches,
     Nodes,
+    Prefetch,
     Query,
     Reader,
     Scanned,
@@ -215,9 +216,9 @@ class PostgresReader(Reader):
     def damaged(self) -> int:
         return 0
 
-    def expect(self, ask: Callable[[Reader], object], *, around: int | None = 0) -> None:
+    def expect(self, ask: Callable[[Prefetch], object], *, around: int | None = 0) -> None:
         ahead = AskedAhead(self)
-        ask(ahead)  # type: ignore[arg-type]  # a stand-in for a reader
+        ask(ahead)
         far = _far(around)
         wanted = Wanted(
             nodes=[
@@ -235,7 +236,6 @@ class PostgresReader(Reader):
             along=ahead.along,
             beside=ahead.with_neighbours,
             counts=[*ahead.scored],
-            link_ids=[one for one in ahead.link_ids if one not in self._told_links],
             digests=[one for one in ahead.digests if one not in self._kept],
         )
         self._ask(ahead.questions, wanted, terms=[*ahead.terms], sample=ahead.with_sample and self._sample is None)

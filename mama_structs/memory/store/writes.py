@@ -1,0 +1,96 @@
+"""Writes to the memories of one namespace: saves in batches, corrections and links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+import attrs
+
+from mama_structs.memory.graph.results import Results
+from mama_structs.memory.save import save_plan as saving
+from mama_structs.memory.save.save_plan import PreparedSave
+from mama_structs.memory.save.text_update import Correction
+from mama_structs.memory.types.engine import EmbedderRecord, Progress
+from mama_structs.memory.types.model import CreatedBy, Link, Memory
+from mama_structs.memory.types.requests import LinkRequest
+from mama_structs.memory.types.text_analysis import embedded_text
+from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.provenance import ORIGINS, Origin, inserted_texts, least_trusted
+
+_CHUNK: Final = 256
+
+
+async def prepare(shared: Shared, drafts: Sequence[PreparedSave]) -> list[PreparedSave]:
+    """Embed drafted memories, and determine their mentions and the types of their links."""
+    return await saving.prepare(shared.embedding, drafts, shared.find_mentions)
+
+
+async def save(shared: Shared, prepared: PreparedSave, made_by: EmbedderRecord) -> Memory:
+    """Save a memory, with the decision of the session's judge if there is a judge."""
+    read, write = partial(shared.read, made_by=made_by), partial(shared.write, made_by=made_by)
+    if shared.judging is not None:
+        return await shared.judging.save(prepared, shared.linking, read=read, write=write)
+    return await write(lambda writer: saving.save(writer, prepared, shared.linking))
+
+
+async def save_all(
+    shared: Shared, drafts: Sequence[PreparedSave], progress: Progress | None, *, judged: bool
+) -> Results[Memory]:
+    """Save drafted memories; call the judge only if *judged* is true. See `MemoryStore.save_many`."""
+    # A draft may cite evidence by a hash whose text only another draft of the batch contains.
+    texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
+    trusts: dict[str, Origin] = {}
+    for draft in drafts:
+        for digest, trust in draft.trusts.items():
+            trusts[digest] = least_trusted([trust, trusts.get(digest, trust)])
+    drafts = [attrs.evolve(draft, contents=texts, trusts=trusts) for draft in drafts]
+    await shared.read(lambda reader: saving.check_all_ends(reader, drafts))
+    saved: Results[Memory] = Results()
+    pace = saving.Pace()
+    try:
+        for start in range(0, len(drafts), _CHUNK):
+            record = shared.record
+            write = partial(shared.write, made_by=record)
+            prepared = await prepare(shared, drafts[start : start + _CHUNK])
+            while prepared:
+                some = (
+                    [await save(shared, prepared[0], record)]
+                    if judged
+                    else await write(partial(pace.save, prepared=prepared, linking=shared.linking))
+                )
+                saved += some
+                prepared = prepared[len(some) :]
+            if progress is not None:
+                progress(len(saved), len(drafts))
+    except BaseException as error:
+        error.add_note(f"{len(saved)} of {len(drafts)} memories were saved")
+        raise
+    return saved
+
+
+async def correct(shared: Shared, asked: Correction, made_by: EmbedderRecord) -> Memory:
+    """Write a correction with the vectors of the new text, and return the memory."""
+    memory, is_written = await shared.read(asked.made), False
+    while not is_written:
+        text = embedded_text(memory)
+        (vectors,) = await shared.embedding.documents([text])
+        prepared = attrs.evolve(memory, mentions=tuple(shared.find_mentions(text)))
+        # Another writer may have corrected the memory in the meantime; then the new version is embedded again.
+        memory, is_written = await shared.write(
+            partial(asked.write, prepared=prepared, vectors=vectors), made_by=made_by
+        )
+    return memory
+
+
+async def link(shared: Shared, from_id: str, asked: LinkRequest, *, created_by: CreatedBy, now: datetime) -> Link:
+    """Link two memories, and return the link; see `MemoryStore.link`."""
+    kinds = await saving.link_types(shared.embedding, [asked.relationship])
+    inserted = None if asked.reason is None else inserted_texts()
+    trust = ORIGINS[0] if inserted is None else inserted.trust
+    kind = kinds[asked.relationship]
+    return await shared.write(
+        lambda writer: saving.add_link(writer, from_id, asked, kind, created_by=created_by, now=now, reason_trust=trust)
+    )
