@@ -569,7 +569,7 @@ class Session:
         from mama_structs.refs.messages.media import with_blocks  # noqa: PLC0415
         from mama_structs.refs.store.decorator import within_budget  # noqa: PLC0415
         from mama_structs.refs.store.entries import TOOL_RESULT  # noqa: PLC0415
-        from mama_structs.tools.memory_tools import make_room  # noqa: PLC0415
+        from mama_structs.tools.memory_results import make_room  # noqa: PLC0415
         from mama_structs.tools.tool import ErrorText  # noqa: PLC0415
 
         if is_framework_result(result):
