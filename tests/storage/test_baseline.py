@@ -13,7 +13,7 @@ from memory_helpers import SMALL
 
 from mama_structs import Session
 
-pytestmark = pytest.mark.of_the_directory
+pytestmark = pytest.mark.of_the_directory("its store is a directory")
 STORE = Path(__file__).parents[1] / "data" / "store_of_561ec94.tar.xz"
 NAMESPACES = ("default", "team")
 
