@@ -25,7 +25,8 @@ from mama_structs.refs.store.observed_messages import Heard
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import Settings
 from mama_structs.tools.argument_repair import read_arguments
-from mama_structs.tools.memory_tools import make_room, memory_tools
+from mama_structs.tools.memory_results import make_room
+from mama_structs.tools.memory_tools import memory_tools
 from mama_structs.tools.pass_by_reference import Passed, passed
 from mama_structs.tools.ref_tools import ref_tools
 from mama_structs.tools.tool import ErrorText, Tool, ToolSet

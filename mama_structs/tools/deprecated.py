@@ -46,7 +46,7 @@ from mama_structs.memory.types.model import (
 )
 from mama_structs.memory.types.requests import check_topic
 from mama_structs.provenance import least_trusted, mark_of
-from mama_structs.tools.memory_tools import age
+from mama_structs.tools.memory_results import age
 from mama_structs.tools.tool import Tool, ToolAnnotations, bound
 from mama_structs.tools.wire_names import last_line, note_on
 

@@ -57,7 +57,7 @@ _ROUNDS_OF_A_STORE: Final = 12
 # Modules that are imported before a fork, because each process would take a second to import them.
 _LOADED: Final = (
     "memory.store.factory session.backend session.wiring storage.backup "
-    "tools.deprecated tools.exposed_tools tools.exposure tools.memory_tools tools.ref_tools"
+    "tools.deprecated tools.exposed_tools tools.exposure tools.memory_results tools.memory_tools tools.ref_tools"
 )
 _POLL: Final = 0.004
 _EVERY: Final = 5.0

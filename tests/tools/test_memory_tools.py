@@ -20,7 +20,8 @@ from mama_structs.memory.types.model import LinkType, Noticed, NoticedMemory
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing.plain_engine import PlainReader
-from mama_structs.tools.memory_tools import _noticed, _standing, age, beginning, line, memory_tools
+from mama_structs.tools.memory_results import _noticed, _standing, age, beginning, line
+from mama_structs.tools.memory_tools import memory_tools
 
 NAMES = [
     "save/decision",

@@ -19,10 +19,9 @@ from mama_structs.memory.embedding.protocol import Embedder, Vectors
 from mama_structs.memory.graph.results import Chain, Hit, Reached, Results, Similar, placed, within_chars
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
-from mama_structs.memory.search.scores import SHOWN, Bounds
 from mama_structs.memory.search.search_plan import SearchQuery, SimilarityRequest
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.engine import EmbedderRecord, Filter, Prefetch, Progress, Reader, Writer
+from mama_structs.memory.types.engine import SHOWN, Bounds, EmbedderRecord, Filter, Prefetch, Progress, Reader, Writer
 from mama_structs.memory.types.model import Link, LinkType, Memory, MemoryType, is_id
 from mama_structs.memory.types.requests import SaveRequest, TraversalRequest
 from mama_structs.memory.upkeep.namespace_services import Shared
