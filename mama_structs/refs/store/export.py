@@ -34,12 +34,14 @@ from mama_structs.errors import (
     ExportError,
     ExportExists,
     ExportMissing,
+    InvalidArgument,
     InvalidParameter,
     InvalidRange,
     PathDenied,
     shown,
 )
 from mama_structs.refs.store.text import printed
+from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.files import NewFile
 
 try:
@@ -265,6 +267,23 @@ def _check_parameters(order: FileOrder) -> None:
 
 
 # Path resolution
+
+
+def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings) -> Path | None:
+    """Return the directory below which models may write files, or None if not configured."""
+    given = os.fspath(files) if isinstance(files, str | os.PathLike) else files
+    if given is None and not settings.root:
+        return None
+    if given is not None and (not isinstance(given, str) or not given or "\0" in given):
+        raise InvalidArgument(f"files must be a directory or None, got {shown(files)}")
+    path = Path(given or settings.root).absolute()
+    try:
+        is_other = path.exists() and not path.is_dir()
+    except OSError as error:
+        raise InvalidArgument(f"files cannot be a directory: {error.strerror}") from error
+    if is_other:
+        raise InvalidArgument(f"files must be a directory, and {os.fspath(path)!r:.200} is a file")
+    return path
 
 
 @attrs.frozen
