@@ -894,7 +894,7 @@ async def test_damaged_vector_file_is_rebuilt_under_open_session(tmp_path, monke
         calls = (lambda: store.search("note 7", limit=1), lambda: store.save_context("note 7"))
         for damaged, call in enumerate(calls, 1):
             assert await store._engine.snapshot()
-            for path in (tmp_path / "views").glob("*/vectors-*.view"):
+            for path in (tmp_path / "views").glob("*/vectors-*.npy"):
                 damage(path)
             await call()
             assert damaged == caplog.text.count("derived anew\n")
@@ -915,7 +915,7 @@ async def test_damaged_vector_file_does_not_block_updates_of_others(tmp_path, mo
         async with opened(tmp_path, **options) as (_, other):
             assert await store._engine.snapshot()
             await other.link(one.id, two.id, "belongs to")
-        for path in (tmp_path / "views").glob("*/vectors-*.view"):
+        for path in (tmp_path / "views").glob("*/vectors-*.npy"):
             os.truncate(path, 100)
         if call == "save":
             async with asyncio.timeout(60):

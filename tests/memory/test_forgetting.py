@@ -136,7 +136,7 @@ async def test_forget_leaves_no_byte_in_any_file(tmp_path):
         evidence = await session.memories.evidence_of((await session.memories.by_topic("trust")).newest.id)
 
     assert {"cache.db", "cache.db-wal"} & set(before)
-    assert any(name.endswith(".view") for name in before)
+    assert any(name.endswith(".npy") for name in before)
     assert ([], [], []) == (at_once, files_with(path, *WORDS), files_with(tmp_path / "backup", *WORDS))
     assert {"decision": 2, "context": 1} == receipt.memories == dry.memories
     assert (3, 1, 1, 1) == (receipt.count, receipt.texts, receipt.refs, receipt.mended)
@@ -291,7 +291,7 @@ async def test_views_being_written_are_pending(tmp_path):
     async with filled(tmp_path, settings=settings) as (_, store, secret):
         await store._engine.snapshot()
         (folder,) = (tmp_path / "views").iterdir()
-        assert any(name.endswith(".view") for name in files_with(tmp_path, *WORDS))
+        assert any(name.endswith(".npy") for name in files_with(tmp_path, *WORDS))
         lock = LockFile.open(folder / LOCK)
         lock.try_lock(0)
         receipt = await store.forget(secret.id)
@@ -314,7 +314,7 @@ async def test_other_process_writes_no_view_with_forgotten_data(tmp_path):
         await store.forget(secret.id)
         await theirs.save_many([{"type": "context", "content": f"later {number}"} for number in range(40)])
         await theirs._engine.snapshot()
-        views = list((tmp_path / "views").rglob("*.view"))
+        views = list((tmp_path / "views").rglob("*.npy"))
         after = files_with(tmp_path, *WORDS)
         findings = await other.findings()
         await other.close()

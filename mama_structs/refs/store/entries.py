@@ -8,7 +8,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import attrs
 
@@ -16,7 +16,7 @@ from mama_structs._internal.reprs import Seen, Showing, counted
 from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, InvalidParameter, QuotaExceeded, shown
 from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance
 from mama_structs.refs.markup.content_types import Category
-from mama_structs.refs.markup.parser import ref_id_in
+from mama_structs.refs.markup.parser import ID_RULE, ref_id_in
 from mama_structs.refs.store.text import TEXT, Content
 from mama_structs.settings import DescriptorSettings
 
@@ -509,6 +509,11 @@ class Entries:
         """Return the full handle of a ref's newest version that was not deleted, or None."""
         return next(self._from_newest(ref_id), None)
 
+    def newest_ref(self, ref_id: str) -> Ref | None:
+        """Return the newest readable version of a ref, or None."""
+        slot = self.get(self.newest(ref_id) or "")
+        return slot if isinstance(slot, Ref) else None
+
     def live(self) -> Iterator[Entry]:
         """Yield all entries, oldest first."""
         return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))
@@ -535,3 +540,23 @@ class Entries:
         close = difflib.get_close_matches(unversioned, names, n=_NEAREST, cutoff=0.5)
         same_kind = [name for name in names if name.startswith(unversioned.partition(":")[0])]
         return tuple(close or same_kind[:_NEAREST] or names[:_NEAREST])
+
+
+def with_kind(handle: Any) -> Any:
+    """Prefix a bare ref id with "ref:"; return other handles unchanged."""
+    return f"ref:{handle}" if isinstance(handle, str) and ":" not in handle else handle
+
+
+def as_ref(entry: Entry, ref_id: str) -> Ref:
+    """Return the entry if it is a ref, or raise `InvalidHandle`."""
+    if not isinstance(entry, Ref):
+        raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="only refs have versions: ref:<id>")
+    return entry
+
+
+def id_in(text: object) -> str:
+    """Return the id of a ref, or raise `InvalidHandle`."""
+    name = ref_id_in(text.removeprefix("ref:")) if isinstance(text, str) else None
+    if name is None:
+        raise InvalidHandle(f"{shown(text)} is no id of a ref", handle=f"{text!s:.80}", hint=f"an id is {ID_RULE}")
+    return name

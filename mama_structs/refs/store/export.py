@@ -34,12 +34,14 @@ from mama_structs.errors import (
     ExportError,
     ExportExists,
     ExportMissing,
+    InvalidArgument,
     InvalidParameter,
     InvalidRange,
     PathDenied,
     shown,
 )
 from mama_structs.refs.store.text import printed
+from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.files import NewFile
 
 try:
@@ -92,15 +94,10 @@ _MOVED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDI
 # Control characters, line separators, and characters that change the display order of a name.
 _UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
-_KINDS: Final = {
-    stat.S_IFREG: "a file",
-    stat.S_IFDIR: "a directory",
-    stat.S_IFLNK: "a symlink",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+# By the first character of `stat.filemode`.
+_KINDS: Final = dict(
+    zip("-dlpscb", ("a file", "a directory", "a symlink", "a FIFO", "a socket", "a device", "a device"), strict=True)
+)
 _BELOW: Final = "give a path relative to the root, without .. and ~"
 _NOTHING_DONE: Final = "nothing was written"
 _TRY_AGAIN: Final = "nothing was written; try again"
@@ -234,7 +231,7 @@ def export(order: FileOrder, *, root: Path, kept: Path | None = None) -> FileRes
     _check_path(order)
     _check_parameters(order)
     try:
-        return _carry_out(order, resolve_below(order, root, kept))
+        return _carry_out(resolve_below(order, root, kept))
     except DescriptorError:
         raise  # some of them are subclasses of OSError
     except OSError as error:
@@ -267,6 +264,23 @@ def _check_parameters(order: FileOrder) -> None:
 # Path resolution
 
 
+def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings) -> Path | None:
+    """Return the directory below which models may write files, or None if not configured."""
+    given = os.fspath(files) if isinstance(files, str | os.PathLike) else files
+    if given is None and not settings.root:
+        return None
+    if given is not None and (not isinstance(given, str) or not given or "\0" in given):
+        raise InvalidArgument(f"files must be a directory or None, got {shown(files)}")
+    path = Path(given or settings.root).absolute()
+    try:
+        is_other = path.exists() and not path.is_dir()
+    except OSError as error:
+        raise InvalidArgument(f"files cannot be a directory: {error.strerror}") from error
+    if is_other:
+        raise InvalidArgument(f"files must be a directory, and {os.fspath(path)!r:.200} is a file")
+    return path
+
+
 @attrs.frozen
 class _Place:
     """
@@ -285,6 +299,11 @@ class _Place:
         """Raise if the directory is *kept*, under any name."""
         if (status.st_dev, status.st_ino) == self.kept:
             raise self.in_kept()
+
+    def refuse_irregular(self, status: os.stat_result) -> None:
+        """Raise if the file is not a regular file."""
+        if not stat.S_ISREG(status.st_mode):
+            raise _not_usable(self, len(self.directories), status)
 
     def in_kept(self) -> ExportError:
         rule = "cannot be written: this directory holds the session's own data"
@@ -343,13 +362,11 @@ def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os
         raise order.invalid(f"is longer than {_PATH_BYTES} bytes with the root before it", hint="use a shorter path")
     *directories, name = resolved[len(prefix) :].split("/")
     order.refuse_unseen((*directories, name, *(() if is_absolute else order.path.split("/"))))
-    if kept is None:
-        return _Place(order, base, tuple(directories), name)
-    path = os.path.realpath(kept)
-    place = _Place(order, base, tuple(directories), name, _identity(path))
+    path = None if kept is None else os.path.realpath(kept)
+    place = _Place(order, base, tuple(directories), name, None if path is None else _identity(path))
     # Directories below the root are checked again when they are opened; directories above are never opened.
     is_above = place.kept is not None and place.kept in map(_identity, (Path(base), *Path(base).parents))
-    if is_above or f"{resolved}/".startswith(f"{path.rstrip('/')}/"):
+    if is_above or (path is not None and f"{resolved}/".startswith(f"{path.rstrip('/')}/")):
         raise place.in_kept()
     return place
 
@@ -427,7 +444,7 @@ def status_of(name: str, directory: int) -> os.stat_result | None:
 
 def kind_of(mode: int) -> str:
     """Return the kind of a file, such as "a FIFO"."""
-    return _KINDS.get(stat.S_IFMT(mode), "something special")
+    return _KINDS.get(stat.filemode(mode)[0], "something special")
 
 
 def _not_usable(place: _Place, depth: int, found: os.stat_result | None) -> ExportError:
@@ -514,7 +531,8 @@ class _ExportDraft(NewFile):
         self.last = bytes(data[-1:]) or self.last
 
 
-def _carry_out(order: FileOrder, place: _Place) -> FileResult:
+def _carry_out(place: _Place) -> FileResult:
+    order = place.order
     if _TEMPORARY.fullmatch(place.name):
         raise order.denied("has a name that is kept for temporary files", _ANOTHER)
     with contextlib.ExitStack() as stack:
@@ -526,18 +544,17 @@ def _carry_out(order: FileOrder, place: _Place) -> FileResult:
             _sweep(directory)
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(_Changed):
-                return _attempt(order, place, directory)
+                return _attempt(place, directory)
         raise order.error(ExportError, "was not written: others keep changing it", "try again later")
 
 
-def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
+def _attempt(place: _Place, directory: int) -> FileResult:
     """Try the export once; raise `_Changed` if another program interfered."""
+    order = place.order
     with contextlib.ExitStack() as stack:
-        old = _open_old(order, place, directory)
+        old = _open_old(place, directory, stack)
         if old is None:
             order.refuse_absent()
-        else:
-            stack.callback(_quietly, os.close, old.descriptor)
         keep, before, after = _splice(order, old)
         name = f".mama-structs-{secrets.token_hex(8)}.tmp"
         try:
@@ -581,17 +598,16 @@ def _attempt(order: FileOrder, place: _Place, directory: int) -> FileResult:
         )
 
 
-def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
+def _open_old(place: _Place, directory: int, stack: contextlib.ExitStack) -> _Old | None:
     """
-    Open the existing file with write access, or return None.
+    Open the existing file with write access until *stack* is closed, or return None.
 
     Write access is required even to replace it, so that a read-only file is never replaced.
     """
-    found = status_of(place.name, directory)
+    order, found = place.order, status_of(place.name, directory)
     if found is None:
         return None
-    if not stat.S_ISREG(found.st_mode):
-        raise _not_usable(place, len(place.directories), found)
+    place.refuse_irregular(found)
     order.refuse_existing()
     order.refuse_protected(found)
     try:
@@ -599,14 +615,10 @@ def _open_old(order: FileOrder, place: _Place, directory: int) -> _Old | None:
         descriptor = os.open(place.name, access | _COMMON, dir_fd=directory)
     except FileNotFoundError as error:
         raise _Changed from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise _not_usable(place, len(place.directories), status)
-        order.refuse_protected(status)
-    except BaseException:
-        _quietly(os.close, descriptor)
-        raise
+    stack.callback(_quietly, os.close, descriptor)
+    status = os.fstat(descriptor)
+    place.refuse_irregular(status)
+    order.refuse_protected(status)
     return _Old(descriptor, status, 0 if order.mode == "write" else status.st_size)
 
 

@@ -6,7 +6,6 @@ import copy
 import functools
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +18,7 @@ from mama_structs._internal.offload import SYNC_CHARS, SYNC_ITEMS, Load, check_i
 from mama_structs._internal.reprs import boxed, counted, entries, heading
 from mama_structs.errors import (
     InvalidArgument,
-    InvalidHandle,
     InvalidParameter,
-    QuotaExceeded,
     SessionClosed,
     StoreBusy,
     WrongLoop,
@@ -29,14 +26,25 @@ from mama_structs.errors import (
 )
 from mama_structs.provenance import ORIGINS, Origin, Provenance, inserted_texts
 from mama_structs.refs.markup.content_types import Category, Suggestion, category_of, suggest
-from mama_structs.refs.markup.fences import fenced_blocks
-from mama_structs.refs.markup.parser import ID_RULE, IN_CODE, MENTIONED, Diagnostic, DiagnosticKind, ref_id_in
 from mama_structs.refs.messages.provider_messages import said_by_model
 from mama_structs.refs.store.drafts import DraftLog, Log, WriterLock
 from mama_structs.refs.store.editing import Revision, appended, asks_to_append, difference, edited, is_same
-from mama_structs.refs.store.entries import EXTRACT, DeletedEntry, Descriptor, Entries, Entry, Erasure, Ref, Usage
-from mama_structs.refs.store.export import ExportMode, FileOrder, FileResult, export
-from mama_structs.refs.store.ref_collector import Collected, Collector, Ingested, RefStream, check_refs, mentioned
+from mama_structs.refs.store.entries import (
+    EXTRACT,
+    DeletedEntry,
+    Descriptor,
+    Entries,
+    Entry,
+    Erasure,
+    Ref,
+    Usage,
+    as_ref,
+    id_in,
+    with_kind,
+)
+from mama_structs.refs.store.export import ExportMode, FileOrder, FileResult, export, files_of
+from mama_structs.refs.store.ingestion import RecentAnswers, ingest_refs
+from mama_structs.refs.store.ref_collector import Collected, Collector, Ingested, RefStream, check_refs
 from mama_structs.refs.store.render import Rendering, instructions
 from mama_structs.refs.store.result_truncation import OwnShareOf, Shelf, Wrapping
 from mama_structs.refs.store.text import Content, Excerpt, Mode, read
@@ -44,7 +52,6 @@ from mama_structs.refs.store.text_search import SearchResult, TextSearch, search
 from mama_structs.settings import AnswerSettings, DescriptorSettings, answers_budget
 
 _CATEGORIES: Final = get_args(Category)
-_AWAITED: Final = 8
 # Maximum number of drafts that are discarded because the store changed, before the caller gets an error.
 _MAX_DRAFTS: Final = 10
 _IN_THREAD: Final = "await refs.run_in_thread(lambda refs: refs.{})"
@@ -63,23 +70,6 @@ class HasRefs(Protocol):
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings) -> Path | None:
-    """Return the directory below which models may write files, or None if not configured."""
-    given = os.fspath(files) if isinstance(files, str | os.PathLike) else files
-    if given is None and not settings.root:
-        return None
-    if given is not None and (not isinstance(given, str) or not given or "\0" in given):
-        raise InvalidArgument(f"files must be a directory or None, got {shown(files)}")
-    path = Path(given or settings.root).absolute()
-    try:
-        is_other = path.exists() and not path.is_dir()
-    except OSError as error:
-        raise InvalidArgument(f"files cannot be a directory: {error.strerror}") from error
-    if is_other:
-        raise InvalidArgument(f"files must be a directory, and {os.fspath(path)!r:.200} is a file")
-    return path
 
 
 class RefStore:
@@ -128,12 +118,7 @@ class RefStore:
         self._log: Log[Any] | None = None
         self._directory: Path | None = None
         self._closed = False
-        # Streamed answers whose final messages may still be observed: each answer is stored once.
-        self._awaited: deque[tuple[Collected, Ingested]] = deque(maxlen=_AWAITED)
-        # Observed messages whose streams may still be open: an adapter may observe a message before the host closes the
-        # stream.
-        self._finished: deque[tuple[int, Collected, Ingested]] = deque(maxlen=_AWAITED)
-        self._ingests: int = 0
+        self._recent = RecentAnswers()
         self._loop = LoopBound("ref store")
         # Counts changes: a draft of an earlier version cannot be applied.
         self._version = 0
@@ -225,7 +210,7 @@ class RefStore:
         draft._entries = self._entries.fork()  # noqa: SLF001 - of this class, as below
         draft._log = cast("Log[Any]", DraftLog())  # noqa: SLF001
         draft._loop = LoopBound("draft")  # noqa: SLF001
-        draft._awaited, draft._finished = self._awaited.copy(), self._finished.copy()  # noqa: SLF001
+        draft._recent = self._recent.copy()  # noqa: SLF001
         draft._is_draft = True  # noqa: SLF001
         return draft
 
@@ -238,8 +223,7 @@ class RefStore:
         if self._log is not None:
             self._log.put_prepared(prepared)
         self._entries = draft._entries
-        self._awaited, self._finished = draft._awaited, draft._finished
-        self._ingests = draft._ingests
+        self._recent = draft._recent
         self._version += 1
 
     def _check_size(self, name: str, *texts: object, call: str, items: int = 0) -> None:
@@ -260,7 +244,7 @@ class RefStore:
         child = type(self)(settings=self.settings, answers=self.answers, files=self.files, clock=self._clock)
         child.root = self.root
         child._entries = self._entries.fork()  # noqa: SLF001 - of this class
-        child._awaited = self._awaited.copy()  # noqa: SLF001 - as above
+        child._recent = self._recent.fork()  # noqa: SLF001 - as above
         child._loop.check_here()  # noqa: SLF001 - as above
         return child
 
@@ -295,7 +279,7 @@ class RefStore:
     def __contains__(self, handle: object) -> bool:
         """Return True if `get` would return an entry."""
         self._check_open()
-        return self._entries.holds(_with_kind(handle))
+        return self._entries.holds(with_kind(handle))
 
     def __iter__(self) -> Iterator[str]:
         """Yield all handles, including all versions of refs, oldest first."""
@@ -337,22 +321,17 @@ class RefStore:
             collector.feed(piece)
             collector.end_piece()
         collected = collector.finish()
-        for number, (streamed, ingested) in enumerate(self._awaited):
-            if collected == streamed:
-                # This is the final message of a stream whose refs were stored already.
-                del self._awaited[number]
-                self._version += 1
-                return ingested
-        ingested = self._ingested(collected)
-        if collected.marked:
-            self._ingests += 1
-            self._finished.append((self._ingests, collected, ingested))
+        ingested = self._recent.take_streamed(collected)
+        if ingested is None:
+            ingested = self._ingested(collected)
+            self._recent.add_message(collected, ingested)
+        self._version += 1
         return ingested
 
     def stream(self) -> RefStream:
         """Return a stream for an answer that arrives in chunks; see `RefStream`."""
         collector = Collector(marks=self.settings.references_enabled)
-        begun = self._ingests
+        begun = self._recent.messages
 
         async def store(load: Load, collected: Collected) -> Ingested:
             return await self.change(load, lambda refs: refs._streamed(collected, begun=begun))  # noqa: SLF001 - of this class
@@ -392,7 +371,7 @@ class RefStore:
                 raise InvalidArgument(f"{name} must be text, got {type(value).__name__}")
         said = {name.lower(): value for name, value in attributes.items()}
         said.update({"append": ""} if append else {})
-        return self._revised(_id_in(ref_id), Revision(text, said, provenance=author))
+        return self._revised(id_in(ref_id), Revision(text, said, provenance=author))
 
     def edit(self, ref_id: str, old: str, new: str, *, origin: Origin | None = None) -> Ref:
         r"""
@@ -445,8 +424,8 @@ class RefStore:
             raise InvalidArgument(f"child must be a RefStore or a session, got {type(child).__name__}")
         # The other store belongs to the thread of its event loop, but its entries are immutable and can be read in any
         # thread.
-        entry = store._entries.find(_with_kind(ref_id)) if self._is_draft else store.get(ref_id)  # noqa: SLF001 - of this class
-        ref = _as_ref(entry, ref_id)
+        entry = store._entries.find(with_kind(ref_id)) if self._is_draft else store.get(ref_id)  # noqa: SLF001 - of this class
+        ref = as_ref(entry, ref_id)
         self._check_size("the ref", ref.text, call="adopt(child, ref_id)")
         return self._revised(ref.id, Revision(ref.text, ref.attributes, ref.complete, provenance=ref.provenance))
 
@@ -834,82 +813,30 @@ class RefStore:
             )
 
     def _ref(self, ref_id: str) -> Ref:
-        return _as_ref(self.get(ref_id), ref_id)
+        return as_ref(self.get(ref_id), ref_id)
 
     def _find(self, handle: str) -> Entry:
         self._check_open()
-        return self._entries.find(_with_kind(handle))
+        return self._entries.find(with_kind(handle))
 
     def _ingested(self, collected: Collected) -> Ingested:
-        """Store the refs of one message, and record the reasons for refs that were not stored."""
+        """Store the refs of one message."""
         self._check_open()
-        stored: dict[int, Ref] = {}
-        said = list(collected.diagnostics)
-        for marked in collected.marked:
-            report = functools.partial(Diagnostic, id=marked.id, position=marked.position)
-            before = self._newest(marked.id)
-            text, author = collected.content(marked), Provenance.by("model")
-            revision = Revision(text, marked.attributes, marked.complete, provenance=author)
-            if before is None and asks_to_append(marked.attributes):
-                message = f"there was no ref:{marked.id} to append to, so this is its first part"
-                said.append(report("nothing_to_append", message=message))
-            try:
-                ref = stored[marked.position] = self._revised(marked.id, revision)
-            except (QuotaExceeded, InvalidArgument) as error:
-                why: DiagnosticKind = "quota_exceeded" if isinstance(error, QuotaExceeded) else "invalid_text"
-                said.append(report(why, message=f"not stored: {error}"))
-                self._entries.miss(marked.id, f"it was not stored: {error}")
-                continue
-            goes_on = before is not None and not before.complete and asks_to_append(marked.attributes)
-            text = ref.text if goes_on else revision.text
-            if marked.complete and any(not block.closed for block in fenced_blocks(text)):
-                message = (
-                    f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>,"
-                    " since a fence that ends behind it hides what follows"
-                )
-                said.append(report("open_fence", message=message))
-            if ref is not before and ref.version > 1:
-                older = f"; {before.versioned} is the one before" if before else ""
-                said.append(report("new_version", message=f"ref:{ref.id} is now version {ref.version}{older}"))
-        for diagnostic in collected.diagnostics:
-            if diagnostic.kind == "in_code" and diagnostic.id is not None:
-                self._entries.miss(diagnostic.id, IN_CODE)
-        for ref_id in mentioned(collected.text):
-            # A model that sees mentions in its history may use this form for a new ref, which then has no text.
-            if self._newest(ref_id) is None:
-                self._entries.miss(ref_id, MENTIONED)
-        said.sort(key=lambda diagnostic: diagnostic.position)
-        self._version += 1
-        return Ingested(
-            refs=tuple(stored.values()),
-            diagnostics=tuple(said),
-            text=collected.text,
-            visible=collected.visible,
-            compact=collected.compact(stored),
-        )
+        return ingest_refs(collected, entries=self._entries, store=self._revised)
 
     def _streamed(self, collected: Collected, *, begun: int) -> Ingested:
-        for at, (number, finished, ingested) in enumerate(self._finished):
-            if number > begun and collected == finished:
-                # The final message was observed while the stream was open.
-                del self._finished[at]
-                self._version += 1
-                return ingested
-        ingested = self._ingested(collected)
-        if collected.marked:
-            self._awaited.append((collected, ingested))
+        ingested = self._recent.take_message(collected, since=begun)
+        if ingested is None:
+            ingested = self._ingested(collected)
+            self._recent.add_streamed(collected, ingested)
+        self._version += 1
         return ingested
-
-    def _newest(self, ref_id: str) -> Ref | None:
-        """Return the newest readable version of a ref, or None."""
-        slot = self._entries.get(self._entries.newest(ref_id) or "")
-        return slot if isinstance(slot, Ref) else None
 
     def _revised(self, ref_id: str, revision: Revision) -> Ref:
         """Store the next version of a ref, or return the newest one if it is equal."""
         for text in (*revision.attributes, *revision.attributes.values()):
             _check.encodable("an attribute", text)
-        before = self._newest(ref_id)
+        before = self._entries.newest_ref(ref_id)
         if asks_to_append(revision.attributes) and before is not None:
             revision = appended(before, revision)
         provenance = revision.provenance.limited_by(inserted_texts())
@@ -965,26 +892,6 @@ class RefStore:
         self._version += 1
 
 
-def _with_kind(handle: Any) -> Any:
-    """Prefix a bare ref id with "ref:"; return other handles unchanged."""
-    return f"ref:{handle}" if isinstance(handle, str) and ":" not in handle else handle
-
-
 def _author(origin: object) -> Provenance:
     """Return the provenance of a text by *origin*, or raise `InvalidArgument`."""
     return Provenance.by(_check.choice("origin", origin, ORIGINS))
-
-
-def _as_ref(entry: Entry, ref_id: str) -> Ref:
-    """Return the entry if it is a ref, or raise `InvalidHandle`."""
-    if not isinstance(entry, Ref):
-        raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="only refs have versions: ref:<id>")
-    return entry
-
-
-def _id_in(text: object) -> str:
-    """Return the id of a ref, or raise `InvalidHandle`."""
-    name = ref_id_in(text.removeprefix("ref:")) if isinstance(text, str) else None
-    if name is None:
-        raise InvalidHandle(f"{shown(text)} is no id of a ref", handle=f"{text!s:.80}", hint=f"an id is {ID_RULE}")
-    return name

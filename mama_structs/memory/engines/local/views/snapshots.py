@@ -1,11 +1,16 @@
-"""Snapshot files with the state of the views (DESIGN section 6, "The embedded engine")."""
+"""
+Snapshot files with the state of the views (DESIGN section 6, "The embedded engine").
+
+The arrays of a part are in one file, one after another in NumPy's ``.npy`` format. Large arrays ("segments") have files
+of their own, which later generations reuse, and so have graphs, in the format of their library (``.view``). The
+manifest is JSON, preceded by its own SHA-256: it has the metadata of the parts, and the sizes and SHA-256 of the files.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import io
-import itertools
 import json
 import logging
 import math
@@ -14,11 +19,12 @@ import re
 import stat
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from tokenize import TokenError
+from typing import Any, Final, Self
 
 import attrs
 import numpy as np
@@ -28,25 +34,26 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.storage.files import NewFile, sync_directory
 from mama_structs.storage.locks import LockFile
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MANIFEST: Final = "manifest"
 PREVIOUS: Final = "manifest-before"
 LOCK: Final = "lock"
 
-_ALIGNMENT: Final = 64
 _CHUNK: Final = 2**20
-_HEADER: Final = b"mama-structs view 1\n".ljust(_ALIGNMENT, b"\0")
 _LARGEST_MANIFEST: Final = 2**24
 # Exclusive upper bound of change numbers in journal keys.
 _MOST_CHANGES: Final = 16**12
 _TRIES: Final = 20
 _PART: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
-_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.view")
+_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.(?:npy|view)")
 _TEMPORARY: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
 # NumPy kinds that are plain bytes: booleans, integers and floats. Others could contain pickled objects.
 _KINDS: Final = "biuf"
 # Exceptions raised when damaged, foreign or hostile files are parsed.
-_DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError)
+_DAMAGED: Final = (
+    *(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError),
+    *(EOFError, SyntaxError, TokenError),  # raised for the headers of arrays
+)
 # Rows of a segment copied at once.
 _COPIED: Final = 1024
 # Number of segments verified concurrently.
@@ -83,16 +90,17 @@ class FileRows:
     any way, its hash is verified again before rows are returned.
     """
 
-    def __init__(self, directory: Path, stored: Stored, *, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    def __init__(self, directory: Path, stored: Stored) -> None:
         self.stored: Stored = stored
-        self.dtype: np.dtype[Any] = dtype
-        self.shape: tuple[int, ...] = shape
-        self._width = dtype.itemsize * math.prod(shape[1:])
         with _opened_file(directory / stored.name) as file:
             self._file = os.dup(file.fileno())
-        # Do not close at exit: a thread that builds a graph may still read.
-        weakref.finalize(self, os.close, self._file).atexit = False
-        self._seen = self._looked_at()
+            # Do not close at exit: a thread that builds a graph may still read.
+            weakref.finalize(self, os.close, self._file).atexit = False
+            self._seen = self._looked_at()
+            self.dtype, self.shape, self._start = _header(file)
+        self._width = self.dtype.itemsize * math.prod(self.shape[1:])
+        if self._start + len(self) * self._width != stored.size:
+            raise ValueError("the file has more or fewer rows than its header says")
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -101,7 +109,7 @@ class FileRows:
         """Return the given rows, in their order."""
         # A search reads hundreds of rows. This is the fastest way without a memory map.
         file, width, read = self._file, self._width, os.pread
-        whole = b"".join([read(file, width, place) for place in (len(_HEADER) + rows * width).tolist()])
+        whole = b"".join([read(file, width, place) for place in (self._start + rows * width).tolist()])
         if len(whole) != len(rows) * width:
             raise ViewLost("a file of vectors was cut")
         self._check()
@@ -110,17 +118,14 @@ class FileRows:
     def slice(self, first: int, stop: int) -> NDArray[Any]:
         """Return the rows from *first* to *stop*."""
         taken = np.empty((stop - first, *self.shape[1:]), self.dtype)
-        self._read(_bytes(taken), len(_HEADER) + first * self._width)
-        self._check()
-        return taken
-
-    def _read(self, room: memoryview, place: int) -> None:
-        done = 0
-        while done < len(room):
-            count = os.preadv(self._file, [room[done:]], place + done)
+        left, place = _bytes(taken), self._start + first * self._width
+        while left:
+            count = os.preadv(self._file, [left], place)
             if not count:
                 raise ViewLost("a file of vectors was cut")
-            done += count
+            left, place = left[count:], place + count
+        self._check()
+        return taken
 
     def _check(self) -> None:
         if self._state() != self._seen:
@@ -188,7 +193,8 @@ class StoredFile:
         """
         try:
             with _opened_file(self.path) as file:
-                return _is_as_written(file, self.stored.size, self.stored.sha256)
+                is_as_long = os.fstat(file.fileno()).st_size == self.stored.size
+                return is_as_long and hashlib.file_digest(file, "sha256").hexdigest() == self.stored.sha256
         except _UNREADABLE:
             return False
 
@@ -289,12 +295,7 @@ class SnapshotStore:
 
         The journal may not have this change.
         """
-        changes = [0]
-        for name in (MANIFEST, PREVIOUS):
-            with contextlib.suppress(*_UNREADABLE):
-                manifest = _manifest(_text(self._directory / name))
-                changes += [manifest["change"]] if manifest["identity"] == self._identity else []
-        return max(changes)
+        return max((manifest["change"] for _, manifest, _ in self._manifests()), default=0)
 
     def clear(self, *, before: int | None = None) -> bool:
         """
@@ -307,21 +308,16 @@ class SnapshotStore:
                 return True
             with self._alone() as alone:
                 if alone:
-                    for name in (MANIFEST, PREVIOUS):
-                        if before is None or not self._is_of(name, before):
-                            (self._directory / name).unlink(missing_ok=True)
-                    self._sweep(set() if before is None else self._named())
+                    kept = [
+                        name for name, one, _ in self._manifests() if before is not None and one["change"] >= before
+                    ]
+                    for name in {MANIFEST, PREVIOUS}.difference(kept):
+                        (self._directory / name).unlink(missing_ok=True)
+                    self._sweep(self._named())
                 return alone
         except OSError as error:
             _log.warning("snapshots cannot be deleted: %s", error)
             return False
-
-    def _is_of(self, name: str, change: int) -> bool:
-        """Return True if a manifest has this history and at least this change number."""
-        with contextlib.suppress(*_UNREADABLE):
-            manifest = _manifest(_text(self._directory / name))
-            return bool(manifest["identity"] == self._identity and manifest["change"] >= change)
-        return False
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
@@ -331,13 +327,22 @@ class SnapshotStore:
         finally:
             lock.close()
 
-    def _newest(self, at_most: int | None) -> tuple[dict[str, Any] | None, bytes | None]:
+    def _manifests(self) -> Iterator[tuple[str, dict[str, Any], bytes]]:
+        """Yield the name, content and text of each readable manifest of this history, newest first."""
         for name in (MANIFEST, PREVIOUS):
-            with contextlib.suppress(*_UNREADABLE):
+            try:
                 text = _text(self._directory / name)
                 manifest = _manifest(text)
-                if manifest["identity"] == self._identity and (at_most is None or manifest["change"] <= at_most):
-                    return manifest, text
+                is_own = manifest["identity"] == self._identity
+            except _UNREADABLE:
+                continue
+            if is_own:
+                yield name, manifest, text
+
+    def _newest(self, at_most: int | None) -> tuple[dict[str, Any] | None, bytes | None]:
+        for _, manifest, text in self._manifests():
+            if at_most is None or manifest["change"] <= at_most:
+                return manifest, text
         return None, None
 
     def _read(self, manifest: dict[str, Any]) -> Generation:
@@ -354,12 +359,11 @@ class SnapshotStore:
         if newest is not None and newest["change"] > change:
             return None
         try:
-            entries = {name: self._write_part(name, part) for name, part in parts.items()}
+            written = {name: self._write_part(name, part) for name, part in parts.items()}
+            entries = {name: entry for name, (entry, _) in written.items()}
+            generation = Generation(change, {name: part for name, (_, part) in written.items()}, [])
             manifest = {"format": FORMAT, "identity": self._identity, "change": change, "parts": entries}
             body = json.dumps(manifest, separators=(",", ":")).encode()
-            generation = Generation(
-                change, {name: _written(self._directory, entries[name], part) for name, part in parts.items()}, []
-            )
             sync_directory(self._directory)
             if text is not None:
                 self._replace(PREVIOUS, text)
@@ -375,50 +379,42 @@ class SnapshotStore:
             self._sweep(_files(entries) | (set() if newest is None else _files(newest["parts"])))
         return generation
 
-    def _write_part(self, name: str, part: Part) -> dict[str, Any]:
-        meta = json.dumps(dict(part.meta), separators=(",", ":")).encode("utf-8", "surrogatepass")
-        arrays: dict[str, Any] = {}
-        pieces: list[bytes | memoryview] = []
-        place = len(_HEADER)
-        for key, value in part.arrays.items():
-            array = np.ascontiguousarray(value)
-            arrays[key] = {"dtype": array.dtype.str, "shape": list(value.shape), "offset": place}
-            padding = -array.nbytes % _ALIGNMENT
-            pieces += [_bytes(array), bytes(padding)]
-            place += array.nbytes + padding
-        entry: dict[str, Any] = {
-            "file": attrs.asdict(self._write_file(name, [*pieces, meta])),
-            "meta": [place, len(meta)],
-            "arrays": arrays,
-        }
-        entry["segments"] = [self._write_segment(name, segment) for segment in part.segments]
-        entry["files"] = {}
-        for key, file in part.files.items():
-            stored = self._kept(file.stored) if isinstance(file, StoredFile) else self._write_other(name, file)
+    def _write_part(self, name: str, part: Part) -> tuple[dict[str, Any], LoadedPart]:
+        """Write the files of a part, and return its entry in the manifest, and the part with these files."""
+        with _HashedFile(self._fresh(name, "npy")) as file:
+            for array in part.arrays.values():
+                np.save(file, np.asarray(array, order="C"), allow_pickle=False)
+            arrays = file.finish()
+        segments = tuple(self._write_segment(name, segment) for segment in part.segments)
+        files = {}
+        for key, other in part.files.items():
+            stored = self._kept(other.stored) if isinstance(other, StoredFile) else self._write_other(name, other)
             if stored is not None:
-                entry["files"][key] = attrs.asdict(stored)
-        return entry
+                files[key] = StoredFile(self._directory / stored.name, stored)
+        entry = {
+            "meta": dict(part.meta),
+            "names": list(part.arrays),
+            "arrays": attrs.asdict(arrays),
+            "segments": [attrs.asdict(segment.stored) for segment in segments if segment.stored is not None],
+            "files": {key: attrs.asdict(one.stored) for key, one in files.items()},
+        }
+        return entry, LoadedPart(dict(part.meta), dict(part.arrays), segments, files)
 
-    def _write_segment(self, name: str, segment: StoredArray) -> dict[str, Any]:
+    def _write_segment(self, name: str, segment: StoredArray) -> StoredArray:
+        """Return a segment in a file, which is written unless it exists."""
         stored = None if segment.stored is None else self._kept(segment.stored)
         if stored is None:
-            stored = self._write_file(name, map(_bytes, segment.pieces(_COPIED)))
-        first = segment.blocks[0]
-        return {
-            "file": attrs.asdict(stored),
-            "dtype": first.dtype.str,
-            "shape": [len(segment), *first.shape[1:]],
-            "offset": len(_HEADER),
-        }
-
-    def _write_file(self, name: str, pieces: Iterable[bytes | memoryview]) -> Stored:
-        path, digest = self._fresh(name), hashlib.sha256()
-        with _discarded(NewFile(path)) as file:
-            for piece in itertools.chain([_HEADER], pieces):
-                digest.update(piece)
-                file.write(piece)
-            file.close()
-        return Stored(path.name, file.size, digest.hexdigest())
+            first = segment.blocks[0]
+            shape = (len(segment), *first.shape[1:])
+            with _HashedFile(self._fresh(name, "npy")) as file:
+                header = {"descr": first.dtype.str, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for piece in segment.pieces(_COPIED):
+                    file.write(_bytes(piece))
+                stored = file.finish()
+        if all(isinstance(block, FileRows) and block.stored == stored for block in segment.blocks):
+            return segment
+        return _segment(self._directory, stored)
 
     def _write_other(self, name: str, save: Callable[[Path], bool]) -> Stored | None:
         """
@@ -426,7 +422,7 @@ class SnapshotStore:
 
         Size and hash are computed from the file as read back.
         """
-        path = self._fresh(name)
+        path = self._fresh(name, "view")
         if not save(path):
             path.unlink(missing_ok=True)
             return None
@@ -436,8 +432,8 @@ class SnapshotStore:
             size = os.fstat(file.fileno()).st_size
             return Stored(path.name, size, hashlib.file_digest(file, "sha256").hexdigest())
 
-    def _fresh(self, name: str) -> Path:
-        return self._directory / f"{name}-{uuid.uuid4().hex}.view"
+    def _fresh(self, name: str, suffix: str) -> Path:
+        return self._directory / f"{name}-{uuid.uuid4().hex}.{suffix}"
 
     def _kept(self, stored: Stored) -> Stored | None:
         try:
@@ -446,7 +442,7 @@ class SnapshotStore:
             return None
 
     def _replace(self, name: str, text: bytes) -> None:
-        with _discarded(NewFile(self._directory / f"manifest-{uuid.uuid4().hex}.tmp")) as file:
+        with _HashedFile(self._directory / f"manifest-{uuid.uuid4().hex}.tmp") as file:
             file.write(text)
             file.publish(self._directory / name)
 
@@ -474,6 +470,30 @@ class SnapshotStore:
                     path.unlink()
 
 
+class _HashedFile(NewFile):
+    """A file whose SHA-256 is computed while it is written, and that is deleted if writing fails."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._path, self._digest = path, hashlib.sha256()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:
+            self.discard()
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._digest.update(data)
+        super().write(data)
+
+    def finish(self) -> Stored:
+        """Sync the file, close it, and return its size and hash."""
+        self.close()
+        return Stored(self._path.name, self.size, self._digest.hexdigest())
+
+
 def make_folder(folder: Path) -> None:
     """
     Create the folder of a namespace and its parent.
@@ -485,16 +505,6 @@ def make_folder(folder: Path) -> None:
             with contextlib.suppress(FileExistsError):
                 each.mkdir(mode=0o700)
             sync_directory(each.parent)
-
-
-@contextlib.contextmanager
-def _discarded(file: NewFile) -> Iterator[NewFile]:
-    """Delete a file if it was not completely written."""
-    try:
-        yield file
-    except BaseException:
-        file.discard()
-        raise
 
 
 _READ: Final = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
@@ -550,54 +560,32 @@ def _manifest(text: bytes) -> dict[str, Any]:
 
 
 def _files(entries: Mapping[str, Any]) -> set[str]:
-    names = set()
-    for entry in entries.values():
-        names.add(entry["file"]["name"])
-        names.update(segment["file"]["name"] for segment in entry["segments"])
-        names.update(file["name"] for file in entry["files"].values())
-    return names
-
-
-def _written(directory: Path, entry: Mapping[str, Any], part: Part) -> LoadedPart:
-    """Return a written part with the files that now contain it."""
-    segments = tuple(
-        segment if _is_open(segment, _stored(written["file"])) else _segment(directory, written)
-        for segment, written in zip(part.segments, entry["segments"], strict=True)
-    )
-    return LoadedPart(dict(part.meta), dict(part.arrays), segments, _other_files(directory, entry))
+    return {
+        stored["name"]
+        for entry in entries.values()
+        for stored in (entry["arrays"], *entry["segments"], *entry["files"].values())
+    }
 
 
 def _opened(directory: Path, entry: Mapping[str, Any]) -> LoadedPart:
-    """Read the files of a part into memory."""
-    content = _content(directory, entry["file"])
-    start, length = entry["meta"]
-    meta = json.loads(bytes(content[start : start + length]).decode("utf-8", "surrogatepass"))
+    """Read the arrays of a part into memory, and open its other files."""
+    meta = entry["meta"]
     if not isinstance(meta, dict):
         raise TypeError("the part's meta is no object")
-    arrays = {key: _array(content, place) for key, place in entry["arrays"].items()}
+    content = io.BytesIO(_content(directory, _stored(entry["arrays"])))
+    arrays = {key: _array(content) for key in entry["names"]}
     # Hashing releases the GIL, so segments are verified concurrently.
     with ThreadPoolExecutor(_READERS) as readers:
-        segments = tuple(readers.map(partial(_segment, directory), entry["segments"]))
-    return LoadedPart(meta, arrays, segments, _other_files(directory, entry))
+        segments = tuple(readers.map(partial(_segment, directory), map(_stored, entry["segments"])))
+    files = {key: _stored(file) for key, file in entry["files"].items()}
+    opened = {key: StoredFile(directory / stored.name, stored) for key, stored in files.items()}
+    return LoadedPart(meta, arrays, segments, opened)
 
 
-def _is_open(segment: StoredArray, stored: Stored) -> bool:
-    return all(isinstance(block, FileRows) and block.stored == stored for block in segment.blocks)
-
-
-def _segment(directory: Path, entry: Mapping[str, Any]) -> StoredArray:
-    stored = _stored(entry["file"])
-    dtype, shape = _form(entry)
-    if entry["offset"] != len(_HEADER) or dtype.itemsize * math.prod(shape) != stored.size - len(_HEADER):
-        raise ValueError("the segment is not as long as is said")
+def _segment(directory: Path, stored: Stored) -> StoredArray:
     if hasattr(os, "preadv"):
-        return StoredArray((FileRows(directory, stored, dtype=dtype, shape=shape),), stored)
-    return StoredArray((_array(_content(directory, entry["file"]), entry),), stored)
-
-
-def _other_files(directory: Path, entry: Mapping[str, Any]) -> dict[str, StoredFile]:
-    found = {key: _stored(file) for key, file in entry["files"].items()}
-    return {key: StoredFile(directory / stored.name, stored) for key, stored in found.items()}
+        return StoredArray((FileRows(directory, stored),), stored)
+    return StoredArray((_array(io.BytesIO(_content(directory, stored))),), stored)
 
 
 def _stored(entry: Mapping[str, Any]) -> Stored:
@@ -607,43 +595,36 @@ def _stored(entry: Mapping[str, Any]) -> Stored:
     return stored
 
 
-def _content(directory: Path, entry: Mapping[str, Any]) -> memoryview:
+def _content(directory: Path, stored: Stored) -> bytes:
     """
     Return the verified content of a file.
 
     Not mapped, because truncating a mapped file crashes the process.
     """
-    stored = _stored(entry)
     with _opened_file(directory / stored.name) as file:
         if os.fstat(file.fileno()).st_size != stored.size:
             raise ValueError("the file is not as long as it was written")
-        room = np.empty(stored.size + _ALIGNMENT, np.uint8)
-        start = -room.ctypes.data % _ALIGNMENT
-        content = room[start : start + stored.size].data
-        digest, at = hashlib.sha256(), 0
-        while count := file.readinto(content[at : at + _CHUNK]):
-            digest.update(content[at : at + count])
-            at += count
-    if at != stored.size or digest.hexdigest() != stored.sha256:
+        content = file.read()
+    if len(content) != stored.size or hashlib.sha256(content).hexdigest() != stored.sha256:
         raise ValueError("the file does not match its checksum")
-    return content.toreadonly()
+    return content
 
 
-def _is_as_written(file: io.FileIO, size: int, sha256: str) -> bool:
-    return os.fstat(file.fileno()).st_size == size and hashlib.file_digest(file, "sha256").hexdigest() == sha256
+def _array(content: io.BytesIO) -> NDArray[Any]:
+    """Return the next array of a file, read-only."""
+    # Not numpy.load, which also opens zip files.
+    array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
+    if array.dtype.kind not in _KINDS:
+        raise ValueError("the array's type is none that we write")
+    array.flags.writeable = False
+    return array
 
 
-def _array(content: memoryview, place: Mapping[str, Any]) -> NDArray[Any]:
-    dtype, shape = _form(place)
-    count = math.prod(shape)
-    if count == 0:
-        return np.empty(shape, dtype)
-    return np.frombuffer(content, dtype, count, place["offset"]).reshape(shape)
-
-
-def _form(place: Mapping[str, Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    dtype = np.dtype(str(place["dtype"]))
-    shape = tuple(place["shape"])
-    if dtype.kind not in _KINDS or any(type(side) is not int or side < 0 for side in shape):
-        raise ValueError("the array's type or shape is none that we write")
-    return dtype, shape
+def _header(file: io.FileIO) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Return the type and shape of the array in an ``.npy`` file, and the offset of its content."""
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("the file is of another version of the npy format")
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if is_fortran or dtype.kind not in _KINDS:
+        raise ValueError("the array's type or order is none that we write")
+    return dtype, shape, file.tell()

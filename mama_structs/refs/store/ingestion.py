@@ -1,0 +1,123 @@
+"""Ingestion of a model's answers: storage of their refs, and detection of answers that were stored already."""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from mama_structs.errors import InvalidArgument, QuotaExceeded
+from mama_structs.provenance import Provenance
+from mama_structs.refs.markup.fences import fenced_blocks
+from mama_structs.refs.markup.parser import IN_CODE, MENTIONED, Diagnostic, DiagnosticKind
+from mama_structs.refs.store.editing import Revision, asks_to_append
+from mama_structs.refs.store.entries import Entries, Ref
+from mama_structs.refs.store.ref_collector import Collected, Ingested, mentioned
+
+_MAX_ANSWERS: Final = 8
+
+
+@attrs.define(eq=False)
+class RecentAnswers:
+    """
+    The last answers with refs, so that an answer that is both streamed and observed as a message is stored once.
+
+    Either may come first: an adapter may observe a message before the host closes the stream.
+    """
+
+    messages: int = 0  # the number of messages added so far
+    _streamed: deque[tuple[Collected, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
+    _observed: deque[tuple[int, Collected, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
+
+    def copy(self) -> RecentAnswers:
+        """Return an independent copy."""
+        return RecentAnswers(self.messages, self._streamed.copy(), self._observed.copy())
+
+    def fork(self) -> RecentAnswers:
+        """Return a copy for a forked store, to which the open streams do not belong."""
+        return RecentAnswers(streamed=self._streamed.copy())
+
+    def add_streamed(self, collected: Collected, ingested: Ingested) -> None:
+        """Remember an answer whose final message may still be observed."""
+        if collected.marked:
+            self._streamed.append((collected, ingested))
+
+    def add_message(self, collected: Collected, ingested: Ingested) -> None:
+        """Remember a message whose stream may still be open."""
+        if collected.marked:
+            self.messages += 1
+            self._observed.append((self.messages, collected, ingested))
+
+    def take_streamed(self, collected: Collected) -> Ingested | None:
+        """Forget the streamed answer that is equal to a message, and return its result, or None."""
+        for at, (streamed, ingested) in enumerate(self._streamed):
+            if collected == streamed:
+                del self._streamed[at]
+                return ingested
+        return None
+
+    def take_message(self, collected: Collected, *, since: int) -> Ingested | None:
+        """Forget a message equal to a stream that began after *since* messages, and return its result, or None."""
+        for at, (number, observed, ingested) in enumerate(self._observed):
+            if number > since and collected == observed:
+                del self._observed[at]
+                return ingested
+        return None
+
+
+def ingest_refs(collected: Collected, *, entries: Entries, store: Callable[[str, Revision], Ref]) -> Ingested:
+    """
+    Store the refs of one message, and record the reasons for refs that were not stored.
+
+    Args:
+        collected: The message.
+        entries: The entries of the store.
+        store: Stores the next version of a ref, or returns the newest one if it is equal.
+
+    """
+    stored: dict[int, Ref] = {}
+    said = list(collected.diagnostics)
+    for marked in collected.marked:
+        report = functools.partial(Diagnostic, id=marked.id, position=marked.position)
+        before = entries.newest_ref(marked.id)
+        text, author = collected.content(marked), Provenance.by("model")
+        revision = Revision(text, marked.attributes, marked.complete, provenance=author)
+        if before is None and asks_to_append(marked.attributes):
+            message = f"there was no ref:{marked.id} to append to, so this is its first part"
+            said.append(report("nothing_to_append", message=message))
+        try:
+            ref = stored[marked.position] = store(marked.id, revision)
+        except (QuotaExceeded, InvalidArgument) as error:
+            why: DiagnosticKind = "quota_exceeded" if isinstance(error, QuotaExceeded) else "invalid_text"
+            said.append(report(why, message=f"not stored: {error}"))
+            entries.miss(marked.id, f"it was not stored: {error}")
+            continue
+        goes_on = before is not None and not before.complete and asks_to_append(marked.attributes)
+        text = ref.text if goes_on else revision.text
+        if marked.complete and any(not block.closed for block in fenced_blocks(text)):
+            message = (
+                f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>,"
+                " since a fence that ends behind it hides what follows"
+            )
+            said.append(report("open_fence", message=message))
+        if ref is not before and ref.version > 1:
+            older = f"; {before.versioned} is the one before" if before else ""
+            said.append(report("new_version", message=f"ref:{ref.id} is now version {ref.version}{older}"))
+    for diagnostic in collected.diagnostics:
+        if diagnostic.kind == "in_code" and diagnostic.id is not None:
+            entries.miss(diagnostic.id, IN_CODE)
+    for ref_id in mentioned(collected.text):
+        # A model that sees mentions in its history may use this form for a new ref, which then has no text.
+        if entries.newest_ref(ref_id) is None:
+            entries.miss(ref_id, MENTIONED)
+    said.sort(key=lambda diagnostic: diagnostic.position)
+    return Ingested(
+        refs=tuple(stored.values()),
+        diagnostics=tuple(said),
+        text=collected.text,
+        visible=collected.visible,
+        compact=collected.compact(stored),
+    )
