@@ -92,7 +92,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(allow_parallel=True)
 def types(session: nox.Session) -> None:
     """Types of the package, of decorated tools, and completeness of the public ones."""
-    session.install("--no-compile", ".[test,hosts]", "mypy==2.4.1", "pyright[nodejs]==1.1.414")
+    session.install("--no-compile", ".[test,hosts]", "mypy==2.4.1", "pyright[nodejs]==1.1.414", "types-cachetools")
     public = ["pyright", "--verifytypes", "mama_structs", "--ignoreexternal"]
     _at_once(session, ["mypy"], public, ["pyright", "tests/typing"])
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import mama_structs
 from mama_structs import sync
-from mama_structs._internal.lazy_import import homes
 from mama_structs._internal.sync_proxy import Facade
 from mama_structs.adapters import mem0
 
@@ -29,7 +28,6 @@ _HEAD = '"""Types of `{}`; written by ``scripts/sync_stub.py``, never by hand.""
 _GIVEN = {"Opening": "Session", "AsyncIterator": "Iterator"}
 _CONSTRUCTED = ("Memory", "RefStore", "Resolver")
 _WIDTH = 120
-_DOOR = homes("mama_structs", mama_structs._NAMES)
 
 
 class _Annotations(ast.NodeTransformer):
@@ -51,7 +49,7 @@ class _Annotations(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if isinstance(node.value, ast.Name) and node.value.id == "mama_structs":
-            return self._name(node.attr, _DOOR[node.attr])
+            return self._name(node.attr, getattr(mama_structs, node.attr).__module__)
         return ast.Attribute(self.visit(node.value), node.attr, node.ctx)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:

@@ -16,7 +16,6 @@ import pytest
 from row_helpers import every_row
 
 import mama_structs
-from mama_structs._internal.lazy_import import homes
 
 ROOT = Path(mama_structs.__file__).parent
 MODULES = sorted(
@@ -53,19 +52,24 @@ DOORS = sorted(
     }
     | {name for name in MODULES if re.fullmatch(r"mama_structs\.adapters\.(?!shared)\w+", name)}
 )
-SOURCES = homes("mama_structs", mama_structs._NAMES)
 
 
-def typed_imports():
+def typed_imports(door):
     """Return the names that type checkers see, with their modules."""
-    tree = tree_of(ROOT / "__init__.py")
-    guarded = next(node for node in tree.body if isinstance(node, ast.If))
-    return {alias.asname: node.module for node in guarded.body for alias in node.names if alias.asname == alias.name}
+    tree = tree_of(ROOT.parent.joinpath(*door.split("."), "__init__.pyi"))
+    return {
+        alias.asname: f"{door}.{node.module}"
+        for node in tree.body
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+
+
+SOURCES = typed_imports("mama_structs")
 
 
 def test_dunder_all_is_sorted_and_equal_for_loader_and_type_checkers():
     assert sorted(mama_structs.__all__) == mama_structs.__all__
-    assert SOURCES == typed_imports()
     assert mama_structs.__all__ == sorted(SOURCES)
 
 
@@ -92,8 +96,8 @@ def names_of(door):
     for node in tree_of(file).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return ast.literal_eval(node.value)
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_NAMES":
-            return list(homes(door, ast.literal_eval(node.value)))
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == "attach(__name__, __file__)":
+            return list(typed_imports(door))
     return [node.name for node in tree_of(file).body if hasattr(node, "name") and not node.name.startswith("_")]
 
 

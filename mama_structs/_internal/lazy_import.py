@@ -6,35 +6,27 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final
 
-Names = Mapping[str, str]
-"""Maps each module of a package to the names that it defines, separated by blanks."""
+import lazy_loader
 
 
-def attach(package: str, names: Names) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__all__``, ``__getattr__`` and ``__dir__`` for a lazily loading package."""
-    sources = homes(package, names)
+def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package with the public names in the stub of *file*."""
+    load, list_names, names = lazy_loader.attach_stub(package, file)
 
-    def load(name: str) -> Any:
-        home = sources.get(name)
-        if home is None:
+    def load_public(name: str) -> object:
+        if name not in names:
+            # The message of Python, which the one of lazy_loader is not.
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(home), name)
-        vars(importlib.import_module(package))[name] = value
+        value: object = load(name)
         return value
 
-    return sorted(sources), load, lambda: sorted(sources)
+    return load_public, list_names, names
 
 
-def homes(package: str, names: Names) -> dict[str, str]:
-    """Return the defining module of each name."""
-    return {name: f"{package}.{module}" for module, several in names.items() for name in several.split()}
-
-
-_awaited: Final[dict[str, list[Callable[[], object]]]] = {}
+_awaited: dict[str, list[Callable[[], object]]] = {}
 
 
 def when_loaded(module: str, then: Callable[[], object]) -> None:
@@ -55,7 +47,7 @@ def announce(module: str) -> None:
         then()
 
 
-_loading: Final = threading.RLock()
+_loading = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_loading.acquire,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final, TypeAlias
 
 import attrs
+from cachetools import Cache, LRUCache
 
-from mama_structs._internal.lru import Lru
 from mama_structs.references.results import SourceAnswer, SourceOutcome
 from mama_structs.settings import ReferenceSettings
 
@@ -29,15 +29,23 @@ class _ChainHeight:
     below: int = 0
 
 
+@attrs.frozen
+class _CachedAnswer:
+    outcome: SourceOutcome
+    kind: str  # For invalidation.
+    origin: object  # The source that returned it.
+    size: int
+    made: float
+    ttl: float
+
+
 class AnswerCache:
     """Cache of recent answers. *clock* returns monotonic seconds."""
 
     def __init__(self, settings: ReferenceSettings, clock: Callable[[], float]) -> None:
         self._settings = settings
-        # Each value is the answer, its kind for invalidation, and the source that returned it.
-        self._kept: Lru[str, tuple[SourceOutcome, str, object]] = Lru(
-            settings.cache_entries, max_cost=settings.cache_bytes, clock=clock
-        )
+        self._clock = clock
+        self._kept: LRUCache[str, _CachedAnswer] = LRUCache(settings.cache_bytes, getsizeof=lambda kept: kept.size)
         self._chains: dict[int, _ChainHeight] = {}
         # All cache groups that share this cache.
         self.users: weakref.WeakSet[Caches] = weakref.WeakSet()
@@ -46,21 +54,22 @@ class AnswerCache:
         return len(self._kept)
 
     @property
-    def size(self) -> int:
+    def size(self) -> float:
         """The total size of the cached answers in bytes."""
-        return self._kept.cost
+        return self._kept.currsize
 
     def get(self, entity_id: str) -> SourceOutcome | None:
         """Return the valid cached answer for *entity_id*, else None."""
         kept = self._kept.get(entity_id)
         if kept is None:
             return None
-        outcome, _, origin = kept
-        height = getattr(outcome, "height", None)
-        if self._settings.cache_until == "block" and height not in (None, self._chain(origin).height):
-            self._kept.drop(entity_id)
+        height = getattr(kept.outcome, "height", None)
+        is_outdated = self._settings.cache_until == "block" and height not in (None, self._chain(kept.origin).height)
+        # Without the lower bound, a clock that steps back would keep an answer alive forever.
+        if is_outdated or not 0 <= self._clock() - kept.made < kept.ttl:
+            del self._kept[entity_id]
             return None
-        return outcome
+        return kept.outcome
 
     def see(self, height: int | None, *, origin: object = None) -> None:
         """Record the chain height of an answer from *origin*."""
@@ -86,12 +95,19 @@ class AnswerCache:
             size += outcome.size
         else:
             lifetime = min(settings.not_found_ttl, lifetime)
-        self._kept.put(entity_id, (outcome, kind, origin), cost=size, ttl=lifetime)
+        self._kept.pop(entity_id, None)
+        if lifetime > 0 and size <= settings.cache_bytes:
+            self._kept[entity_id] = _CachedAnswer(outcome, kind, origin, size, self._clock(), lifetime)
+            while len(self._kept) > settings.cache_entries:
+                self._kept.popitem()
 
     def invalidate(self, matches: Matches) -> int:
         """Delete every entry for which ``matches(id, type)`` is true. Return their number."""
-        stale = [key for key in self._kept if (kept := self._kept.peek(key)) is not None and matches(key, kept[1])]
-        return sum(self._kept.drop(key) is not None for key in stale)
+        # `LRUCache.__getitem__` would mark every answer as used.
+        stale = [key for key in self._kept if matches(key, Cache.__getitem__(self._kept, key).kind)]
+        for key in stale:
+            del self._kept[key]
+        return len(stale)
 
     def _chain(self, origin: object) -> _ChainHeight:
         return self._chains.setdefault(id(origin), _ChainHeight())

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Self
 
 import attrs
+from cachetools import LRUCache
 
 from mama_structs._internal.event_loop import LoopBound
 from mama_structs._internal.jsonable import as_payload, copy_plain
-from mama_structs._internal.lru import Lru
 from mama_structs._internal.offload import SYNC_CHARS, SYNC_ITEMS, check_inline, measure, run_inline_or_in_thread
 from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed, shown
 from mama_structs.references import results as outcomes
@@ -88,17 +88,17 @@ class Resolver:
         self.sources: tuple[EntitySource, ...] = check_sources(sources)
         self.settings: ReferenceSettings = settings or ReferenceSettings()
         self._detector = Detector([source.scheme for source in self.sources])
-        self._narrowed: Lru[frozenset[str], Detector] = Lru(_REMEMBERED)
+        self._narrowed: LRUCache[frozenset[str], Detector] = LRUCache(_REMEMBERED)
         self._counters = Counters()
         self._clock = clock
         self._cache = Caches(self.settings, clock, forget=self._forget)
         # Recently returned ids, for the statistics.
-        self._given: Lru[str, bool] = Lru(_GIVEN)
+        self._given: LRUCache[str, bool] = LRUCache(_GIVEN)
         self._flights: Flights | None = None
         self._loop = home or LoopBound("resolver")
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._warned: Lru[str, bool] = Lru(_REMEMBERED)
+        self._warned: LRUCache[str, bool] = LRUCache(_REMEMBERED)
         self._recall = recall
         # Detects ids of schemes without a source. Created for the first answer without known ids.
         self._strangers: Detector | None = None
@@ -132,8 +132,8 @@ class Resolver:
             sources=every,
             _owned=every[len(self.sources) :],
             _detector=Detector([source.scheme for source in every]),
-            _narrowed=Lru(_REMEMBERED),
-            _warned=Lru(_REMEMBERED),
+            _narrowed=LRUCache(_REMEMBERED),
+            _warned=LRUCache(_REMEMBERED),
             _base=self,
             _recall=recall,
             _strangers=None,
@@ -228,7 +228,7 @@ class Resolver:
         question = self._question(entity_id)
         if isinstance(question, SourceQuery):
             answer = await self._answer(entity_id, question)
-            self._given.put(entity_id, value=True)
+            self._given[entity_id] = True
             return answer
         if question.kind == "not_found":
             raise EntityNotFound(entity_id, hint="ids of this type name nothing")
@@ -465,7 +465,7 @@ class Resolver:
         detector = self._narrowed.get(primary)
         if detector is None:
             detector = Detector([attrs.evolve(source.scheme, primary=primary) for source in self.sources])
-            self._narrowed.put(primary, detector)
+            self._narrowed[primary] = detector
         return detector
 
     async def _follow(
@@ -565,11 +565,11 @@ class Resolver:
         # This search runs only if no other id was found.
         ids = _search(mapping, self._strangers, kind=kind, subject=subject)[1].found.ids() if self._strangers else []
         strange = next((one for one in ids if self._detector.kind(one) is None), None)
-        warned = self._warned.get(_SOURCELESS) is not None
+        warned = _SOURCELESS in self._warned
         if strange is None and (warned or (self.sources if self._base is None else self._base.sources)):
             return ()
         if not warned:
-            self._warned.put(_SOURCELESS, value=True)
+            self._warned[_SOURCELESS] = True
             _log.warning("references were asked for, and there is no source of them: give structs= or sources=")
         return (_SOURCELESS if strange is None else f"{_STRANGE}{strange}",)
 
@@ -585,8 +585,8 @@ class Resolver:
             if isinstance(reference.outcome, Failure):
                 counters.failures[reference.outcome.kind] += 1
             elif entity_id in section:
-                counters.follow_up_calls_saved += self._given.get(entity_id) is None
-                self._given.put(entity_id, value=True)
+                counters.follow_up_calls_saved += entity_id not in self._given
+                self._given[entity_id] = True
                 counters.bytes_added += reference.outcome.size
             counters.references += entity_id in section
         return section, meta
@@ -627,8 +627,8 @@ class Resolver:
 
     def _warn_untouched(self, payload: object, mapping: Mapping[str, Any] | None) -> None:
         what = type(payload).__name__ if mapping is None else f"a mapping with {SECTION!r} or {META!r} of its own"
-        if self._warned.get(what) is None:
-            self._warned.put(what, value=True)
+        if what not in self._warned:
+            self._warned[what] = True
             _log.warning("references cannot be added to %s: the result is returned as it is", what)
 
     def _question(self, entity_id: str) -> SourceQuery | Failure:

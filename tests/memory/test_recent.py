@@ -200,6 +200,7 @@ def test_clear_removes_all_cached_traversals():
     cache.put("l", 1, frozenset({1, 2}), "other")
 
     assert [None, "other"] == [cache.get(key, 1, nothing_touched) for key in "kl"]
+    assert 0 == cache.statistics["evicted"]
 
 
 def test_new_evolution_link_invalidates_cached_traversal():

@@ -139,6 +139,15 @@ def test_answer_expires_exactly_at_its_ttl():
     assert (0, 0) == (len(cache), cache.size)
 
 
+def test_answer_expires_when_clock_steps_back():
+    """A clock that steps back never extends a lifetime."""
+    cache, clock = cache_of(cache_ttl=10.0)
+    cache.put("1-1", "player", answer())
+    clock.step(-1.0)
+
+    assert cache.get("1-1") is None
+
+
 def test_least_recently_used_answer_is_evicted_first():
     cache, _ = cache_of(cache_entries=2)
     for entity_id in ("1-1", "1-2"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
+from cachetools import LRUCache
+
 from mama_structs._internal.control_flow import ControlFlow
-from mama_structs._internal.lru import Lru
 from mama_structs.adapters.shared.tool_results import (
     MAX_CHARS,
     Turns,
@@ -64,7 +65,7 @@ _CONTROL_FLOW: Final = ControlFlow(
 # Number of user messages of a session for which recalled texts are retained.
 _MESSAGES: Final = 1_000
 # Recalled texts of each session, keyed by the user's message and the number of earlier messages with the same text.
-_told: Final[WeakKeyDictionary[Session, Lru[tuple[str, int], tuple[str, ...]]]] = WeakKeyDictionary()
+_told: Final[WeakKeyDictionary[Session, LRUCache[tuple[str, int], tuple[str, ...]]]] = WeakKeyDictionary()
 
 
 def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
@@ -117,7 +118,7 @@ class SessionHooks(RunHooks[Any]):
         if asked_now(items):
             # Texts recalled by an earlier process are not part of this process's requests, so recall them again.
             text = await recall_for(session, items, max_chars=self._max_chars, again=session not in _told)
-            _told.setdefault(session, Lru(_MESSAGES))
+            _told.setdefault(session, LRUCache(_MESSAGES))
         told = _told.get(session)
         said = [said_by_user([item]) for item in items]
         last = max((place for place, words in enumerate(said) if words), default=None)
@@ -130,7 +131,7 @@ class SessionHooks(RunHooks[Any]):
                 known = told.get(key) or ()
                 if text and place == last:
                     known = (*known, text)
-                    told.put(key, known)
+                    told[key] = known
                 shown += [cast("TResponseInputItem", recalled_message(one)) for one in known]
         return ModelInputData(input=shown, instructions=data.model_data.instructions)
 

@@ -14,11 +14,11 @@ from typing import Final
 
 import attrs
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.event_loop import LoopBound, OneThread, in_own_thread, to_its_end
-from mama_structs._internal.lru import Lru
 from mama_structs._internal.telemetry import observed
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed
 from mama_structs.memory.embedding.chunks import LEAST_TOKENS, clean, cut
@@ -90,7 +90,7 @@ class EmbeddingService:
         self._name: Final = embedder.name
         self._batch_size = batch_size
         self._bound = LoopBound("embedding service")
-        self._cache: Lru[bytes, NDArray[np.float32]] = Lru(cache_entries)
+        self._cache: LRUCache[bytes, NDArray[np.float32]] = LRUCache(cache_entries)
         self._texts: dict[bytes, _Text] = {}
         self._queues: dict[Kind, deque[_Text]] = {"query": deque(), "document": deque()}
         self._task: asyncio.Task[None] | None = None
@@ -299,7 +299,8 @@ class EmbeddingService:
             else:
                 # Copy the row, because a view would keep the whole batch in memory.
                 vector = done.vectors[row].copy()
-                self._cache.put(one.key, vector)
+                if self._cache.maxsize:
+                    self._cache[one.key] = vector
                 self._end(one, vector)
         return None
 

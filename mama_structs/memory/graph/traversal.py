@@ -17,9 +17,9 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import attrs
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from mama_structs._internal.lru import Lru
 from mama_structs.memory.save.automatic_links import among
 from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Direction, Filter, LinkTable, Nodes, Prefetch, Reader
 from mama_structs.memory.types.model import (
@@ -416,6 +416,7 @@ class _Answer(Generic[T]):
     value: T
     read: frozenset[int]
     change: int
+    made: float
 
 
 # Minimum number of nodes from which a result is cached only when it is requested again. Thousands of cached objects
@@ -434,13 +435,13 @@ class TraversalCache(Generic[T]):
         max_items: int = 20_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ttl = ttl
+        self._entries, self._ttl, self._clock = entries, ttl, clock
         # Counters since creation. Every request without a cached result is a miss, regardless of the reason.
         self.statistics: dict[str, int] = dict.fromkeys(("hits", "misses", "stale", "expired", "evicted"), 0)
-        # The cost of a result is its number of nodes.
-        self._kept: Lru[Hashable, _Answer[T]] = Lru(entries, max_cost=max_items, clock=clock, dropped=self._count)
+        # The size of a result is its number of nodes.
+        self._kept: LRUCache[Hashable, _Answer[T]] = LRUCache(max_items, getsizeof=lambda answer: len(answer.read))
         # Keys of large results that were requested once and are not cached yet.
-        self._asked: Lru[Hashable, bool] = Lru(entries)
+        self._asked: LRUCache[Hashable, bool] = LRUCache(max(entries, 1))
         # Plans run in several threads if the data is on a server.
         self._guard = threading.RLock()
 
@@ -449,7 +450,7 @@ class TraversalCache(Generic[T]):
 
     def __contains__(self, key: Hashable) -> bool:
         with self._guard:
-            return self._kept.peek(key) is not None
+            return key in self._kept
 
     def get(self, key: Hashable, change: int, touched: Callable[[int], frozenset[int] | None]) -> T | None:
         """
@@ -459,15 +460,20 @@ class TraversalCache(Generic[T]):
         """
         with self._guard:
             answer = self._kept.get(key)
+            # Without the lower bound, a clock that steps back would keep a result alive forever.
+            if answer is not None and not 0 <= self._clock() - answer.made < self._ttl:
+                del self._kept[key]
+                self.statistics["expired"] += 1
+                answer = None
             if answer is not None and answer.change != change:
                 since = touched(answer.change) if answer.change < change else None
                 if since is None or not since.isdisjoint(answer.read):
-                    self._kept.drop(key)
-                    self._count("stale")
+                    del self._kept[key]
+                    self.statistics["stale"] += 1
                     answer = None
                 else:
                     answer.change = change
-            self._count("misses" if answer is None else "hits")
+            self.statistics["misses" if answer is None else "hits"] += 1
             return None if answer is None else answer.value
 
     def put(self, key: Hashable, change: int, read: frozenset[int], value: T) -> None:
@@ -477,16 +483,20 @@ class TraversalCache(Generic[T]):
         A large one is cached at its second request only.
         """
         with self._guard:
-            if len(read) >= _LARGE and not self._asked.drop(key):
-                self._asked.put(key, value=True)
+            if len(read) >= _LARGE and not self._asked.pop(key, None):
+                self._asked[key] = True
                 return
-            self._kept.put(key, _Answer(value, read, change), cost=len(read), ttl=self._ttl)
+            self._kept.pop(key, None)
+            if self._entries == 0 or self._ttl <= 0 or len(read) > self._kept.maxsize:
+                return
+            before = len(self._kept)
+            self._kept[key] = _Answer(value, read, change, self._clock())
+            while len(self._kept) > self._entries:
+                self._kept.popitem()
+            self.statistics["evicted"] += before + 1 - len(self._kept)
 
     def clear(self) -> None:
         """Remove all results, for example after the clock was changed."""
         with self._guard:
             self._kept.clear()
             self._asked.clear()
-
-    def _count(self, what: str) -> None:
-        self.statistics[what] += 1

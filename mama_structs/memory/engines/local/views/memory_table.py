@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 import attrs
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import DTypeLike, NDArray
 
-from mama_structs._internal.lru import Lru
 from mama_structs.memory.types.codec import Entry, rounded_up, told_by
 from mama_structs.memory.types.duplicates import NO_WORDING
 from mama_structs.memory.types.engine import NEVER, Facts, Filter, Nodes, names_of, nfc
@@ -252,7 +252,7 @@ class Catalogue:
         self._by_topic = Order()
         self._by_number = Order()
         self._by_wording = Order()
-        self._masks: Lru[Filter | None, Mask] = Lru(_MASKS)
+        self._masks: LRUCache[Filter | None, Mask] = LRUCache(_MASKS)
         # Distinct expiry times of memories, sorted. None if they have to be computed again.
         self._ends: Rows | None = None
 
@@ -409,7 +409,7 @@ class Catalogue:
         if mask is None:
             mask = self._rows["alive"].copy() if where is None else self._passing(where)
             mask.flags.writeable = False
-            self._masks.put(where, mask)
+            self._masks[where] = mask
         return mask
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:

@@ -1,0 +1,2 @@
+from .providers import SessionContextProvider as SessionContextProvider
+from .providers import SessionHistoryProvider as SessionHistoryProvider

@@ -1,0 +1,2 @@
+from .artifacts import AdkArtifactService as AdkArtifactService
+from .memory import AdkMemoryService as AdkMemoryService

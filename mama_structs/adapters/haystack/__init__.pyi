@@ -1,0 +1,3 @@
+from .components import HaystackRetriever as HaystackRetriever
+from .components import HaystackToolResultStore as HaystackToolResultStore
+from .document_store import HaystackDocumentStore as HaystackDocumentStore

@@ -1,0 +1,2 @@
+from .checkpoints import LangGraphCheckpointer as LangGraphCheckpointer
+from .store import LangGraphStore as LangGraphStore

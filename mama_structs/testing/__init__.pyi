@@ -1,0 +1,11 @@
+from .fakes import FakeClock as FakeClock
+from .fakes import FakeSource as FakeSource
+from .node.fake_node import FakeNode as FakeNode
+from .node.fake_node import NodeRequest as NodeRequest
+from .node.faults import Delivery as Delivery
+from .node.faults import Fault as Fault
+from .node.faults import FaultAnswer as FaultAnswer
+from .node.faults import Faults as Faults
+from .node.world import Oddities as Oddities
+from .node.world import World as World
+from .plain_engine import PlainEngine as PlainEngine
