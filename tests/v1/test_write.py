@@ -300,10 +300,10 @@ async def test_migrate_continues_after_an_interruption_at_any_transaction(small_
 KILLED = """
     import asyncio, sys
     from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-    from mama_structs.importers.mama_v1 import migrate, write
+    from mama_structs.importers.mama_v1 import migrate, migration
     from mama_structs.session.session import Session
 
-    write.CHUNK = 4
+    migration.CHUNK = 4
 
     async def main():
         async with Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64)) as session:
