@@ -1449,6 +1449,6 @@ def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     Return the method's arguments for a request.
 
-    `tests/memory/test_requests.py` checks that both have the same names.
+    `tests/memory/types/test_requests.py` checks that both have the same names.
     """
     return {name: value for name, value in given.items() if name != "self"}
