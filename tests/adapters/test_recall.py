@@ -32,8 +32,7 @@ from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from mama_structs import HashEmbedder, MemoryStore, Session, Settings, ToolSettings, sync
-from mama_structs.adapters import anthropic, langchain, mcp, openai, pydantic_ai
-from mama_structs.adapters.openai_agents import tools as openai_agents
+from mama_structs.adapters import anthropic, langchain, mcp, openai, openai_agents, pydantic_ai
 from mama_structs.errors import StoreError
 from mama_structs.memory.search.scores import Bounds
 from mama_structs.refs.messages.provider_messages import said_by_user
