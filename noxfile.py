@@ -43,7 +43,7 @@ nox.needs_version = ">=2026.8.10"
 
 HNSWLIB = "hnswlib>=0.8"
 # These import the frameworks: about as much to compile as all other tests.
-COMPILED_FIRST = ["tests/adapters", "tests/test_end_to_end.py", "tests/tools", "tests/v1"]
+COMPILED_FIRST = ["tests/adapters", "tests/test_end_to_end.py", "tests/tools", "tests/importers"]
 
 
 def _install(session: nox.Session, *paths: str) -> None:
@@ -133,35 +133,37 @@ PRESENT = [version for version in OTHERS if _runs(version)]
 # What starts servers has a session of its own. The rest of what takes minutes is shown by one interpreter; that the
 # benchmarks run, `nightly` shows.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
-QUALITY = ["tests/memory/test_linking_quality.py", "tests/memory/test_retrieval_quality.py"]
+QUALITY = ["tests/memory/save/test_automatic_links_quality.py", "tests/memory/search/test_retrieval_quality.py"]
 ONCE = [
     # Killed processes and failing statements lose nothing.
-    *(f"tests/testing/test_crash{part}.py" for part in ("", "_oracle", "_power")),
-    *("tests/memory/test_engine_crash.py", "tests/memory/test_engine_faults.py"),
+    "tests/crash",
+    *("tests/memory/engines/local/test_crash.py", "tests/memory/engines/local/test_faults.py"),
     *("tests/storage/test_wal.py", "tests/storage/test_faults.py"),
-    *("tests/descriptors/test_parser_steps.py", "tests/descriptors/test_export_faults.py"),
+    *("tests/refs/markup/test_parser_steps.py", "tests/refs/store/test_export_faults.py"),
     # Interpreters that are started, and texts that are cut everywhere.
-    *("tests/adapters/test_mcp_processes.py", "tests/memory/test_engine_processes.py", "tests/testing/test_plugin.py"),
-    "tests/cli/test_cli.py",
+    *("tests/adapters/mcp/test_processes.py", "tests/memory/engines/local/test_processes.py"),
+    *("tests/testing/test_pytest_plugin.py", "tests/cli/test_main.py", "tests/test_event_loop.py"),
     *(
-        f"tests/test_{name}.py"
-        for name in ("conversations", "conversation_namespaces", "copying", "event_loop", "session_refs")
+        f"tests/session/test_{name}.py"
+        for name in ("conversations", "conversation_namespaces", "store_copy", "session_refs")
     ),
     # Lengths, scores and counts for many memories.
-    *(f"tests/memory/test_{name}.py" for name in ("month", "namespaces")),
-    *(f"tests/{name}.py" for name in ("references/test_hostile", "tools/test_budget_of_answers", "tools/test_tokens")),
-    "tests/test_answers.py",
+    *("tests/memory/search/test_month.py", "tests/memory/store/test_namespaces.py", "tests/references/test_hostile.py"),
+    *(f"tests/tools/test_{name}.py" for name in ("answer_budget", "token_cost", "default_answers")),
 ]
 # These are the same, and all that reaches some modules: they run where that is counted.
 COUNTED = [
-    *("tests/testing/test_memory_suite.py", "tests/cli/test_demo.py"),
-    *(f"tests/memory/test_{name}.py" for name in ("hnsw", "vectors", "vectors_graph")),
+    *("tests/testing/conformance/test_memory_suite.py", "tests/cli/test_demo.py"),
+    *(f"tests/memory/engines/local/views/test_{name}.py" for name in ("hnsw", "vector_index", "background_graph")),
 ]
 # Records have tests of their own in all that the kit asks of a store.
-KIT_OF_RECORDS = "--deselect=tests/testing/test_memory_suite.py::TestRecords"
+KIT_OF_RECORDS = "--deselect=tests/testing/conformance/test_memory_suite.py::TestRecords"
 ONLY_ONCE = _without("tests/benchmarks", *ONCE, *QUALITY)
 # What a session is, on each interpreter.
-OF_SESSIONS = [f"tests/test_{name}.py" for name in ("session", "story", "meeting", "end_to_end", "recall", "sync")]
+OF_SESSIONS = [
+    *(f"tests/session/test_{name}.py" for name in ("session", "story", "combined_features", "recall")),
+    *("tests/test_end_to_end.py", "tests/test_sync.py"),
+]
 
 
 @nox.session(python=HERE, allow_parallel=True)
@@ -179,19 +181,18 @@ def tests(session: nox.Session) -> None:
 
 
 # About a minute of the suites that also run as a role with policies, while a second role deletes in its namespace.
-ROLES_BRIEFLY = ["tests/memory/test_forgetting.py", "tests/test_session.py", "tests/test_story.py"]
+ROLES_BRIEFLY = ["tests/memory/upkeep/test_erasure.py", "tests/session/test_session.py", "tests/session/test_story.py"]
 AS_ROLES = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres-roles"}
 
 
 def _suites_on_server() -> list[str]:
     """Return the files of engine and session suites that can run on a server as well."""
-    texts = {str(file): file.read_text(encoding="utf-8") for file in sorted(Path("tests/memory").glob("test_*.py"))}
+    texts = {str(file): file.read_text(encoding="utf-8") for file in sorted(Path("tests/memory").rglob("test_*.py"))}
     shown = re.compile("matplotlib|networkx")
     opening = [file for file, text in texts.items() if "OpenedDirectory" in text and not shown.search(text)]
-    opening += [f"tests/{name}.py" for name in ("test_meeting", "test_recall", "test_session", "test_story")]
-    opening += [f"tests/tools/{name}.py" for name in ("test_memory_tools", "test_untold")]
-    opening += [f"tests/{name}.py" for name in ("testing/test_memory_suite", "importing/test_import_from")]
-    return opening
+    opening += [f"tests/session/test_{name}.py" for name in ("combined_features", "recall", "session", "story")]
+    opening += [f"tests/tools/test_{name}.py" for name in ("memory_tools", "private_texts")]
+    return [*opening, "tests/testing/conformance/test_memory_suite.py", "tests/importers/test_import_from.py"]
 
 
 @nox.session(python=HERE, default=False, allow_parallel=True)
@@ -238,7 +239,7 @@ def nightly(session: nox.Session) -> None:
     paths = session.posargs or ["tests", "--ignore=tests/docs"]
     session.run("pytest", *paths, env={"HYPOTHESIS_PROFILE": "nightly"})
     if not session.posargs:
-        session.run("pytest", *ON_ALL_CORES, *_suites_on_server(), "tests/test_ref_machine.py", env=AS_ROLES)
+        session.run("pytest", *ON_ALL_CORES, *_suites_on_server(), "tests/session/test_ref_machine.py", env=AS_ROLES)
 
 
 @nox.session(default=False)

@@ -24,7 +24,7 @@ from mama_structs.memory.embedding.factory import default_embedder
 from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.session.session import Session
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 from mama_v1_0 import OldStore
 

@@ -12,10 +12,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-
-# Makes the shared helper modules importable.
-sys.path.append(str(Path(__file__).parent))
-
 from memory_helpers import give_back, has_roles, is_on_server, sessions_on_server, without_vacuum
 
 if is_on_server():

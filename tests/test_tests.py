@@ -9,7 +9,7 @@ from row_helpers import every_row
 
 FOLDER = Path(__file__).parent
 # It asserts a minimum duration of a search, which a slow machine cannot break.
-CLOCKS = {"descriptors/test_search.py"}
+CLOCKS = {"refs/store/test_text_search.py"}
 
 
 @every_row("file", sorted(FOLDER.rglob("test_*.py")))
@@ -22,18 +22,18 @@ def test_tests_do_not_measure_time(file):
 
 # Number of tests, or whole modules, with the mark `of_the_directory`.
 OF_THE_DIRECTORY = {
-    "memory/test_deleting.py": 4,
-    "memory/test_engine_crash.py": "module",
-    "memory/test_engine_faults.py": 28,
-    "memory/test_evidence_kept.py": 1,
-    "memory/test_forgetting.py": 5,
-    "memory/test_memory_machine.py": 1,
-    "memory/test_row_faults.py": "module",
-    "memory/test_transfer.py": 1,
-    "memory/test_without_hnswlib.py": "module",
-    "test_recall.py": 1,
-    "test_session.py": 2,
-    "testing/test_memory_suite.py": 6,
+    "memory/engines/local/test_crash.py": "module",
+    "memory/engines/local/test_deletion.py": 4,
+    "memory/engines/local/test_faults.py": 28,
+    "memory/engines/local/test_row_faults.py": "module",
+    "memory/engines/local/test_without_hnswlib.py": "module",
+    "memory/store/test_memory_machine.py": 1,
+    "memory/store/test_stored_evidence.py": 1,
+    "memory/upkeep/test_erasure.py": 5,
+    "memory/upkeep/test_jsonl_transfer.py": 1,
+    "session/test_recall.py": 1,
+    "session/test_session.py": 2,
+    "testing/conformance/test_memory_suite.py": 6,
 }
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import lazy_loader
 

@@ -4,6 +4,7 @@ from .answers import Page as Page
 from .answers import PlanetAnswer as PlanetAnswer
 from .answers import PlayerAnswer as PlayerAnswer
 from .answers import StructAnswer as StructAnswer
+from .chain_json import Record as Record
 from .chain_json import structure as structure
 from .chain_json import unstructure as unstructure
 from .client import StructsClient as StructsClient
@@ -33,7 +34,6 @@ from .enums import RegistrationStatus as RegistrationStatus
 from .enums import StructAttribute as StructAttribute
 from .ids import EntityId as EntityId
 from .ids import EntityType as EntityType
-from .chain_json import Record as Record
 from .scheme import STRUCTS_SCHEME as STRUCTS_SCHEME
 from .source import StructsSource as StructsSource
 from .source import tools as tools

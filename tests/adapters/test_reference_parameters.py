@@ -15,9 +15,8 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RunUsage
 
 from mama_structs import EntityType, Resolver, Session, with_references
-from mama_structs.adapters import anthropic, langchain, openai, pydantic_ai
+from mama_structs.adapters import anthropic, langchain, openai, openai_agents, pydantic_ai
 from mama_structs.adapters.mcp import server
-from mama_structs.adapters.openai_agents import tools as openai_agents
 from mama_structs.settings import ReferenceSettings, Settings
 from mama_structs.testing import FakeNode
 from mama_structs.testing.fakes import FakeSource

@@ -29,7 +29,6 @@ from mama_structs import (
     structs,
     testing,
 )
-from mama_structs._internal.lazy_import import homes
 from mama_structs.memory.graph import results
 from mama_structs.memory.types import model
 from mama_structs.refs.markup import content_types as kinds
@@ -57,7 +56,6 @@ PUBLIC_MODULES = (
     "mama_structs.testing.session_faults",
     "mama_structs.testing.strategies",
 )
-MOVED = homes("mama_structs", mama_structs._MOVED)
 ERRORS = sorted(
     name
     for name, value in vars(errors).items()
@@ -256,8 +254,6 @@ def _home_of(name):
     inner = (results, model, store, entries, parser, content, search, export, kinds)
     # These are not public modules: users only get their objects as results.
     doors = (mama_structs, testing, embedders, *inner)
-    if name in MOVED:
-        return importlib.import_module(MOVED[name])
     return next(module for module in doors if name in getattr(module, "__all__", vars(module)))
 
 

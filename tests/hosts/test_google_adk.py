@@ -502,18 +502,18 @@ async def test_services_of_async_session_work_in_loop_of_other_thread(artifacts)
     assert [0] == saved
 
 
-@pytest.mark.parametrize("module", ["google_adk", "google_adk_artifacts"])
+@pytest.mark.parametrize("module", ["memory", "artifacts"])
 def test_missing_framework_error_says_what_to_install(monkeypatch, module):
     """Without ADK the import error names the extra."""
     for name in [name for name in sys.modules if name.startswith("google.adk")]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("_google_adk", "google_adk", "google_adk_artifacts"):
-        monkeypatch.delitem(sys.modules, f"mama_structs.adapters.{name}")
+    for name in ("common", "memory", "artifacts"):
+        monkeypatch.delitem(sys.modules, f"mama_structs.adapters.google_adk.{name}")
 
     with pytest.raises(ImportError, match=r"mama-structs\[google-adk\]"):
-        importlib.import_module(f"mama_structs.adapters.{module}")
+        importlib.import_module(f"mama_structs.adapters.google_adk.{module}")
 
 
 def test_import_loads_no_other_framework():
     """A host of ADK imports no other framework."""
-    assert {"google.adk"} == frameworks_loaded_by("google_adk", "google_adk_artifacts") - {"mcp"}
+    assert {"google.adk"} == frameworks_loaded_by("google_adk.memory", "google_adk.artifacts") - {"mcp"}

@@ -527,18 +527,18 @@ def test_images_are_stored_as_bytes(session):
     assert "image/png" == session.refs.get(handle).mime_type
 
 
-@pytest.mark.parametrize("module", ["haystack", "haystack_components"])
+@pytest.mark.parametrize("module", ["document_store", "components"])
 def test_missing_framework_error_says_what_to_install(monkeypatch, module):
     """Without Haystack the import error names the extra."""
     for name in [name for name in sys.modules if name.split(".")[0] == "haystack"]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("_haystack", "_haystack_documents", "haystack", "haystack_components"):
-        monkeypatch.delitem(sys.modules, f"mama_structs.adapters.{name}")
+    for name in ("connection", "documents", "document_store", "components"):
+        monkeypatch.delitem(sys.modules, f"mama_structs.adapters.haystack.{name}")
 
     with pytest.raises(ImportError, match=r"mama-structs\[haystack\]"):
-        importlib.import_module(f"mama_structs.adapters.{module}")
+        importlib.import_module(f"mama_structs.adapters.haystack.{module}")
 
 
 def test_import_loads_no_other_framework():
     """A host of Haystack imports no other framework."""
-    assert {"haystack"} == frameworks_loaded_by("haystack", "haystack_components") - {"openai"}
+    assert {"haystack"} == frameworks_loaded_by("haystack.document_store", "haystack.components") - {"openai"}

@@ -30,7 +30,7 @@ from mama_structs.adapters.langchain.documents import varied
 from mama_structs.adapters.langchain.stores import SessionKeyValueStore, SessionRetriever, embedder
 from mama_structs.adapters.langchain.vector_store import SessionVectorStore
 
-ADAPTERS = ("langchain_stores", "langchain_vectors")
+ADAPTERS = ("stores", "vector_store")
 FACTS = {
     "jwt": Document(page_content="Logins used JWT until March", metadata={"year": 2023, "tags": ["auth"]}),
     "redis": Document(page_content="Login sessions are kept in Redis", metadata={"year": 2024, "tags": ["auth"]}),
@@ -543,8 +543,8 @@ def test_langchain_missing_framework_names_the_extra(monkeypatch, name):
     """Without LangChain the import error says what to install."""
     for module in [module for module in sys.modules if module.split(".")[0] == "langchain_core"]:
         monkeypatch.setitem(sys.modules, module, None)
-    for module in (*ADAPTERS, "_langchain_documents"):
-        monkeypatch.delitem(sys.modules, f"mama_structs.adapters.{module}", raising=False)
+    for module in (*ADAPTERS, "documents"):
+        monkeypatch.delitem(sys.modules, f"mama_structs.adapters.langchain.{module}", raising=False)
 
     with pytest.raises(ImportError, match=r"pip install 'mama-structs\[langchain\]'"):
-        importlib.import_module(f"mama_structs.adapters.{name}")
+        importlib.import_module(f"mama_structs.adapters.langchain.{name}")

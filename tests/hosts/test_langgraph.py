@@ -545,7 +545,7 @@ async def test_deepagents_files_are_items_of_the_store(session):
 
 def test_adapter_imports_no_other_framework():
     """Each module imports LangGraph and its dependencies, and no other host."""
-    loaded = frameworks_loaded_by("langgraph", "langgraph_checkpoints")
+    loaded = frameworks_loaded_by("langgraph.store", "langgraph.checkpoints")
 
     assert {"langgraph"} == loaded - {"langchain_core"}
 

@@ -4,9 +4,9 @@ import asyncio
 from itertools import count
 
 import pytest
+from copying_helpers import ADA, exported, filled, opened
 from killing_helpers import killed_commands
 from postgres_helpers import administer
-from test_copying import ADA, exported, filled, opened
 
 from mama_structs.errors import InvalidArgument, StoreDiffers, StoreFull
 from mama_structs.session.session import Session

@@ -11,7 +11,7 @@ from mama_structs.errors import EmbeddingFailed, InvalidArgument, StoreBusy, Sto
 from mama_structs.testing.machines import MemoryMachine, SessionMachine
 from mama_structs.testing.session_faults import SessionFaults
 
-# Each example opens several stores, as in `tests/storage/test_machine.py`.
+# Each example opens several stores, as in `tests/storage/test_store_machine.py`.
 BRIEF = settings(
     max_examples=max(10, settings.default.max_examples // 20),
     stateful_step_count=15,

@@ -602,7 +602,7 @@ def tool_taking(annotation, default=inspect.Parameter.empty):
     ],
 )
 async def test_ambiguous_values_are_rejected(annotation, value):
-    """Unambiguous mistakes are in test_repair.py."""
+    """Unambiguous mistakes are in test_argument_repair.py."""
     with pytest.raises(InvalidArgument, match="take: value must be "):
         await tool_taking(annotation)(value=value)
 

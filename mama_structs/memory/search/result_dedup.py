@@ -4,7 +4,7 @@ Deduplication of search results, which folds results into better ones that say t
 A missed copy costs one place, but a contradiction taken for a copy is hidden. So copies must have the same numbers,
 ids, names, negations and polarity words, no substituted word in one slot, half of their words in common, and vectors
 as similar as those of one text in two spellings. Both thresholds were chosen on half a of the month in tests/data.
-``tests/memory/test_folding.py`` reports the results for half b.
+``tests/memory/search/test_result_dedup.py`` reports the results for half b.
 """
 
 from __future__ import annotations

@@ -1,0 +1,103 @@
+"""
+The number of engine calls must not grow with the number of results.
+
+An engine may be remote.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from memory_helpers import OpenedDirectory, PlainEngines
+
+import mama_structs
+from mama_structs.testing.plain_engine import PlainEngine
+
+
+class Asked:
+    """A reader that counts its calls."""
+
+    def __init__(self, reader, counts):
+        self._reader = reader
+        self._counts = counts
+
+    def __getattr__(self, name):
+        answer = getattr(self._reader, name)
+        if callable(answer):
+            self._counts[name] += 1
+        return answer
+
+
+class CountingEngine(PlainEngine):
+    counts: ClassVar = Counter()
+
+    async def read(self, plan):
+        return await super().read(lambda reader: plan(Asked(reader, self.counts)))
+
+
+class CountingEngines(PlainEngines):
+    async def open(self, namespace, embedder, settings):
+        self.kept.setdefault(namespace, CountingEngine(namespace, embedder=embedder))
+        return await super().open(namespace, embedder, settings)
+
+
+READS = {
+    "search": lambda store, ids: store.search("how long do sessions last", limit=len(ids)),
+    "search as of": lambda store, ids: store.search("sessions", limit=len(ids), as_of=store._shared.now),
+    "similar": lambda store, ids: store.similar(ids[0], threshold=0.0, limit=len(ids)),
+    "recent": lambda store, ids: store.recent(limit=len(ids)),
+    "about": lambda store, ids: store.about("2-1", limit=len(ids)),
+    "by_topic": lambda store, ids: store.by_topic("sessions"),
+    "evolution": lambda store, ids: store.evolution(ids[0]),
+    "links_of": lambda store, ids: store.links_of(ids[0]),
+    "traverse": lambda store, ids: store.traverse(ids[0], max_depth=1),
+    "connected": lambda store, ids: store.connected(ids[0]),
+    "load_context": lambda store, ids: store.load_context(ids[-1]),
+    "evidence_of": lambda store, ids: store.evidence_of(ids[0]),
+}
+
+
+async def asked(path, name, count):
+    """Return the number of engine calls for a store in which *count* memories are the answer."""
+    opened = OpenedDirectory.open(
+        path, engines=CountingEngines(), find_mentions=lambda text: ["2-1"], find_content=lambda source: None
+    )
+    store = await opened.memories()
+    first = await store.save_decision("sessions", "sessions last 1 day near 2-1", "reason", evidence=["x"])
+    ids = [first.id]
+    for number in range(1, count):
+        memory = await store.save_decision(
+            "sessions", f"sessions last {number + 1} days near 2-1", f"reason {number}", supersedes=first.id
+        )
+        ids.append(memory.id)
+    CountingEngine.counts.clear()
+    await READS[name](store, ids)
+    counts = Counter(CountingEngine.counts)
+    await opened.close()
+    return counts
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", READS)
+async def test_number_of_engine_calls_is_independent_of_results(tmp_path, name):
+    """Fifty results need as many calls as five, or at most one more per level of a traversal."""
+    few = await asked(tmp_path / "few", name, 5)
+    many = await asked(tmp_path / "many", name, 50)
+
+    assert 0 < few.total()
+    assert many.total() <= few.total() + 6, many - few
+
+
+def test_only_one_module_imports_local_engine():
+    """All other modules use the engine protocol."""
+    package = Path(mama_structs.__file__).parent
+    users = [
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if "mama_structs.memory.engines.local" in path.read_text(encoding="utf-8") and "local" not in path.parts
+    ]
+
+    assert 1 == len(users), users

@@ -1,0 +1,571 @@
+"""Forgotten memories are found by no call and occur in no file of the store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import warnings
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import attrs
+import pytest
+from memory_helpers import SMALL, OpenedDirectory, PlainEngines
+
+import mama_structs
+from mama_structs import MemorySettings, Session, Settings
+from mama_structs.errors import InvalidArgument, MemoryNotFound
+from mama_structs.memory.engines.local.erasure import JOURNAL_HELD, VIEWS_HELD
+from mama_structs.memory.engines.local.views.snapshots import LOCK, SnapshotStore
+from mama_structs.refs.conversations.conversation_log import ConversationKey
+from mama_structs.session.backend import DAMAGED, HELD
+from mama_structs.storage import connection
+from mama_structs.storage.backup import backup
+from mama_structs.storage.locks import DirectoryLocks, LockFile
+from mama_structs.storage.sealed_rows import SqliteRows
+
+PATHS = os.pathsep.join((str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[2] / "support")))
+QUIET = MemorySettings(linking="off")
+SETTINGS = Settings(memory=attrs.evolve(QUIET, snapshot_every=50))
+SECRET = 'the Quokkafish "vault" is at Zürichsee\n\tbehind 비밀계좌의 문 \\ öffnen ✓ \U0001f512'
+IN_FILES = pytest.mark.of_the_directory("it counts what its log, its free pages and its views still hold")
+WORDS = ("quokkafish", "zürichsee", "비밀계좌", "\U0001f512")
+
+
+def spellings(text):
+    """Return encodings of a text that files may contain: UTF-8, and JSON with either kind of escapes."""
+    short, long = (json.dumps(text, ensure_ascii=escaped)[1:-1].encode() for escaped in (False, True))
+    return {text.encode(), short, long, long.replace(rb"\u", rb"\U"), text.encode("utf-16-le")}
+
+
+def files_with(directory, *texts):
+    """Return the files below a directory that contain one of the texts, ignoring case."""
+    wanted = {one for text in texts for way in (text, text.lower(), text.upper()) for one in spellings(way)}
+    holding = []
+    for path in Path(directory).rglob("*"):
+        # A snapshot that is being written may disappear meanwhile.
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            held = path.read_bytes()
+            holding += [path.name] if any(one in held for one in wanted) else []
+    return sorted(holding)
+
+
+def opened(path, **options):
+    return OpenedDirectory.open(path, embedder=SMALL, settings=QUIET, **options)
+
+
+async def keep_traces(storage):
+    """Disable secure deletion in SQLite, which some builds enable by default."""
+    await storage.transact(lambda rows: None)
+    connection = storage._opened.connection
+    done = storage.in_thread(lambda: connection.execute("PRAGMA secure_delete = 0").fetchall())
+    assert [(0,)] == await asyncio.wrap_future(done)
+
+
+@contextlib.asynccontextmanager
+async def filled(path, *, settings=QUIET, count=60):
+    """Yield the memories of a directory, and the id of one that will be forgotten."""
+    place = OpenedDirectory.open(path, embedder=SMALL, settings=settings, wait=0.2)
+    store = await place.memories()
+    await keep_traces(place.storage)
+    await store.save_many([{"type": "context", "content": f"note {number} of the day"} for number in range(count)])
+    secret = await store.save_insight(SECRET, tags=["quokkafish"], source="crm")
+    for number in range(3):
+        other = await store.save_context(f"after it came {number}")
+        await store.link(secret.id, other.id, "quokkafish rule")
+    try:
+        yield place, store, secret
+    finally:
+        await place.close()
+
+
+async def life_of_a_secret(session):
+    """Save a secret in all fields of a memory, and return the decision."""
+    memories = session.memories
+    session.refs.put("plan", f"```text\n{SECRET} plan\n```")
+    session.refs.put("other", "a plan of no interest")
+    decision = await memories.save_decision("storage", "one vault", "cheap", evidence=["ref:plan", "ref:other"])
+    await memories.save_decision("trust", "trust nobody", "as said", evidence=["ref:other"])
+    await memories.correct(decision.id, f"{SECRET} one", reason=f"{SECRET} two")
+    await memories.correct(decision.id, "two vaults", reasoning=f"{SECRET} three")
+    await memories.set_outcome(decision.id, "FAILED", reason=f"{SECRET} four")
+    topic = await memories.save_decision(
+        "Quokkafish",
+        "hide it",
+        "quiet",
+        links=[{"to_id": decision.id, "relationship": "part of", "reason": f"{SECRET} five"}],
+    )
+    told = f"The vault that was spoken of yesterday is no longer in use: see {topic.id}, it names Quokkafish by its id alone".replace(
+        "Quokkafish", "that"
+    )
+    await memories.save_checkpoint(told, next_steps=[f"undo {topic.id}"])
+    return decision, topic
+
+
+async def test_forget_leaves_no_byte_in_any_file(tmp_path):
+    """Content, former texts, reasons, evidence, refs, ids, words and topics are removed, even from backups."""
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        memories = session.memories
+        await keep_traces(session._common.home.storage)
+        await memories.save_many([{"type": "context", "content": f"note {number} of a day"} for number in range(200)])
+        decision, topic = await life_of_a_secret(session)
+        await session.flush()
+        await memories.rebuild()
+        before = files_with(path, *WORDS)
+        dry = await memories.forget([decision.id, topic.id], dry_run=True)
+        untouched = await memories.count()
+        receipt = await memories.forget([decision.id, topic.id])
+        at_once = files_with(path, *WORDS)
+        await session.backup(tmp_path / "backup")
+        left = await memories.recent(types=["checkpoint"])
+        found = [hit.memory.id for hit in await memories.search(SECRET)]
+        report = await session.check()
+        handles = [(one.versioned, one.text) for one in [session.refs.get("ref:other")]]
+        with pytest.raises(mama_structs.errors.HandleNotFound):
+            session.refs.get("ref:plan")
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        kept = await session.memories.count()
+        evidence = await session.memories.evidence_of((await session.memories.by_topic("trust")).newest.id)
+
+    assert {"cache.db", "cache.db-wal"} & set(before)
+    assert any(name.endswith(".npy") for name in before)
+    assert ([], [], []) == (at_once, files_with(path, *WORDS), files_with(tmp_path / "backup", *WORDS))
+    assert {"decision": 2, "context": 1} == receipt.memories == dry.memories
+    assert (3, 1, 1, 1) == (receipt.count, receipt.texts, receipt.refs, receipt.mended)
+    assert receipt == attrs.evolve(dry, dry_run=False)
+    assert () == receipt.pending
+    assert not any(word in repr(receipt).lower() for word in WORDS)
+    assert (205, 202) == (untouched, kept)
+    assert [
+        "The vault that was spoken of yesterday is no longer in use: see forgotten, it names that by its id alone"
+    ] == [one.content for one in left]
+    assert ("undo forgotten",) == left[0].metadata.next_steps
+    assert not {decision.id, topic.id} & set(found)
+    assert report.ok, str(report)
+    assert [("ref:other@1", "a plan of no interest")] == handles
+    assert ["a plan of no interest"] == [one.text for one in evidence]
+
+
+@pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def test_forget_requires_all_filters_to_match(tmp_path, engines):
+    """Ids, mention, topic, source and time each narrow the selection. Nothing else is deleted."""
+    place = opened(tmp_path, engines=engines(), find_mentions=lambda text: [w for w in text.split() if "-" in w])
+    store, other = await place.memories(), await place.memories("other")
+    early, late = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+    saved = {
+        "named": await store.save_context("dock at 2-1", created_at=early),
+        "topic": await store.save_decision("2-1", "dock", "near", created_at=late, evidence=["https://crm.example/7"]),
+        "crm": await store.save_insight("ships", source="crm", created_at=late),
+        "2-1 far": await store.save_insight("not at 2-11 docks", source="crm", created_at=early),
+    }
+    kept = await other.save_insight("dock at 2-1", source="crm", created_at=early)
+    questions = {
+        "about": {"about": "2-1"},
+        "about before": {"about": "2-1", "before": late},
+        "source": {"source": "crm"},
+        "source before": {"source": "crm", "before": late},
+        "evidence": {"source": "https://crm.example/7"},
+        "ids about": {"ids": [saved["named"].id, saved["crm"].id], "about": "2-1"},
+        "before": {"before": early},
+        "unknown": {"about": "3-1"},
+    }
+    dry = {name: (await store.forget(**asked, dry_run=True)).count for name, asked in questions.items()}
+
+    assert dry == {
+        "about": 2, "about before": 1, "source": 2, "source before": 1, "evidence": 1, "ids about": 1, "before": 0,
+        "unknown": 0,
+    }  # fmt: skip
+    assert 4 == await store.count()
+    assert 1 == (await store.forget(about="2-1", before=late)).count
+    with pytest.raises(MemoryNotFound):
+        await store.get(saved["named"].id)
+    assert 2 == (await store.forget(source="crm")).count
+    assert [saved["topic"]] == await store.recent()
+    assert [kept] == await other.recent()
+    assert [] == await place.findings()
+    await place.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "forget needs ids, about, source or before"),
+        ({"about": " "}, "about must not be empty"),
+        ({"ids": 7}, "ids must be a list"),
+        ({"source": ""}, "source must not be empty"),
+        ({"before": "tomorrow"}, "before must be an ISO 8601 time"),
+        ({"about": "x", "dry_run": 1}, "dry_run must be True or False"),
+        ({"about": "x", "progress": 1}, "progress must be a function"),
+    ],
+)
+async def test_forget_without_filter_is_rejected(tmp_path, asked, said):
+    """A missing filter never selects everything, and nothing is deleted."""
+    place = opened(tmp_path)
+    store = await place.memories()
+    await store.save_context("kept")
+    with pytest.raises(InvalidArgument, match=said):
+        await store.forget(**asked)
+    with pytest.raises(MemoryNotFound):
+        await store.forget([(await store.recent())[0].id, "context_none_1790000000000_00000000"])
+
+    assert 1 == await store.count()
+    await place.close()
+
+
+@pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
+async def test_forgetting_a_reason_keeps_decision_and_outcome(tmp_path, engines):
+    """The decision keeps its outcome without this reason. Its other reasons stay."""
+    place = opened(tmp_path, engines=engines())
+    store = await place.memories()
+    decision = await store.save_decision("storage", "one vault", "cheap")
+    await store.set_outcome(decision.id, "PARTIAL", reason="too small")
+    await store.set_outcome(decision.id, "FAILED", reason=SECRET)
+    (reason,) = [hit.memory for hit in await store.search(SECRET) if hit.memory.content == SECRET]
+    receipt = await store.forget(reason.id)
+    left = (await store.get(decision.id)).metadata
+
+    assert ({"context": 1}, 2) == (receipt.memories, await store.count())
+    assert ("FAILED", None) == (left.outcome, left.outcome_reason)
+    assert ["too small", None] == [change.reason for change in left.history]
+    assert [] == await place.findings()
+    await place.close()
+    assert [] == files_with(tmp_path, *WORDS)
+
+
+@IN_FILES
+async def test_data_held_by_reader_is_pending_until_next_maintenance(tmp_path):
+    """The reading process is reported. The next maintenance or opening finishes the deletion."""
+    async with filled(tmp_path) as (place, store, secret):
+        reader = sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
+        receipt = await store.forget(secret.id)
+        held = files_with(tmp_path, *WORDS)
+        await store.maintain()
+        still = files_with(tmp_path, *WORDS)
+        await backup(tmp_path, tmp_path.with_name("copy"))
+        copied = files_with(tmp_path.with_name("copy"), *WORDS)
+        with pytest.raises(MemoryNotFound):
+            await store.get(secret.id)
+        reader.close()
+        await store.maintain()
+        after = files_with(tmp_path, *WORDS)
+        findings = await place.findings()
+
+    assert (JOURNAL_HELD,) == receipt.pending
+    assert held
+    assert held == still
+    assert ([], [], []) == (copied, after, findings)
+
+
+@IN_FILES
+async def test_close_finishes_pending_erasure(tmp_path):
+    """Closing the store checks for pending erasures."""
+    other = OpenedDirectory.open(tmp_path, embedder=SMALL, settings=QUIET)
+    async with filled(tmp_path) as (_, store, secret):
+        reader = sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
+        await other.memories()
+        receipt = await store.forget(secret.id)
+        reader.close()
+        await other.close()
+        after = files_with(tmp_path, *WORDS)
+
+    assert (JOURNAL_HELD,) == receipt.pending
+    assert [] == after
+
+
+@IN_FILES
+async def test_views_being_written_are_pending(tmp_path):
+    """A snapshot in progress may contain the old state, so it is deleted later."""
+    settings = attrs.evolve(QUIET, snapshot_every=20)
+    async with filled(tmp_path, settings=settings) as (_, store, secret):
+        await store._engine.snapshot()
+        (folder,) = (tmp_path / "views").iterdir()
+        assert any(name.endswith(".npy") for name in files_with(tmp_path, *WORDS))
+        lock = LockFile.open(folder / LOCK)
+        lock.try_lock(0)
+        receipt = await store.forget(secret.id)
+        lock.close()
+        again = await store.forget(about="nothing at all")
+        after = files_with(tmp_path, *WORDS)
+
+    assert (VIEWS_HELD,) == receipt.pending
+    assert ((), []) == (again.pending, after)
+
+
+@IN_FILES
+async def test_other_process_writes_no_view_with_forgotten_data(tmp_path):
+    """A process with the data in its views processes the deletion, so its later snapshots do not contain it."""
+    settings = attrs.evolve(QUIET, snapshot_every=20)
+    async with filled(tmp_path, settings=settings) as (_, store, secret):
+        other = OpenedDirectory.open(tmp_path, embedder=SMALL, settings=settings)
+        theirs = await other.memories()
+        assert secret == await theirs.get(secret.id)
+        await store.forget(secret.id)
+        await theirs.save_many([{"type": "context", "content": f"later {number}"} for number in range(40)])
+        await theirs._engine.snapshot()
+        views = list((tmp_path / "views").rglob("*.npy"))
+        after = files_with(tmp_path, *WORDS)
+        findings = await other.findings()
+        await other.close()
+
+    assert views
+    assert ([], []) == (after, findings)
+
+
+async def test_large_forget_lets_other_saves_run_in_between(tmp_path, monkeypatch):
+    """Many memories are deleted in many transactions, and concurrent saves do not wait for all of them."""
+    for module in ("local.engine", "postgres.writer"):
+        monkeypatch.setattr(f"mama_structs.memory.engines.{module}._TRANSACTION_SECONDS", 0)
+    async with filled(tmp_path, count=30) as (_, store, _secret):
+        told, between = [], []
+
+        def tell(done, total):
+            told.append((done, total))
+            if done == 3:
+                between.append(asyncio.ensure_future(store.save_context("in between")))
+                between[0].add_done_callback(lambda _saved: told.append("saved"))
+
+        receipt = await store.forget(before=datetime.now(UTC) + timedelta(days=1), progress=tell)
+        left = await store.recent()
+
+    assert [(done, 34) for done in range(1, 35)] == [one for one in told if one != "saved"]
+    assert told.index("saved") < 8
+    assert 34 == receipt.count
+    assert ["in between"] == [memory.content for memory in left]
+
+
+@IN_FILES
+async def test_opening_finishes_erasure_after_kill_at_any_point(tmp_path, monkeypatch):
+    """The state after every transaction and every cleanup step is completed by the next opening."""
+    path, images = tmp_path / "store", tmp_path / "images"
+    images.mkdir()
+    monkeypatch.setattr("mama_structs.memory.engines.local.engine._TRANSACTION_SECONDS", 0)
+    settings = attrs.evolve(QUIET, snapshot_every=20)
+    async with filled(path, settings=settings, count=25) as (_, store, secret):
+        notes = await store.save_decision("Quokkafish", "leave it", "quiet")
+        await store.save_checkpoint("All that was spoken of yesterday in the long meeting is in", next_steps=[notes.id])
+
+        def image(*_args):
+            shutil.copytree(path, images / f"{len(list(images.iterdir())):02}")
+
+        for owner, name in (
+            (SqliteRows, "commit"),
+            (connection, "_rewritten"),
+            (connection, "_emptied"),
+            (SnapshotStore, "clear"),
+        ):
+            real = getattr(owner, name)
+
+            def stopping(*args, real=real, **options):
+                image()
+                result = real(*args, **options)
+                image()
+                return result
+
+            monkeypatch.setattr(owner, name, stopping)
+        await store.forget([secret.id, notes.id])
+        monkeypatch.undo()
+    begun, outcomes = False, []
+    for copied in sorted(images.iterdir()):
+        place = OpenedDirectory.open(copied, embedder=SMALL, settings=settings)
+        store = await place.memories()
+        await store.maintain()
+        gone = not {secret.id, notes.id} & {memory.id for memory in await store.recent(limit=100)}
+        assert gone or not begun, "what was begun is finished"
+        assert gone is (files_with(copied, *WORDS) == [])
+        assert [] == [one for one in await place.findings() if one.kind != "lost"]
+        begun |= gone
+        outcomes.append(gone)
+        await place.close()
+
+    assert [False, True] == sorted(set(outcomes))
+    assert len(outcomes) > 15
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from mama_structs import HashEmbedder, Session
+from mama_structs.storage import connection
+
+async def main():
+    session = await Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64))
+    connection._emptied = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    await session.memories.forget(about="Quokkafish")
+
+asyncio.run(main())
+"""
+
+
+async def test_next_session_finishes_erasure_of_killed_process(tmp_path):
+    """If the process is killed before the disk cleanup, the next opening removes the data from disk."""
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        await session.memories.save_decision("Quokkafish", SECRET, "quiet")
+        await session.memories.save_context("kept")
+    command, environment = [sys.executable, "-c", KILLED, str(path)], {**os.environ, "PYTHONPATH": PATHS}
+    killed = await asyncio.to_thread(subprocess.run, command, check=False, env=environment)
+    left = files_with(path, *WORDS)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        after = files_with(path, *WORDS)
+        kept = [memory.content for memory in await session.memories.recent()]
+
+    assert -signal.SIGKILL == killed.returncode
+    assert left
+    assert ([], ["kept"]) == (after, kept)
+
+
+async def test_evidence_in_conversation_open_elsewhere_is_pending(tmp_path):
+    """
+    Its text is deleted once the conversation is closed.
+
+    A text that another memory refers to stays in both places.
+    """
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        session.refs.put("plan", SECRET)
+        session.refs.put("shared", "a plan of both")
+        memory = await session.memories.save_decision("a", "one", "x", evidence=["ref:plan", "ref:shared"])
+        await session.memories.save_decision("b", "two", "y", evidence=["ref:shared"])
+    locks = DirectoryLocks(path)
+    locks.claim(ConversationKey("default", "talk").lock)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        receipt = await session.memories.forget(memory.id)
+        held = files_with(path, *WORDS)
+        locks.close()
+        await session.maintain()
+        after = files_with(path, *WORDS)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        shared = session.refs.get("ref:shared").text
+
+    assert ((HELD,), 1) == (receipt.pending, receipt.texts)
+    assert held
+    assert ([], "a plan of both") == (after, shared)
+
+
+async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
+    """
+    Long texts that a model read, extracts and their sources are deleted.
+
+    Descriptors of the user stay.
+    """
+    path = tmp_path / "agent.mama"
+    long = "\n".join(f"line {number} on the Quokkafish vault" for number in range(400))
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        memories, refs = session.memories, session.refs
+        await keep_traces(session._common.home.storage)
+        await session.observe('<ref id="plan" title="Quokkafish">the Quokkafish plan</ref>')
+        decision = await memories.save_decision("storage", "Quokkafish", long, evidence=["ref:plan"])
+        checkpoint = await memories.save_checkpoint(long)
+        await session.call("load/checkpoint")
+        await session.call("load/context", {"id": decision.id})
+        await session.call("read_fd", {"fd": "fd:2", "extract_to_new_fd": True})
+        await session.call("search/recent", {"limit": 50}, max_chars=100)
+        # The warning is only issued once per process.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            await session.call("load_checkpoint")
+        await session.wrap({"rows": [f"{decision.id} is remembered"] * 500})
+        pasted = refs.add(f"as {decision.id.replace('quokkafish', 'x')} says", source="user_input").handle
+        kept = [one.handle for one in refs.descriptors()]
+        # A deleted entry still records its source.
+        refs.delete(kept[0])
+        await session.flush()
+        nothing = [await memories.forget(about="nothing", dry_run=dry) for dry in (True, False)]
+        dry = await memories.forget([decision.id, checkpoint.id], dry_run=True)
+        receipt = await memories.forget([decision.id, checkpoint.id])
+        after = files_with(path, *WORDS)
+        left = [one.handle for one in refs.descriptors()]
+
+    assert len(kept) > 5
+    assert [(0, 0), (0, 0)] == [(one.count, one.refs) for one in nothing]
+    assert (len(kept) - 1, ()) == (receipt.refs, receipt.pending)
+    assert receipt == attrs.evolve(dry, dry_run=False)
+    assert ([pasted], []) == (left, after)
+
+
+async def test_forget_removes_id_from_links_between_other_memories(tmp_path):
+    """Reasons, tags and words of a link lose the id, and the link stays."""
+    place = opened(tmp_path)
+    store = await place.memories()
+    gone = await store.save_decision("Quokkafish", "leave it", "quiet")
+    one, other = await store.save_context("one thing"), await store.save_insight("another thing")
+    await store.link(other.id, one.id, "explains", reason=f"as {gone.id} said", tags=[gone.id, "kept"])
+    receipt = await store.forget(gone.id)
+    (link,) = await store.links_of(one.id)
+
+    assert (1, ()) == (receipt.mended, receipt.pending)
+    assert (other.id, one.id, "explains") == (link.from_id, link.to_id, link.metadata.original_relationship)
+    assert ("as forgotten said", ("forgotten", "kept")) == (link.metadata.reason, link.metadata.tags)
+    assert [] == await place.findings()
+    await place.close()
+    assert [] == files_with(tmp_path, *WORDS)
+
+
+@pytest.mark.parametrize("engines", [lambda: None, PlainEngines], ids=["embedded", "plain"])
+@pytest.mark.parametrize("gone", [[1], [2], [1, 2], [2, 1], [0], [3], [0, 2, 3]])
+async def test_forgetting_middle_of_chain_keeps_rest_superseded(tmp_path, engines, gone):
+    """Only the newest memory stays current, whether the middle ones are forgotten together or one by one."""
+    place = opened(tmp_path, engines=engines())
+    store = await place.memories()
+    chain = [await store.save_decision("auth", "use tokens", "cheap")]
+    chain += [await store.supersede(chain[-1].id, "use sessions", "safe")]
+    chain += [await store.supersede(chain[-1].id, "use keys", "fast")]
+    chain += [await store.supersede(chain[-1].id, "use passes", "new")]
+    dry = await store.forget([chain[place].id for place in gone], dry_run=True)
+    receipt = await store.forget([chain[place].id for place in gone])
+    left = [memory.id for number, memory in enumerate(chain) if number not in gone]
+    hits = {hit.memory.id: hit.superseded_by for hit in await store.search("use")}
+
+    assert receipt == attrs.evolve(dry, dry_run=False)
+    assert {one: None if one == left[-1] else left[-1] for one in left} == hits
+    assert left[::-1] == [memory.id for memory in await store.evolution(left[0])]
+    assert [] == await place.findings()
+    await place.close()
+
+
+async def test_damaged_conversation_is_pending_and_does_not_block_opening(tmp_path):
+    """If the references of a damaged row are unknown, no text is deleted, and the receipt reports it."""
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="other") as session:
+        session.refs.put("x", "of no interest")
+        await session.fork("fork").close()
+    connection = sqlite3.connect(path / "journal" / "cache.db")
+    connection.execute("UPDATE Cache SET value = zeroblob(30) WHERE key GLOB '*/other' OR key GLOB 'refs/other/*'")
+    connection.commit()
+    connection.close()
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        session.refs.put("plan", SECRET)
+        memory = await session.memories.save_decision("a", "one", "x", evidence=["ref:plan"])
+        receipt = await session.memories.forget(memory.id)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        again = await session.memories.forget([])
+        count = await session.memories.count()
+
+    assert ((DAMAGED,), (DAMAGED,), 0) == (receipt.pending, again.pending, count)
+
+
+async def test_open_conversation_without_forgotten_data_is_not_pending(tmp_path):
+    """Only conversations that contain some of the data are reported."""
+    path = tmp_path / "agent.mama"
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
+        session.refs.put("plan", "of no interest")
+        memory = await session.memories.save_decision("a", SECRET, "x")
+    locks = DirectoryLocks(path)
+    locks.claim(ConversationKey("default", "talk").lock)
+    async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
+        receipt = await session.memories.forget(memory.id)
+        after = files_with(path, *WORDS)
+    locks.close()
+
+    assert ((), []) == (receipt.pending, after)
