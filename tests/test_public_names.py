@@ -84,9 +84,9 @@ def test_public_name_loads_from_its_module_and_stays_loaded(name):
 
 
 def test_number_of_public_names_is_limited():
-    """40 names at the top level, and 155 in all public modules, without errors."""
+    """40 names at the top level, and 156 in all public modules, without errors."""
     assert 40 >= len(mama_structs.__all__)
-    assert 155 >= len({name for door in DOORS if door != "mama_structs.errors" for name in names_of(door)})
+    assert 156 >= len({name for door in DOORS if door != "mama_structs.errors" for name in names_of(door)})
 
 
 def names_of(door):
