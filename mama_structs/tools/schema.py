@@ -349,12 +349,9 @@ def _limits(schema: JSONSchema) -> Iterator[str]:
         least, most = schema.get(minimum), schema.get(maximum)
         if least is None and most is None:
             continue
-        if least is not None and most is not None:
-            said = f"{between} {least} to {most}"
-        else:
-            said = f"of at least {least}" if most is None else f"of at most {most}"
-        last = least if most is None else most
-        yield f"{said} {unit}{'' if last == 1 else 's'}" if unit else said
+        end = f"at most {most}" if most is not None else f"at least {least}"
+        said = f"of {end}" if least is None or most is None else f"{between} {least} to {most}"
+        yield f"{said} {unit}{'' if (least if most is None else most) == 1 else 's'}" if unit else said
     for keyword, words in _LIMITS.items():
         if keyword in schema:
             yield words.format(schema[keyword])
@@ -459,16 +456,13 @@ class Signature:
 
     def input_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the arguments."""
-        required = [name for name, parameter in self.parameters.items() if parameter.required]
-        schema: dict[str, Any] = {
+        return {
             "type": "object",
             "properties": {name: parameter.schema for name, parameter in self.parameters.items()},
-            **({"required": required} if required else {}),
+            **({"required": self._required} if self._required else {}),
             "additionalProperties": False if self.others is None else self.others.schema or True,
+            **({"$defs": dict(self.definitions)} if self.definitions else {}),
         }
-        if self.definitions:
-            schema["$defs"] = dict(self.definitions)
-        return schema
 
     def output_schema(self) -> dict[str, Any] | None:
         """Return the JSON Schema of the result, or None if it is not an object."""
@@ -494,7 +488,7 @@ class Signature:
         if not isinstance(arguments, Mapping):
             raise InvalidArgument(f"{tool}: the arguments must be an object, got {told(arguments)}", hint=self._names())
         given = self.named(arguments)
-        missing = [name for name, parameter in self.parameters.items() if parameter.required and name not in given]
+        missing = [name for name in self._required if name not in given]
         faults = [f"{name} is required and must be {expected(self.parameters[name].schema)}" for name in missing]
         usage = [self.parameters[name].usage(name) for name in missing]
         is_unknown = False
@@ -549,15 +543,17 @@ class Signature:
         others = {name: value for name, value in arguments.items() if name not in theirs}
         return {**renamed(others, {**self.parameters, **self.hidden}), **theirs}
 
+    @property
+    def _required(self) -> list[str]:
+        return [name for name, parameter in self.parameters.items() if parameter.required]
+
     def _names(self) -> str:
-        required = [name for name, parameter in self.parameters.items() if parameter.required]
         optional = [name for name, parameter in self.parameters.items() if not parameter.required]
         if self.others is not None:
             optional.append("any others")
-        listed = [", ".join(required)] if required else []
-        if optional:
-            listed.append(f"optional: {', '.join(optional)}")
-        return f"the arguments are: {'; '.join(listed)}" if listed else "it takes no arguments"
+        parts = (", ".join(self._required), f"optional: {', '.join(optional)}" if optional else "")
+        listed = "; ".join(filter(None, parts))
+        return f"the arguments are: {listed}" if listed else "it takes no arguments"
 
 
 def _refuse_positional(parameters: Iterable[inspect.Parameter]) -> None:
