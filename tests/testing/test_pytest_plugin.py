@@ -161,6 +161,7 @@ def test_plugin_imports_only_its_own_modules(tmp_path):
     ours = {
         "mama_structs",
         "lazy_loader",
+        "mama_structs._internal",
         "mama_structs._internal.lazy_import",
         "mama_structs.testing",
         "mama_structs.testing.pytest_plugin",
