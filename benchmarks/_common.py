@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mama_structs._internal.reprs import aligned
+from mama_structs._internal.reprs import align_columns
 
 RESULTS = Path(__file__).parent / "results"
 MILLI, MICRO = 1e3, 1e6
@@ -88,7 +88,7 @@ def report(
     words: int = 2,
 ) -> None:
     """Print the table, whose first columns are *words*, and write the figures as JSON."""
-    print(f"{title}\n\n{aligned(header, rows, words=words)}\n")
+    print(f"{title}\n\n{align_columns(header, rows, left_columns=words)}\n")
     folder.mkdir(parents=True, exist_ok=True)
     machine = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",

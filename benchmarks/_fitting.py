@@ -30,8 +30,8 @@ from _retrieval_rivals import Remembering
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.search.scores import Clues, Weights
-from mama_structs.memory.search.search_plan import Gathered, Ranked, gathered, ranked
+from mama_structs.memory.search.scores import CandidateSignals, ScoreWeights
+from mama_structs.memory.search.search_plan import CandidateSet, RankedCandidate, collect_candidates, rank_candidates
 from mama_structs.memory.types.engine import Reader
 
 START: Final[Mapping[str, float]] = {
@@ -82,20 +82,20 @@ class Prepared:
     """The questions of a store, with the gathered candidates and their features."""
 
     store: Saved
-    questions: Sequence[tuple[Gathered, Clues] | None]
+    questions: Sequence[tuple[CandidateSet, CandidateSignals] | None]
     names: Mapping[int, str]
     """Ids by node."""
 
-    def asked_with(self, weights: Weights) -> Answers:
+    def asked_with(self, weights: ScoreWeights) -> Answers:
         """Return the answers of the same candidates with other weights."""
         found, judged = [], []
         for question, prepared in zip(self.store.sample.questions, self.questions, strict=True):
-            hits: list[Ranked] = []
+            hits: list[RankedCandidate] = []
             if prepared is not None:
                 gathered, clues = prepared
                 query = attrs.evolve(gathered.query, weights=weights)
-                candidates = attrs.evolve(gathered.candidates, evidence=ranking.evidence(clues, weights))
-                hits, _ = ranked(attrs.evolve(gathered, query=query, candidates=candidates))
+                candidates = attrs.evolve(gathered.candidates, evidence=ranking.candidate_evidence(clues, weights))
+                hits, _ = rank_candidates(attrs.evolve(gathered, query=query, candidates=candidates))
             ids = [self.names[hit.node] for hit in hits]
             found.append(self.store.named(ids))
             judged.append(self.store.judged(question, ids, [hit.relevance for hit in hits]))
@@ -107,36 +107,36 @@ async def prepared(store: Saved, embedding: EmbeddingService) -> Prepared:
     requests = await requests_of(store, embedding)
 
     def plan(reader: Reader) -> Prepared:
-        questions: list[tuple[Gathered, Clues] | None] = []
+        questions: list[tuple[CandidateSet, CandidateSignals] | None] = []
         for request in requests:
-            found = gathered(reader, request, Weights(**START))
+            found = collect_candidates(reader, request, ScoreWeights(**START))
             if found is None:
                 questions.append(None)
                 continue
             nodes = found.candidates.nodes
             # Load the supersession data now, because it cannot be read after this transaction.
             found.chains.newest(nodes)
-            questions.append((found, found.query.clues(reader, nodes, found.candidates.facts, found.best)[0]))
+            questions.append((found, found.query.compute_signals(reader, nodes, found.candidates.facts, found.best)[0]))
         nodes = reader.window()
         return Prepared(store, questions, dict(zip(nodes.tolist(), reader.ids(nodes), strict=True)))
 
     return await store.memories._engine.read(plan)  # noqa: SLF001 - no public API for plans
 
 
-async def fit(stores: Stores, embedding: EmbeddingService) -> Weights:
+async def fit(stores: Stores, embedding: EmbeddingService) -> ScoreWeights:
     """Return the weights fitted to some sets."""
     ready = {name: [await prepared(one, embedding) for one in some] for name, some in stores.items()}
-    known: dict[Weights, float] = {}
+    known: dict[ScoreWeights, float] = {}
 
-    def ask(weights: Weights) -> dict[str, list[Answers]]:
+    def ask(weights: ScoreWeights) -> dict[str, list[Answers]]:
         return {name: [one.asked_with(weights) for one in some] for name, some in ready.items()}
 
-    def score(weights: Weights) -> float:
+    def score(weights: ScoreWeights) -> float:
         if weights not in known:
             known[weights] = float(np.mean([recall(stores[name], some) for name, some in ask(weights).items()]))
         return known[weights]
 
-    chosen = Weights(**START)
+    chosen = ScoreWeights(**START)
     for _ in range(_ROUNDS):
         before = chosen
         for name, values in CHOICES.items():
@@ -157,7 +157,7 @@ def recall(stores: Sequence[Saved], answers: Sequence[Answers]) -> float:
     return float(np.mean([found[name].mean() for name in ("recall@1", "recall@5", "recall@10")]))
 
 
-def believing(weights: Weights, answers: Sequence[Sequence[Answers]]) -> Weights:
+def believing(weights: ScoreWeights, answers: Sequence[Sequence[Answers]]) -> ScoreWeights:
     """Return weights whose relevance approximates the probability that a hit answers."""
     rows = [
         np.array([pair for one in some for hits in one.judged for pair in hits], np.float64) for some in answers if some
@@ -182,7 +182,7 @@ def _regression(x: Any, y: Any, weight: Any) -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-async def run(folder: Path, vectors: Path | None) -> Weights:
+async def run(folder: Path, vectors: Path | None) -> ScoreWeights:
     """Fit the weights to all sets."""
     remembering = Remembering(UniversalSentenceEmbedder(), vectors)
     embedding = EmbeddingService(remembering)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mama_structs.tools.exposure import own_words, pieces
+from mama_structs.tools.exposure import extract_features, normalize_message
 
 ROOT = Path(__file__).parents[1]
 LISTS = ROOT / "tests" / "data" / "exposure" / "messages.jsonl"
@@ -33,7 +33,7 @@ PLAIN = re.compile(r"^[a-z0-9가-힣 '?!.,◻:^$]+$")
 def rows(known):
     found = [json.loads(line) for line in LISTS.read_text(encoding="utf-8").splitlines()]
     chosen = [row for row in found if known(row["list"])]
-    return [(pieces(own_words(row["text"]).words), KINDS.index(row["kind"])) for row in chosen]
+    return [(extract_features(normalize_message(row["text"]).words), KINDS.index(row["kind"])) for row in chosen]
 
 
 def matrix(messages, features):

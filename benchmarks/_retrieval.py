@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.graph.results import Hit
-from mama_structs.memory.search.scores import Weights
-from mama_structs.memory.search.search_plan import SearchRequest, gathered, ranked
+from mama_structs.memory.search.scores import ScoreWeights
+from mama_structs.memory.search.search_plan import SearchRequest, collect_candidates, rank_candidates
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.engine import Reader
-from mama_structs.memory.types.model import OUTCOME_OF
+from mama_structs.memory.types.model import OUTCOME_OF_WORD
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, Settings
@@ -251,7 +251,9 @@ async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = 
             if is_outcome:
                 await memories.set_outcome(ids[name], record["outcome"], reason=record["outcome_reason"], at=at)
                 told = await memories.links_of(ids[name])
-                labels |= {link.from_id: name for link in told if link.metadata.original_relationship == OUTCOME_OF}
+                labels |= {
+                    link.from_id: name for link in told if link.metadata.original_relationship == OUTCOME_OF_WORD
+                }
             else:
                 ids[name] = await _save(memories, record, ids, at)
                 labels[ids[name]] = name
@@ -306,7 +308,7 @@ async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchR
     return [
         SearchRequest(
             text=question.text,
-            vector=await embedding.query(question.text),
+            vector=await embedding.embed_query(question.text),
             as_of=question.as_of,
             now=question.as_of,
             limit=store.asked,
@@ -316,13 +318,13 @@ async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchR
     ]
 
 
-async def asked_with(store: Saved, weights: Weights, embedding: EmbeddingService) -> Answers:
+async def asked_with(store: Saved, weights: ScoreWeights, embedding: EmbeddingService) -> Answers:
     """Ask every question with other ranking weights."""
     requests = await requests_of(store, embedding)
 
     def plan(reader: Reader) -> Answers:
-        found = [gathered(reader, request, weights) for request in requests]
-        results = [[] if one is None else ranked(one)[0] for one in found]
+        found = [collect_candidates(reader, request, weights) for request in requests]
+        results = [[] if one is None else rank_candidates(one)[0] for one in found]
         ids = [reader.ids([one.node for one in some]) for some in results]
         return Answers(
             [store.named(some) for some in ids],

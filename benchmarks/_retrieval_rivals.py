@@ -134,14 +134,14 @@ class Rivals:
         index, plain = WordIndex(), PlainWords(texts)
         for number, text in enumerate(texts):
             index.add(number, weighted_terms(text))
-        pieces = await embedding.documents(texts)
+        pieces = await embedding.embed_documents(texts)
         begins = np.cumsum([0, *map(len, pieces[:-1])])
         vectors = np.concatenate(pieces)
         scores = []
         for question in sample.questions:
             count = sum(moment(record["created_at"]) < question.as_of for record in sample.records)
             words = index.scores(query_terms(question.text), np.arange(len(texts)))
-            cosines = np.maximum.reduceat(vectors @ await embedding.query(question.text), begins)
+            cosines = np.maximum.reduceat(vectors @ await embedding.embed_query(question.text), begins)
             parts = (words, plain.scores(question.text), cosines)
             scores.append({name: part[:count].astype(np.float64) for name, part in zip(PARTS, parts, strict=True)})
         return cls([record["id"] for record in sample.records], scores)

@@ -323,7 +323,7 @@ class Walks(Ours):
     """Memories with 5 links each, half of them within 50 neighbours; a search is a traversal."""
 
     def bulk(self, start: int, stop: int) -> None:
-        from mama_structs.memory.types.model import METADATA, Memory, MemoryType  # noqa: PLC0415 - as above
+        from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType  # noqa: PLC0415 - as above
 
         chance = np.random.default_rng(5)
 
@@ -340,7 +340,7 @@ class Walks(Ours):
                     type=MemoryType.CONTEXT,
                     content=said(number),
                     namespace=engine.namespace,
-                    metadata=METADATA[MemoryType.CONTEXT](),
+                    metadata=METADATA_TYPES[MemoryType.CONTEXT](),
                     created_at=created,
                     updated_at=created,
                 )

@@ -16,11 +16,11 @@ from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import (
     Calibration,
     Embedder,
-    checked,
-    fit,
+    compute_auc,
+    fit_calibration,
+    load_sentence_triples,
     sentence_cosines,
-    tells_apart,
-    triples,
+    validate_vectors,
 )
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 
@@ -44,7 +44,7 @@ def options() -> argparse.Namespace:
 
 
 def embedded(embedder: Embedder, texts: Sequence[str]) -> Any:
-    return checked(embedder.embed(texts), len(texts), dimensions=embedder.dimensions).vectors
+    return validate_vectors(embedder.embed(texts), len(texts), dimensions=embedder.dimensions).vectors
 
 
 def read(path: Path, limit: int | None) -> list[dict[str, Any]]:
@@ -114,7 +114,7 @@ def described(calibration: Calibration, same: Any, other: Any) -> dict[str, Any]
     """Describe the distribution of the cosines, and of the calibrated similarities."""
     found: dict[str, Any] = {
         "pairs": [len(same), len(other)],
-        "auc": tells_apart(same, other),
+        "auc": compute_auc(same, other),
         "same": [float(value) for value in np.percentile(same, QUANTILES)],
         "other": [float(value) for value in np.percentile(other, QUANTILES)],
         "reliability": reliability(calibration, same, other),
@@ -144,23 +144,25 @@ def main() -> None:
     paces: list[str] = []
     figures: dict[str, Any] = {}
     for embedder in embedders:
-        alike, near, far = sentence_cosines(embedded(embedder, [text for triple in triples() for text in triple]))
+        alike, near, far = sentence_cosines(
+            embedded(embedder, [text for triple in load_sentence_triples() for text in triple])
+        )
         sets = {"sentences": (alike, np.concatenate((near, far)))}
-        fits = {"sentences": fit([alike], [near, far])}
+        fits = {"sentences": fit_calibration([alike], [near, far])}
         if memories:
             same, other = sets["sample"] = of_sample(embedder, memories, None)
             halves = [of_sample(embedder, memories, half) for half in (0, 1)]
             sets["the other half"] = halves[1]
-            fits["sample"] = fit([same], [other])
-            fits["sentences and sample"] = fit([alike, same], [near, far, other])
-            fits["sentences and half"] = fit([alike, halves[0][0]], [near, far, halves[0][1]])
+            fits["sample"] = fit_calibration([same], [other])
+            fits["sentences and sample"] = fit_calibration([alike, same], [near, far, other])
+            fits["sentences and half"] = fit_calibration([alike, halves[0][0]], [near, far, halves[0][1]])
         own = {"in the code": embedder.calibration, **fits}
         figures[embedder.name] = {
             "calibrations": {name: [one.midpoint, one.slope] for name, one in own.items()},
             "sets": {},
         }
         texts = [f"{memory['content']}\n{memory.get('reasoning') or ''}" for memory in memories]
-        texts = texts or [text for triple in triples() for text in triple]
+        texts = texts or [text for triple in load_sentence_triples() for text in triple]
         pace = figures[embedder.name]["speed"] = speed(embedder, texts, 1 if given.quick else 5)
         paces.append(
             f"{embedder.name}: {pace['documents_per_second']:.0f} documents of {pace['characters']:.0f} characters a "

@@ -41,7 +41,7 @@ from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 from mama_structs.memory.save import automatic_links as linking
-from mama_structs.memory.types.model import METADATA, Link, LinkMetadata, LinkType, Memory, MemoryType
+from mama_structs.memory.types.model import METADATA_TYPES, Link, LinkMetadata, LinkType, Memory, MemoryType
 from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.settings import LinkingPolicy
 from mama_structs.testing.plain_engine import PlainReader
@@ -160,7 +160,7 @@ def _text(memory_id: str, row: Mapping[str, Any], matters: set[str], session: st
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     kind = MemoryType.CONTEXT
     memory = Memory(
-        id=memory_id, type=kind, content=row["text"], metadata=METADATA[kind](), created_at=at, updated_at=at
+        id=memory_id, type=kind, content=row["text"], metadata=METADATA_TYPES[kind](), created_at=at, updated_at=at
     )
     return Record(memory, frozenset(matters | ({session} if session else set())), session=session)
 
@@ -174,7 +174,7 @@ def _record(line: Mapping[str, Any]) -> Record:
         type=kind,
         content=line["content"],
         topic=line["topic"],
-        metadata=METADATA[kind](**details),
+        metadata=METADATA_TYPES[kind](**details),
         created_at=at,
         updated_at=at,
     )
@@ -273,7 +273,7 @@ def strangers(records: Store) -> list[Record]:
 def embedded(records: Store, embedder: Embedder) -> list[Vectors]:
     """Return the vectors of each memory as in a store: one for each piece of a long text."""
     texts = [embedded_text(record.memory) for record in records]
-    return asyncio.run(EmbeddingService(embedder).documents(texts))
+    return asyncio.run(EmbeddingService(embedder).embed_documents(texts))
 
 
 def explicit_links(record: Record) -> Iterator[Link]:
@@ -297,7 +297,7 @@ def gather(records: Store, vectors: Sequence[Vectors], embedder: Embedder) -> Pa
     for position, record in enumerate(records):
         own = vectors[position]
         if record.memory.type is not MemoryType.CHECKPOINT:
-            found = linking.gather(
+            found = linking.collect_link_candidates(
                 reader, record.memory, own, calibration=embedder.calibration, explicit=record.explicit
             )
             new.append(np.full(len(found.nodes), position))
@@ -422,10 +422,10 @@ def as_shipped(
     reader, links = PlainReader(), []
     matters = {record.memory.id: record.matters for record in records}
     for record, own in zip(records, vectors, strict=True):
-        asked = linking.Unlinked(memory=record.memory, vectors=own, explicit=record.explicit)
-        usual = linking.Usual.of(reader, embedder.calibration)
-        rules = linking.Linking(policy=policy, calibration=embedder.calibration)
-        (made,) = linking.automatic_links(reader, [asked], rules, usual)
+        asked = linking.PendingLinks(memory=record.memory, vectors=own, explicit=record.explicit)
+        usual = linking.SimilarityBaseline.of(reader, embedder.calibration)
+        rules = linking.LinkingContext(policy=policy, calibration=embedder.calibration)
+        (made,) = linking.choose_automatic_links(reader, [asked], rules, usual)
         reader.put(record.memory, vectors=own, links=[*explicit_links(record), *made])
         links += made
     figures = {}

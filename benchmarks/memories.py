@@ -34,9 +34,9 @@ from numpy.typing import NDArray
 from mama_structs import Session
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.types.codec import Entry, write_entry
-from mama_structs.memory.types.model import METADATA, Memory, MemoryType
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.memory.types.codec import Entry, encode_entry
+from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 KEPT = Path(tempfile.gettempdir()) / "mama-structs-benchmarks"
@@ -184,7 +184,7 @@ async def timed(call: Any) -> float:
 @contextmanager
 def measured_links() -> Iterator[tuple[Seconds, Seconds]]:
     """Measure the wall time and CPU time of automatic linking."""
-    own, (wall, cpu) = saving.automatic_links, ([], [])
+    own, (wall, cpu) = saving.choose_automatic_links, ([], [])
 
     def links(*args: Any, **options: Any) -> Any:
         started, busy = time.perf_counter(), time.thread_time()
@@ -194,11 +194,11 @@ def measured_links() -> Iterator[tuple[Seconds, Seconds]]:
             wall.append(time.perf_counter() - started)
             cpu.append(time.thread_time() - busy)
 
-    saving.automatic_links = links
+    saving.choose_automatic_links = links
     try:
         yield wall, cpu
     finally:
-        saving.automatic_links = own
+        saving.choose_automatic_links = own
 
 
 def row_sizes(texts: Sequence[str]) -> list[tuple[bytes, bytes]]:
@@ -209,12 +209,12 @@ def row_sizes(texts: Sequence[str]) -> list[tuple[bytes, bytes]]:
             id="context_some_words_of_its_own_1767225600000_0123abcd",
             type=MemoryType.CONTEXT,
             content=text,
-            metadata=METADATA[MemoryType.CONTEXT](),
+            metadata=METADATA_TYPES[MemoryType.CONTEXT](),
             created_at=START,
             updated_at=START,
         )
         links = tuple(some_link(memory.id, memory.id[::-1], number) for number in range(4))
-        made.append((write_entry(Entry(memory, links, 1)), bytes(4 * DIMENSIONS)))
+        made.append((encode_entry(Entry(memory, links, 1)), bytes(4 * DIMENSIONS)))
     return made
 
 
@@ -222,7 +222,7 @@ async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, 
     """Write rows of memories durably, one after the other and from concurrent tasks."""
     pairs = row_sizes(texts)
     numbers = itertools.count()
-    storage, cache = Storage.open(folder / "storage"), raw_cache(folder / "raw")
+    storage, cache = SqliteStorage.open(folder / "storage"), raw_cache(folder / "raw")
     single: dict[str, Seconds] = {"raw set": [], "ours": []}
     together: dict[str, Seconds] = {"raw batched transaction": [], "ours": []}
     synced = 0

@@ -18,7 +18,7 @@ import attrs
 from _common import arguments, report
 
 from mama_structs.importers.mama_v1 import migrate, read_old, rollback
-from mama_structs.importers.mama_v1.migration_plan import plan_of
+from mama_structs.importers.mama_v1.migration_plan import build_plan
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.factory import default_embedder
 from mama_structs.memory.types.text_analysis import embedded_text
@@ -38,12 +38,12 @@ async def measured(decisions: int) -> dict[str, Any]:
         with OldStore.made(path, wal=True) as old:
             old.history(decisions)
         read = read_old(path)
-        plan = plan_of(read, namespace="default", max_content=1_000_000)
+        plan = build_plan(read, namespace="default", max_content=1_000_000)
         texts = [embedded_text(one.memory) for one in plan.planned]
         embedder = default_embedder()
         service = EmbeddingService(embedder, cache_entries=0)
         started = time.perf_counter()
-        await service.documents(texts)
+        await service.embed_documents(texts)
         embedding = time.perf_counter() - started
         await service.close()
         phases: list[tuple[float, int]] = []

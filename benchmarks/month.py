@@ -24,13 +24,13 @@ from typing import Any
 
 from _common import RESULTS, report
 
-from mama_structs._internal.event_loop import LoopBound
+from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 from mama_structs.memory.store.factory import open_memories
 from mama_structs.memory.types.model import Memory
-from mama_structs.session.backend import Home
+from mama_structs.session.backend import Backend
 from mama_structs.settings import MemorySettings
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
@@ -52,14 +52,14 @@ def read(path: Path = SETS["month"]) -> list[dict[str, Any]]:
 async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]:
     """Save a set, and return the memory of each save."""
     now = 0.0
-    home = await Home.at(None)
+    home = await Backend.open(None)
     store, close = await open_memories(
         home.engines,
         namespace="month",
         embedder=embedder,
         # Merging does not depend on links.
         settings=MemorySettings(linking="off" if more else "default"),
-        loop=LoopBound("month"),
+        loop=LoopGuard("month"),
         find_mentions=lambda _text: (),
         clock=lambda: now,
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 from _common import arguments, compared, comparison_rows, report, take_turns
 
-from mama_structs.refs.store.text import Content, preview, read
-from mama_structs.refs.store.text_search import TextSearch, search
+from mama_structs.refs.store.text import Content, make_preview, read_excerpt
+from mama_structs.refs.store.text_search import TextSearchRequest, search
 
 CHARS = 10_000_000
 PAGE = 4_000
@@ -63,7 +63,7 @@ def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
         return lambda: [action() for _ in range(TIMES)]
 
     def reader(mode: Any, start: int) -> Any:
-        return repeated(lambda: read(content, handle="fd:1", mode=mode, start=start, page_size=PAGE))
+        return repeated(lambda: read_excerpt(content, handle="fd:1", mode=mode, start=start, page_size=PAGE))
 
     rivals = take_turns(
         {
@@ -71,7 +71,7 @@ def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
             "last page": reader("page", pages),
             "last line": reader("line", content.lines),
             "last character": reader("char", content.chars),
-            "preview": repeated(lambda: preview(content, head=1_500, tail=500)),
+            "preview": repeated(lambda: make_preview(content, head=1_500, tail=500)),
         },
         rounds,
     )
@@ -88,7 +88,7 @@ def searching(text: str, rounds: int) -> dict[str, dict[str, float]]:
 
     def find(query: str, **options: Any) -> Any:
         return lambda: asyncio.run(
-            search(TextSearch(content, query, handle="fd:1", timeout=60, page_size=PAGE, **options))
+            search(TextSearchRequest(content, query, handle="fd:1", timeout=60, page_size=PAGE, **options))
         )
 
     return compared(

@@ -30,14 +30,14 @@ from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.search.search_plan import worth_showing
-from mama_structs.memory.types.engine import SHOWN, Bounds
+from mama_structs.memory.types.engine import DISPLAY_BOUNDS, RelevanceBounds
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 ALONE: Final = ("long together", "pairs")
 """Sets that say nothing more of a cut: the same texts again, and sentences that contradict each other."""
 RELEVANCES: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 SHARES: Final = (0.0, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-WITHOUT: Final = Bounds(relevance=0.0, share=0.0)
+WITHOUT: Final = RelevanceBounds(relevance=0.0, share=0.0)
 FIGURES: Final = ("precision", "recall", "with unanswered", "nothing")
 
 Asked = Sequence[tuple[Question, Sequence[Hit], Mapping[str, str]]]
@@ -60,7 +60,7 @@ async def all_asked(sets: Sets, embedder: Embedder) -> dict[str, Asked]:
     return found
 
 
-def shown(lists: Asked, cut: Bounds) -> dict[str, float]:
+def shown(lists: Asked, cut: RelevanceBounds) -> dict[str, float]:
     """Return the figures of a cut-off on some questions."""
     precisions, recalls, empty, sums = [], [], [], []
     for question, hits, labels in lists:
@@ -76,9 +76,9 @@ def shown(lists: Asked, cut: Bounds) -> dict[str, float]:
     return dict(zip(FIGURES, means, strict=True)) | {"F1": float(np.mean(sums + empty))}
 
 
-def chosen(found: Mapping[str, Asked]) -> Bounds:
+def chosen(found: Mapping[str, Asked]) -> RelevanceBounds:
     """Return the cut-off with the best F1 on every second question of the sets."""
-    cuts = [Bounds(relevance=relevance, share=share) for relevance in RELEVANCES for share in SHARES]
+    cuts = [RelevanceBounds(relevance=relevance, share=share) for relevance in RELEVANCES for share in SHARES]
     return max(cuts, key=lambda cut: float(np.mean([shown(lists[::2], cut)["F1"] for lists in found.values()])))
 
 
@@ -88,7 +88,7 @@ async def run(sets: Sets, embedder: Embedder) -> dict[str, Any]:
     cut = chosen(found)
     return {
         "chosen": {"relevance": cut.relevance, "share": cut.share},
-        "shipped": {"relevance": SHOWN.relevance, "share": SHOWN.share},
+        "shipped": {"relevance": DISPLAY_BOUNDS.relevance, "share": DISPLAY_BOUNDS.share},
         "sets": {
             name: {
                 half: {

@@ -23,10 +23,10 @@ from _common import arguments, compared, comparison_rows, report, take_async_tur
 from memories import Corpus, corpus, timed
 
 from mama_structs import HashEmbedder, Session
-from mama_structs._internal.reprs import aligned
+from mama_structs._internal.reprs import align_columns
 from mama_structs.memory.search.search_plan import worth_showing
-from mama_structs.refs.conversations.recall_log import Told
-from mama_structs.session.recall_builder import BOUNDS, recall
+from mama_structs.refs.conversations.recall_log import RecallLog
+from mama_structs.session.recall_builder import RECALL_BOUNDS, build_recall
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 FLOORS = (0.15, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6)
@@ -45,7 +45,7 @@ async def measured(lines: Corpus, count: int, rounds: int, folder: Path) -> dict
         told = []
 
         async def recalled(message: str) -> float:
-            seconds, found = await timed_with(recall(memories, message, told=Told()))
+            seconds, found = await timed_with(build_recall(memories, message, recall_log=RecallLog()))
             told.append(len(found.hits))
             return seconds
 
@@ -91,11 +91,14 @@ def bound_rows(found: Sequence[Any]) -> tuple[list[list[str]], list[dict[str, An
     """Return a row and figures for each bound."""
     rows, figures = [], []
     for bound in FLOORS:
-        row = [f"{bound:.2f}{' (ours)' if bound == BOUNDS.relevance else ''}"]
+        row = [f"{bound:.2f}{' (ours)' if bound == RECALL_BOUNDS.relevance else ''}"]
         figure: dict[str, Any] = {"relevance": bound}
         for half in ("a", "b", "other"):
             shown = [
-                (answers, {hit.memory.id for hit in worth_showing(hits, bounds=attrs.evolve(BOUNDS, relevance=bound))})
+                (
+                    answers,
+                    {hit.memory.id for hit in worth_showing(hits, bounds=attrs.evolve(RECALL_BOUNDS, relevance=bound))},
+                )
                 for own, answers, hits in found
                 if own == half
             ]
@@ -139,7 +142,7 @@ def main() -> None:
         folder=options.results,
     )
     header = ("relevance", "a: answered", "a: silent", "b: answered", "b: silent", "others: silent")
-    print(aligned(header, bounds, words=1))
+    print(align_columns(header, bounds, left_columns=1))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
-from mama_structs.memory.search.scores import WEIGHTS, Weights
+from mama_structs.memory.search.scores import WEIGHTS, ScoreWeights
 from mama_structs.memory.types.reranker import Reranker, as_reranker
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
@@ -97,11 +97,11 @@ def others(name: str, sets: Sets) -> dict[str, Any]:
     return {one: sets[one] for one in sets if one not in FAMILY and one != FAMILY.get(name, name)}
 
 
-async def fitted(stores: Stores, embedding: EmbeddingService) -> dict[str, Weights]:
+async def fitted(stores: Stores, embedding: EmbeddingService) -> dict[str, ScoreWeights]:
     """Return for each set the weights that were fitted to the other sets."""
     from _fitting import fit  # noqa: PLC0415
 
-    chosen: dict[str, Weights] = {}
+    chosen: dict[str, ScoreWeights] = {}
     for name in stores:
         same = FAMILY.get(name, name)
         if same not in chosen:

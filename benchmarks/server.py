@@ -35,7 +35,7 @@ from _postgres import administer, database, served
 from _scale import DIMENSIONS, Rows
 from scale import HERE, WORDS, Process, Rival, Sizes, in_turns, make_corpus, nearest, recall
 
-from mama_structs._internal.reprs import aligned
+from mama_structs._internal.reprs import align_columns
 
 PAGE: Final = HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- server: begin -->", "<!-- server: end -->"
@@ -187,7 +187,7 @@ def main() -> None:
             title += f"; in brackets: as a multiple of {BASE}" if BASE in rivals else ""
             rows = lines(some)
             report("server", title, ("what", *some), rows, figures=figures, folder=given.results, words=1)
-            tables.append(f"{title}\n\n{aligned(('what', *some), rows, words=1)}")
+            tables.append(f"{title}\n\n{align_columns(('what', *some), rows, left_columns=1)}")
     if given.write:
         date = f"{datetime.now(UTC):%Y-%m-%d}"
         title = f"Taken on {date} on PostgreSQL {version.split()[0]} on the machine of its clients, with {os.cpu_count()} cores."

@@ -23,9 +23,9 @@ from vectors import corpus
 
 from mama_structs.memory.engines.postgres.engine import PostgresEngine, PostgresEngines
 from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory, Reader
-from mama_structs.memory.types.model import METADATA, Memory, MemoryType
+from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType
 from mama_structs.settings import MemorySettings, ServerSettings
-from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.pool import PostgresPool
 
 START, DAYS = datetime(2024, 1, 1, tzinfo=UTC), 1_000
 NEAREST, AT_ONCE, EXACT = 10, 500, 2**62
@@ -49,7 +49,7 @@ def memories(count: int, namespace: str, vectors: Any) -> Iterator[NewMemory]:
             namespace=namespace,
             content=f"memory {number} of {topic}",
             topic=topic,
-            metadata=METADATA[kind](),
+            metadata=METADATA_TYPES[kind](),
             mentions=tuple(one for one, share in MENTIONED.items() if chance.random() < share),
             created_at=created,
             updated_at=created,
@@ -125,17 +125,17 @@ async def run(url: str, count: int, queries: int, settings: ServerSettings, *, q
     # The other half was used to choose the index's settings.
     asking = asking[1::2]
     record = EmbedderRecord("benchmark", "benchmark", vectors.shape[1])
-    server = Server.open(url, options=settings)
+    server = PostgresPool.open(url, options=settings)
     try:
         exact = await PostgresEngines(server).open("filters", record, MemorySettings(exact_up_to=EXACT))
         started = time.perf_counter()
         if not await exact.read(lambda reader: reader.count()):
             await filled(exact, count, vectors)
         written = time.perf_counter() - started
-        await asyncio.wrap_future(server.apart(_analysed))
+        await asyncio.wrap_future(server.run_on_dedicated_connection(_analysed))
         started = time.perf_counter()
         approximate = await PostgresEngines(server).open("filters", record, MemorySettings())
-        await approximate.index.made()
+        await approximate.index.wait_until_idle()
         await approximate.read(Reader.count)
         made = time.perf_counter() - started
         rows = await exact.read(lambda reader: reader.topics(reader.window()))

@@ -34,7 +34,7 @@ from memories import DIMENSIONS, Corpus, Known, corpus, moment, normalised, row_
 
 from mama_structs import Session
 from mama_structs.errors import StoreBusy
-from mama_structs.memory.types.model import METADATA, Memory, MemoryType
+from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType
 from mama_structs.settings import MemorySettings, Settings
 
 # False: the loader is alone. The alternation spreads the cost of a growing store over both cases.
@@ -527,7 +527,7 @@ async def meanwhile(directory: Path, count: int) -> dict[str, Any]:
                     id=f"context_some_words_of_its_own_{number:013}_{number:08x}",
                     type=MemoryType.CONTEXT,
                     content=f"Of {number} it is known what it is worth, and since when it is so.",
-                    metadata=METADATA[MemoryType.CONTEXT](),
+                    metadata=METADATA_TYPES[MemoryType.CONTEXT](),
                     created_at=moment(number),
                     updated_at=moment(number),
                 )

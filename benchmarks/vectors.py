@@ -21,7 +21,7 @@ import numpy as np
 from _common import RESULTS, report
 from numpy.typing import NDArray
 
-from mama_structs.memory.engines.local.views.hnsw import SEED, GraphPlan
+from mama_structs.memory.engines.local.views.hnsw import SEED, GraphParameters
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
@@ -94,7 +94,7 @@ def timed(run: Callable[[], Any]) -> tuple[float, Any]:
 def raw_index(vectors: Vectors) -> Any:
     import hnswlib  # noqa: PLC0415 - only needed as a rival
 
-    plan = GraphPlan()
+    plan = GraphParameters()
     index = hnswlib.Index("ip", vectors.shape[1])
     index.init_index(len(vectors), M=plan.m, ef_construction=plan.ef_construction, random_seed=SEED)
     index.add_items(vectors)
@@ -113,7 +113,7 @@ def our_index(vectors: Vectors, exact_up_to: int) -> VectorIndex:
     index = VectorIndex(vectors.shape[1], exact_up_to=exact_up_to)
     for node, vector in enumerate(vectors):
         index.add(node, vector[None])
-    index.settled()
+    index.wait_until_idle()
     return index
 
 
@@ -155,7 +155,7 @@ def files(raw: Any, index: VectorIndex, queries: Vectors) -> dict[str, dict[str,
         store = SnapshotStore(folder / "views", identity="benchmark")
         saved, _ = timed(lambda: raw.save_index(str(folder / "raw")))
         written, generation = timed(lambda: store.write(1, index.parts()))
-        index.saved(generation.parts)
+        index.record_saved_files(generation.parts)
         again, _ = timed(lambda: store.write(2, index.parts()))
         loaded, _ = timed(lambda: raw_load(folder / "raw", index.dimensions))
         started = time.perf_counter()
@@ -163,7 +163,7 @@ def files(raw: Any, index: VectorIndex, queries: Vectors) -> dict[str, dict[str,
         assert restored is not None
         restored.nearest(queries[0], NEAREST)
         first = time.perf_counter() - started
-        restored.settled()
+        restored.wait_until_idle()
         served = time.perf_counter() - started
         restored.close()
     finally:

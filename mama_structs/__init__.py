@@ -1,5 +1,5 @@
 """References, memory and refs for agents, inside the host's own process."""
 
-from mama_structs._internal.lazy_import import attach
+from mama_structs._internal.lazy_import import make_lazy_exports
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = make_lazy_exports(__name__, __file__)

@@ -68,11 +68,11 @@ from typing import Any, ClassVar, Final, TypeVar
 Error = TypeVar("Error", bound="MamaStructsError")
 
 # Text that contains "://" may be a URL with a password.
-_A_NAME: Final = re.compile(r"(?!.*://)[\w.,:/@+*-]*")
-_SAYS_ITSELF: Final = (numbers.Number, enum.Enum, type, dt.date, dt.time, dt.timedelta, type(None))
+NAME_PATTERN: Final = re.compile(r"(?!.*://)[\w.,:/@+*-]*")
+SHOWABLE_TYPES: Final = (numbers.Number, enum.Enum, type, dt.date, dt.time, dt.timedelta, type(None))
 
 
-def shown(value: object, *, most: int = 64) -> str:
+def repr_short(value: object, *, max_chars: int = 64) -> str:
     """
     Return a description of a value that is safe in an error message.
 
@@ -81,15 +81,15 @@ def shown(value: object, *, most: int = 64) -> str:
 
     Args:
         value: Any value.
-        most: Maximum number of characters of a name.
+        max_chars: Maximum number of characters of a name.
 
     """
     kind = type(value).__name__
     try:
         if isinstance(value, str) and not isinstance(value, enum.Enum):
-            is_name = len(value) <= most and _A_NAME.fullmatch(value)
+            is_name = len(value) <= max_chars and NAME_PATTERN.fullmatch(value)
             return repr(str(value)) if is_name else f"a text of {len(value)} characters"
-        if isinstance(value, _SAYS_ITSELF) or value in ((), [], {}):
+        if isinstance(value, SHOWABLE_TYPES) or value in ((), [], {}):
             return f"{value!r:.80}"
         return (
             f"a {kind} of length {len(value)}"
@@ -118,7 +118,7 @@ class MamaStructsError(Exception):
     def __init__(self, message: str, /, *, hint: str | None = None, **data: Any) -> None:
         super().__init__(message)
         self.hint = hint
-        names = _data_of(type(self))  # type: ignore[arg-type]  # typeshed takes a class for its objects
+        names = _get_attributes(type(self))  # type: ignore[arg-type]  # typeshed takes a class for its objects
         if not data.keys() <= names.keys():
             raise TypeError(f"{type(self).__name__}() takes no {', '.join(data.keys() - names.keys())}")
         for name, default in names.items():
@@ -128,7 +128,7 @@ class MamaStructsError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default calls the class with `args` only: without the keywords, and with the finished message.
-        return _remade, (type(self), self.args), self.__dict__.copy()
+        return _restore_error, (type(self), self.args), self.__dict__.copy()
 
     def __str__(self) -> str:
         message = super().__str__()
@@ -136,14 +136,14 @@ class MamaStructsError(Exception):
 
 
 @functools.cache
-def _data_of(kind: type[MamaStructsError]) -> dict[str, Any]:
+def _get_attributes(kind: type[MamaStructsError]) -> dict[str, Any]:
     """Return the attributes of an error class with defaults, or `...` if required."""
     ours = [one for one in reversed(kind.__mro__) if one.__module__ == __name__]
     names = [name for one in ours for name in one.__annotations__ if name != "type"]
     return {name: getattr(kind, name, ...) for name in names}
 
 
-def _remade(kind: type[Error], args: tuple[Any, ...]) -> Error:
+def _restore_error(kind: type[Error], args: tuple[Any, ...]) -> Error:
     error = kind.__new__(kind, *args)
     error.args = args
     return error
@@ -242,7 +242,7 @@ class UnknownNamespace(InvalidArgument, LookupError):
     namespace: str
 
     def __init__(self, namespace: str, *, hint: str | None = None) -> None:
-        super().__init__(f"the store has no namespace {shown(namespace)}", hint=hint, namespace=namespace)
+        super().__init__(f"the store has no namespace {repr_short(namespace)}", hint=hint, namespace=namespace)
 
 
 class UnknownTool(MamaStructsError, LookupError):
@@ -252,7 +252,7 @@ class UnknownTool(MamaStructsError, LookupError):
     tool: str
 
     def __init__(self, tool: str, *, hint: str | None = None) -> None:
-        super().__init__(f"there is no tool named {shown(tool)}", hint=hint, tool=tool)
+        super().__init__(f"there is no tool named {repr_short(tool)}", hint=hint, tool=tool)
 
 
 class DescriptorError(MamaStructsError):
@@ -402,7 +402,7 @@ class MemoryNotFound(MemoryStoreError, LookupError):
     def __init__(self, memory_id: object, *, nearest: tuple[str, ...] = (), hint: str | None = None) -> None:
         if hint is None and nearest:
             hint = f"did you mean {' or '.join(nearest)}?"
-        message = f"there is no memory with the id {shown(memory_id, most=200)}"
+        message = f"there is no memory with the id {repr_short(memory_id, max_chars=200)}"
         super().__init__(message, hint=hint, memory_id=memory_id, nearest=nearest)
 
 
@@ -413,7 +413,9 @@ class LinkNotFound(MemoryStoreError, LookupError):
     link_id: object
 
     def __init__(self, link_id: object, *, hint: str | None = None) -> None:
-        super().__init__(f"there is no link with the id {shown(link_id, most=200)}", hint=hint, link_id=link_id)
+        super().__init__(
+            f"there is no link with the id {repr_short(link_id, max_chars=200)}", hint=hint, link_id=link_id
+        )
 
 
 class MemoryReadOnly(MemoryStoreError, PermissionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_structs._internal.reprs import needed
+from mama_structs._internal.reprs import require_extra
 
 __all__ = ["ProgressBar"]
 
@@ -26,7 +26,7 @@ class ProgressBar:
 
     def __init__(self, what: str = "", *, unit: str = "memories") -> None:
         # Load tqdm before the operation starts: an ImportError at the first report would abort it halfway.
-        self._tqdm = needed("tqdm.auto").tqdm
+        self._tqdm = require_extra("tqdm.auto").tqdm
         self._what, self._unit = what, unit
         self._bar: Any = None
 

@@ -23,8 +23,8 @@ ORIGINS: Final[tuple[Origin, ...]] = ("user", "model", "tool", "outside")
 UNKNOWN_ORIGIN: Final[Origin] = "outside"
 """Origin of a text whose author is not recorded, such as a handle that an earlier version stored."""
 
-_SOURCE_ORIGINS: Final[dict[str, Origin]] = {"user_input": "user", "host": "user", "tool_result": "tool"}
-_MARKS: Final[dict[Origin, str]] = {"tool": "from a tool", "outside": "from outside, unchecked"}
+SOURCE_ORIGINS: Final[dict[str, Origin]] = {"user_input": "user", "host": "user", "tool_result": "tool"}
+TRUST_MARKS: Final[dict[Origin, str]] = {"tool": "from a tool", "outside": "from outside, unchecked"}
 
 
 def least_trusted(origins: Iterable[Origin]) -> Origin:
@@ -32,17 +32,17 @@ def least_trusted(origins: Iterable[Origin]) -> Origin:
     return max(origins, key=ORIGINS.index, default=ORIGINS[0])
 
 
-def marked_trust(trust: Origin) -> Origin | None:
+def get_marked_trust(trust: Origin) -> Origin | None:
     """Return a trust that answers for models must show, or None if it needs no mark."""
-    return trust if trust in _MARKS else None
+    return trust if trust in TRUST_MARKS else None
 
 
-def mark_of(trust: Origin) -> str | None:
+def get_mark(trust: Origin) -> str | None:
     """Return the mark for a text of this trust in a prompt, or None if it needs none."""
-    return _MARKS.get(trust)
+    return TRUST_MARKS.get(trust)
 
 
-def trusts_in(answer: object) -> Iterator[Origin]:
+def find_trusts(answer: object) -> Iterator[Origin]:
     """Yield values of ``trust`` and ``…_trust`` fields in an answer that need a mark."""
     waiting = [answer]
     while waiting:
@@ -52,7 +52,7 @@ def trusts_in(answer: object) -> Iterator[Origin]:
                 if not isinstance(value, str):
                     waiting.append(value)
                 elif isinstance(key, str) and key.endswith("trust"):
-                    yield from (origin for origin in _MARKS if origin == value)
+                    yield from (origin for origin in TRUST_MARKS if origin == value)
         elif isinstance(one, list):
             waiting.extend(one)
 
@@ -72,16 +72,16 @@ class Provenance:
     trust: Origin
 
     @classmethod
-    def by(cls, origin: Origin) -> Provenance:
+    def from_author(cls, origin: Origin) -> Provenance:
         """Return the provenance of a text that is based on nothing but its author's words."""
         return cls(origin, origin)
 
     @classmethod
-    def of_source(cls, source: str) -> Provenance:
+    def from_source(cls, source: str) -> Provenance:
         """Return the provenance for a *source* argument of `RefStore.wrap` and `RefStore.add`."""
-        return cls.by(_SOURCE_ORIGINS.get(source, UNKNOWN_ORIGIN))
+        return cls.from_author(SOURCE_ORIGINS.get(source, UNKNOWN_ORIGIN))
 
-    def limited_by(self, *others: Provenance | None) -> Provenance:
+    def merge_with(self, *others: Provenance | None) -> Provenance:
         """Return the provenance of a text that contains this one and *others*."""
         known = [self, *(one for one in others if one is not None)]
         return Provenance(
@@ -91,28 +91,28 @@ class Provenance:
 
 
 # An empty tuple means that a tool call is active whose arguments contain no texts of handles.
-_inserted: Final[contextvars.ContextVar[tuple[Provenance, ...] | None]] = contextvars.ContextVar(
+_inserted_provenance: Final[contextvars.ContextVar[tuple[Provenance, ...] | None]] = contextvars.ContextVar(
     "mama_structs_inserted_texts", default=None
 )
 
 
-def inserted_texts() -> Provenance | None:
+def get_inserted_provenance() -> Provenance | None:
     """Return the provenance of the texts that replaced handles in this tool call, or None."""
-    return next(iter(_inserted.get() or ()), None)
+    return next(iter(_inserted_provenance.get() or ()), None)
 
 
 def is_tool_call() -> bool:
     """Return True in a tool call of a session, in which handles are already replaced."""
-    return _inserted.get() is not None
+    return _inserted_provenance.get() is not None
 
 
 @contextlib.contextmanager
-def using_inserted_texts(provenance: Provenance | None) -> Iterator[None]:
+def limit_stored_provenance(provenance: Provenance | None) -> Iterator[None]:
     """Limit the trust of everything stored in this block by the texts in the arguments."""
-    outer = inserted_texts()
-    both = outer if provenance is None else provenance.limited_by(outer)
-    token = _inserted.set(() if both is None else (both,))
+    outer = get_inserted_provenance()
+    both = outer if provenance is None else provenance.merge_with(outer)
+    token = _inserted_provenance.set(() if both is None else (both,))
     try:
         yield
     finally:
-        _inserted.reset(token)
+        _inserted_provenance.reset(token)

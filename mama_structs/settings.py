@@ -11,39 +11,49 @@ from typing import Any, Final, Literal, TypeVar
 import attrs
 
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.validation import CENTURY, choice, flag, refused, seconds, setting, share, texts, whole
-from mama_structs.errors import InvalidSetting, shown
+from mama_structs._internal.validation import (
+    MAX_SPAN_SECONDS,
+    check_bool,
+    check_choice,
+    check_integer,
+    check_ratio,
+    check_seconds,
+    check_texts,
+    invalid_argument,
+    setting_validator,
+)
+from mama_structs.errors import InvalidSetting, repr_short
 
-_PREFIX = "MAMA_STRUCTS_"
-_OF_TESTS: Final = f"{_PREFIX}TEST_"
-_TRUE = frozenset({"1", "true", "yes", "on"})
-_FALSE = frozenset({"0", "false", "no", "off"})
+ENV_PREFIX = "MAMA_STRUCTS_"
+TEST_ENV_PREFIX: Final = f"{ENV_PREFIX}TEST_"
+TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
+FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 
 Section = TypeVar("Section")
 
 
-def _as_path(value: Any) -> Any:
+def _convert_path(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _path(name: str, value: object) -> None:
+def _check_path(name: str, value: object) -> None:
     if not isinstance(value, str) or "\0" in value:
-        raise refused(name, "must be text without NUL", value)
+        raise invalid_argument(name, "must be text without NUL", value)
 
 
-def _instance(name: str, value: object, kind: type) -> None:
+def _check_instance(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise refused(name, f"must be a {kind.__name__}", value)
+        raise invalid_argument(name, f"must be a {kind.__name__}", value)
 
 
-_FLAG: Final = setting(flag)
-_COUNT: Final = setting(whole, 0)
-_OPTIONAL_COUNT: Final = attrs.validators.optional(_COUNT)
-_POSITIVE: Final = setting(whole, 1)
-_SECONDS: Final = setting(seconds)
-_SECONDS_OR_ZERO: Final = setting(seconds, zero=True)
-_SPAN: Final = setting(seconds, zero=True, most=CENTURY)
-_SHARE: Final = setting(share)
+BOOL_VALIDATOR: Final = setting_validator(check_bool)
+COUNT_VALIDATOR: Final = setting_validator(check_integer, 0)
+OPTIONAL_COUNT_VALIDATOR: Final = attrs.validators.optional(COUNT_VALIDATOR)
+POSITIVE_COUNT_VALIDATOR: Final = setting_validator(check_integer, 1)
+SECONDS_VALIDATOR: Final = setting_validator(check_seconds)
+OPTIONAL_SECONDS_VALIDATOR: Final = setting_validator(check_seconds, zero=True)
+SPAN_VALIDATOR: Final = setting_validator(check_seconds, zero=True, most=MAX_SPAN_SECONDS)
+RATIO_VALIDATOR: Final = setting_validator(check_ratio)
 
 
 @attrs.frozen(kw_only=True)
@@ -70,16 +80,20 @@ class ReferenceSettings:
 
     """
 
-    enabled: bool = attrs.field(default=True, validator=_FLAG)
-    max_parallel_queries: int = attrs.field(default=5, validator=_POSITIVE)
-    query_timeout: float = attrs.field(default=2.0, validator=_SECONDS)
-    cache_ttl: float = attrs.field(default=30.0, validator=_SECONDS_OR_ZERO)
-    cache_until: Literal["ttl", "block"] = attrs.field(default="ttl", validator=setting(choice, ("ttl", "block")))
-    cache_entries: int = attrs.field(default=4096, validator=_COUNT)
-    cache_bytes: int = attrs.field(default=32 * 2**20, validator=_COUNT)
-    not_found_ttl: float = attrs.field(default=5.0, validator=_SECONDS_OR_ZERO)
-    include_memories: bool = attrs.field(default=False, validator=_FLAG)
-    parameters: Literal["main", "all"] = attrs.field(default="main", validator=setting(choice, ("main", "all")))
+    enabled: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
+    max_parallel_queries: int = attrs.field(default=5, validator=POSITIVE_COUNT_VALIDATOR)
+    query_timeout: float = attrs.field(default=2.0, validator=SECONDS_VALIDATOR)
+    cache_ttl: float = attrs.field(default=30.0, validator=OPTIONAL_SECONDS_VALIDATOR)
+    cache_until: Literal["ttl", "block"] = attrs.field(
+        default="ttl", validator=setting_validator(check_choice, ("ttl", "block"))
+    )
+    cache_entries: int = attrs.field(default=4096, validator=COUNT_VALIDATOR)
+    cache_bytes: int = attrs.field(default=32 * 2**20, validator=COUNT_VALIDATOR)
+    not_found_ttl: float = attrs.field(default=5.0, validator=OPTIONAL_SECONDS_VALIDATOR)
+    include_memories: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
+    parameters: Literal["main", "all"] = attrs.field(
+        default="main", validator=setting_validator(check_choice, ("main", "all"))
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -107,20 +121,22 @@ class DescriptorSettings:
 
     """
 
-    enabled: bool = attrs.field(default=True, validator=_FLAG)
-    references_enabled: bool = attrs.field(default=True, validator=_FLAG)
-    page_size: int = attrs.field(default=4_000, validator=_POSITIVE)
-    max_bytes: int = attrs.field(default=64 * 2**20, validator=_COUNT)
-    max_handles: int = attrs.field(default=10_000, validator=_COUNT)
-    search_timeout: float = attrs.field(default=2.0, validator=_SECONDS)
+    enabled: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
+    references_enabled: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
+    page_size: int = attrs.field(default=4_000, validator=POSITIVE_COUNT_VALIDATOR)
+    max_bytes: int = attrs.field(default=64 * 2**20, validator=COUNT_VALIDATOR)
+    max_handles: int = attrs.field(default=10_000, validator=COUNT_VALIDATOR)
+    search_timeout: float = attrs.field(default=2.0, validator=SECONDS_VALIDATOR)
     conversation_ttl: float | None = attrs.field(
-        default=None, validator=attrs.validators.optional(setting(seconds, most=CENTURY)), metadata={"like": 0.0}
+        default=None,
+        validator=attrs.validators.optional(setting_validator(check_seconds, most=MAX_SPAN_SECONDS)),
+        metadata={"like": 0.0},
     )
-    allow_hidden: bool = attrs.field(default=False, validator=_FLAG)
-    root: str = attrs.field(default="", converter=_as_path, validator=setting(_path))
-    wrap_over: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
-    preview_head: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
-    preview_tail: int | None = attrs.field(default=None, validator=_OPTIONAL_COUNT)
+    allow_hidden: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
+    root: str = attrs.field(default="", converter=_convert_path, validator=setting_validator(_check_path))
+    wrap_over: int | None = attrs.field(default=None, validator=OPTIONAL_COUNT_VALIDATOR)
+    preview_head: int | None = attrs.field(default=None, validator=OPTIONAL_COUNT_VALIDATOR)
+    preview_tail: int | None = attrs.field(default=None, validator=OPTIONAL_COUNT_VALIDATOR)
 
     def __attrs_post_init__(self) -> None:
         """Warn about deprecated settings, and name their replacement."""
@@ -131,12 +147,12 @@ class DescriptorSettings:
 
 
 # Less has no room for an error with its hint, or for an answer that says how to read on.
-_LEAST_ANSWER: Final = 1_000
+MIN_ANSWER_SIZE: Final = 1_000
 
 
-def _callable(name: str, value: object) -> None:
+def _check_callable(name: str, value: object) -> None:
     if not callable(value):
-        raise refused(name, "must be a function of a text that returns a whole number", value)
+        raise invalid_argument(name, "must be a function of a text that returns a whole number", value)
 
 
 @attrs.frozen(kw_only=True)
@@ -154,12 +170,12 @@ class AnswerSettings:
 
     """
 
-    max_chars: int = attrs.field(default=8_000, validator=setting(whole, _LEAST_ANSWER))
+    max_chars: int = attrs.field(default=8_000, validator=setting_validator(check_integer, MIN_ANSWER_SIZE))
     max_tokens: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(setting(whole, _LEAST_ANSWER))
+        default=None, validator=attrs.validators.optional(setting_validator(check_integer, MIN_ANSWER_SIZE))
     )
     count_tokens: Callable[[str], int] | None = attrs.field(
-        default=None, validator=attrs.validators.optional(setting(_callable))
+        default=None, validator=attrs.validators.optional(setting_validator(_check_callable))
     )
 
     def __attrs_post_init__(self) -> None:
@@ -175,11 +191,11 @@ class AnswerSettings:
     def budget(self) -> Budget:
         """The maximum size of an answer."""
         if self.max_tokens is not None and self.count_tokens is not None:
-            return Budget(self.max_tokens, size=functools.partial(_counted, self.count_tokens))
+            return Budget(self.max_tokens, size=functools.partial(_count_tokens, self.count_tokens))
         return Budget(self.max_chars)
 
 
-def _counted(count: Callable[[str], int], text: str) -> int:
+def _count_tokens(count: Callable[[str], int], text: str) -> int:
     """
     Count the tokens of a text.
 
@@ -191,7 +207,7 @@ def _counted(count: Callable[[str], int], text: str) -> int:
         return count(text.encode("utf-8", "replace").decode())
 
 
-def answers_budget(descriptors: DescriptorSettings, answers: AnswerSettings) -> Budget:
+def get_answer_budget(descriptors: DescriptorSettings, answers: AnswerSettings) -> Budget:
     """Return the maximum size of an answer for these settings."""
     return answers.budget if descriptors.wrap_over is None else Budget(descriptors.wrap_over)
 
@@ -218,14 +234,14 @@ class LinkingPolicy:
 
     """
 
-    threshold: float = attrs.field(default=0.75, validator=_SHARE)
-    max_semantic: int = attrs.field(default=5, validator=_COUNT)
-    max_temporal: int = attrs.field(default=3, validator=_COUNT)
-    temporal_window: float = attrs.field(default=3600.0, validator=_SPAN)
-    temporal_same_topic: bool = attrs.field(default=False, validator=_FLAG)
-    topic_window: float = attrs.field(default=0.0, validator=_SPAN)
-    max_incoming: int = attrs.field(default=32, validator=_COUNT)
-    minimum: float = attrs.field(default=0.3, validator=_SHARE)
+    threshold: float = attrs.field(default=0.75, validator=RATIO_VALIDATOR)
+    max_semantic: int = attrs.field(default=5, validator=COUNT_VALIDATOR)
+    max_temporal: int = attrs.field(default=3, validator=COUNT_VALIDATOR)
+    temporal_window: float = attrs.field(default=3600.0, validator=SPAN_VALIDATOR)
+    temporal_same_topic: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
+    topic_window: float = attrs.field(default=0.0, validator=SPAN_VALIDATOR)
+    max_incoming: int = attrs.field(default=32, validator=COUNT_VALIDATOR)
+    minimum: float = attrs.field(default=0.3, validator=RATIO_VALIDATOR)
 
     @classmethod
     def default(cls) -> LinkingPolicy:
@@ -253,12 +269,12 @@ class LinkingPolicy:
         """
         presets = {"default": cls.default, "strict": cls.strict, "off": cls.off}
         if name not in presets:
-            message = f"linking must be a LinkingPolicy or one of {', '.join(presets)}, got {shown(name)}"
+            message = f"linking must be a LinkingPolicy or one of {', '.join(presets)}, got {repr_short(name)}"
             raise InvalidSetting(message, name="linking")
         return presets[name]()
 
 
-def _as_policy(value: Any) -> Any:
+def _convert_policy(value: Any) -> Any:
     return LinkingPolicy.preset(value) if isinstance(value, str) else value
 
 
@@ -289,36 +305,38 @@ class MemorySettings:
     """
 
     linking: LinkingPolicy = attrs.field(
-        factory=LinkingPolicy, converter=_as_policy, validator=setting(_instance, LinkingPolicy)
+        factory=LinkingPolicy, converter=_convert_policy, validator=setting_validator(_check_instance, LinkingPolicy)
     )
-    exact_up_to: int = attrs.field(default=5_000, validator=_COUNT)
-    traversal_entries: int = attrs.field(default=100, validator=_COUNT)
-    traversal_ttl: float = attrs.field(default=300.0, validator=_SPAN)
-    prune_every: float = attrs.field(default=7 * 86400.0, validator=_SPAN)
-    prune_below: float = attrs.field(default=0.2, validator=_SHARE)
-    prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=_SPAN)
-    max_content: int = attrs.field(default=1_000_000, validator=_POSITIVE)
-    max_evidence: int = attrs.field(default=16 * 2**20, validator=_COUNT)
-    embedding_cache: int = attrs.field(default=2_048, validator=_COUNT)
-    rerank_seconds: float = attrs.field(default=2.0, validator=_SECONDS)
-    judge_seconds: float = attrs.field(default=10.0, validator=_SECONDS)
-    rerank_at_most: int = attrs.field(default=50, validator=_POSITIVE)
-    snapshot_every: int = attrs.field(default=10_000, validator=_POSITIVE)
+    exact_up_to: int = attrs.field(default=5_000, validator=COUNT_VALIDATOR)
+    traversal_entries: int = attrs.field(default=100, validator=COUNT_VALIDATOR)
+    traversal_ttl: float = attrs.field(default=300.0, validator=SPAN_VALIDATOR)
+    prune_every: float = attrs.field(default=7 * 86400.0, validator=SPAN_VALIDATOR)
+    prune_below: float = attrs.field(default=0.2, validator=RATIO_VALIDATOR)
+    prune_temporal_after: float = attrs.field(default=30 * 86400.0, validator=SPAN_VALIDATOR)
+    max_content: int = attrs.field(default=1_000_000, validator=POSITIVE_COUNT_VALIDATOR)
+    max_evidence: int = attrs.field(default=16 * 2**20, validator=COUNT_VALIDATOR)
+    embedding_cache: int = attrs.field(default=2_048, validator=COUNT_VALIDATOR)
+    rerank_seconds: float = attrs.field(default=2.0, validator=SECONDS_VALIDATOR)
+    judge_seconds: float = attrs.field(default=10.0, validator=SECONDS_VALIDATOR)
+    rerank_at_most: int = attrs.field(default=50, validator=POSITIVE_COUNT_VALIDATOR)
+    snapshot_every: int = attrs.field(default=10_000, validator=POSITIVE_COUNT_VALIDATOR)
 
 
-_PROFILES: Final = ("all", "memory")
-_TOOL_NAME: Final = 64
+PROFILE_NAMES: Final = ("all", "memory")
+MAX_TOOL_NAME_CHARS: Final = 64
 
 
-def _as_profile(value: Any) -> Any:
-    if isinstance(value, str) and value not in _PROFILES:
+def _convert_profile(value: Any) -> Any:
+    if isinstance(value, str) and value not in PROFILE_NAMES:
         return tuple(name.strip() for name in value.split(","))
     return value if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
 
 
-def _profile(name: str, value: object) -> None:
-    if value not in _PROFILES and not (isinstance(value, tuple) and texts(name, value, longest=_TOOL_NAME)):
-        raise refused(name, "must be 'all', 'memory' or names of tools", value)
+def _check_profile(name: str, value: object) -> None:
+    if value not in PROFILE_NAMES and not (
+        isinstance(value, tuple) and check_texts(name, value, max_chars=MAX_TOOL_NAME_CHARS)
+    ):
+        raise invalid_argument(name, "must be 'all', 'memory' or names of tools", value)
 
 
 @attrs.frozen(kw_only=True)
@@ -342,17 +360,17 @@ class ToolSettings:
     """
 
     profile: Literal["all", "memory"] | tuple[str, ...] = attrs.field(
-        default="all", converter=_as_profile, validator=setting(_profile)
+        default="all", converter=_convert_profile, validator=setting_validator(_check_profile)
     )
-    forget: bool = attrs.field(default=False, validator=_FLAG)
-    memory: bool = attrs.field(default=True, validator=_FLAG)
+    forget: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
+    memory: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
     dynamic: Literal["auto", "force_static", "force_dynamic"] = attrs.field(
-        default="auto", validator=setting(choice, ("auto", "force_static", "force_dynamic"))
+        default="auto", validator=setting_validator(check_choice, ("auto", "force_static", "force_dynamic"))
     )
-    deprecated: bool = attrs.field(default=False, validator=_FLAG)
+    deprecated: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
 
 
-def with_its_tools(settings: Settings) -> Settings:
+def disable_unreadable_descriptors(settings: Settings) -> Settings:
     """Disable descriptors if the tool profile lacks `read_fd`, which reads them."""
     profile = settings.tools.profile
     if profile == "all" or (isinstance(profile, tuple) and "read_fd" in profile):
@@ -375,7 +393,7 @@ class TelemetrySettings:
 
     """
 
-    enabled: bool = attrs.field(default=False, validator=_FLAG)
+    enabled: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
 
 
 @attrs.frozen(kw_only=True)
@@ -401,13 +419,13 @@ class ServerSettings:
 
     """
 
-    connections: int = attrs.field(default=8, validator=_POSITIVE)
-    connect_timeout: float = attrs.field(default=5.0, validator=_SECONDS)
-    wait: float = attrs.field(default=10.0, validator=_SECONDS)
-    statement_timeout: float = attrs.field(default=30.0, validator=_SECONDS)
-    lease: float = attrs.field(default=30.0, validator=_SECONDS)
-    prepared: bool = attrs.field(default=True, validator=_FLAG)
-    halfvec: bool = attrs.field(default=False, validator=_FLAG)
+    connections: int = attrs.field(default=8, validator=POSITIVE_COUNT_VALIDATOR)
+    connect_timeout: float = attrs.field(default=5.0, validator=SECONDS_VALIDATOR)
+    wait: float = attrs.field(default=10.0, validator=SECONDS_VALIDATOR)
+    statement_timeout: float = attrs.field(default=30.0, validator=SECONDS_VALIDATOR)
+    lease: float = attrs.field(default=30.0, validator=SECONDS_VALIDATOR)
+    prepared: bool = attrs.field(default=True, validator=BOOL_VALIDATOR)
+    halfvec: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
 
 
 @attrs.frozen(kw_only=True)
@@ -427,18 +445,24 @@ class Settings:
     """
 
     references: ReferenceSettings = attrs.field(
-        factory=ReferenceSettings, validator=setting(_instance, ReferenceSettings)
+        factory=ReferenceSettings, validator=setting_validator(_check_instance, ReferenceSettings)
     )
     descriptors: DescriptorSettings = attrs.field(
-        factory=DescriptorSettings, validator=setting(_instance, DescriptorSettings)
+        factory=DescriptorSettings, validator=setting_validator(_check_instance, DescriptorSettings)
     )
-    memory: MemorySettings = attrs.field(factory=MemorySettings, validator=setting(_instance, MemorySettings))
-    tools: ToolSettings = attrs.field(factory=ToolSettings, validator=setting(_instance, ToolSettings))
-    answers: AnswerSettings = attrs.field(factory=AnswerSettings, validator=setting(_instance, AnswerSettings))
+    memory: MemorySettings = attrs.field(
+        factory=MemorySettings, validator=setting_validator(_check_instance, MemorySettings)
+    )
+    tools: ToolSettings = attrs.field(factory=ToolSettings, validator=setting_validator(_check_instance, ToolSettings))
+    answers: AnswerSettings = attrs.field(
+        factory=AnswerSettings, validator=setting_validator(_check_instance, AnswerSettings)
+    )
     telemetry: TelemetrySettings = attrs.field(
-        factory=TelemetrySettings, validator=setting(_instance, TelemetrySettings)
+        factory=TelemetrySettings, validator=setting_validator(_check_instance, TelemetrySettings)
     )
-    server: ServerSettings = attrs.field(factory=ServerSettings, validator=setting(_instance, ServerSettings))
+    server: ServerSettings = attrs.field(
+        factory=ServerSettings, validator=setting_validator(_check_instance, ServerSettings)
+    )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -456,16 +480,16 @@ class Settings:
 
         """
         environ = os.environ if environ is None else environ
-        sections = {f"{_PREFIX}{field.name.upper()}_": field for field in attrs.fields(cls)}
+        sections = {f"{ENV_PREFIX}{field.name.upper()}_": field for field in attrs.fields(cls)}
         for variable in environ:
-            if variable.startswith(_PREFIX) and not variable.startswith((*sections, _OF_TESTS)):
+            if variable.startswith(ENV_PREFIX) and not variable.startswith((*sections, TEST_ENV_PREFIX)):
                 hint = f"names begin with {', '.join(sections)}"
                 raise InvalidSetting(f"{variable} names no setting", name=variable, hint=hint)
-        read = {one.name: _section_from_env(prefix, one.default.factory, environ) for prefix, one in sections.items()}
+        read = {one.name: _read_section(prefix, one.default.factory, environ) for prefix, one in sections.items()}
         return cls(**read)
 
 
-def _section_from_env(prefix: str, kind: type[Section], environ: Mapping[str, str]) -> Section:
+def _read_section(prefix: str, kind: type[Section], environ: Mapping[str, str]) -> Section:
     fields = {f"{prefix}{field.name.upper()}": field for field in attrs.fields(kind)}  # type: ignore[arg-type]
     values = {}
     for variable, text in environ.items():
@@ -491,8 +515,8 @@ def _parse(variable: str, text: str, *, like: object) -> object:
     """Parse *text* as a value of the type of *like*, the setting's default."""
     try:
         if isinstance(like, bool):
-            if text.lower() in _TRUE | _FALSE:
-                return text.lower() in _TRUE
+            if text.lower() in TRUE_WORDS | FALSE_WORDS:
+                return text.lower() in TRUE_WORDS
             raise ValueError(text)
         return type(like)(text)  # type: ignore[call-arg]
     except ValueError:

@@ -8,7 +8,7 @@ These classes are generated from the async ones. ``scripts/sync_stub.py`` writes
 
 from __future__ import annotations
 
-from mama_structs._internal.sync_proxy import facade_of
+from mama_structs._internal.sync_proxy import make_proxy_class
 from mama_structs.memory.graph import plot
 from mama_structs.memory.records import record_store
 from mama_structs.memory.store import memory_store as memories
@@ -30,12 +30,12 @@ __all__ = [
     "SessionStream",
 ]
 
-Conversations = facade_of(conversation_info.Conversations, module=__name__)
-MemoryPlots = facade_of(plot.MemoryPlots, module=__name__)
-MemoryStore = facade_of(memories.MemoryStore, module=__name__)
-RecordStore = facade_of(record_store.RecordStore, module=__name__)
-RefStore = facade_of(store.RefStore, module=__name__)
-RefStream = facade_of(marking.RefStream, module=__name__)
-Resolver = facade_of(resolver.Resolver, module=__name__)
-Session = facade_of(session.Session, module=__name__)
-SessionStream = facade_of(session.SessionStream, module=__name__)
+Conversations = make_proxy_class(conversation_info.Conversations, module=__name__)
+MemoryPlots = make_proxy_class(plot.MemoryPlots, module=__name__)
+MemoryStore = make_proxy_class(memories.MemoryStore, module=__name__)
+RecordStore = make_proxy_class(record_store.RecordStore, module=__name__)
+RefStore = make_proxy_class(store.RefStore, module=__name__)
+RefStream = make_proxy_class(marking.RefStream, module=__name__)
+Resolver = make_proxy_class(resolver.Resolver, module=__name__)
+Session = make_proxy_class(session.Session, module=__name__)
+SessionStream = make_proxy_class(session.SessionStream, module=__name__)

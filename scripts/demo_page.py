@@ -10,8 +10,8 @@ import asyncio
 import re
 from pathlib import Path
 
-from mama_structs.cli.demo import play, tell
-from mama_structs.cli.demo_memory import two_days
+from mama_structs.cli.demo import render_story, run_demo
+from mama_structs.cli.demo_memory import run_two_days
 
 TARGET = Path(__file__).parents[1] / "docs" / "demo.md"
 WIDTH = 80
@@ -20,7 +20,7 @@ _BLOCK = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 async def printed() -> str:
     """Return the output of the demo."""
-    return tell(await two_days(), await play(), width=WIDTH)
+    return render_story(await run_two_days(), await run_demo(), width=WIDTH)
 
 
 def shown() -> str:

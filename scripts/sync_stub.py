@@ -19,7 +19,7 @@ from typing import Any
 
 import mama_structs
 from mama_structs import sync
-from mama_structs._internal.sync_proxy import Facade
+from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs.adapters import mem0
 
 MODULES = (sync, mem0)
@@ -78,7 +78,7 @@ def stub(module: ModuleType) -> str:
     classes = []
     for name in own:
         kind = vars(module)[name]
-        if issubclass(kind, Facade):
+        if issubclass(kind, SyncProxy):
             classes.append(f"class {name}:\n" + "".join(_members(kind, own, needed)))
         else:
             needed[_home(kind)].add(name)

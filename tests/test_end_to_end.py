@@ -30,7 +30,7 @@ LIMITED = Settings(references=ReferenceSettings(query_timeout=1.0), descriptors=
 @pytest.fixture(autouse=True)
 def _a_long_moment(monkeypatch):
     """Keep answers fresh for the whole test, regardless of the machine's speed."""
-    monkeypatch.setattr("mama_structs.references.resolver._FRESH", math.inf)
+    monkeypatch.setattr("mama_structs.references.resolver._FRESH_SECONDS", math.inf)
 
 
 @pytest.fixture

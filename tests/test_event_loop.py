@@ -145,13 +145,13 @@ async def test_copy_compares_memories_outside_the_loop(session, tmp_path, monkey
     await session.records.put_many([NewRecord(("n",), str(number), number, text=LINE) for number in range(400)])
     await session.backup(tmp_path / "backup")
 
-    encode, threads = carrying.memory_line, []
+    encode, threads = carrying.serialize_memory, []
 
     def record_thread(*parts):
         threads.append(threading.get_ident())
         return encode(*parts)
 
-    monkeypatch.setattr(carrying, "memory_line", record_thread)
+    monkeypatch.setattr(carrying, "serialize_memory", record_thread)
     copied = await Session.copy(tmp_path / "backup", tmp_path / "copy")
 
     assert 400 == copied.namespaces[0].added

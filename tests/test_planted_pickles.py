@@ -220,7 +220,7 @@ def test_trap_creates_file_when_unpickled(tmp_path):
 
 async def test_planted_rows_cover_every_kind(place):
     async with Session.open(place, embedder=SMALL) as session:
-        keys = await session._common.home.storage.keys()
+        keys = await session._shared.home.storage.keys()
 
     kinds = (*DIRECT, *OTHERS, "refs/child/")
     assert [] == [key for key in keys if not key.startswith(kinds)]

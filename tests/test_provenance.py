@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mama_structs import HashEmbedder, RefStore, Session, Settings
 from mama_structs.errors import HandleNotFound, InvalidArgument
 from mama_structs.memory.types.model import ORIGINS, LinkType
-from mama_structs.refs.conversations.conversation_log import change_of
+from mama_structs.refs.conversations.conversation_log import parse_change
 from mama_structs.refs.store.entries import Ref
 from mama_structs.settings import AnswerSettings
 
@@ -148,7 +148,7 @@ async def test_provenance_persists_with_the_conversation(place, tmp_path):
 def test_stored_handle_without_provenance_is_from_outside(key, row):
     """Earlier versions stored no provenance."""
     known = {"category": "text", "created_at": "2026-01-01T00:00:00Z", "page_size": 4000, "hash": 64 * "0"}
-    change = change_of(f"refs/monday/0000000001/{key}", json.dumps({**row, **known}).encode())
+    change = parse_change(f"refs/monday/0000000001/{key}", json.dumps({**row, **known}).encode())
 
     assert ("outside", "outside") == (change.record.origin, change.record.trust)
 

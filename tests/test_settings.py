@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs._internal.validation import CENTURY
+from mama_structs._internal.validation import MAX_SPAN_SECONDS
 from mama_structs.errors import InvalidArgument, InvalidSetting
 from mama_structs.settings import (
     AnswerSettings,
@@ -108,7 +108,7 @@ DESCRIPTORS = st.builds(
     max_bytes=SIZES,
     max_handles=SIZES,
     search_timeout=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
-    conversation_ttl=st.floats(min_value=0, exclude_min=True, max_value=CENTURY),
+    conversation_ttl=st.floats(min_value=0, exclude_min=True, max_value=MAX_SPAN_SECONDS),
     allow_hidden=st.booleans(),
     root=st.text(st.sampled_from("ab/ü")),
 )
@@ -330,19 +330,19 @@ def test_answer_settings_reject_small_or_uncounted_budget(values):
 def test_answer_budget_counts_characters_or_tokens():
     words = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.split())).budget
 
-    assert AnswerSettings().budget.holds("x" * 8000)
-    assert not AnswerSettings().budget.holds("x" * 8001)
-    assert words.holds("word " * 1000)
-    assert not words.less(1).holds("word " * 1000)
-    assert 0 == words.less(2000).limit
+    assert AnswerSettings().budget.fits("x" * 8000)
+    assert not AnswerSettings().budget.fits("x" * 8001)
+    assert words.fits("word " * 1000)
+    assert not words.subtract(1).fits("word " * 1000)
+    assert 0 == words.subtract(2000).limit
 
 
 def test_token_budget_counts_text_with_lone_surrogates():
     """A counter that raises must not disable the budget."""
     budget = AnswerSettings(max_tokens=1000, count_tokens=lambda text: len(text.encode())).budget
 
-    assert not budget.holds("\ud800" * 1001)
-    assert budget.holds("\ud800" * 1000)
+    assert not budget.fits("\ud800" * 1001)
+    assert budget.fits("\ud800" * 1000)
 
 
 def test_function_cannot_be_set_by_environment():

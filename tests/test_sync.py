@@ -20,7 +20,7 @@ from memory_helpers import SMALL
 
 import mama_structs
 from mama_structs import as_embedder, sync
-from mama_structs._internal.sync_proxy import Facade
+from mama_structs._internal.sync_proxy import SyncProxy
 from mama_structs.adapters import mem0
 from mama_structs.errors import MemoryNotFound, SessionClosed, WrongLoop
 
@@ -267,4 +267,4 @@ def test_dir_lists_attributes_and_methods(session):
     with pytest.raises(AttributeError):
         session.no_such_name  # noqa: B018 - the attribute must not exist
     with pytest.raises(AttributeError):
-        Facade.__getattr__(session, "_private")
+        SyncProxy.__getattr__(session, "_private")

@@ -15,29 +15,29 @@ class Budget:
     limit: int
     size: Callable[[str], int] = attrs.field(default=len, kw_only=True)
 
-    def holds(self, text: str) -> bool:
+    def fits(self, text: str) -> bool:
         """Return True if the text fits into the budget."""
         return self.size(text) <= self.limit
 
-    def less(self, used: int) -> Self:
+    def subtract(self, used: int) -> Self:
         """Return the budget that remains after *used* units, at least 0."""
         return attrs.evolve(self, limit=max(0, self.limit - used))
 
-    def most(self, total: int, shown: Callable[[int], str], *, each: int = 1) -> int:
+    def find_max_items(self, total: int, render: Callable[[int], str], *, item_size: int = 1) -> int:
         """
         Return the largest number of *total* items whose rendered text fits, or 0.
 
         Args:
             total: Number of available items.
-            shown: Renders the text of the given number of items.
-            each: Approximate size of one item.
+            render: Renders the text of the given number of items.
+            item_size: Approximate size of one item.
 
         """
         # Start from an estimate and double it, so that a text far over the budget is never rendered.
-        least, tried = 0, min(total, self.limit // each)
-        while tried > least and self.holds(shown(tried)):
-            least, tried = tried, min(total, 2 * tried)
-        while tried - least > 1:
-            middle = (least + tried) // 2
-            least, tried = (middle, tried) if self.holds(shown(middle)) else (least, middle)
-        return least
+        fitting, tried = 0, min(total, self.limit // item_size)
+        while tried > fitting and self.fits(render(tried)):
+            fitting, tried = tried, min(total, 2 * tried)
+        while tried - fitting > 1:
+            middle = (fitting + tried) // 2
+            fitting, tried = (middle, tried) if self.fits(render(middle)) else (fitting, middle)
+        return fitting

@@ -61,7 +61,7 @@ def is_framework_result(value: object) -> bool:
     return _current.get().has_result(value)
 
 
-def available_types(module: str, *names: str) -> tuple[type, ...]:
+def find_available_types(module: str, *names: str) -> tuple[type, ...]:
     """Return the named classes of a module, skipping classes that are not installed."""
     try:
         found = importlib.import_module(module)

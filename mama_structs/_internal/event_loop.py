@@ -19,11 +19,11 @@ T = TypeVar("T")
 G = TypeVar("G")
 
 
-class LoopBound:
+class LoopGuard:
     """Binds an object to the loop, thread and process of its first use."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, owner_name: str) -> None:
+        self._what = owner_name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: int | None = None
         self._pid = os.getpid()
@@ -36,14 +36,14 @@ class LoopBound:
         return self._loop
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_forked_child(self) -> bool:
         """True in a forked child of the process that created the object."""
         return os.getpid() != self._pid
 
     @property
-    def is_over(self) -> bool:
+    def is_unusable(self) -> bool:
         """True if the object cannot be used again: its loop is closed, or this is a forked child."""
-        return self.is_elsewhere or (self._loop is not None and self._loop.is_closed())
+        return self.is_forked_child or (self._loop is not None and self._loop.is_closed())
 
     def check(self) -> None:
         """Bind to the running loop, or raise `WrongLoop` if it is not the bound one."""
@@ -68,18 +68,18 @@ class LoopBound:
         if self._thread is not None and self._thread != threading.get_ident():
             raise WrongLoop(f"the {self._what} belongs to another thread", hint="call it in its loop's thread")
 
-    def check_here(self) -> None:
+    def check_or_bind_thread(self) -> None:
         """Bind to the calling thread on first use, and raise `WrongLoop` in any other thread."""
         if self._thread is None:
             self._thread = threading.get_ident()
         self.check_thread()
 
     def _check_process(self) -> None:
-        if self.is_elsewhere:
+        if self.is_forked_child:
             raise WrongLoop(f"the {self._what} belongs to the process that made it", hint="open another one here")
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """Await *work* to completion; a cancellation of the caller is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -95,9 +95,9 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-def done_at_once(work: Callable[[G], T], given: G) -> T:
-    """Call *work* with *given* and return its result. Raise `InvalidArgument` if it is async."""
-    result = work(given)
+def call_sync(work: Callable[[G], T], argument: G) -> T:
+    """Call *work* with *argument* and return its result. Raise `InvalidArgument` if it is async."""
+    result = work(argument)
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -105,32 +105,32 @@ def done_at_once(work: Callable[[G], T], given: G) -> T:
     return result
 
 
-_asked = threading.local()
+_plan_state = threading.local()
 
 
-def asked_in_plan(function: Callable[[G], T], given: G) -> T:
+def call_in_plan(function: Callable[[G], T], argument: G) -> T:
     """
     Call a host function while a write plan runs.
 
     The flag that is set during the call lets the same store reject calls by the function, which would deadlock.
     """
-    _asked.now = True
+    _plan_state.now = True
     try:
-        return done_at_once(function, given)
+        return call_sync(function, argument)
     finally:
-        _asked.now = False
+        _plan_state.now = False
 
 
-def is_asked_in_plan() -> bool:
+def is_in_plan() -> bool:
     """Return True if a write plan waits for a host function that runs in this thread."""
-    return getattr(_asked, "now", False)
+    return getattr(_plan_state, "now", False)
 
 
-async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
+async def run_in_own_thread(work: Callable[[], T], *, abandon_on_cancel: bool = False) -> T:
     """
     Run blocking *work* in a new non-daemon thread with a copy of the caller's context.
 
-    A cancelled caller waits until the thread ends, or returns immediately if *is_left* is True.
+    A cancelled caller waits until the thread ends, or returns immediately if *abandon_on_cancel* is True.
     """
     loop = asyncio.get_running_loop()
     # Not a task: when the loop ends, it cancels all tasks and would not wait for the thread.
@@ -155,7 +155,7 @@ async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError as error:
-            if is_left:
+            if abandon_on_cancel:
                 raise
             cancelled = error
     thread.join()  # returns immediately: the thread has finished its work
@@ -164,7 +164,7 @@ async def in_own_thread(work: Callable[[], T], *, is_left: bool = False) -> T:
     return outcome.result()
 
 
-class OneThread:
+class SerialThread:
     """A lazily started thread that runs one piece of work at a time for one event loop."""
 
     def __init__(self, name: str) -> None:
@@ -203,34 +203,34 @@ class OneThread:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-async def called(
+async def call_maybe_sync(
     call: Callable[[], Any],
-    taken: Callable[[Any], T],
+    convert: Callable[[Any], T],
     *,
     is_async: bool,
-    in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+    run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
 ) -> T:
     """
     Call a host's callable, in a thread unless it is async, and return its converted result.
 
     Args:
         call: The callable, with its arguments bound.
-        taken: Converts the result.
+        convert: Converts the result.
         is_async: True if *call* returns an awaitable.
-        in_thread: Runs a function in a thread.
+        run_in_thread: Runs a function in a thread.
 
     """
 
     def run() -> Any:
         given = call()
         # A synchronous function may return a coroutine, which only the event loop can await.
-        return given if inspect.isawaitable(given) else taken(given)
+        return given if inspect.isawaitable(given) else convert(given)
 
-    done = run() if is_async else await in_thread(run)
-    return taken(await done) if inspect.isawaitable(done) else done
+    done = run() if is_async else await run_in_thread(run)
+    return convert(await done) if inspect.isawaitable(done) else done
 
 
-class Bindable(Protocol):
+class SessionLike(Protocol):
     """The interface of a session that decorators use without importing the session."""
 
     # The session's resolver, its default options for references, and its store of refs and descriptors.
@@ -290,34 +290,36 @@ call_progress: Final[contextvars.ContextVar[CallProgress | None]] = contextvars.
 
 # True during a model's call, whose arguments the host's limits apply to. Reset while the tool's own code runs, because
 # calls by the tool are not the model's.
-from_model: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
+is_model_call: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
 
 # The sessions entered in this context, innermost last.
-_entered: contextvars.ContextVar[tuple[Bindable, ...]] = contextvars.ContextVar("mama_structs_sessions", default=())
-open_sessions: Final[weakref.WeakSet[Bindable]] = weakref.WeakSet()
+_entered_sessions: contextvars.ContextVar[tuple[SessionLike, ...]] = contextvars.ContextVar(
+    "mama_structs_sessions", default=()
+)
+open_sessions: Final[weakref.WeakSet[SessionLike]] = weakref.WeakSet()
 """Open sessions of this process, from which an unbound decorator may choose."""
 
 
-def enter_session(session: Bindable) -> None:
+def enter_session(session: SessionLike) -> None:
     """Set *session* as the session of this context."""
-    _entered.set((*_entered.get(), session))
+    _entered_sessions.set((*_entered_sessions.get(), session))
 
 
-def leave_session(session: Bindable) -> None:
+def leave_session(session: SessionLike) -> None:
     """
     Undo the last `enter_session` of *session*.
 
     Does nothing in another context, such as a later notebook cell.
     """
-    entered = _entered.get()
-    for place in reversed(range(len(entered))):
-        if entered[place] is session:
-            _entered.set(entered[:place] + entered[place + 1 :])
+    entered = _entered_sessions.get()
+    for index in reversed(range(len(entered))):
+        if entered[index] is session:
+            _entered_sessions.set(entered[:index] + entered[index + 1 :])
             return
 
 
 @contextlib.contextmanager
-def using_session(session: Bindable) -> Iterator[None]:
+def using_session(session: SessionLike) -> Iterator[None]:
     """Set *session* as the session of this context inside the block."""
     enter_session(session)
     try:
@@ -326,30 +328,32 @@ def using_session(session: Bindable) -> Iterator[None]:
         leave_session(session)
 
 
-def find_session() -> Bindable | None:
+def find_session() -> SessionLike | None:
     """Return the session that was entered last, or else the only open one."""
-    for session in reversed(_entered.get()):
+    for session in reversed(_entered_sessions.get()):
         if session.is_open:
             return session
-    candidates = _candidates()
+    candidates = _find_open_sessions()
     return candidates[0] if len(candidates) == 1 else None
 
 
-def no_session(what: str, *, hint: str) -> NoSession:
+def make_no_session_error(subject: str, *, hint: str) -> NoSession:
     """
     Return the error for a failed `find_session`.
 
     Args:
-        what: The tool and its purpose.
+        subject: The tool and its purpose.
         hint: How to bind the tool to a session.
 
     """
-    count = len(_candidates())
+    count = len(_find_open_sessions())
     state = f"{count} sessions are open and none was entered here" if count else "no session is open"
-    return NoSession(f"{what}, but {state}", hint=f"enter one (async with Session.open(...)), or bind the tool: {hint}")
+    return NoSession(
+        f"{subject}, but {state}", hint=f"enter one (async with Session.open(...)), or bind the tool: {hint}"
+    )
 
 
-def _candidates() -> list[Bindable]:
+def _find_open_sessions() -> list[SessionLike]:
     while True:
         # Another thread may open or close a session during the iteration, which raises RuntimeError.
         with contextlib.suppress(RuntimeError):

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import attrs
 
-from mama_structs._internal.event_loop import in_own_thread
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs._internal.event_loop import run_in_own_thread
+from mama_structs.errors import InvalidArgument, repr_short
 
 
 def is_async_callable(function: object) -> bool:
@@ -24,29 +24,33 @@ def is_async_callable(function: object) -> bool:
     )
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def get_callable_name(function: Callable[..., Any]) -> str:
     """Return the name of a function, of a partial's function, or of a callable object's class."""
-    function = _without_partials(function)
+    function = _unwrap_partials(function)
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def called_by(function: Callable[..., Any]) -> Callable[..., Any]:
+def get_called_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that runs: *function* itself, or an object's bound ``__call__``."""
-    return function if hasattr(function, "__name__") or isinstance(function, functools.partial) else _call_of(function)
+    return (
+        function
+        if hasattr(function, "__name__") or isinstance(function, functools.partial)
+        else _get_call_method(function)
+    )
 
 
-def described_by(function: Callable[..., Any]) -> Callable[..., Any]:
+def get_documented_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that carries the docstring and the annotations."""
-    function = _without_partials(function)
-    return function if hasattr(function, "__name__") else _call_of(function)
+    function = _unwrap_partials(function)
+    return function if hasattr(function, "__name__") else _get_call_method(function)
 
 
-def disguise(wrapper: Any, function: Callable[..., Any], signature: inspect.Signature) -> None:
+def copy_metadata(wrapper: Any, function: Callable[..., Any], signature: inspect.Signature) -> None:
     """Copy the metadata of *function* to *wrapper*, and set the wrapper's own *signature*."""
-    described = described_by(function)
+    described = get_documented_function(function)
     functools.update_wrapper(wrapper, described)
-    wrapper.__name__ = name_of(function)
-    called = called_by(function)
+    wrapper.__name__ = get_callable_name(function)
+    called = get_called_function(function)
     wrapper.__doc__ = described.__doc__ or (None if described is called else inspect.getdoc(type(function)))
     wrapper.__signature__ = signature
     wrapper.__annotations__ = {
@@ -61,12 +65,12 @@ class AddedParameters:
     """Parameters that a decorator adds: *accepted* has all, *shown* the names that models see."""
 
     accepted: Mapping[str, inspect.Parameter]
-    shown: Collection[str]
+    visible_names: Collection[str]
 
 
-def added_parameters(function: Any) -> AddedParameters | None:
+def get_added_parameters(function: Any) -> AddedParameters | None:
     """Return the parameters that a decorator of this package adds, or None without one."""
-    function = _without_partials(function)
+    function = _unwrap_partials(function)
     added = getattr(function, "added_parameters", None) or getattr(type(function).__call__, "added_parameters", None)
     return None if added is None else added()
 
@@ -83,11 +87,11 @@ class FunctionLayer:
     title: str | None = None
 
 
-def layers_of(function: Any) -> list[FunctionLayer]:
+def find_layers(function: Any) -> list[FunctionLayer]:
     """Return the functions behind a callable, outermost first; at least one."""
     layers = []
     while function is not None:
-        function = _without_partials(function)
+        function = _unwrap_partials(function)
         wrapped = getattr(function, "__wrapped__", None)
         if inspect.ismethod(function):
             function = function.__func__
@@ -102,7 +106,7 @@ def layers_of(function: Any) -> list[FunctionLayer]:
     return layers
 
 
-def written_as(function: Any) -> object:
+def get_definition_key(function: Any) -> object:
     """
     Return a key for a function that stays equal when its module defines it again.
 
@@ -117,7 +121,7 @@ def written_as(function: Any) -> object:
     return function
 
 
-def bound_by_partials(function: Any) -> frozenset[str]:
+def find_partial_keywords(function: Any) -> frozenset[str]:
     """Return the names of the keyword arguments that the partials around a function set."""
     names: set[str] = set()
     while isinstance(function, functools.partial):
@@ -126,7 +130,7 @@ def bound_by_partials(function: Any) -> frozenset[str]:
     return frozenset(names)
 
 
-def awaited(function: Any, *, what: str = "a tool") -> Callable[..., Awaitable[Any]]:
+def make_async(function: Any, *, role: str = "a tool") -> Callable[..., Awaitable[Any]]:
     """
     Return *function* if it is async, or an async wrapper that runs it in a new thread.
 
@@ -134,39 +138,39 @@ def awaited(function: Any, *, what: str = "a tool") -> Callable[..., Awaitable[A
     If the function returns an awaitable, as ``lambda: fetch(1)`` does, it is awaited.
 
     Raises:
-        InvalidArgument: *function* is a generator function, a class or not callable. *what* names the expected role.
+        InvalidArgument: *function* is a generator function, a class or not callable. *role* names the expected role.
 
     """
     if is_async_callable(function):
         return cast("Callable[..., Awaitable[Any]]", function)
-    inner = _without_partials(function)
-    unfit = not callable(inner) or isinstance(inner, type | staticmethod) or yields(inner)
+    inner = _unwrap_partials(function)
+    unfit = not callable(inner) or isinstance(inner, type | staticmethod) or is_generator_callable(inner)
     if unfit:
-        said = getattr(inner, "__qualname__", None) or shown(inner)
+        shown_name = getattr(inner, "__qualname__", None) or repr_short(inner)
         raise InvalidArgument(
-            f"{what} must be a function, async or plain, got {said}",
+            f"{role} must be a function, async or plain, got {shown_name}",
             hint="generators answer bit by bit: return a list; put @classmethod and @staticmethod above a decorator",
         )
 
     @functools.wraps(function)
     async def in_thread(*args: Any, **kwargs: Any) -> Any:
-        result = await in_own_thread(functools.partial(function, *args, **kwargs))
+        result = await run_in_own_thread(functools.partial(function, *args, **kwargs))
         return await result if inspect.isawaitable(result) else result
 
     return in_thread
 
 
-def yields(function: object) -> bool:
+def is_generator_callable(function: object) -> bool:
     """Return True if calling *function* returns a generator or an async generator."""
     calls = (function, type(function).__call__) if callable(function) else ()
     return any(inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call) for call in calls)
 
 
-def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unwrap_partials(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
-def _call_of(function: Any) -> Callable[..., Any]:
+def _get_call_method(function: Any) -> Callable[..., Any]:
     return cast("Callable[..., Any]", function.__call__)

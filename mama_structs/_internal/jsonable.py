@@ -26,25 +26,25 @@ MAX_DEPTH: Final = 100
 # each level would expand exponentially.
 MAX_ANSWER_MEMBERS: Final = 1_000_000
 
-SCALARS: Final = frozenset({int, float, bool, type(None), str, bytes})
+SCALAR_TYPES: Final = frozenset({int, float, bool, type(None), str, bytes})
 """Exact types of scalar values."""
 
-_BY_MSGSPEC: Final = (bytes, bytearray, memoryview, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID)
+MSGSPEC_TYPES: Final = (bytes, bytearray, memoryview, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID)
 # Sequences in Python that are not JSON arrays. Iterating a text yields texts, without end.
-_ATOMS: Final = (bytes, bytearray, memoryview, range, array, UserString)
-_HINT: Final = (
+NON_ARRAY_TYPES: Final = (bytes, bytearray, memoryview, range, array, UserString)
+NO_JSON_FORM_HINT: Final = (
     "return mappings, lists, strings, numbers, or attrs, dataclass, pydantic and msgspec objects made of them"
 )
-_STEPS: Final = 8
+MAX_PATH_STEPS: Final = 8
 # Longer integers cannot be converted to decimal: Python limits it to 4,300 digits by default.
-_MAX_INT_BITS: Final = 14_000
-_MAX_TYPE_NAME: Final = 80
-_JSON_PIECE: Final = 200
-MAX_JSON_PIECES_DEPTH: Final = 8
+MAX_INT_BITS: Final = 14_000
+MAX_TYPE_NAME_CHARS: Final = 80
+CHUNK_ITEMS: Final = 200
+MAX_CHUNK_DEPTH: Final = 8
 
 
 @functools.singledispatch
-def written(value: object) -> Any:
+def to_plain(value: object) -> Any:
     """Return the plain form of a registered type, or the value itself for other types."""
     return value
 
@@ -64,7 +64,7 @@ def to_jsonable(value: object) -> Any:
             or is nested more than 100 levels deep.
 
     """
-    return _Walk().write(value)
+    return _JsonConverter().write(value)
 
 
 def to_answer(value: object) -> Any:
@@ -74,16 +74,16 @@ def to_answer(value: object) -> Any:
     Each part without a JSON form is replaced by a placeholder text. It names the type, shows no content, and says that
     the tool has run, so that a model does not call it again.
     """
-    return _Walk(replaces=True).write(value)
+    return _JsonConverter(replace_invalid=True).write(value)
 
 
-def is_written_as_text(kind: type) -> bool:
+def has_text_form(kind: type) -> bool:
     """Return True if objects of the class are written as text that its ``parse`` reads."""
     return callable(getattr(kind, "parse", None)) and any("__str__" in vars(one) for one in kind.__mro__[:-1])
 
 
 @attrs.define
-class _Walk:
+class _JsonConverter:
     """
     One recursive conversion.
 
@@ -91,12 +91,12 @@ class _Walk:
     JSON form are replaced by a placeholder.
     """
 
-    replaces: bool = False
+    replace_invalid: bool = False
     path: list[object] = attrs.field(factory=list)
-    above: set[int] = attrs.field(factory=set)
+    container_ids: set[int] = attrs.field(factory=set)
 
     def write(self, value: Any) -> Any:
-        if not self.replaces:
+        if not self.replace_invalid:
             return self._write(value)
         depth = len(self.path)
         try:
@@ -104,43 +104,43 @@ class _Walk:
         # Getters, iterators and serializers of the host's types run here and may raise any exception.
         except Exception:  # noqa: BLE001 - see the comment above
             del self.path[depth:]
-            return _replacement(value)
+            return _make_placeholder(value)
 
     def _write(self, value: Any) -> Any:
         kind = type(value)
-        if self.replaces and isinstance(value, int) and value.bit_length() > _MAX_INT_BITS:
-            return _replacement(value)
+        if self.replace_invalid and isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
+            return _make_placeholder(value)
         if value is None or kind is str or kind is int or kind is bool:
             return value
         if isinstance(value, (enum.Enum, os.PathLike)):
             return self.write(value.value if isinstance(value, enum.Enum) else os.fspath(value))
         if isinstance(value, (str, int, float)):
-            return _plain_scalar(value)
-        if isinstance(value, _BY_MSGSPEC):
+            return _to_builtin_scalar(value)
+        if isinstance(value, MSGSPEC_TYPES):
             import msgspec  # noqa: PLC0415 - loaded only for the few values that need it
 
             return msgspec.to_builtins(value)
-        if id(value) in self.above:
+        if id(value) in self.container_ids:
             raise self._error("the result contains itself", hint="return a tree; name other objects by their ids")
-        if len(self.above) >= MAX_DEPTH:
+        if len(self.container_ids) >= MAX_DEPTH:
             raise self._error(f"the result is nested more than {MAX_DEPTH} levels deep", hint="return flatter data")
-        self.above.add(id(value))
+        self.container_ids.add(id(value))
         try:
             return self._write_container(value)
         finally:
-            self.above.remove(id(value))
+            self.container_ids.remove(id(value))
 
     def _write_container(self, value: Any) -> Any:
         if isinstance(value, Mapping):
             return self._write_mapping(value.items())
         if isinstance(value, AbstractSet):
-            return _in_order(self._write_all(value))
+            return _sort_items(self._write_all(value))
         if isinstance(value, (Sequence, ValuesView)):
             return self._write_all(value)
         return self._write_object(value, type(value))
 
     def _write_object(self, value: Any, kind: Any) -> Any:
-        plain = written(value)
+        plain = to_plain(value)
         if plain is not value:
             return self.write(plain)
         if not isinstance(value, type):
@@ -149,16 +149,16 @@ class _Walk:
                     dumped = value.model_dump(mode="json")
                 # The model's own serializers run here and may raise any exception.
                 except Exception as cause:
-                    if self.replaces and isinstance(fields := unstructure(value), Mapping):
+                    if self.replace_invalid and isinstance(fields := unstructure(value), Mapping):
                         # Convert the fields one by one: one field without a JSON form must not lose the others.
                         return self._write_mapping(fields.items())
                     raise self._no_form(value) from cause
                 return self.write(dumped)
             if callable(getattr(kind, "tolist", None)):
                 return self.write(value.tolist())
-            if is_written_as_text(kind):
+            if has_text_form(kind):
                 return str(value)
-            fields = _public_fields(value)
+            fields = _get_public_fields(value)
             if fields is not None:
                 return self._write_mapping(fields)
         raise self._no_form(value)
@@ -169,7 +169,7 @@ class _Walk:
             self.path.append(key)
             text = key if type(key) is str else self._key(key)
             while text in done:
-                if not self.replaces:
+                if not self.replace_invalid:
                     raise self._error(
                         "two keys of the result become the same text", hint="use keys that differ as text"
                     )
@@ -190,31 +190,33 @@ class _Walk:
         """Return the text of a key: its JSON form without quotes."""
         done = self.write(key)
         if isinstance(done, (dict, list)):
-            if self.replaces:
-                return f"[{_type_name(key)}]"
+            if self.replace_invalid:
+                return f"[{_get_type_name(key)}]"
             raise self._error("a key of the result is no scalar", hint="use text or numbers as keys")
         return done if isinstance(done, str) else json.dumps(done)
 
     def _no_form(self, value: object) -> MamaStructsError:
-        return self._error(f"the result holds a {type(value).__qualname__}, which has no JSON form", hint=_HINT)
+        return self._error(
+            f"the result holds a {type(value).__qualname__}, which has no JSON form", hint=NO_JSON_FORM_HINT
+        )
 
     def _error(self, message: str, *, hint: str) -> MamaStructsError:
         """Return an error that names the place by its shortened keys, without any content."""
         steps = [f"[{step}]" if type(step) is int else f".{step!s:.40}" for step in self.path]
-        where = "".join(["$", *(steps if len(steps) <= _STEPS else [*steps[: _STEPS - 1], "…"])])
+        where = "".join(["$", *(steps if len(steps) <= MAX_PATH_STEPS else [*steps[: MAX_PATH_STEPS - 1], "…"])])
         return MamaStructsError(f"{message}, at {where}", hint=hint)
 
 
-def _replacement(value: object) -> str:
+def _make_placeholder(value: object) -> str:
     """Return the placeholder for a value without a JSON form. It shows no content."""
-    return f"[{_type_name(value)}: not shown, has no JSON form; the tool has run]"
+    return f"[{_get_type_name(value)}: not shown, has no JSON form; the tool has run]"
 
 
-def _type_name(value: object) -> str:
-    return f"{type(value).__name__:.{_MAX_TYPE_NAME}}"
+def _get_type_name(value: object) -> str:
+    return f"{type(value).__name__:.{MAX_TYPE_NAME_CHARS}}"
 
 
-def _plain_scalar(value: str | float) -> str | int | float | None:
+def _to_builtin_scalar(value: str | float) -> str | int | float | None:
     """Convert an instance of a subclass, such as a numpy float, to the builtin type."""
     if isinstance(value, str):
         return str.__str__(value)
@@ -223,7 +225,7 @@ def _plain_scalar(value: str | float) -> str | int | float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _in_order(items: list[Any]) -> list[Any]:
+def _sort_items(items: list[Any]) -> list[Any]:
     """
     Sort the items of a set, so that equal sets have equal output.
 
@@ -235,11 +237,11 @@ def _in_order(items: list[Any]) -> list[Any]:
         return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
 
 
-def _public_fields(value: Any) -> list[tuple[str, Any]] | None:
+def _get_public_fields(value: Any) -> list[tuple[str, Any]] | None:
     """Return the public fields of an object by output name, or None for other objects."""
     kind = type(value)
     if not hasattr(kind, "__struct_fields__"):
-        names = _field_names(kind)
+        names = _get_field_names(kind)
         return None if names is None else [(name, getattr(value, name)) for name in names if not name.startswith("_")]
     import msgspec  # noqa: PLC0415 - already loaded, because the value is a Struct
 
@@ -250,7 +252,7 @@ def _public_fields(value: Any) -> list[tuple[str, Any]] | None:
     return [*(one for one in fields if one[1] is not msgspec.UNSET), *[(tag.tag_field, tag.tag)] * bool(tag.tag_field)]
 
 
-def _field_names(kind: type) -> list[str] | None:
+def _get_field_names(kind: type) -> list[str] | None:
     if attrs.has(kind):
         return [field.name for field in attrs.fields(kind)]
     return [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else None
@@ -258,11 +260,11 @@ def _field_names(kind: type) -> list[str] | None:
 
 def unstructure(value: object) -> Any:
     """Convert attrs, dataclass and pydantic objects to dicts, one level deep."""
-    plain = written(value)
+    plain = to_plain(value)
     if plain is not value or isinstance(value, type):
         return plain
     kind: Any = type(value)
-    names = _field_names(kind)
+    names = _get_field_names(kind)
     if names is None and _is_pydantic(kind):
         names = list(kind.model_fields)
     if names is None:
@@ -289,48 +291,48 @@ def as_payload(result: object) -> Mapping[str, Any] | None:
         return None
     kind: Any = type(result)
     try:
-        return own_copy(kind.model_dump(result, mode="json") if _is_pydantic(kind) else result)
+        return copy_answer(kind.model_dump(result, mode="json") if _is_pydantic(kind) else result)
     except Exception:  # noqa: BLE001 - a model with a cycle, or with a value that pydantic cannot serialize
         return as_mapping(result)
 
 
-def plain_of(value: object) -> str | Mapping[Any, Any] | Sequence[Any] | None:
+def to_plain_level(value: object) -> str | Mapping[Any, Any] | Sequence[Any] | None:
     """Return one level of a value as text, mapping or array (sets sorted); else None."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
         return value
-    if isinstance(value, _ATOMS):
+    if isinstance(value, NON_ARRAY_TYPES):
         return None
     if isinstance(value, Sequence):
         return value
     if isinstance(value, AbstractSet):
-        return sorted(value, key=_order)
+        return sorted(value, key=_get_sort_key)
     plain = unstructure(value)
-    return None if plain is value else plain_of(plain)
+    return None if plain is value else to_plain_level(plain)
 
 
-def _order(member: object) -> str:
+def _get_sort_key(member: object) -> str:
     """Return the sort key of a set member, equal in every process; `str()` of a set is not."""
     if isinstance(member, AbstractSet):
-        return f"{{{', '.join(sorted(map(_order, member)))}}}"
+        return f"{{{', '.join(sorted(map(_get_sort_key, member)))}}}"
     if isinstance(member, tuple):
-        return f"({', '.join(map(_order, member))})"
+        return f"({', '.join(map(_get_sort_key, member))})"
     return str(member)
 
 
-def own_copy(answer: object) -> dict[str, Any]:
+def copy_answer(answer: object) -> dict[str, Any]:
     """Return a deep copy of a source's answer as a dict, or raise `MalformedResponse`."""
     mapping = as_mapping(answer)
     if mapping is None:
         raise MalformedResponse(f"the source answered {type(answer).__name__} instead of a mapping")
-    left = MAX_ANSWER_MEMBERS
+    remaining_members = MAX_ANSWER_MEMBERS
 
     def counted(members: Iterable[Any]) -> Iterator[Any]:
-        nonlocal left
+        nonlocal remaining_members
         for member in members:
-            left -= 1
-            if left < 0:
+            remaining_members -= 1
+            if remaining_members < 0:
                 raise MalformedResponse(f"the answer has more than {MAX_ANSWER_MEMBERS} members")
             yield member
 
@@ -340,7 +342,7 @@ def own_copy(answer: object) -> dict[str, Any]:
             return value
         if depth == 0:
             raise MalformedResponse(f"the answer is nested deeper than {MAX_DEPTH} levels")
-        plain = plain_of(value)
+        plain = to_plain_level(value)
         if isinstance(plain, Mapping):
             return {str(key): copied(member, depth - 1) for key, member in counted(plain.items())}
         if plain is None or isinstance(plain, str):
@@ -351,13 +353,13 @@ def own_copy(answer: object) -> dict[str, Any]:
     return own
 
 
-def copy_plain(value: Any) -> Any:
+def copy_containers(value: Any) -> Any:
     """Copy the dicts and lists of data that `own_copy` made. Scalars are shared."""
     kind = type(value)
     if kind is dict:
-        return {key: copy_plain(member) for key, member in value.items()}
+        return {key: copy_containers(member) for key, member in value.items()}
     if kind is list:
-        return [copy_plain(member) for member in value]
+        return [copy_containers(member) for member in value]
     return value
 
 
@@ -366,12 +368,12 @@ def is_same_json(value: object, other: object) -> bool:
     return bool(value == other) and isinstance(value, bool) is isinstance(other, bool)
 
 
-def json_text(data: object) -> str:
+def to_json_text(data: object) -> str:
     """Return data as compact JSON for a model, with non-ASCII characters unescaped."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
-def json_text_in_pieces(data: Any, depth: int = MAX_JSON_PIECES_DEPTH) -> str:
+def to_json_text_in_chunks(data: Any, depth: int = MAX_CHUNK_DEPTH) -> str:
     """
     Return the result of `json_text`, encoded in several calls.
 
@@ -381,22 +383,22 @@ def json_text_in_pieces(data: Any, depth: int = MAX_JSON_PIECES_DEPTH) -> str:
     kind = type(data)
     if depth and kind is list:
         if any(map(_is_long, data)):
-            return f"[{','.join(json_text_in_pieces(member, depth - 1) for member in data)}]"
-        if len(data) > _JSON_PIECE:
-            parts = (json_text(data[start : start + _JSON_PIECE]) for start in range(0, len(data), _JSON_PIECE))
+            return f"[{','.join(to_json_text_in_chunks(member, depth - 1) for member in data)}]"
+        if len(data) > CHUNK_ITEMS:
+            parts = (to_json_text(data[start : start + CHUNK_ITEMS]) for start in range(0, len(data), CHUNK_ITEMS))
             return f"[{','.join(part[1:-1] for part in parts)}]"
-    if depth and kind is dict and (len(data) > _JSON_PIECE or any(map(_is_long, data.values()))):
-        pairs = ((json_text({key: None}), member) for key, member in data.items())
-        written = (f"{frame[1 : -len('null}')]}{json_text_in_pieces(member, depth - 1)}" for frame, member in pairs)
+    if depth and kind is dict and (len(data) > CHUNK_ITEMS or any(map(_is_long, data.values()))):
+        pairs = ((to_json_text({key: None}), member) for key, member in data.items())
+        written = (f"{frame[1 : -len('null}')]}{to_json_text_in_chunks(member, depth - 1)}" for frame, member in pairs)
         return f"{{{','.join(written)}}}"
-    return json_text(data)
+    return to_json_text(data)
 
 
 def _is_long(value: object) -> bool:
-    return isinstance(value, list | dict) and len(value) > _JSON_PIECE
+    return isinstance(value, list | dict) and len(value) > CHUNK_ITEMS
 
 
-def json_size(value: object) -> int:
+def measure_json_bytes(value: object) -> int:
     """
     Return the size of *value* in bytes, as compact JSON in UTF-8.
 

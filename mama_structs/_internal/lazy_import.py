@@ -13,7 +13,7 @@ from typing import Any
 import lazy_loader
 
 
-def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+def make_lazy_exports(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package with the public names in the stub of *file*."""
     load, list_names, names = lazy_loader.attach_stub(package, file)
 
@@ -27,46 +27,46 @@ def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[
     return load_public, list_names, names
 
 
-_awaited: dict[str, list[Callable[[], object]]] = {}
+_load_callbacks: dict[str, list[Callable[[], object]]] = {}
 
 
-def when_loaded(module: str, then: Callable[[], object]) -> None:
+def call_when_loaded(module: str, callback: Callable[[], object]) -> None:
     """
-    Call *then* once *module* is loaded, without loading it.
+    Call *callback* once *module* is loaded, without loading it.
 
     The module must call `announce`.
     """
     if module in sys.modules:
-        then()
+        callback()
     else:
-        _awaited.setdefault(module, []).append(then)
+        _load_callbacks.setdefault(module, []).append(callback)
 
 
-def announce(module: str) -> None:
+def run_load_callbacks(module: str) -> None:
     """Run the callbacks that wait for *module*. Called at the end of that module."""
-    for then in _awaited.pop(module, ()):
+    for then in _load_callbacks.pop(module, ()):
         then()
 
 
-_loading = threading.RLock()
+_import_lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_loading.acquire,
-        after_in_parent=_loading.release,
-        after_in_child=_loading.release,
+        before=_import_lock.acquire,
+        after_in_parent=_import_lock.release,
+        after_in_child=_import_lock.release,
     )
 
 
-def loaded(name: str) -> ModuleType:
+def load_module(name: str) -> ModuleType:
     """
     Import a module, safely in any thread.
 
     Forks wait until the import ends: a child would block forever on a module that another thread was loading.
     """
-    with _loading:
+    with _import_lock:
         return importlib.import_module(name)
 
 
 def load_regex() -> Any:
     """Import the package regex, which has no type hints."""
-    return loaded("regex")
+    return load_module("regex")

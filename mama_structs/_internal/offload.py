@@ -16,30 +16,30 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import attrs
 
-from mama_structs._internal.event_loop import in_own_thread
+from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import InvalidArgument
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-INLINE_CHARS: Final = 50_000
+MAX_INLINE_CHARS: Final = 50_000
 """Characters and bytes that an async method processes in the event loop."""
-INLINE_ITEMS: Final = 500
+MAX_INLINE_ITEMS: Final = 500
 """Items of containers that an async method processes in the event loop."""
-SYNC_CHARS: Final = 1_000_000
+MAX_SYNC_CHARS: Final = 1_000_000
 """Characters and bytes that a synchronous method accepts."""
-SYNC_REFS: Final = 1_000
+MAX_SYNC_REFS: Final = 1_000
 """Refs that a synchronous method accepts in one message."""
-SYNC_ITEMS: Final = 10_000
+MAX_SYNC_ITEMS: Final = 10_000
 """Items of containers that a synchronous method accepts."""
 
-_SCALARS: Final = frozenset({int, float, bool, complex, type(None)})
-_TEXTS: Final = (str, bytes, bytearray, memoryview)
-_COLLECTIONS: Final = (list, tuple, set, frozenset)
+SCALAR_TYPES: Final = frozenset({int, float, bool, complex, type(None)})
+TEXT_TYPES: Final = (str, bytes, bytearray, memoryview)
+COLLECTION_TYPES: Final = (list, tuple, set, frozenset)
 
 
 @attrs.frozen
-class Load:
+class InputSize:
     """Size of an input: characters and bytes of its texts, and items of its containers."""
 
     chars: int = 0
@@ -48,10 +48,10 @@ class Load:
     @property
     def is_inline(self) -> bool:
         """True if the input is small enough to be processed in the event loop."""
-        return self.chars <= INLINE_CHARS and self.items <= INLINE_ITEMS
+        return self.chars <= MAX_INLINE_CHARS and self.items <= MAX_INLINE_ITEMS
 
 
-def measure(*values: object, max_chars: int = INLINE_CHARS, max_items: int = INLINE_ITEMS) -> Load:
+def measure_input(*values: object, max_chars: int = MAX_INLINE_CHARS, max_items: int = MAX_INLINE_ITEMS) -> InputSize:
     """
     Return the size of *values*. Stop counting when a limit is exceeded.
 
@@ -61,19 +61,19 @@ def measure(*values: object, max_chars: int = INLINE_CHARS, max_items: int = INL
     stack: list[Any] = [*values]
     while stack and chars <= max_chars and items <= max_items:
         value = stack.pop()
-        if type(value) in _SCALARS:
+        if type(value) in SCALAR_TYPES:
             continue
-        if isinstance(value, _TEXTS):
+        if isinstance(value, TEXT_TYPES):
             chars += len(value)
             continue
-        members = _members(value)
+        members = _get_members(value)
         items += len(members)
         if items <= max_items:
             stack += members
-    return Load(chars, items)
+    return InputSize(chars, items)
 
 
-def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one return for each kind of object
+def _get_members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one return for each kind of object
     """Return the members of an object, or nothing for an unknown type."""
     kind = type(value)
     if kind is list or kind is tuple:
@@ -82,7 +82,7 @@ def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one 
     try:
         if isinstance(value, Mapping):
             return [*value, *value.values()]
-        if isinstance(value, _COLLECTIONS):
+        if isinstance(value, COLLECTION_TYPES):
             return [*value]
         if attrs.has(kind):
             return [getattr(value, field.name, None) for field in attrs.fields(kind)]
@@ -95,25 +95,28 @@ def _members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one 
         return ()
 
 
-async def run_inline_or_in_thread(load: Load, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_inline_or_in_thread(size: InputSize, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """
-    Run *function* in the event loop if *load* is small, otherwise in a thread.
+    Run *function* in the event loop if *size* is small, otherwise in a thread.
 
     The function must not use an object that belongs to the event loop, nor change one that other code reads.
     A cancelled caller waits for the end of the thread, so that no work continues afterwards.
     """
-    if load.is_inline:
+    if size.is_inline:
         return function(*args, **kwargs)
-    return await in_own_thread(partial(function, *args, **kwargs))
+    return await run_in_own_thread(partial(function, *args, **kwargs))
 
 
-def check_inline(name: str, load: Load, *, hint: str) -> None:
+def check_sync_size(name: str, input_size: InputSize, *, hint: str) -> None:
     """
     Raise `InvalidArgument` if an input is too large for a synchronous method.
 
     *hint* names the async one.
     """
-    for unit, size, limit in (("characters", load.chars, SYNC_CHARS), ("items", load.items, SYNC_ITEMS)):
+    for unit, size, limit in (
+        ("characters", input_size.chars, MAX_SYNC_CHARS),
+        ("items", input_size.items, MAX_SYNC_ITEMS),
+    ):
         if size > limit:
             raise InvalidArgument(
                 f"{name} must have at most {limit:,} {unit} in a synchronous call, got {size:,} or more", hint=hint

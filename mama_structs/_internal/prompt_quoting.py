@@ -12,71 +12,75 @@ import unicodedata
 from typing import Final
 
 # Invisible characters: control and format characters, fillers, variation selectors and tags.
-UNSEEN: Final = (
+INVISIBLE_CHARS: Final = (
     "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffd\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 """Part of a character class for regular expressions."""
 
-_COLOURS: Final = re.compile("(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]")
-_HIDDEN: Final = re.compile(f"[{UNSEEN}\ud800-\udfff\ufffe\uffff]")
-_ENTITIES: Final = re.compile(r"&(?:lt|#0{0,8}60|#x0{0,8}3c);?", re.IGNORECASE)
+ANSI_ESCAPE_PATTERN: Final = re.compile("(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]")
+INVISIBLE_PATTERN: Final = re.compile(f"[{INVISIBLE_CHARS}\ud800-\udfff\ufffe\uffff]")
+HTML_LESS_THAN_PATTERN: Final = re.compile(r"&(?:lt|#0{0,8}60|#x0{0,8}3c);?", re.IGNORECASE)
 # Brackets of all scripts, since a model reads them alike.
-_OPEN: Final = "<\uff1c\ufe64\u2039\u2329\u3008\u27e8\u276e\u2770\u02c2\u1438"
-_CLOSE: Final = ">\uff1e\ufe65\u203a\u232a\u3009\u27e9\u276f\u2771\u02c3\u1433"
+OPENING_BRACKETS: Final = "<\uff1c\ufe64\u2039\u2329\u3008\u27e8\u276e\u2770\u02c2\u1438"
+CLOSING_BRACKETS: Final = ">\uff1e\ufe65\u203a\u232a\u3009\u27e9\u276f\u2771\u02c3\u1433"
 # "a < b", "x <= 3" and "<-" do not start a tag.
-_BEGINS: Final = r"(?=[^\s\d=-]|\s{0,20}[/\\\u2044\u2215\uff0f])"
-_TAG: Final = re.compile(f"[{_OPEN}]{_BEGINS}([^{_OPEN}{_CLOSE}]{{0,200}})[{_CLOSE}]")
-_HALF_A_TAG: Final = re.compile(f"[{_OPEN}]{_BEGINS}")
+TAG_START: Final = r"(?=[^\s\d=-]|\s{0,20}[/\\\u2044\u2215\uff0f])"
+TAG_PATTERN: Final = re.compile(
+    f"[{OPENING_BRACKETS}]{TAG_START}([^{OPENING_BRACKETS}{CLOSING_BRACKETS}]{{0,200}})[{CLOSING_BRACKETS}]"
+)
+UNCLOSED_TAG_PATTERN: Final = re.compile(f"[{OPENING_BRACKETS}]{TAG_START}")
 # Turn markers of some model formats: [INST], [/INST], [TOOL_CALLS].
-_TURN: Final = re.compile(r"[\[\uff3b]([/\uff0f]?[A-Z][A-Z_ ]{2,40})[\]\uff3d]")
-_FENCE: Final = re.compile(r"`{3,}|~{3,}")
-_QUOTES: Final = str.maketrans(dict.fromkeys('"\u201c\u201d\u201e\u201f\uff02\u301d\u301e\u301f\u2033\u02ba', "'"))
+TURN_MARKER_PATTERN: Final = re.compile(r"[\[\uff3b]([/\uff0f]?[A-Z][A-Z_ ]{2,40})[\]\uff3d]")
+FENCE_PATTERN: Final = re.compile(r"`{3,}|~{3,}")
+QUOTE_TRANSLATION: Final = str.maketrans(
+    dict.fromkeys('"\u201c\u201d\u201e\u201f\uff02\u301d\u301e\u301f\u2033\u02ba', "'")
+)
 # The escaped form of DESIGN section 5, which no tool resolves as a handle.
-_HANDLE: Final = re.compile(r"(?<![\w\\])(?=(?:ref|fd)\s?[:\uff1a]\S)", re.IGNORECASE)
-_END: Final = "</recalled>"
-_RECALLED: Final = re.compile(f"<recalled>(?:[^<]|<(?!/?recalled>))*+{_END}")
+HANDLE_PATTERN: Final = re.compile(r"(?<![\w\\])(?=(?:ref|fd)\s?[:\uff1a]\S)", re.IGNORECASE)
+RECALLED_END: Final = "</recalled>"
+RECALLED_PATTERN: Final = re.compile(f"<recalled>(?:[^<]|<(?!/?recalled>))*+{RECALLED_END}")
 # Invisible characters and repeated blanks shrink the text, so up to this multiple of the limit is read.
-_LOOKED_AT: Final = 8
+READ_FACTOR: Final = 8
 
 
 # Text without any of these characters needs no change.
-_SUSPECT: Final = re.compile(f"[{_OPEN}&`~:\uff1a\\[\uff3b{''.join(map(chr, _QUOTES))}]")
+SUSPICIOUS_PATTERN: Final = re.compile(f"[{OPENING_BRACKETS}&`~:\uff1a\\[\uff3b{''.join(map(chr, QUOTE_TRANSLATION))}]")
 
 
-def plainly(text: str) -> str:
+def neutralize(text: str) -> str:
     """Return a text on one line without hidden characters, tags, fences or handles."""
     if not (text.isascii() and text.isprintable()):
-        text = unicodedata.normalize("NFC", _HIDDEN.sub("", _COLOURS.sub("", text)))
+        text = unicodedata.normalize("NFC", INVISIBLE_PATTERN.sub("", ANSI_ESCAPE_PATTERN.sub("", text)))
     text = " ".join(text.split())
-    if _SUSPECT.search(text) is None:
+    if SUSPICIOUS_PATTERN.search(text) is None:
         return text
-    text = _HANDLE.sub(r"\\", _ENTITIES.sub("<", text))
-    text = _HALF_A_TAG.sub("(", _TAG.sub(r"(\1)", text))
-    return _FENCE.sub("'''", _TURN.sub(r"(\1)", text)).translate(_QUOTES)
+    text = HANDLE_PATTERN.sub(r"\\", HTML_LESS_THAN_PATTERN.sub("<", text))
+    text = UNCLOSED_TAG_PATTERN.sub("(", TAG_PATTERN.sub(r"(\1)", text))
+    return FENCE_PATTERN.sub("'''", TURN_MARKER_PATTERN.sub(r"(\1)", text)).translate(QUOTE_TRANSLATION)
 
 
-def cut(text: str, most: int) -> str:
-    """Return `plainly(text)`, truncated to *most* characters including an ellipsis."""
+def neutralize_and_truncate(text: str, max_chars: int) -> str:
+    """Return `plainly(text)`, truncated to *max_chars* characters including an ellipsis."""
     # Read only a bounded part: the cost must not depend on the length of the text.
-    plain = plainly(text[: _LOOKED_AT * most])
-    if len(plain) > most or (len(text) > _LOOKED_AT * most and len(plain) == most):
-        return f"{plain[: most - 1].rstrip()}…"
+    plain = neutralize(text[: READ_FACTOR * max_chars])
+    if len(plain) > max_chars or (len(text) > READ_FACTOR * max_chars and len(plain) == max_chars):
+        return f"{plain[: max_chars - 1].rstrip()}…"
     return plain
 
 
-def quoted(text: str, *, most: int | None = None) -> str:
+def quote(text: str, *, max_chars: int | None = None) -> str:
     """
     Return an untrusted text on one line, in quotation marks that it cannot close.
 
     Args:
         text: Any text.
-        most: Maximum number of characters without the quotation marks; a longer text ends with an ellipsis.
+        max_chars: Maximum number of characters without the quotation marks; a longer text ends with an ellipsis.
 
     """
-    return f'"{plainly(text) if most is None else cut(text, most)}"'
+    return f'"{neutralize(text) if max_chars is None else neutralize_and_truncate(text, max_chars)}"'
 
 
-def without_recalled(text: str) -> str:
+def remove_recalled(text: str) -> str:
     """Return a text without the sections that `Session.recall` inserted."""
-    return _RECALLED.sub("", text) if _END in text else text
+    return RECALLED_PATTERN.sub("", text) if RECALLED_END in text else text

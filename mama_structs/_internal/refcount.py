@@ -13,38 +13,38 @@ V = TypeVar("V")
 
 
 @attrs.define(eq=False)
-class _Slot(Generic[V]):
-    opening: threading.Lock = attrs.field(factory=threading.Lock)
+class _Entry(Generic[V]):
+    creation_lock: threading.Lock = attrs.field(factory=threading.Lock)
     values: list[V] = attrs.field(factory=list)
     users: int = 0
 
 
-class Registry(Generic[K, V]):
+class RefCountedRegistry(Generic[K, V]):
     """Open values by key, with the number of their users. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._slots: dict[K, _Slot[V]] = {}
+        self._slots: dict[K, _Entry[V]] = {}
 
-    def join(self, key: K, make: Callable[[], V]) -> V:
+    def acquire(self, key: K, make: Callable[[], V]) -> V:
         """
         Return the value of *key*, created with *make* if it is missing, and count a user.
 
         Other users of the key wait while *make* runs. Each `join` needs one `leave`.
         """
         with self._guard:
-            slot = self._slots.setdefault(key, _Slot())
+            slot = self._slots.setdefault(key, _Entry())
             slot.users += 1
         try:
-            with slot.opening:
+            with slot.creation_lock:
                 if not slot.values:
                     slot.values.append(make())
                 return slot.values[0]
         except BaseException:
-            self.leave(key)
+            self.release(key)
             raise
 
-    def leave(self, key: K) -> V | None:
+    def release(self, key: K) -> V | None:
         """
         Remove a user of *key*.
 
@@ -58,11 +58,11 @@ class Registry(Generic[K, V]):
             del self._slots[key]
             return slot.values[0] if slot.values else None
 
-    def users(self, key: K) -> int:
+    def count_users(self, key: K) -> int:
         """Return the number of users of *key*."""
         with self._guard:
             return self._slots[key].users if key in self._slots else 0
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Discard all entries in a forked child: the open values belong to the parent."""
         self.__init__()  # type: ignore[misc]  # in place, because modules hold a reference to this object

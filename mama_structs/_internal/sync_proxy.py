@@ -14,12 +14,12 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from mama_structs._internal.event_loop import is_asked_in_plan
+from mama_structs._internal.event_loop import is_in_plan
 from mama_structs.errors import SessionClosed, WrongLoop
 
-_FORWARDED: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
+FORWARDED_METHODS: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
 # Importing this module registers its exit handler first. Handlers run in reverse order, so the loop closes before it.
-_ENDED_AFTER: Final = concurrent.futures.thread
+EARLIER_EXIT_MODULE: Final = concurrent.futures.thread
 
 
 class LoopThread:
@@ -34,7 +34,7 @@ class LoopThread:
         # A daemon thread does not block the interpreter's exit; `close` is registered to run before it.
         self._thread = threading.Thread(target=self._serve, name="mama-structs-sync", daemon=True)
         self._thread.start()
-        _at_end(self.close)
+        _register_at_exit(self.close)
 
     def _serve(self) -> None:
         with self._runner:
@@ -83,12 +83,12 @@ class LoopThread:
     def _check(self) -> None:
         if os.getpid() != self._pid:
             raise WrongLoop("the object belongs to the process that made it", hint="open another session here")
-        if is_asked_in_plan():
+        if is_in_plan():
             raise WrongLoop(
                 "a condition on records was about to ask the store that waits for its answer",
                 hint="read what it needs before, and look that up in it",
             )
-        if _is_in_loop() and not _is_in_cell():
+        if _is_in_loop() and not _is_in_notebook_cell():
             raise WrongLoop(
                 "mama_structs.sync would block the event loop that runs in this thread",
                 hint="here: from mama_structs import Session; session = await Session.open(...); "
@@ -97,7 +97,7 @@ class LoopThread:
         if self._is_closed:
             raise SessionClosed("the interpreter ends, and every session was closed")
 
-    def keep(self, inner: object) -> None:
+    def close_at_exit(self, inner: object) -> None:
         """Close an async context manager at interpreter exit, if it is still referenced."""
         if hasattr(inner, "__aexit__"):
             self._closable.add(inner)
@@ -124,13 +124,13 @@ def _is_in_loop() -> bool:
     return True
 
 
-def _is_in_cell() -> bool:
+def _is_in_notebook_cell() -> bool:
     """Return True if the running loop is a notebook's, which a cell may block."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel") and threading.current_thread() is threading.main_thread()
 
 
-def _at_end(call: Callable[[], None]) -> None:
+def _register_at_exit(call: Callable[[], None]) -> None:
     """
     Register a function to run when the main thread ends.
 
@@ -143,7 +143,7 @@ def _at_end(call: Callable[[], None]) -> None:
         register(call)
 
 
-class _Threads:
+class _LoopThreadHolder:
     """The loop thread of this process, created on first use."""
 
     def __init__(self) -> None:
@@ -162,11 +162,11 @@ class _Threads:
             return self._own
 
 
-_threads: Final = _Threads()
-_facades: Final[dict[type, type[Facade]]] = {}
+_threads: Final = _LoopThreadHolder()
+_proxy_classes: Final[dict[type, type[SyncProxy]]] = {}
 
 
-class Facade:
+class SyncProxy:
     """Synchronous proxy of an async object. Objects that its methods return are wrapped, too."""
 
     _kind: Callable[..., Any]
@@ -175,19 +175,21 @@ class Facade:
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         self._thread = _threads.get()
-        self._inner = self._thread.run(functools.partial(self._kind, *map(bare, arguments), **_bare_in(keywords)))
-        self._thread.keep(self._inner)
+        self._inner = self._thread.run(
+            functools.partial(self._kind, *map(unwrap, arguments), **_unwrap_values(keywords))
+        )
+        self._thread.close_at_exit(self._inner)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return self._shown(getattr(self._inner, name))
+        return self._wrap(getattr(self._inner, name))
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(name for name in vars(self._inner) if not name.startswith("_"))})
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Facade) and self._inner is other._inner
+        return isinstance(other, SyncProxy) and self._inner is other._inner
 
     def __hash__(self) -> int:
         return hash(id(self._inner))
@@ -195,78 +197,78 @@ class Facade:
     def __repr__(self) -> str:
         return f"<sync {self._inner!r}>"
 
-    def _shown(self, value: Any) -> Any:
-        return _shown(value, self._thread)
+    def _wrap(self, value: Any) -> Any:
+        return _wrap_result(value, self._thread)
 
 
-def bare(value: Any) -> Any:
+def unwrap(value: Any) -> Any:
     """Return the async object of a proxy; other values are returned unchanged."""
-    return value._inner if isinstance(value, Facade) else value  # noqa: SLF001
+    return value._inner if isinstance(value, SyncProxy) else value  # noqa: SLF001
 
 
-def _bare_in(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {name: bare(value) for name, value in keywords.items()}
+def _unwrap_values(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {name: unwrap(value) for name, value in keywords.items()}
 
 
-def run_beside(facade: Any, work: Callable[[], Any]) -> Any:
+def run_in_proxy_loop(proxy: Any, work: Callable[[], Any]) -> Any:
     """Run an adapter's *work* in the loop of a proxy's object, and return its result."""
-    return facade._thread.run(work)  # noqa: SLF001 - an attribute of this module's class
+    return proxy._thread.run(work)  # noqa: SLF001 - an attribute of this module's class
 
 
-def _shown(value: Any, thread: LoopThread) -> Any:
-    facade = _facades.get(type(value))
+def _wrap_result(value: Any, thread: LoopThread) -> Any:
+    facade = _proxy_classes.get(type(value))
     if facade is None:
         return value
-    made: Facade = object.__new__(facade)
+    made: SyncProxy = object.__new__(facade)
     made._inner, made._thread = value, thread  # noqa: SLF001 - an attribute of this module's class
-    thread.keep(value)
+    thread.close_at_exit(value)
     return made
 
 
-def facade_of(kind: type[Any], *, module: str) -> Any:
+def make_proxy_class(kind: type[Any], *, module: str) -> Any:
     """Return a proxy class whose methods block until the async methods of *kind* are done."""
     members: dict[str, Any] = {"__module__": module, "__doc__": kind.__doc__, "_kind": kind}
     for name, value in vars(kind).items():
         if isinstance(value, property):
-            members[name] = property(_method(value.fget), doc=value.__doc__)
+            members[name] = property(_make_method(value.fget), doc=value.__doc__)
         elif isinstance(value, staticmethod | classmethod):
-            members[name] = staticmethod(_function(getattr(kind, name)))
+            members[name] = staticmethod(_make_function(getattr(kind, name)))
         elif inspect.isasyncgenfunction(value):
-            members[name] = _generator(value)
+            members[name] = _make_generator(value)
         elif inspect.isfunction(value) and not inspect.isasyncgenfunction(inspect.unwrap(value)):
-            members[name] = _method(value)
+            members[name] = _make_method(value)
     members = {
         name: value
         for name, value in members.items()
-        if not name.startswith("_") or name in ("__module__", "__doc__", "_kind", *_FORWARDED)
+        if not name.startswith("_") or name in ("__module__", "__doc__", "_kind", *FORWARDED_METHODS)
     }
     if "__iter__" in vars(kind):
         members["__iter__"] = _iterate
     if "__aenter__" in vars(kind):
         members.update(__enter__=_enter, __exit__=_exit)
-    made = type(kind.__name__, (Facade,), members)
-    _facades[kind] = made
+    made = type(kind.__name__, (SyncProxy,), members)
+    _proxy_classes[kind] = made
     return made
 
 
-def _method(function: Any) -> Callable[..., Any]:
+def _make_method(function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
-    def call(self: Facade, *arguments: Any, **keywords: Any) -> Any:
-        given = map(bare, arguments)
-        work = functools.partial(function, self._inner, *given, **_bare_in(keywords))
-        return self._shown(self._thread.run(work))
+    def call(self: SyncProxy, *arguments: Any, **keywords: Any) -> Any:
+        given = map(unwrap, arguments)
+        work = functools.partial(function, self._inner, *given, **_unwrap_values(keywords))
+        return self._wrap(self._thread.run(work))
 
     return call
 
 
-def _generator(function: Any) -> Callable[..., Any]:
+def _make_generator(function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
-    def iterate(self: Facade, *arguments: Any, **keywords: Any) -> Iterator[Any]:
-        inner = function(self._inner, *map(bare, arguments), **_bare_in(keywords))
+    def iterate(self: SyncProxy, *arguments: Any, **keywords: Any) -> Iterator[Any]:
+        inner = function(self._inner, *map(unwrap, arguments), **_unwrap_values(keywords))
         try:
             with contextlib.suppress(StopAsyncIteration):
                 while True:
-                    yield self._shown(self._thread.run(inner.__anext__))
+                    yield self._wrap(self._thread.run(inner.__anext__))
         finally:
             # A generator that is closed during interpreter shutdown has nothing to release: the session is closed
             # already.
@@ -276,27 +278,27 @@ def _generator(function: Any) -> Callable[..., Any]:
     return iterate
 
 
-def _function(function: Any) -> Callable[..., Any]:
+def _make_function(function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         thread = _threads.get()
-        work = functools.partial(function, *map(bare, arguments), **_bare_in(keywords))
-        return _shown(thread.run(work), thread)
+        work = functools.partial(function, *map(unwrap, arguments), **_unwrap_values(keywords))
+        return _wrap_result(thread.run(work), thread)
 
     return call
 
 
-def _iterate(self: Facade) -> Iterator[Any]:
+def _iterate(self: SyncProxy) -> Iterator[Any]:
     """Return an iterator over a copy of the items."""
     return iter(self._thread.run(lambda: list(self._inner)))
 
 
-def _enter(self: Facade) -> Facade:
+def _enter(self: SyncProxy) -> SyncProxy:
     """Enter the async context manager, and return the proxy."""
     self._thread.run(self._inner.__aenter__)
     return self
 
 
-def _exit(self: Facade, *raised: object) -> None:
+def _exit(self: SyncProxy, *raised: object) -> None:
     """Exit the async context manager."""
     self._thread.run(lambda: self._inner.__aexit__(*raised))

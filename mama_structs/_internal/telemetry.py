@@ -19,15 +19,15 @@ from typing import Any, Final
 
 from mama_structs.errors import MamaStructsError
 
-_SCOPE: Final = "mama_structs"
-_TOOL: Final = "execute_tool"
+SCOPE_NAME: Final = "mama_structs"
+TOOL_OPERATION: Final = "execute_tool"
 # Seconds. The conventions define the buckets from 10 ms; most operations of this package are shorter.
-_BUCKETS: Final = (
+BUCKET_SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
 
 
-def load() -> None:
+def load_opentelemetry() -> None:
     """
     Load OpenTelemetry for a host whose settings enable it.
 
@@ -45,18 +45,18 @@ def load() -> None:
 
 
 @functools.lru_cache(maxsize=2)
-def _instruments(tracers: Any, meters: Any) -> tuple[Any, Any, Any]:
+def _get_instruments(tracers: Any, meters: Any) -> tuple[Any, Any, Any]:
     """Return the tracer, the duration histogram of tools, and that of all other operations."""
-    meter = meters.get_meter(_SCOPE)
+    meter = meters.get_meter(SCOPE_NAME)
     names = ("gen_ai.execute_tool.duration", "gen_ai.client.operation.duration")
     tools, others = (
-        meter.create_histogram(name, unit="s", explicit_bucket_boundaries_advisory=_BUCKETS) for name in names
+        meter.create_histogram(name, unit="s", explicit_bucket_boundaries_advisory=BUCKET_SECONDS) for name in names
     )
-    return tracers.get_tracer(_SCOPE), tools, others
+    return tracers.get_tracer(SCOPE_NAME), tools, others
 
 
 @contextlib.contextmanager
-def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[dict[str, str | int]]:
+def instrument(operation: str, name: str = "", /, **about: str | int) -> Iterator[dict[str, str | int]]:
     """
     Record the block as a span and in a duration histogram, with the type of its error.
 
@@ -76,9 +76,9 @@ def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[
         return
     # Part of the same package, but a host that only uses traces may not have loaded it.
     metrics = importlib.import_module("opentelemetry.metrics")
-    tracer, tools, others = _instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
-    labels: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": _SCOPE}
-    if operation == _TOOL:
+    tracer, tools, others = _get_instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
+    labels: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": SCOPE_NAME}
+    if operation == TOOL_OPERATION:
         labels |= {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     started = time.perf_counter()
     # An error's text may contain content: record only its type, without an event that has the text and traceback.
@@ -97,9 +97,9 @@ def observed(operation: str, name: str = "", /, **about: str | int) -> Iterator[
                 span.set_status(trace.Status(trace.StatusCode.ERROR))
             for key, value in (about | found).items():
                 span.set_attribute(f"gen_ai.{key.replace('__', '.')}", value)
-            (tools if operation == _TOOL else others).record(time.perf_counter() - started, labels)
+            (tools if operation == TOOL_OPERATION else others).record(time.perf_counter() - started, labels)
 
 
-def raised(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return the traceback and type of an error, without its text, which may be content."""
     return "".join(["\n", *traceback.format_tb(error.__traceback__), type(error).__qualname__])

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from mama_structs.adapters.shared.tool_results import MAX_CHARS, hear, recall_for
+from mama_structs.adapters.shared.tool_results import DEFAULT_MAX_RECALL_CHARS, observe_message, recall_for_messages
 from mama_structs.errors import VersionConflict
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session
@@ -36,16 +36,16 @@ except ImportError as _missing:
     ) from _missing
 
 # Labels of a transcript's records: the host, the project, the session, and for a subagent its path.
-_HOST: Final = "claude-agent"
-_MAIN: Final = 3
+_HOST_LABEL: Final = "claude-agent"
+_MAIN_LABEL_COUNT: Final = 3
 # Key of the head record, which each append replaces. Its version prevents concurrent appends by two processes.
-_HEAD: Final = "head"
+_HEAD_KEY: Final = "head"
 # An entry with an id is stored under it, which prevents duplicates; other entries are stored by position.
-_BY_ID: Final = "uuid:"
-_BY_PLACE: Final = "entry:"
+_ID_KEY_PREFIX: Final = "uuid:"
+_POSITION_KEY_PREFIX: Final = "entry:"
 # Temporary key prefix of an entry without id, until its position is known.
-_NEW: Final = "new:"
-_LONGEST_ID: Final = 128
+_TEMPORARY_KEY_PREFIX: Final = "new:"
+_MAX_ID_CHARS: Final = 128
 
 
 class _SessionStore:
@@ -56,19 +56,19 @@ class _SessionStore:
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Append entries to a transcript, skipping entries that it already contains."""
-        labels = _labels(key)
+        labels = _create_labels(key)
         keyed: dict[str, SessionStoreEntry] = {}
         for at, entry in enumerate(entries):
             # The first of several entries with the same id counts, within a batch and across batches.
-            keyed.setdefault(_own_key(entry) or f"{_NEW}{at}", entry)
+            keyed.setdefault(_create_id_key(entry) or f"{_TEMPORARY_KEY_PREFIX}{at}", entry)
         while True:
-            head, *known = await self._records.get_many([(labels, name) for name in (_HEAD, *keyed)])
+            head, *known = await self._records.get_many([(labels, name) for name in (_HEAD_KEY, *keyed)])
             has = {one.key for one in known if one is not None}
             fresh = {name: entry for name, entry in keyed.items() if name not in has}
             if not fresh:
                 return
             try:
-                await self._records.put_many(_appended(key, head, fresh))
+                await self._records.put_many(_create_append_records(key, head, fresh))
             except VersionConflict:
                 # Another process has appended or deleted the transcript: read it again.
                 continue
@@ -77,71 +77,85 @@ class _SessionStore:
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """Return the entries of a transcript in order, or None if it does not exist."""
         entries = [
-            record.value for record in await self._records.list(_labels(key), nested=False) if record.key != _HEAD
+            record.value
+            for record in await self._records.list(_create_labels(key), nested=False)
+            if record.key != _HEAD_KEY
         ]
         return [json.loads(one["entry"]) for one in sorted(entries, key=lambda one: one["place"])] or None
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         """Return the sessions of a project with the time of their last append."""
-        return [{"session_id": head.labels[-1], "mtime": _mtime(head)} for head in await self._heads(project_key)]
+        return [
+            {"session_id": head.labels[-1], "mtime": _get_mtime(head)} for head in await self._load_heads(project_key)
+        ]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Return the SDK's summary of each session of a project, without reading transcripts."""
         return [
-            {"session_id": head.labels[-1], "mtime": _mtime(head), "data": json.loads(head.value["summary"])}
-            for head in await self._heads(project_key)
+            {"session_id": head.labels[-1], "mtime": _get_mtime(head), "data": json.loads(head.value["summary"])}
+            for head in await self._load_heads(project_key)
         ]
 
     async def delete(self, key: SessionKey) -> None:
         """Delete a session with its subagents' transcripts, or only one subagent's transcript."""
-        labels = _labels(key)
-        await self._records.delete_all(labels, nested=len(labels) == _MAIN)
+        labels = _create_labels(key)
+        await self._records.delete_all(labels, nested=len(labels) == _MAIN_LABEL_COUNT)
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """Return the paths of a session's subagents."""
-        labels = _labels(cast("SessionKey", key))
-        return [found[_MAIN] for found in await self._records.labels(labels) if len(found) > _MAIN]
+        labels = _create_labels(cast("SessionKey", key))
+        return [
+            found[_MAIN_LABEL_COUNT] for found in await self._records.labels(labels) if len(found) > _MAIN_LABEL_COUNT
+        ]
 
-    async def _heads(self, project_key: str) -> Iterable[HostRecord]:
+    async def _load_heads(self, project_key: str) -> Iterable[HostRecord]:
         """Return the head records of a project's sessions."""
-        labels = [one for one in await self._records.labels((_HOST, project_key)) if len(one) == _MAIN]
-        return filter(None, await self._records.get_many([(one, _HEAD) for one in labels]))
+        labels = [
+            one for one in await self._records.labels((_HOST_LABEL, project_key)) if len(one) == _MAIN_LABEL_COUNT
+        ]
+        return filter(None, await self._records.get_many([(one, _HEAD_KEY) for one in labels]))
 
 
-def _labels(key: SessionKey) -> tuple[str, ...]:
+def _create_labels(key: SessionKey) -> tuple[str, ...]:
     """Return the labels of a transcript."""
-    main = (_HOST, key["project_key"], key["session_id"])
+    main = (_HOST_LABEL, key["project_key"], key["session_id"])
     subpath = key.get("subpath")
     return main if subpath is None else (*main, subpath)
 
 
-def _own_key(entry: SessionStoreEntry) -> str | None:
+def _create_id_key(entry: SessionStoreEntry) -> str | None:
     """Return the key of an entry with an id, or None if it has none."""
     own = entry.get("uuid")
-    return f"{_BY_ID}{own}" if isinstance(own, str) and own.isascii() and 0 < len(own) <= _LONGEST_ID else None
+    return (
+        f"{_ID_KEY_PREFIX}{own}" if isinstance(own, str) and own.isascii() and 0 < len(own) <= _MAX_ID_CHARS else None
+    )
 
 
-def _appended(key: SessionKey, head: HostRecord | None, fresh: dict[str, SessionStoreEntry]) -> list[NewRecord]:
+def _create_append_records(
+    key: SessionKey, head: HostRecord | None, fresh: dict[str, SessionStoreEntry]
+) -> list[NewRecord]:
     """Return the records of an append: the new entries and the updated head."""
-    labels = _labels(key)
+    labels = _create_labels(key)
     known: dict[str, Any] = {"places": 0, "summary": "{}"} if head is None else head.value
     place, summary = known["places"], json.loads(known["summary"])
     # Messages of a subagent are not part of the session's summary.
-    if len(labels) == _MAIN:
+    if len(labels) == _MAIN_LABEL_COUNT:
         before: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": summary}
         summary = fold_session_summary(before, key, list(fresh.values()))["data"]
     # Store the JSON text: it may contain lone surrogates, which a record's text may not.
     entries = [
         NewRecord(
-            labels, f"{_BY_PLACE}{at}" if name.startswith(_NEW) else name, {"place": at, "entry": json.dumps(entry)}
+            labels,
+            f"{_POSITION_KEY_PREFIX}{at}" if name.startswith(_TEMPORARY_KEY_PREFIX) else name,
+            {"place": at, "entry": json.dumps(entry)},
         )
         for at, (name, entry) in enumerate(fresh.items(), start=place)
     ]
     now = {"places": place + len(entries), "summary": json.dumps(summary)}
-    return [*entries, NewRecord(labels, _HEAD, now, if_version=0 if head is None else head.version)]
+    return [*entries, NewRecord(labels, _HEAD_KEY, now, if_version=0 if head is None else head.version)]
 
 
-def _mtime(head: HostRecord) -> int:
+def _get_mtime(head: HostRecord) -> int:
     """Return the time of a transcript's last append, in milliseconds since the epoch."""
     return int(head.updated_at.timestamp() * 1_000)
 
@@ -163,7 +177,7 @@ def session_store(session: Session) -> SessionStore:
     return _SessionStore(session)
 
 
-def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> dict[HookEvent, list[HookMatcher]]:
+def hooks(session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> dict[HookEvent, list[HookMatcher]]:
     """
     Return hooks that give Claude Code a session's memory.
 
@@ -188,14 +202,14 @@ def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> dict[HookEvent, li
         # A second Claude Code session has no recalled text in its context. The first one may be resumed and still have
         # it.
         again, has_lost[own_id] = has_lost.get(own_id, bool(has_lost)), False
-        text = await recall_for(session, given.get("prompt"), max_chars=max_chars, again=again)
+        text = await recall_for_messages(session, given.get("prompt"), max_chars=max_chars, repeat=again)
         if not text:
             return {}
         return {"hookSpecificOutput": {"hookEventName": "UserPromptSubmit", "additionalContext": text}}
 
     async def observe(given: HookInput, _tool: str | None, _context: HookContext) -> HookJSONOutput:
         if said := given.get("last_assistant_message"):
-            await hear(session, said)
+            await observe_message(session, said)
         return {}
 
     async def lose(given: HookInput, _tool: str | None, _context: HookContext) -> HookJSONOutput:

@@ -12,32 +12,32 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from mama_structs.adapters.shared.tool_results import (
-    MAX_CHARS,
+    DEFAULT_MAX_RECALL_CHARS,
     ToolCall,
     answer_call,
-    hear,
-    is_taken,
-    kept,
+    create_recall_message,
+    is_supported_image,
+    list_wire_tools,
     log_cut_off,
-    named,
-    offered,
-    recall_for,
-    recalled_message,
+    observe_message,
+    recall_for_messages,
     report_unread,
+    select_tool_names,
+    store_unsupported_media,
 )
-from mama_structs.adapters.shared.tool_schemas import plain_schema, strict_schema
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.adapters.shared.tool_schemas import to_plain_schema, to_strict_schema
+from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.refs.messages.media import Media
-from mama_structs.refs.messages.provider_messages import describe_item, field, text_field
+from mama_structs.refs.messages.provider_messages import describe_item, get_field, get_text_field
 from mama_structs.session.session import Session
 from mama_structs.tools.tool import Tool
 
 API: TypeAlias = Literal["responses", "chat"]
 
 # The values of `status` and `finish_reason` that mean that all calls of an answer are complete.
-FINISHED_RESPONSES: Final[frozenset[str]] = frozenset({"completed"})
-FINISHED_CHATS: Final[frozenset[str]] = frozenset({"stop", "tool_calls", "function_call"})
-_ACCEPTED: Final = "pass a response, a completion, its message, or a list of its output items or tool calls"
+FINISHED_STATUSES: Final[frozenset[str]] = frozenset({"completed"})
+FINISHED_REASONS: Final[frozenset[str]] = frozenset({"stop", "tool_calls", "function_call"})
+_ACCEPTED_HINT: Final = "pass a response, a completion, its message, or a list of its output items or tool calls"
 
 
 def tools(
@@ -67,15 +67,18 @@ def tools(
 
     """
     _check_api(api)
-    held, later = named(session.tools, "strict", which=strict), named(session.tools, "defer", which=defer)
-    if later and api == "chat":
+    strict_names, deferred_names = (
+        select_tool_names(session.tools, "strict", selection=strict),
+        select_tool_names(session.tools, "defer", selection=defer),
+    )
+    if deferred_names and api == "chat":
         raise InvalidArgument("Chat Completions has no search for tools", hint="use defer with api='responses'")
     sent: list[dict[str, Any]] = []
-    for wire, tool in offered(session, message):
-        one = _function(wire, tool, strict=tool.name in held)
-        waits = {"defer_loading": True} if tool.name in later else {}
+    for wire, tool in list_wire_tools(session, message):
+        one = _create_function(wire, tool, strict=tool.name in strict_names)
+        waits = {"defer_loading": True} if tool.name in deferred_names else {}
         sent.append({"type": "function", **({"function": one} if api == "chat" else one), **waits})
-    return [*sent, {"type": "tool_search"}] if later else sent
+    return [*sent, {"type": "tool_search"}] if deferred_names else sent
 
 
 async def handle(
@@ -108,16 +111,18 @@ async def handle(
         WrongLoop: The session belongs to another event loop.
 
     """
-    items, own_reason = _items(answered)
-    calls = _calls(items, finish_reason if own_reason is None else own_reason)
-    if not isinstance(answered, list | tuple) and field(answered, "output") is None:
+    items, own_reason = _extract_items(answered)
+    calls = _parse_calls(items, finish_reason if own_reason is None else own_reason)
+    if not isinstance(answered, list | tuple) and get_field(answered, "output") is None:
         # Tool calls of a message are not part of its text, so `hear` does not report unreadable ones.
         report_unread(session, (describe_item(one, "a tool call") for one in items if not _is_readable(one)))
-    await hear(session, _said(answered))
-    return [await _output(session, call, host) for call in calls]
+    await observe_message(session, _find_text_parts(answered))
+    return [await _create_output(session, call, host) for call in calls]
 
 
-async def recalled(session: Session, messages: str | Sequence[Any], *, max_chars: int = MAX_CHARS) -> list[Any]:
+async def recalled(
+    session: Session, messages: str | Sequence[Any], *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
+) -> list[Any]:
     """
     Return a conversation with the memories recalled for its last user message appended.
 
@@ -137,8 +142,8 @@ async def recalled(session: Session, messages: str | Sequence[Any], *, max_chars
 
     """
     said: list[Any] = [{"role": "user", "content": messages}] if isinstance(messages, str) else [*messages]
-    text = await recall_for(session, said, max_chars=max_chars)
-    return [*said, recalled_message(text)] if text else said
+    text = await recall_for_messages(session, said, max_chars=max_chars)
+    return [*said, create_recall_message(text)] if text else said
 
 
 def tool_choice(session: Session, message: object, *, api: API = "responses") -> dict[str, Any] | Literal["auto"]:
@@ -170,7 +175,7 @@ def tool_choice(session: Session, message: object, *, api: API = "responses") ->
 
 def _check_api(api: object) -> None:
     if api not in ("responses", "chat"):
-        raise InvalidArgument(f"api must be 'responses' or 'chat', got {shown(api)}")
+        raise InvalidArgument(f"api must be 'responses' or 'chat', got {repr_short(api)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -178,91 +183,94 @@ class _FunctionCall(ToolCall):
     is_chat: bool
 
 
-def _function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
-    parameters = strict_schema(tool.input_schema) if strict else None
+def _create_function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
+    parameters = to_strict_schema(tool.input_schema) if strict else None
     return {
         "name": wire,
         "description": tool.description,
-        "parameters": plain_schema(tool.input_schema) if parameters is None else parameters,
+        "parameters": to_plain_schema(tool.input_schema) if parameters is None else parameters,
         "strict": parameters is not None,
     }
 
 
-def _said(answered: object) -> object:
+def _find_text_parts(answered: object) -> object:
     """Return the parts of an answer that may contain the model's text."""
     if not isinstance(answered, list | tuple):
         return answered
-    return [item for item in answered if field(item, "function") is None]
+    return [item for item in answered if get_field(item, "function") is None]
 
 
-async def _output(session: Session, call: _FunctionCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
+async def _create_output(session: Session, call: _FunctionCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
     answered = await answer_call(session, call, host=host)
     if call.is_chat:
         # Chat Completions accepts only text as tool results.
-        texts = [kept(session, part) if isinstance(part, Media) else part for part in answered.parts]
+        texts = [store_unsupported_media(session, part) if isinstance(part, Media) else part for part in answered.parts]
         return {"role": "tool", "tool_call_id": call.id, "content": "\n".join(texts)}
-    output = [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
+    output = [_create_content(session, part) for part in answered.parts] if answered.has_media else answered.text
     return {"type": "function_call_output", "call_id": call.id, "output": output}
 
 
-def _content(session: Session, part: str | Media) -> dict[str, str]:
-    if is_taken(part):
+def _create_content(session: Session, part: str | Media) -> dict[str, str]:
+    if is_supported_image(part):
         return {"type": "input_image", "image_url": part.data_url, "detail": "auto"}
-    return {"type": "input_text", "text": kept(session, part) if isinstance(part, Media) else part}
+    return {"type": "input_text", "text": store_unsupported_media(session, part) if isinstance(part, Media) else part}
 
 
-def _items(answered: object) -> tuple[Sequence[object], object]:
+def _extract_items(answered: object) -> tuple[Sequence[object], object]:
     """Return an answer's output items or tool calls, and its own status or finish reason."""
     if isinstance(answered, list | tuple):
         return answered, None
-    choices, output = field(answered, "choices"), field(answered, "output")
+    choices, output = get_field(answered, "choices"), get_field(answered, "output")
     if isinstance(output, list | tuple) and not isinstance(choices, list | tuple):
-        return output, field(answered, "status")
+        return output, get_field(answered, "status")
     if not isinstance(choices, list | tuple):
-        return _tool_calls(answered), None
+        return _extract_tool_calls(answered), None
     choice = choices[0] if choices else None
-    message = field(choice, "message")
-    if message is None and field(choice, "delta") is None:
+    message = get_field(choice, "message")
+    if message is None and get_field(choice, "delta") is None:
         # Some servers send a choice without a message if a filter stopped the answer.
-        return (), field(choice, "finish_reason")
-    return _tool_calls(message, role=field(message, "role") or "assistant"), field(choice, "finish_reason")
+        return (), get_field(choice, "finish_reason")
+    return _extract_tool_calls(message, role=get_field(message, "role") or "assistant"), get_field(
+        choice, "finish_reason"
+    )
 
 
-def _tool_calls(message: object, *, role: object = None) -> Sequence[object]:
-    calls = field(message, "tool_calls")
-    if message is None or (role or field(message, "role")) != "assistant":
+def _extract_tool_calls(message: object, *, role: object = None) -> Sequence[object]:
+    calls = get_field(message, "tool_calls")
+    if message is None or (role or get_field(message, "role")) != "assistant":
         raise InvalidArgument(
-            f"the model's answer must be an OpenAI response or message, got {type(message).__name__}", hint=_ACCEPTED
+            f"the model's answer must be an OpenAI response or message, got {type(message).__name__}",
+            hint=_ACCEPTED_HINT,
         )
     return () if calls is None else calls if isinstance(calls, list | tuple) else (calls,)
 
 
 def _is_chat_call(item: object) -> bool:
-    kind = field(item, "type")
-    return kind == "function" or (kind is None and field(item, "function") is not None)
+    kind = get_field(item, "type")
+    return kind == "function" or (kind is None and get_field(item, "function") is not None)
 
 
 def _is_readable(item: object) -> bool:
-    return isinstance(field(item, "type"), str) or _is_chat_call(item)
+    return isinstance(get_field(item, "type"), str) or _is_chat_call(item)
 
 
-def _calls(items: Sequence[object], reason: object) -> list[_FunctionCall]:
+def _parse_calls(items: Sequence[object], reason: object) -> list[_FunctionCall]:
     """Return the function calls of an answer that ended with *reason*."""
-    called = [item for item in items if _is_chat_call(item) or field(item, "type") == "function_call"]
+    called = [item for item in items if _is_chat_call(item) or get_field(item, "type") == "function_call"]
     calls: list[_FunctionCall] = []
     for number, item in enumerate(called, start=1):
-        is_chat, status = _is_chat_call(item), field(item, "status")
-        function = field(item, "function") if is_chat else item
+        is_chat, status = _is_chat_call(item), get_field(item, "status")
+        function = get_field(item, "function") if is_chat else item
         ended = status if reason is None else reason
-        is_finished = isinstance(ended, str) and ended in (FINISHED_CHATS if is_chat else FINISHED_RESPONSES)
+        is_finished = isinstance(ended, str) and ended in (FINISHED_REASONS if is_chat else FINISHED_STATUSES)
         is_cut_off = status not in (None, "completed") or (number == len(called) and not is_finished)
         if is_cut_off:
             log_cut_off(ended if status in (None, "completed") else status, "finish_reason=...")
         calls.append(
             _FunctionCall(
-                id=text_field(item, "id" if is_chat else "call_id"),
-                name=text_field(function, "name"),
-                arguments=field(function, "arguments"),
+                id=get_text_field(item, "id" if is_chat else "call_id"),
+                name=get_text_field(function, "name"),
+                arguments=get_field(function, "arguments"),
                 is_chat=is_chat,
                 is_cut_off=is_cut_off,
             )

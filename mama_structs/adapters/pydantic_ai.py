@@ -8,9 +8,16 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs._internal.control_flow import ControlFlow, available_types
-from mama_structs.adapters.shared.tool_results import MAX_CHARS, answer, hear, kept, offered, recall_for
-from mama_structs.adapters.shared.tool_schemas import plain_schema
+from mama_structs._internal.control_flow import ControlFlow, find_available_types
+from mama_structs.adapters.shared.tool_results import (
+    DEFAULT_MAX_RECALL_CHARS,
+    answer_tool_call,
+    list_wire_tools,
+    observe_message,
+    recall_for_messages,
+    store_unsupported_media,
+)
+from mama_structs.adapters.shared.tool_schemas import to_plain_schema
 from mama_structs.refs.messages.media import Media
 from mama_structs.session.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
@@ -44,7 +51,7 @@ _CONTROL_FLOW: Final = ControlFlow(
     exceptions=(
         ModelRetry,
         ToolFailed,
-        *available_types(
+        *find_available_types(
             "pydantic_ai.exceptions",
             *("ApprovalRequired", "CallDeferred", "SkipToolExecution", "ToolRetryError", "ToolFailedError"),
             # Raised by an agent that runs inside a tool and shares the run's usage limits, or is cancelled with it.
@@ -52,10 +59,12 @@ _CONTROL_FLOW: Final = ControlFlow(
         ),
     ),
     # Other content types of Pydantic AI (BinaryContent) are handled like images and audio of any other tool.
-    results=(ToolReturn, *available_types("pydantic_ai.messages", "FileUrl", "UploadedFile")),
+    results=(ToolReturn, *find_available_types("pydantic_ai.messages", "FileUrl", "UploadedFile")),
 )
 # Accept any object: the session validates the arguments, with messages for a model.
-_OBJECT: Final = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
+_ANY_OBJECT_VALIDATOR: Final = SchemaValidator(
+    core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema())
+)
 
 
 class _SessionToolset(AbstractToolset[Any]):
@@ -72,7 +81,7 @@ class _SessionToolset(AbstractToolset[Any]):
         self._id = id
         self._max_retries = max_retries
         self._ctx: RunContext[Any] | None = None
-        self._known: tuple[str, ...] | None = None
+        self._known_tool_names: tuple[str, ...] | None = None
         self._definitions: list[ToolDefinition] = []
 
     @property
@@ -87,23 +96,25 @@ class _SessionToolset(AbstractToolset[Any]):
     async def __aexit__(self, *args: object) -> None:
         """Store the refs of the model's final answer, which made no tool call."""
         if self._ctx is not None and self._session.is_open:
-            await self._hear(self._ctx)
+            await self._observe_last_message(self._ctx)
 
-    async def _hear(self, ctx: RunContext[Any]) -> None:
+    async def _observe_last_message(self, ctx: RunContext[Any]) -> None:
         """Store the refs of the model's last message in this run."""
         last = next((one for one in reversed(ctx.messages) if isinstance(one, ModelResponse)), None)
         if last is not None and last.run_id == ctx.run_id:
-            await hear(self._session, last)
+            await observe_message(self._session, last)
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return all tools."""
         self._ctx = ctx
-        if self._known != (names := self._session.tools.names):
-            self._definitions = [_definition(wire, tool) for wire, tool in offered(self._session)]
-            self._known = names
+        if self._known_tool_names != (names := self._session.tools.names):
+            self._definitions = [_create_definition(wire, tool) for wire, tool in list_wire_tools(self._session)]
+            self._known_tool_names = names
         max_retries = ctx.max_retries if self._max_retries is None else self._max_retries
         return {
-            one.name: ToolsetTool(toolset=self, tool_def=one, max_retries=max_retries, args_validator=_OBJECT)
+            one.name: ToolsetTool(
+                toolset=self, tool_def=one, max_retries=max_retries, args_validator=_ANY_OBJECT_VALIDATOR
+            )
             for one in self._definitions
         }
 
@@ -119,8 +130,8 @@ class _SessionToolset(AbstractToolset[Any]):
 
         Raise `ModelRetry` if the model can correct the call, otherwise `ToolFailed`.
         """
-        await self._hear(ctx)
-        answered = await answer(
+        await self._observe_last_message(ctx)
+        answered = await answer_tool_call(
             self._session,
             name,
             tool_args,
@@ -130,7 +141,7 @@ class _SessionToolset(AbstractToolset[Any]):
         if answered.is_native:
             return answered.data
         if answered.has_media:
-            return [_content(self._session, part) for part in answered.parts]
+            return [_create_content(self._session, part) for part in answered.parts]
         if not answered.is_error:
             # Convert from the JSON text, which has no lone surrogates: Pydantic AI could not serialize them.
             return answered.text if isinstance(answered.data, str) else json.loads(answered.text)
@@ -141,14 +152,14 @@ class _SessionToolset(AbstractToolset[Any]):
         raise ToolFailed(answered.text)
 
 
-def _content(session: Session, part: str | Media) -> str | BinaryContent | ImageUrl | AudioUrl:
+def _create_content(session: Session, part: str | Media) -> str | BinaryContent | ImageUrl | AudioUrl:
     if not isinstance(part, Media):
         return part
     if part.url is not None:
         return ImageUrl(part.url) if part.kind == "image" else AudioUrl(part.url)
     content = None if part.kind == "file" else part.content
     if content is None or part.mime_type is None:
-        return kept(session, part)
+        return store_unsupported_media(session, part)
     return BinaryContent(content, media_type=part.mime_type)
 
 
@@ -195,7 +206,7 @@ class _SessionCapability(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Append the recalled text to the user's message, and restrict the tool choice if forced."""
-        text = await recall_for(self._session, ctx.messages, max_chars=self._max_chars)
+        text = await recall_for_messages(self._session, ctx.messages, max_chars=self._max_chars)
         if text:
             ctx.enqueue(UserPromptPart(text))
         settings = request_context.model_settings or {}
@@ -213,7 +224,7 @@ def capability(
     *,
     id: str | None = None,  # noqa: A002 - the framework's parameter name
     max_retries: int | None = None,
-    max_chars: int = MAX_CHARS,
+    max_chars: int = DEFAULT_MAX_RECALL_CHARS,
 ) -> AbstractCapability[Any]:
     """
     Return a capability with a session's tools and memory for ``Agent(capabilities=[...])``.
@@ -234,11 +245,11 @@ def capability(
     return _SessionCapability(session, _SessionToolset(session, id=id, max_retries=max_retries), max_chars=max_chars)
 
 
-def _definition(wire: str, tool: Tool) -> ToolDefinition:
+def _create_definition(wire: str, tool: Tool) -> ToolDefinition:
     return ToolDefinition(
         name=wire,
         description=tool.description,
-        parameters_json_schema=plain_schema(tool.input_schema),
+        parameters_json_schema=to_plain_schema(tool.input_schema),
         return_schema=tool.output_schema,
         metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
         # Read-only calls may run concurrently; all other calls run in order.

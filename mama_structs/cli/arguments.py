@@ -13,59 +13,63 @@ from typing import Any, Final, Literal
 import mama_structs  # for annotations only; its submodules load lazily
 from mama_structs.errors import InvalidArgument, UnknownNamespace
 
-LAST_PORT: Final = 65_535
+MAX_PORT: Final = 65_535
 LOOPBACK: Final = "127.0.0.1"
 
 
-def whole(least: int | None = None, most: int | None = None, *, why: str = "") -> Callable[[str], int]:
+def create_integer_parser(
+    minimum: int | None = None, maximum: int | None = None, *, why: str = ""
+) -> Callable[[str], int]:
     """Return a parser for integers within bounds."""
-    bounds = "" if least is None else f", {least} or more" if most is None else f" from {least} to {most}"
+    bounds = "" if minimum is None else f", {minimum} or more" if maximum is None else f" from {minimum} to {maximum}"
 
     def whole_number(text: str) -> int:
         with contextlib.suppress(ValueError):
             number = int(text)
-            if (least is None or number >= least) and (most is None or number <= most):
+            if (minimum is None or number >= minimum) and (maximum is None or number <= maximum):
                 return number
-        raise wrong(f"must be a whole number{bounds}{why}, got {text!r:.80}")
+        raise create_argument_error(f"must be a whole number{bounds}{why}, got {text!r:.80}")
 
     return whole_number
 
 
-def player_id(text: str) -> str:
+def parse_player_id(text: str) -> str:
     """Parse the id of a player."""
     from mama_structs.structs.ids import EntityId, EntityType
 
     try:
         entity_id = EntityId.parse(text)
     except InvalidArgument as error:
-        raise wrong(str(error)) from error
+        raise create_argument_error(str(error)) from error
     if entity_id.type is not EntityType.PLAYER:
-        raise wrong(f"must be the id of a player, such as 1-11, got {text}")
+        raise create_argument_error(f"must be the id of a player, such as 1-11, got {text}")
     return str(entity_id)
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Parse a date or time, in UTC if it has no time zone."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise wrong(f"must be a day or a time such as 2026-09-01 or 2026-09-01T12:00Z, got {text!r:.80}") from error
+        raise create_argument_error(
+            f"must be a day or a time such as 2026-09-01 or 2026-09-01T12:00Z, got {text!r:.80}"
+        ) from error
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def address(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """Parse ``PORT`` or ``HOST:PORT``."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise wrong(f"an IPv6 address must be in brackets, such as [::1]:8317, got {text!r:.80}")
-    if not port.isascii() or not port.isdecimal() or int(port) > LAST_PORT or (colon and not host):
-        raise wrong(f"must be PORT or HOST:PORT, got {text!r:.80}")
+        raise create_argument_error(f"an IPv6 address must be in brackets, such as [::1]:8317, got {text!r:.80}")
+    if not port.isascii() or not port.isdecimal() or int(port) > MAX_PORT or (colon and not host):
+        raise create_argument_error(f"must be PORT or HOST:PORT, got {text!r:.80}")
     return host or LOOPBACK, int(port)
 
 
-def wrong(message: str) -> Exception:
+def create_argument_error(message: str) -> Exception:
     """Return an error that argparse displays."""
     return argparse.ArgumentTypeError(message)
 
@@ -74,17 +78,17 @@ def is_session(store: str) -> bool:
     """Return True for a session's directory, or the address of a database with a session."""
     from pathlib import Path
 
-    from mama_structs._internal.validation import is_address
+    from mama_structs._internal.validation import is_url
     from mama_structs.storage.files import is_store
 
-    if is_address(store):
+    if is_url(store):
         from mama_structs.storage.postgres.pool import has_session
 
         return has_session(store)
     return is_store(Path(store))
 
 
-def embedder_named(name: Literal["semantic", "hash"]) -> Any:
+def create_embedder(name: Literal["semantic", "hash"]) -> Any:
     """Return the embedder with a name."""
     from mama_structs.memory.embedding.hash_embedder import HashEmbedder
     from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
@@ -96,22 +100,22 @@ def embedder_named(name: Literal["semantic", "hash"]) -> Any:
     return UniversalSentenceEmbedder()
 
 
-async def check_known(given: argparse.Namespace) -> None:
+async def check_namespace(given: argparse.Namespace) -> None:
     """
     Raise for a namespace that the store does not have, unless the store is empty.
 
     An unknown namespace is probably a typing error.
     """
     from mama_structs.session.session import Session
-    from mama_structs.tools.wire_names import hint_at
+    from mama_structs.tools.wire_names import make_name_hint
 
     known = await Session.namespaces(given.store)
     if given.namespace not in (known or ("default",)):
-        raise UnknownNamespace(given.namespace, hint=hint_at(given.namespace, known))
+        raise UnknownNamespace(given.namespace, hint=make_name_hint(given.namespace, known))
 
 
 @contextlib.asynccontextmanager
-async def opened(
+async def open_session(
     given: argparse.Namespace, record: Any = None, *, is_new: bool = False
 ) -> AsyncIterator[mama_structs.Session]:
     """
@@ -119,10 +123,10 @@ async def opened(
 
     A new store gets the embedder of *record*. Unless *is_new*, the namespace must exist.
     """
-    from mama_structs.memory.store.factory import Unavailable
+    from mama_structs.memory.store.factory import UnavailableEmbedder
     from mama_structs.session.session import Session
 
     if not is_new:
-        await check_known(given)
-    async with Session.open(given.store, namespace=given.namespace, embedder=Unavailable(record)) as session:
+        await check_namespace(given)
+    async with Session.open(given.store, namespace=given.namespace, embedder=UnavailableEmbedder(record)) as session:
         yield session

@@ -12,23 +12,31 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NoReturn
 
-from mama_structs._internal.validation import is_address, printable
+from mama_structs._internal.validation import is_url, to_printable
 from mama_structs.cli import read_commands as reading
 from mama_structs.cli import serve_commands as serving
 from mama_structs.cli import store_commands as upkeep
-from mama_structs.cli.arguments import LAST_PORT, LOOPBACK, address, is_session, moment, player_id, whole
-from mama_structs.cli.output import drop_output, say, tell_stderr, without_passwords
+from mama_structs.cli.arguments import (
+    LOOPBACK,
+    MAX_PORT,
+    create_integer_parser,
+    is_session,
+    parse_address,
+    parse_player_id,
+    parse_time,
+)
+from mama_structs.cli.output import discard_output, mask_passwords, print_lines, write_stderr
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
 # The exit codes that shells report for SIGINT and SIGPIPE.
-_INTERRUPTED: Final = 130
-_NO_READER: Final = 141
+_EXIT_INTERRUPTED: Final = 130
+_EXIT_BROKEN_PIPE: Final = 141
 # Columns of a command's name in the overview.
-_NAME: Final = 15
+_NAME_COLUMNS: Final = 15
 # A generated world needs at least this many players, see `mama_structs.testing.World.generate`.
-_SMALLEST_WORLD: Final = 12
+_MIN_WORLD_PLAYERS: Final = 12
 # Maximum latency in ms: the 50 references of a call take ten rounds of five, within a deadline of 5 seconds.
-_SLOWEST_DEMO: Final = 400
+_MAX_DEMO_LATENCY_MS: Final = 400
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,17 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = run(parse(arguments))
         finally:
             # Flush the output of --help and --version, which argparse does not do.
-            say()
+            print_lines()
     except MamaStructsError as error:
         # The error may quote text of a node, so control characters are escaped.
-        tell_stderr(f"mama-structs: {printable(str(error))}\n")
+        write_stderr(f"mama-structs: {to_printable(str(error))}\n")
         return 1
     except BrokenPipeError:
         # The reader closed the pipe (`| head -1`).
-        drop_output()
-        return _NO_READER
+        discard_output()
+        return _EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return _EXIT_INTERRUPTED
     return code
 
 
@@ -67,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print an error and exit."""
-        super().error(without_passwords(message))
+        super().error(mask_passwords(message))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -77,7 +85,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _Parser(
         prog="mama-structs",
         description="Memory, references and refs for agents.",
-        epilog=_overview(),
+        epilog=_create_overview(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     version = importlib.metadata.version("mama-structs")
@@ -88,12 +96,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for path, (command, *members) in _COMMANDS.items():
         group_name, _, name = path.rpartition(" ")
         if group_name not in groups:
-            line = _LINES[group_name]
+            line = _SHORT_DESCRIPTIONS[group_name]
             made = commands.add_parser(group_name, description=f"{line[:1].upper()}{line[1:]}.")
             groups[group_name] = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
-        shown = {"help": _line(path)} if group_name else {}
+        options_of_list = {"help": _describe_command(path)} if group_name else {}
         epilog = " ".join(filter(None, (_EPILOGS.get(path), f"Example: mama-structs {path} {_EXAMPLES[path]}")))
-        added = groups[group_name].add_parser(name, **shown, description=command.__doc__, epilog=epilog)
+        added = groups[group_name].add_parser(name, **options_of_list, description=command.__doc__, epilog=epilog)
         is_old = any(one in members for one in (_STORE, _DIRECTORY))
         added.set_defaults(run=command, usage_error=added.error, needs_store=is_old)
         group: Any = added
@@ -113,25 +121,25 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(given)
 
 
-def _line(path: str) -> str:
+def _describe_command(path: str) -> str:
     """Return a command's line in the overview: from `_LINES` or its docstring."""
     about = _COMMANDS[path][0].__doc__ if path in _COMMANDS else ""
-    return _LINES.get(path) or f"{about[:1].lower()}{about[1:-1]}"
+    return _SHORT_DESCRIPTIONS.get(path) or f"{about[:1].lower()}{about[1:-1]}"
 
 
-def _filled(line: str) -> str:
+def _wrap_line(line: str) -> str:
     """Wrap a command's line as `argparse` wraps options; it does not wrap epilogs."""
-    room = max(shutil.get_terminal_size().columns - 2, 2 * _NAME)
-    return textwrap.fill(line, room, subsequent_indent=(2 + _NAME) * " ", break_on_hyphens=False)
+    room = max(shutil.get_terminal_size().columns - 2, 2 * _NAME_COLUMNS)
+    return textwrap.fill(line, room, subsequent_indent=(2 + _NAME_COLUMNS) * " ", break_on_hyphens=False)
 
 
-def _overview() -> str:
+def _create_overview() -> str:
     """Return all commands, grouped by purpose, and examples."""
     parts = []
     for title, names in _GROUPS.items():
-        lines = (_filled(f"  {name:<{_NAME}}{_line(name)}") for name in names)
+        lines = (_wrap_line(f"  {name:<{_NAME_COLUMNS}}{_describe_command(name)}") for name in names)
         parts.append("\n".join((f"{title}:", *lines)))
-    examples = (f"  mama-structs {path} {_EXAMPLES[path]}".rstrip() for path in _FIRST)
+    examples = (f"  mama-structs {path} {_EXAMPLES[path]}".rstrip() for path in _OVERVIEW_EXAMPLES)
     parts.append("\n".join(("examples:", *examples)))
     return "\n\n".join((*parts, "mama-structs COMMAND --help says more of one."))
 
@@ -142,7 +150,7 @@ def run(given: argparse.Namespace) -> int:
 
     if given.needs_store and not is_session(given.store):
         # Opening would create a store, and a typing error would look like an empty store.
-        is_server = is_address(given.store)
+        is_server = is_url(given.store)
         raise InvalidArgument(
             "in that database was no session yet" if is_server else f"{given.store!r:.200} is no session's directory",
             hint=f"nothing was made; check the {'address' if is_server else 'path'}",
@@ -151,18 +159,22 @@ def run(given: argparse.Namespace) -> int:
     return asyncio.run(given.run(given)) or 0
 
 
-def _world(players: int, latency: int, slowest: int | None = None) -> Iterator[str | tuple[Any, ...]]:
+def _list_world_arguments(players: int, latency: int, slowest: int | None = None) -> Iterator[str | tuple[Any, ...]]:
     yield "the generated world and its node"
-    yield "--seed N", "another seed, another world (%(default)s)", {"type": whole(), "default": 1}
-    many = f"how many players there are, {_SMALLEST_WORLD} or more (%(default)s)"
-    yield "--players N", many, {"type": whole(_SMALLEST_WORLD), "default": players}
-    pace = whole(0, slowest, why="" if slowest is None else ", or references would miss their deadline")
+    yield "--seed N", "another seed, another world (%(default)s)", {"type": create_integer_parser(), "default": 1}
+    many = f"how many players there are, {_MIN_WORLD_PLAYERS} or more (%(default)s)"
+    yield "--players N", many, {"type": create_integer_parser(_MIN_WORLD_PLAYERS), "default": players}
+    pace = create_integer_parser(0, slowest, why="" if slowest is None else ", or references would miss their deadline")
     most = "" if slowest is None else f", {slowest} at most"
     yield "--latency MS", f"milliseconds before every answer{most} (%(default)s)", {"type": pace, "default": latency}
 
 
-def _most(count: int, which: str = "newest") -> tuple[Any, ...]:
-    return "--limit N", f"memories at the most, the {which} (%(default)s)", {"type": whole(1), "default": count}
+def _create_limit_argument(count: int, which: str = "newest") -> tuple[Any, ...]:
+    return (
+        "--limit N",
+        f"memories at the most, the {which} (%(default)s)",
+        {"type": create_integer_parser(1), "default": count},
+    )
 
 
 _DIRECTORY: Final = ("store STORE", "a session's directory, which must exist")
@@ -184,12 +196,12 @@ _ID: Final = ("id ID", "a memory's id")
 _REPORT: Final = ("--json", "print the report as one JSON object")
 _EMBEDDERS: Final = ("semantic", "hash")
 _EMBEDDER_HELP: Final = "semantic: the sentence encoder of the extra of that name; hash: words only, always there"
-_OTHERS: Final = ("mem0", "langgraph", "mcp-memory", "basic-memory")
+_IMPORT_SOURCES: Final = ("mem0", "langgraph", "mcp-memory", "basic-memory")
 _SOURCE_HELP: Final = (
     "mem0: Qdrant's folder, history.db, or what get_all() gives as JSON; langgraph: the file of a SqliteStore; "
     "mcp-memory: the server's memory.jsonl; basic-memory: the folder of notes"
 )
-_MADE: Final = ("store STORE", "a session's directory, made if it does not exist, or the address of a server")
+_NEW_STORE: Final = ("store STORE", "a session's directory, made if it does not exist, or the address of a server")
 _DEFAULT_HELP: Final = "by default the one that the store was written with, or else the better one that is installed"
 _EMBEDDER: Final = ("--embedder", f"{_EMBEDDER_HELP}; {_DEFAULT_HELP}", {"choices": _EMBEDDERS})
 _PLAYER_HELP: Final = (
@@ -248,8 +260,8 @@ _EXAMPLES: Final = {
     "rollback": "agent.mama",
 }
 # Commands whose examples are in the overview.
-_FIRST: Final = ("demo", "search", "view", "serve-mcp")
-_LINES: Final = {
+_OVERVIEW_EXAMPLES: Final = ("demo", "search", "view", "serve-mcp")
+_SHORT_DESCRIPTIONS: Final = {
     "demo": "memory, then references, then what references cost",
     "show": "show one memory whole, how it evolved, what is linked to it",
     "view": "write one page for a browser: search, timelines, a graph",
@@ -275,23 +287,27 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "demo": (
         serving.demo,
         ("--base-url URL", "ask this node, such as http://localhost:1317"),
-        ("--player ID", _PLAYER_HELP, {"type": player_id}),
+        ("--player ID", _PLAYER_HELP, {"type": parse_player_id}),
         ("--json", "print nothing but the figures, as one JSON object"),
-        *_world(**serving.DEMO_WORLD, slowest=_SLOWEST_DEMO),
+        *_list_world_arguments(**serving.DEMO_WORLD, slowest=_MAX_DEMO_LATENCY_MS),
     ),
     "fake-node": (
         serving.fake_node,
         ("--host", "the address to listen on (%(default)s)", {"default": LOOPBACK}),
-        ("--port", "the port, 0 for any free one (%(default)s)", {"type": whole(0, LAST_PORT), "default": 1317}),
-        *_world(players=40, latency=0),
+        (
+            "--port",
+            "the port, 0 for any free one (%(default)s)",
+            {"type": create_integer_parser(0, MAX_PORT), "default": 1317},
+        ),
+        *_list_world_arguments(players=40, latency=0),
     ),
-    "list": (reading.list_memories, _STORE, _most(20), _TYPES, _TOPIC, _NAMESPACE, _JSON),
+    "list": (reading.list_memories, _STORE, _create_limit_argument(20), _TYPES, _TOPIC, _NAMESPACE, _JSON),
     "show": (reading.show, _STORE, _ID, _NAMESPACE, _JSON),
     "search": (
         reading.search,
         _STORE,
         ("query QUERY", "in any words"),
-        _most(10, "best"),
+        _create_limit_argument(10, "best"),
         _TYPES,
         _TOPIC,
         _NAMESPACE,
@@ -301,7 +317,11 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         reading.recall,
         _STORE,
         ("message MESSAGE", "what a user would say"),
-        ("--max-chars N", "characters at the most (%(default)s)", {"type": whole(300), "default": 2_000}),
+        (
+            "--max-chars N",
+            "characters at the most (%(default)s)",
+            {"type": create_integer_parser(300), "default": 2_000},
+        ),
         _NAMESPACE,
         _JSON,
     ),
@@ -309,7 +329,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         reading.view,
         _STORE,
         ("-o FILE", "the page; by default the directory's name with .html, here, or memories.html", {"dest": "output"}),
-        _most(10_000),
+        _create_limit_argument(10_000),
         _NAMESPACE,
     ),
     "forget": (
@@ -318,7 +338,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         ("ids ID", "ids of memories", {"nargs": "*"}),
         ("--about NAME", "only what names this id, or has this topic, exactly"),
         ("--source SOURCE", "only what has this source, or rests on it"),
-        ("--before TIME", "only what was saved before this day or time (UTC)", {"type": moment}),
+        ("--before TIME", "only what was saved before this day or time (UTC)", {"type": parse_time}),
         ("--dry-run", "only say how much that would be"),
         ("--yes", "do not ask"),
         _NAMESPACE,
@@ -336,7 +356,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         _JSON,
     ),
     "conversations assign": (
-        upkeep.assign,
+        upkeep.assign_conversation,
         ("name CONVERSATION", "its name"),
         _STORE,
         _NEW_NAMESPACE,
@@ -356,7 +376,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "migrate": (
         upkeep.migrate,
         ("old OLD.db", "the old file, such as ~/.claude/mama-memory.db"),
-        _MADE,
+        _NEW_STORE,
         ("--dry-run", "only say what would be done"),
         _EMBEDDER,
         _NAMESPACE,
@@ -364,9 +384,9 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     ),
     "import-from": (
         upkeep.import_from,
-        ("kind KIND", f"whose they are: {', '.join(_OTHERS)}", {"choices": _OTHERS}),
+        ("kind KIND", f"whose they are: {', '.join(_IMPORT_SOURCES)}", {"choices": _IMPORT_SOURCES}),
         ("source SOURCE", _SOURCE_HELP),
-        _MADE,
+        _NEW_STORE,
         ("--user ID", "of mem0's memories, only those of this user id"),
         ("--dry-run", "only say what would be done"),
         ("--again", "add also what was taken over before, and deleted here since"),
@@ -407,7 +427,7 @@ _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
         (
             "--http [HOST:]PORT",
             f"listen there, by default on {LOOPBACK} only; port 0 takes any free one",
-            {"type": address},
+            {"type": parse_address},
         ),
         ("--token-file FILE", "holds the token that clients must send"),
         (

@@ -15,10 +15,10 @@ from typing import Any, Final, Self
 
 import attrs
 
-from mama_structs._internal.reprs import aligned, visible
-from mama_structs.cli.demo_memory import DemoCall, TwoDays
+from mama_structs._internal.reprs import align_columns, escape_unprintable
+from mama_structs.cli.demo_memory import DemoCall, DemoDays
 from mama_structs.errors import MamaStructsError, StructsUnreachable
-from mama_structs.references.detection import META, SECTION
+from mama_structs.references.detection import META_KEY, SECTION_KEY
 from mama_structs.references.section import References
 from mama_structs.session.session import Session
 from mama_structs.testing.node.fake_node import FakeNode
@@ -26,23 +26,26 @@ from mama_structs.testing.node.fake_node import FakeNode
 # The player of every generated world that has a guild, a planet and a fleet.
 BUNDLED_PLAYER: Final = "1-11"
 # Players per page. With two entities each, a page stays within the 50 references of a call.
-PAGE: Final = 16
+PAGE_ROWS: Final = 16
 # Maximum number of pages to search for the player; a chain has no index of pages by id.
-MOST_PAGES: Final = 64
+MAX_PAGES: Final = 64
 
-_RELATIONS: Final = {"guildId": "guild", "planetId": "planet", "fleetId": "fleet"}
-_NAMED: Final = {"guildId": "guild", "planetId": "planet"}  # The relations of each list row that have a name.
+_RELATION_FIELDS: Final = {"guildId": "guild", "planetId": "planet", "fleetId": "fleet"}
+_NAMED_RELATION_FIELDS: Final = {
+    "guildId": "guild",
+    "planetId": "planet",
+}  # The relations of each list row that have a name.
 _CHARS_PER_TOKEN: Final = 4
-_AGAIN: Final = "run the demo again"
-_CHOOSE: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
+_RETRY_HINT: Final = "run the demo again"
+_PLAYER_HINT: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
 _SHOWN_FIELDS: Final = (
     "reference_type", "id", "name", "owner", "guildId", "planetId", "fleetId", "status", "locationId",
     "gridAttributes", "ore",
 )  # fmt: skip
-WIDTH: Final = 100
+MAX_COLUMNS: Final = 100
 """Maximum line width in columns. A narrower terminal reduces it."""
 
-Facts = dict[str, Any]
+DemoFacts = dict[str, Any]
 Entity = Mapping[str, Any]
 
 
@@ -56,34 +59,34 @@ class DemoRun:
     # Pagination key of the list page that the agent reads. A real agent has it from the previous page.
     page_key: str | None = None
     calls: list[DemoCall] = attrs.field(factory=list)
-    facts: Facts = attrs.field(factory=dict)
+    facts: DemoFacts = attrs.field(factory=dict)
     upstream_queries: int = 0
     # Paths that were requested from the bundled node.
-    asked: tuple[str, ...] | None = None
+    requested_paths: tuple[str, ...] | None = None
     from_cache: int = 0
     seconds: float = 0.0
 
-    async def ask(self, tool: str, **arguments: Any) -> Any:
+    async def call_tool(self, tool: str, **arguments: Any) -> Any:
         """Call a tool and return its answer."""
         answer = await self.session.call(tool, arguments)
         self.calls.append(DemoCall(tool, arguments, answer))
         return answer
 
-    async def page(self, **options: Any) -> tuple[Entity, list[Entity]]:
+    async def read_page(self, **options: Any) -> tuple[Entity, list[Entity]]:
         """Return the list page with the demo's player, and all its rows."""
         place = {} if self.page_key is None else {"pagination_key": self.page_key}
-        answer = await self.ask("structs_list_players", pagination_limit=PAGE, **place, **options)
+        answer = await self.call_tool("structs_list_players", pagination_limit=PAGE_ROWS, **place, **options)
         rows = list(answer["Player"])
         rest = answer.get("shortened", {}).get("/Player")
         while rest is not None and len(rows) < rest["of"]:
-            more = await self.ask("read_fd", fd=rest["fd"], mode="line", start=len(rows) + 1, count=rest["of"])
+            more = await self.call_tool("read_fd", fd=rest["fd"], mode="line", start=len(rows) + 1, count=rest["of"])
             lines = [line.partition("\t")[2] for line in more.splitlines() if line[:1].isdigit()]
             rows += map(json.loads, lines)
             if not lines:
-                raise MamaStructsError("the rest of the list cannot be read", hint=_AGAIN)
+                raise MamaStructsError("the rest of the list cannot be read", hint=_RETRY_HINT)
         return answer, rows
 
-    async def measure(self, script: Callable[[DemoRun, str], Awaitable[Facts]], player_id: str) -> Self:
+    async def measure(self, script: Callable[[DemoRun, str], Awaitable[DemoFacts]], player_id: str) -> Self:
         """Run a script and measure its cost."""
         before, seen = self.session.resolver.stats, len(self.node.requests) if self.node else 0
         started = time.perf_counter()
@@ -93,10 +96,10 @@ class DemoRun:
         self.upstream_queries = after.upstream_queries - before.upstream_queries
         self.from_cache = after.cache_hits - before.cache_hits
         if self.node is not None:
-            self.asked = tuple(request.path for request in self.node.requests[seen:])
-            if len(self.asked) != self.upstream_queries:
+            self.requested_paths = tuple(request.path for request in self.node.requests[seen:])
+            if len(self.requested_paths) != self.upstream_queries:
                 raise MamaStructsError(
-                    f"the session counted {self.upstream_queries} queries and the node {len(self.asked)}",
+                    f"the session counted {self.upstream_queries} queries and the node {len(self.requested_paths)}",
                     hint="this is a bug of mama_structs; please report it",
                 )
         return self
@@ -107,7 +110,7 @@ class DemoRun:
         return sum(call.chars for call in self.calls)
 
     @property
-    def figures(self) -> dict[str, float]:
+    def costs(self) -> dict[str, float]:
         """The costs of the run."""
         return {
             "agent_calls": len(self.calls),
@@ -119,39 +122,39 @@ class DemoRun:
 
 
 @attrs.frozen
-class Question:
+class DemoQuestion:
     """A question with two runs: one call per entity, and with references."""
 
     text: str
-    without: DemoRun
+    without_references: DemoRun
     with_references: DemoRun
 
     @property
     def same_facts(self) -> bool:
         """True if both runs found the same facts."""
-        return self.without.facts == self.with_references.facts
+        return self.without_references.facts == self.with_references.facts
 
 
 @attrs.frozen
-class Story:
+class DemoStory:
     """The results of the demo: a question about one player and one about a list page."""
 
     player_id: str
-    one: Question
-    page: Question
+    one: DemoQuestion
+    page: DemoQuestion
     # The list question again in the same session, with a warm cache.
     repeat: DemoRun
 
     @property
     def same_facts(self) -> bool:
         """True if all runs found the same facts."""
-        return self.one.same_facts and self.page.same_facts and self.repeat.facts == self.page.without.facts
+        return self.one.same_facts and self.page.same_facts and self.repeat.facts == self.page.without_references.facts
 
     @property
     def runs(self) -> dict[tuple[str, str], DemoRun]:
         """All runs by question and variant."""
-        both = {("player", "without"): self.one.without, ("player", "with"): self.one.with_references}
-        listed = {("list", "without"): self.page.without, ("list", "with"): self.page.with_references}
+        both = {("player", "without"): self.one.without_references, ("player", "with"): self.one.with_references}
+        listed = {("list", "without"): self.page.without_references, ("list", "with"): self.page.with_references}
         return {**both, **listed, ("list", "repeat"): self.repeat}
 
     @property
@@ -159,116 +162,123 @@ class Story:
         """The costs of all runs."""
         figures: dict[str, Any] = {"player": {}, "list": {}}
         for (question, way), run in self.runs.items():
-            figures[question][way] = run.figures
+            figures[question][way] = run.costs
         return {**figures, "same_facts": self.same_facts}
 
 
-async def one_by_one(agent: DemoRun, player_id: str) -> Facts:
+async def query_player_one_by_one(agent: DemoRun, player_id: str) -> DemoFacts:
     """Find the facts about a player without references: one call for each id."""
-    player = (await agent.ask("structs_query_player", player_id=player_id))["Player"]
+    player = (await agent.call_tool("structs_query_player", player_id=player_id))["Player"]
     related = []
-    for field, kind in _RELATIONS.items():
-        answer = await agent.ask(f"structs_query_{kind}", **{f"{kind}_id": _related(player, field)})
-        related.append(_flat(answer, kind.capitalize()))
-    return _facts_of(player, related)
+    for field, kind in _RELATION_FIELDS.items():
+        answer = await agent.call_tool(f"structs_query_{kind}", **{f"{kind}_id": _get_related_id(player, field)})
+        related.append(_flatten(answer, kind.capitalize()))
+    return _collect_facts(player, related)
 
 
-async def at_once(agent: DemoRun, player_id: str) -> Facts:
+async def query_player_with_references(agent: DemoRun, player_id: str) -> DemoFacts:
     """Find the facts about a player with references: one call for all related entities."""
-    types = [*_RELATIONS.values()]
-    answer = await agent.ask(
+    types = [*_RELATION_FIELDS.values()]
+    answer = await agent.call_tool(
         "structs_query_player", player_id=player_id, include_references=True, reference_types=types
     )
     player = answer["Player"]
-    return _facts_of(player, [_referenced(answer, _related(player, field)) for field in _RELATIONS])
+    return _collect_facts(
+        player, [_get_reference(answer, _get_related_id(player, field)) for field in _RELATION_FIELDS]
+    )
 
 
-async def page_one_by_one(agent: DemoRun, _: str) -> Facts:
+async def query_page_one_by_one(agent: DemoRun, _: str) -> DemoFacts:
     """Find the facts about a page of players without references: one call per distinct id."""
-    rows = (await agent.page())[1]
+    rows = (await agent.read_page())[1]
     found: dict[str, Entity] = {}
     for row in rows:
-        for field, kind in _NAMED.items():
+        for field, kind in _NAMED_RELATION_FIELDS.items():
             if (entity_id := row[field]) and entity_id not in found:
-                answer = await agent.ask(f"structs_query_{kind}", **{f"{kind}_id": entity_id})
+                answer = await agent.call_tool(f"structs_query_{kind}", **{f"{kind}_id": entity_id})
                 found[entity_id] = answer[kind.capitalize()]
-    return _rows_facts(rows, found.__getitem__)
+    return _collect_row_facts(rows, found.__getitem__)
 
 
-async def page_at_once(agent: DemoRun, _: str) -> Facts:
+async def query_page_with_references(agent: DemoRun, _: str) -> DemoFacts:
     """Find the facts about a page of players with references."""
-    answer, rows = await agent.page(include_references=True, reference_types=[*_NAMED.values()])
-    return _rows_facts(rows, lambda entity_id: _referenced(answer, entity_id))
+    answer, rows = await agent.read_page(include_references=True, reference_types=[*_NAMED_RELATION_FIELDS.values()])
+    return _collect_row_facts(rows, lambda entity_id: _get_reference(answer, entity_id))
 
 
-def _facts_of(player: Entity, related: Sequence[Entity]) -> Facts:
+def _collect_facts(player: Entity, related: Sequence[Entity]) -> DemoFacts:
     """Return the facts about a player, in the same form for both variants."""
     guild, planet, fleet = related
     return {
-        "player": {"id": player["id"], "name": _name(player)},
-        "guild": {"id": guild["id"], "name": _name(guild), "owner": guild["owner"]},
+        "player": {"id": player["id"], "name": _get_name(player)},
+        "guild": {"id": guild["id"], "name": _get_name(guild), "owner": guild["owner"]},
         "planet": {"id": planet["id"], "ore": planet["gridAttributes"]["ore"], "owner": planet["owner"]},
         "fleet": {"id": fleet["id"], "status": fleet["status"], "place": fleet["locationId"]},
     }
 
 
-def _rows_facts(rows: Iterable[Entity], entity: Callable[[str], Entity]) -> Facts:
+def _collect_row_facts(rows: Iterable[Entity], entity: Callable[[str], Entity]) -> DemoFacts:
     """Return the name and the names of the related entities of each row."""
     return {
         row["id"]: {
-            "name": _name(row),
-            **{kind: _name(entity(row[field])) for field, kind in _NAMED.items() if row[field]},
+            "name": _get_name(row),
+            **{kind: _get_name(entity(row[field])) for field, kind in _NAMED_RELATION_FIELDS.items() if row[field]},
         }
         for row in rows
     }
 
 
-async def play(
+async def run_demo(
     *,
     base_url: str | None = None,
     player_id: str | None = None,
     seed: int = 1,
     players: int = 12,
     latency: float = 0.02,
-) -> Story:
+) -> DemoStory:
     """Run the demo on a real or the bundled node. The command has the same arguments."""
     if base_url is None:
         async with FakeNode.world(seed=seed, players=players, latency=latency) as node:
-            return await _play_on(node.url, player_id or BUNDLED_PLAYER, node)
+            return await _run_on_node(node.url, player_id or BUNDLED_PLAYER, node)
     try:
-        return await _play_on(base_url, player_id, None)
+        return await _run_on_node(base_url, player_id, None)
     except StructsUnreachable as error:
         raise MamaStructsError(
             "no Structs node answers at --base-url", hint="is it running? A local one is at http://localhost:1317"
         ) from error
 
 
-async def _play_on(base_url: str, wanted: str | None, node: FakeNode | None) -> Story:
-    player_id, page_key = await _found(base_url, wanted)
+async def _run_on_node(base_url: str, wanted: str | None, node: FakeNode | None) -> DemoStory:
+    player_id, page_key = await _find_player(base_url, wanted)
     runs: list[DemoRun] = []
     # Each run has a new session with an empty cache, so that no run profits from another.
-    for scripts in ((one_by_one,), (at_once,), (page_one_by_one,), (page_at_once, page_at_once)):
+    for scripts in (
+        (query_player_one_by_one,),
+        (query_player_with_references,),
+        (query_page_one_by_one,),
+        (query_page_with_references, query_page_with_references),
+    ):
         async with Session.open(structs=base_url) as session:
             session.resolver.invalidate()
             runs += [await DemoRun(session, node, page_key).measure(script, player_id) for script in scripts]
-    one = Question(f"Who is player {player_id}, and what are its guild, planet and fleet?", *runs[:2])
-    page = Question("What are the guilds and planets of the players on this page of the list called?", *runs[2:4])
-    return Story(player_id, one, page, runs[4])
+    one = DemoQuestion(f"Who is player {player_id}, and what are its guild, planet and fleet?", *runs[:2])
+    page = DemoQuestion("What are the guilds and planets of the players on this page of the list called?", *runs[2:4])
+    return DemoStory(player_id, one, page, runs[4])
 
 
-async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:
+async def _find_player(base_url: str, wanted: str | None) -> tuple[str, str | None]:
     """Return the player's id, by default of the first suitable player, and its page key."""
     async with Session.open(structs=base_url) as session:
         if wanted is not None:
             player = (await session.call("structs_query_player", {"player_id": wanted}))["Player"]
-            for field in _RELATIONS:
-                _related(player, field)
+            for field in _RELATION_FIELDS:
+                _get_related_id(player, field)
         key: str | None = None
         seen = 0
-        for _ in range(MOST_PAGES):
-            page = await session.call("structs_list_players", {"pagination_limit": PAGE, "pagination_key": key})
+        for _ in range(MAX_PAGES):
+            page = await session.call("structs_list_players", {"pagination_limit": PAGE_ROWS, "pagination_key": key})
             for row in page["Player"]:
-                if row["id"] == wanted or (wanted is None and all(row.get(field) for field in _RELATIONS)):
+                if row["id"] == wanted or (wanted is None and all(row.get(field) for field in _RELATION_FIELDS)):
                     return str(row["id"]), key
             seen += len(page["Player"])
             key = page["pagination"].get("next_key")
@@ -276,33 +286,33 @@ async def _found(base_url: str, wanted: str | None) -> tuple[str, str | None]:
                 break
     if wanted is not None:
         what = f"player {wanted} is not among the first {seen:,} players, through which the demo looks for it"
-        raise MamaStructsError(what, hint=_CHOOSE)
+        raise MamaStructsError(what, hint=_PLAYER_HINT)
     what = f"none of the first {seen:,} players has a guild, a planet and a fleet"
     raise MamaStructsError(what, hint="name another node, or a player with --player")
 
 
-def _flat(answer: Entity, envelope: str) -> Entity:
+def _flatten(answer: Entity, envelope: str) -> Entity:
     """Return an entity's fields merged with the fields next to it, as in a reference."""
-    beside = {name: value for name, value in answer.items() if name != envelope}
-    return {**answer[envelope], **beside}
+    outer_fields = {name: value for name, value in answer.items() if name != envelope}
+    return {**answer[envelope], **outer_fields}
 
 
-def _related(player: Entity, field: str) -> str:
+def _get_related_id(player: Entity, field: str) -> str:
     if not player.get(field):
-        raise MamaStructsError(f"player {player['id']} has no {_RELATIONS[field]}", hint=_CHOOSE)
+        raise MamaStructsError(f"player {player['id']} has no {_RELATION_FIELDS[field]}", hint=_PLAYER_HINT)
     return str(player[field])
 
 
-def _referenced(answer: Entity, entity_id: str) -> Entity:
+def _get_reference(answer: Entity, entity_id: str) -> Entity:
     """Return the reference to an id in an answer, or raise if it is missing."""
     references = References.of(answer)
     if entity_id in references.failed or entity_id not in references:
         why = references.failed.get(entity_id, "it was left out")
-        raise MamaStructsError(f"the reference to {entity_id} is missing: {why}", hint=_AGAIN)
+        raise MamaStructsError(f"the reference to {entity_id} is missing: {why}", hint=_RETRY_HINT)
     return references[entity_id]
 
 
-def _name(entity: Entity) -> str:
+def _get_name(entity: Entity) -> str:
     """Return the name of an entity, or its id on older chains, which have no names."""
     return str(entity.get("name") or entity["id"])
 
@@ -310,7 +320,7 @@ def _name(entity: Entity) -> str:
 # Text output
 
 
-def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
+def render_story(days: DemoDays, story: DemoStory, *, width: int = MAX_COLUMNS) -> str:
     """
     Return the demo's text: memory, references for one player, and the cost of references.
 
@@ -319,29 +329,29 @@ def tell(days: TwoDays, story: Story, *, width: int = WIDTH) -> str:
     costs = [
         (
             question, way, str(len(run.calls)), str(run.upstream_queries), f"{run.chars:,}",
-            f"{run.chars // _CHARS_PER_TOKEN:,}", _milliseconds(run.seconds),
+            f"{run.chars // _CHARS_PER_TOKEN:,}", _format_milliseconds(run.seconds),
         )
         for (question, way), run in story.runs.items()
     ]  # fmt: skip
     header = ("question", "references", "calls", "queries", "characters", "tokens", "time")
-    told = aligned(header, costs, words=2)
-    if max(map(len, told.splitlines())) > width:
-        told = "\n".join(
+    table = align_columns(header, costs, left_columns=2)
+    if max(map(len, table.splitlines())) > width:
+        table = "\n".join(
             f"{question} ({way}): {', '.join(map(' '.join, zip(header[2:-1], counts, strict=True)))}, {taken}"
             for question, way, *counts, taken in costs
         )
     parts = [
-        *_remembered(days),
-        *_asked(story),
-        _heading("What references cost, with the default settings"),
-        f"The same for a list: {story.page.text} {_found_out(story.page)}.",
-        told,
-        "\n".join(f"* {note}" for note in _notes(story)),
+        *_describe_memory(days),
+        *_describe_question(story),
+        _format_heading("What references cost, with the default settings"),
+        f"The same for a list: {story.page.text} {_describe_result(story.page)}.",
+        table,
+        "\n".join(f"* {note}" for note in _describe_costs(story)),
     ]
-    return "\n".join(_filled(line, width) for line in "\n\n".join(parts).splitlines())
+    return "\n".join(_wrap_line(line, width) for line in "\n\n".join(parts).splitlines())
 
 
-def _filled(line: str, width: int) -> str:
+def _wrap_line(line: str, width: int) -> str:
     """Wrap a line to *width* columns; continuation lines are indented except for prose."""
     if not line.strip("="):
         return line[:width]
@@ -349,54 +359,64 @@ def _filled(line: str, width: int) -> str:
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _remembered(days: TwoDays) -> Iterator[str]:
+def _describe_memory(days: DemoDays) -> Iterator[str]:
     """Yield the calls of the first day and the recalled texts of the second."""
-    yield _heading("Memory: what was decided on Monday, and what the model is told on Tuesday")
+    yield _format_heading("Memory: what was decided on Monday, and what the model is told on Tuesday")
     yield "Monday. The agent decides, finds out, decides again, and stops for the day:"
-    yield "\n".join(_call(call) for call in days.calls)
+    yield "\n".join(_format_call(call) for call in days.calls)
     yield "Tuesday. Another session opens the same directory. Before the model answers, it is told what matters:"
-    for message, text in days.told.items():
+    for message, text in days.recalled_texts.items():
         yield f'"{message}"\n{textwrap.indent(text or "(nothing: no memory is about that)", "  ")}'
-    told = sum(map(len, days.told.values()))
-    yield f"That is {told:,} characters (some {told // _CHARS_PER_TOKEN:,} tokens) for {len(days.told)} messages."
+    recalled_chars = sum(map(len, days.recalled_texts.values()))
+    yield f"That is {recalled_chars:,} characters (some {recalled_chars // _CHARS_PER_TOKEN:,} tokens) for {len(days.recalled_texts)} messages."
 
 
-def _asked(story: Story) -> Iterator[str]:
+def _describe_question(story: DemoStory) -> Iterator[str]:
     """Yield the question about one player, both runs and the facts."""
     question = story.one
-    yield _heading(f"References: {question.text}")
-    for way, run in (("Without references", question.without), ("With references", question.with_references)):
+    yield _format_heading(f"References: {question.text}")
+    for way, run in (
+        ("Without references", question.without_references),
+        ("With references", question.with_references),
+    ):
         yield f"{way}: {len(run.calls)} call{'' if len(run.calls) == 1 else 's'}"
-        yield from (_exchange(call) for call in run.calls)
-    yield f"{_found_out(question)}:"
-    runs = (question.without,) if question.same_facts else (question.without, question.with_references)
+        yield from (_format_exchange(call) for call in run.calls)
+    yield f"{_describe_result(question)}:"
+    runs = (
+        (question.without_references,)
+        if question.same_facts
+        else (question.without_references, question.with_references)
+    )
     for run in runs:
-        yield "\n".join(f"{name:<8} {_fact(fact)}" for name, fact in run.facts.items())
+        yield "\n".join(f"{name:<8} {_format_fact(fact)}" for name, fact in run.facts.items())
 
 
-def _found_out(question: Question) -> str:
+def _describe_result(question: DemoQuestion) -> str:
     return "Both ways find out the same" if question.same_facts else "The two ways did NOT find out the same"
 
 
-def _notes(story: Story) -> Iterator[str]:
+def _describe_costs(story: DemoStory) -> Iterator[str]:
     """Yield notes on the cost table, including the extra cost of references."""
     for what, question, plain in (
-        ("the player's answer", story.one, story.one.without.calls[0].chars),
-        ("the list's answer", story.page, story.page.without.calls[0].chars),
+        ("the player's answer", story.one, story.one.without_references.calls[0].chars),
+        ("the list's answer", story.page, story.page.without_references.calls[0].chars),
     ):
         run = question.with_references
         more = run.chars - plain
         yield (
             f"The price: with references {what} has {run.chars:,} characters instead of {plain:,} ({more:,} more), and "
             f"the node answers {run.upstream_queries} queries instead of 1, even if the model needs none of them. "
-            f"If it would have asked for them, {_saved(question)}."
+            f"If it would have asked for them, {_describe_savings(question)}."
         )
     left = story.page.with_references.calls[0].answer
-    meta = left.get(META, {}) if isinstance(left, Mapping) else {}
+    meta = left.get(META_KEY, {}) if isinstance(left, Mapping) else {}
     if (short := meta.get("shortened")) is not None:
         fd = f" {short['fd']} has them whole." if "fd" in short else ""
         yield f"The list shows {short['shown']} of {short['of']} references; left out: {short['left_out']}.{fd}"
-    asked = ", ".join(f"GET {path}" for path in story.repeat.asked or ()) or f"{story.repeat.upstream_queries} answers"
+    asked = (
+        ", ".join(f"GET {path}" for path in story.repeat.requested_paths or ())
+        or f"{story.repeat.upstream_queries} answers"
+    )
     yield (
         f"The same call again, while answers are cached: {story.repeat.from_cache} answers came from the cache, "
         f"and the node was asked for {asked if story.repeat.upstream_queries else 'nothing'}."
@@ -407,51 +427,51 @@ def _notes(story: Story) -> Iterator[str]:
     )
 
 
-def _saved(question: Question) -> str:
-    without, with_references = question.without, question.with_references
+def _describe_savings(question: DemoQuestion) -> str:
+    without, with_references = question.without_references, question.with_references
     calls, chars = len(without.calls) - len(with_references.calls), without.chars - with_references.chars
     return f"it saves {calls} calls and {chars:,} characters" if chars >= 0 else f"it saves {calls} calls"
 
 
-def _milliseconds(seconds: float) -> str:
+def _format_milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms"
 
 
-def _fact(fact: Mapping[str, str]) -> str:
-    return visible(", ".join(f"{name} {part}" for name, part in fact.items()))
+def _format_fact(fact: Mapping[str, str]) -> str:
+    return escape_unprintable(", ".join(f"{name} {part}" for name, part in fact.items()))
 
 
-def _heading(text: str) -> str:
+def _format_heading(text: str) -> str:
     return f"{text}\n{'=' * len(text)}"
 
 
-def _exchange(call: DemoCall) -> str:
-    return f"{_call(call)}\n{shortened(call.answer)}"
+def _format_exchange(call: DemoCall) -> str:
+    return f"{_format_call(call)}\n{abbreviate(call.answer)}"
 
 
-def _call(call: DemoCall) -> str:
-    return f"> {call.tool}({', '.join(f'{name}={_json(value)}' for name, value in call.arguments.items())})"
+def _format_call(call: DemoCall) -> str:
+    return f"> {call.tool}({', '.join(f'{name}={_format_json(value)}' for name, value in call.arguments.items())})"
 
 
-def shortened(answer: Mapping[str, Any]) -> str:
+def abbreviate(answer: Mapping[str, Any]) -> str:
     """Abbreviate an answer: one line per part and reference, ``...`` for omitted fields."""
     parts = []
     for key, value in answer.items():
-        if key == SECTION:
-            inner = ",\n    ".join(f"{_json(name)}: {_fields(entry)}" for name, entry in value.items())
-            parts.append(f"{_json(key)}: {{\n    {inner}\n  }}")
+        if key == SECTION_KEY:
+            inner = ",\n    ".join(f"{_format_json(name)}: {_format_fields(entry)}" for name, entry in value.items())
+            parts.append(f"{_format_json(key)}: {{\n    {inner}\n  }}")
         else:
-            parts.append(f"{_json(key)}: {_fields(value)}")
+            parts.append(f"{_format_json(key)}: {_format_fields(value)}")
     return "{\n  " + ",\n  ".join(parts) + "\n}"
 
 
-def _fields(value: Any) -> str:
+def _format_fields(value: Any) -> str:
     """Return a value on one line; of a mapping only the fields in `_SHOWN_FIELDS`."""
     if not isinstance(value, Mapping):
-        return _json(value)
-    parts = [f"{_json(name)}: {_fields(value[name])}" for name in value if name in _SHOWN_FIELDS]
+        return _format_json(value)
+    parts = [f"{_format_json(name)}: {_format_fields(value[name])}" for name in value if name in _SHOWN_FIELDS]
     return "{" + ", ".join([*parts, *(["..."] if len(parts) < len(value) else [])]) + "}"
 
 
-def _json(value: Any) -> str:
-    return visible(json.dumps(value, ensure_ascii=False))
+def _format_json(value: Any) -> str:
+    return escape_unprintable(json.dumps(value, ensure_ascii=False))

@@ -7,11 +7,15 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.jsonable import json_text
+from mama_structs._internal.jsonable import to_json_text
 from mama_structs.session.session import Session
 
 # The last message is unrelated to the decisions.
-MESSAGES: Final = ("Shall we use JWT for logins?", "Let's continue from yesterday.", "How many hours are in a day?")
+TUESDAY_MESSAGES: Final = (
+    "Shall we use JWT for logins?",
+    "Let's continue from yesterday.",
+    "How many hours are in a day?",
+)
 
 
 @attrs.frozen
@@ -25,18 +29,18 @@ class DemoCall:
     @property
     def chars(self) -> int:
         """The length of the answer in characters."""
-        return len(self.answer if isinstance(self.answer, str) else json_text(self.answer))
+        return len(self.answer if isinstance(self.answer, str) else to_json_text(self.answer))
 
 
 @attrs.frozen
-class TwoDays:
+class DemoDays:
     """The calls of the first day, and the recalled text for each message of the second."""
 
     calls: tuple[DemoCall, ...]
-    told: dict[str, str]
+    recalled_texts: dict[str, str]
 
 
-async def two_days() -> TwoDays:
+async def run_two_days() -> DemoDays:
     """Run the first day's calls, and recall in another session of the same directory."""
     calls: list[DemoCall] = []
     with tempfile.TemporaryDirectory() as place:
@@ -60,5 +64,5 @@ async def two_days() -> TwoDays:
             )
             await call("save/checkpoint", summary="Logins are moved to Redis", next_steps=["stop accepting old tokens"])
         async with Session.open(place) as tuesday:
-            told = {message: (await tuesday.recall(message)).text for message in MESSAGES}
-    return TwoDays(tuple(calls), told)
+            recalled_texts = {message: (await tuesday.recall(message)).text for message in TUESDAY_MESSAGES}
+    return DemoDays(tuple(calls), recalled_texts)

@@ -15,20 +15,20 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from mama_structs.cli.hook import QUIT, SOCKET
+from mama_structs.cli.hook import QUIT_COMMAND, SOCKET_NAME
 
 if TYPE_CHECKING:
     import asyncio
 
-    from mama_structs.refs.conversations.recall_log import Told
+    from mama_structs.refs.conversations.recall_log import RecallLog
     from mama_structs.session.session import Session
 
-_IDLE: Final = 1_800.0
+_IDLE_SECONDS: Final = 1_800.0
 # Seconds to wait for an exiting helper to close its store.
-_ENDING: Final = 10.0
+_SHUTDOWN_SECONDS: Final = 10.0
 # Maximum number of open conversations. Each has its own recall log.
-_CONVERSATIONS: Final = 8
-_RESUMING: Final = (
+_MAX_CONVERSATIONS: Final = 8
+_RESUME_PHRASES: Final = (
     "continue",
     "carry on",
     "resume",
@@ -39,44 +39,52 @@ _RESUMING: Final = (
     "계속",
     "어디까지",
 )
-_TEXTS: Final = ("prompt", "user_prompt", "userPrompt", "message", "text", "input", "query", "content")
-_NAMES: Final = ("hook_event_name", "hookEventName", "event_name", "eventName", "event", "agent_action_name", "type")
-_CONVERSATION_IDS: Final = ("session_id", "sessionId", "conversation_id", "conversationId", "thread_id")
-_NESTED: Final = ("tool_info", "data", "payload", "params", "input")
+_TEXT_KEYS: Final = ("prompt", "user_prompt", "userPrompt", "message", "text", "input", "query", "content")
+_EVENT_NAME_KEYS: Final = (
+    "hook_event_name",
+    "hookEventName",
+    "event_name",
+    "eventName",
+    "event",
+    "agent_action_name",
+    "type",
+)
+_CONVERSATION_ID_KEYS: Final = ("session_id", "sessionId", "conversation_id", "conversationId", "thread_id")
+_NESTED_KEYS: Final = ("tool_info", "data", "payload", "params", "input")
 
 
 def main() -> None:
     """Serve the store in the working directory, unless another helper does."""
-    if not _is_the_one():
+    if not _acquire_directory():
         return
     os.umask(0o077)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(SOCKET)  # noqa: PTH108 - left by a killed helper
+        os.unlink(SOCKET_NAME)  # noqa: PTH108 - left by a killed helper
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.bind(SOCKET)
-    os.chmod(SOCKET, 0o600)  # noqa: PTH101 - importing pathlib is slow
+    listening.bind(SOCKET_NAME)
+    os.chmod(SOCKET_NAME, 0o600)  # noqa: PTH101 - importing pathlib is slow
     # From here on a client can connect, and waits for an answer instead of the socket.
     listening.listen(16)
 
     import asyncio  # noqa: PLC0415 - imported lazily, because a hook must start fast
 
-    asyncio.run(HookHelper(os.getcwd()).serve(listening))  # noqa: PTH109
+    asyncio.run(HookServer(os.getcwd()).serve(listening))  # noqa: PTH109
 
 
-def _is_the_one() -> bool:
+def _acquire_directory() -> bool:
     """
     Return True if this process has the directory's lock.
 
     Wait for a helper that is exiting; return False if another one serves the directory.
     """
     directory = os.open(".", os.O_RDONLY)
-    until = time.monotonic() + _ENDING
+    until = time.monotonic() + _SHUTDOWN_SECONDS
     while time.monotonic() < until:
         try:
             # The lock is held until the process exits.
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            if os.path.exists(SOCKET):  # noqa: PTH110 - importing pathlib is slow
+            if os.path.exists(SOCKET_NAME):  # noqa: PTH110 - importing pathlib is slow
                 return False
             time.sleep(0.01)
         else:
@@ -84,21 +92,21 @@ def _is_the_one() -> bool:
     return False
 
 
-def _version() -> int | None:
+def _get_version() -> int | None:
     """Return a value that changes if another version of this package is installed."""
     with contextlib.suppress(OSError):
         return os.stat(__file__).st_mtime_ns  # noqa: PTH116 - importing pathlib is slow
     return None
 
 
-def _said_of(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Return an error as a line without user data."""
     from mama_structs.errors import MamaStructsError  # noqa: PLC0415 - imported after the socket is ready
 
     return f"{' '.join(str(error).split()) if isinstance(error, MamaStructsError) else type(error).__name__}\n"
 
 
-class _FewCues:
+class _ResumeDetector:
     """
     Small replacement for `Exposure`, whose cues take a fifth of a second to compile.
 
@@ -107,24 +115,24 @@ class _FewCues:
 
     kind: str | None = None
 
-    def detect(self, text: str) -> _FewCues:
+    def detect(self, text: str) -> _ResumeDetector:
         """Detect the kind of a message, with the interface of `Exposure`."""
         lower = text.lower()
-        self.kind = "resuming" if any(words in lower for words in _RESUMING) else None
+        self.kind = "resuming" if any(words in lower for words in _RESUME_PHRASES) else None
         return self
 
 
-class HookHelper:
+class HookServer:
     """Answers hook events from one store."""
 
-    def __init__(self, store: str, *, idle: float = _IDLE) -> None:
+    def __init__(self, store: str, *, idle: float = _IDLE_SECONDS) -> None:
         self._store = store
         self._idle = idle
         self._sessions: dict[tuple[str, str], Session] = {}
         # Recall log of the conversation of the last request.
-        self._told: Told | None = None
+        self._recall_log: RecallLog | None = None
         self._is_warm = False
-        self._warming: asyncio.Task[None] | None = None
+        self._warm_up_task: asyncio.Task[None] | None = None
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve requests until the idle time has passed or a client sends `QUIT`."""
@@ -132,23 +140,23 @@ class HookHelper:
 
         from mama_structs.cli.hook_messages import MAX_REQUEST_BYTES, read_request, send_answer  # noqa: PLC0415
 
-        version, asked, done = _version(), asyncio.Event(), asyncio.Event()
+        version, asked, done = _get_version(), asyncio.Event(), asyncio.Event()
         turn = asyncio.Lock()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             asked.set()
             request, wrong = await read_request(reader)
             async with turn:
-                answer = f"{{}}\n{wrong}\n".encode() if wrong else await self._answered(request)
-                told = None if wrong else self._told
+                answer = f"{{}}\n{wrong}\n".encode() if wrong else await self._answer_request(request)
+                told = None if wrong else self._recall_log
             # The hook gave up before it received the text, so recall it again next time.
             if not await send_answer(writer, answer) and told is not None:
                 told.clear()
             # Exit after an upgrade, so that the next hook starts the new version.
-            if request.split("\0")[1:2] == [QUIT] or _version() != version:
+            if request.split("\0")[1:2] == [QUIT_COMMAND] or _get_version() != version:
                 done.set()
-            if self._warming is None and self._sessions:
-                self._warming = asyncio.create_task(self._warm_up())
+            if self._warm_up_task is None and self._sessions:
+                self._warm_up_task = asyncio.create_task(self._warm_up())
 
         running: set[asyncio.Task[None]] = set()
 
@@ -170,29 +178,29 @@ class HookHelper:
                     break
             # A new client starts another helper, which waits until this one has exited.
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(SOCKET)  # noqa: PTH108
+                os.unlink(SOCKET_NAME)  # noqa: PTH108
         await self.close()
 
     async def close(self) -> None:
         """Close the store."""
-        if self._warming is not None:
-            self._warming.cancel()
+        if self._warm_up_task is not None:
+            self._warm_up_task.cancel()
         for session in self._sessions.values():
             await session.close()
 
-    async def _answered(self, request: str) -> bytes:
+    async def _answer_request(self, request: str) -> bytes:
         """Return the answer to a request, including any error, so that the helper keeps running."""
         import json  # noqa: PLC0415 - imported after the socket is ready
 
-        self._told = None
+        self._recall_log = None
         told: dict[str, Any] = {}
         wrong = ""
         try:
             namespace, chars, event = request.split("\0", 2)
-            if chars != QUIT:
+            if chars != QUIT_COMMAND:
                 told = await self.answer(namespace, int(chars), event)
         except Exception as error:  # noqa: BLE001 - the helper must keep running
-            wrong = _said_of(error)
+            wrong = _format_error(error)
         return f"{json.dumps(told)}\n{wrong}".encode(errors="replace")
 
     async def _warm_up(self) -> None:
@@ -215,39 +223,41 @@ class HookHelper:
         given = json.loads(event) if event.strip() else {}
         if not isinstance(given, dict):
             return {}
-        name = first(given, _NAMES)
-        message = text_in(given)
-        kind = kind_of(name, message)
+        name = find_text(given, _EVENT_NAME_KEYS)
+        message = extract_message(given)
+        kind = classify_event(name, message)
         if kind is None:
             return {}
-        session = await self._session(namespace, first(given, _CONVERSATION_IDS))
+        session = await self._get_session(namespace, find_text(given, _CONVERSATION_ID_KEYS))
         # After a compaction or clear the agent has lost the recalled text, so recall it again.
         again = kind == "compact" or given.get("source") in ("clear", "compact")
-        recalled = await self._recalled(session, message if kind == "prompt" else "", max_chars, again=again)
-        return formed(name, kind, recalled)
+        recalled = await self._recall(session, message if kind == "prompt" else "", max_chars, again=again)
+        return format_answer(name, kind, recalled)
 
-    async def _recalled(self, session: Session, message: str, max_chars: int, *, again: bool) -> str:
+    async def _recall(self, session: Session, message: str, max_chars: int, *, again: bool) -> str:
         """
         Return recalled text as `Session.recall` does, with only the parts that are loaded.
 
         Without a message, return the state of the work for resuming.
         """
-        from mama_structs.memory.store.lexical_store import WordsAlone  # noqa: PLC0415 - imported after the socket is ready
-        from mama_structs.session.recall_builder import recall  # noqa: PLC0415
+        from mama_structs.memory.store.lexical_store import LexicalMemoryStore  # noqa: PLC0415 - imported after the socket is ready
+        from mama_structs.session.recall_builder import build_recall  # noqa: PLC0415
 
-        self._told = told = session._conversation.told  # noqa: SLF001 - internal API for the CLI
+        self._recall_log = told = session._conversation.recall_log  # noqa: SLF001 - internal API for the CLI
         if again:
             told.clear()
         # The lexical store is another view of the same memories.
-        memories = session.memories if self._is_warm else WordsAlone(session.memories._shared)  # noqa: SLF001 - internal API for the CLI
-        few: Any = None if self._is_warm else _FewCues()
+        memories = session.memories if self._is_warm else LexicalMemoryStore(session.memories._shared)  # noqa: SLF001 - internal API for the CLI
+        few: Any = None if self._is_warm else _ResumeDetector()
         return (
-            await recall(memories, message, told=told, exposure=few, resuming=not message, max_chars=max_chars)
+            await build_recall(
+                memories, message, recall_log=told, exposure=few, is_resuming=not message, max_chars=max_chars
+            )
         ).text
 
-    async def _session(self, namespace: str, conversation: str) -> Session:
+    async def _get_session(self, namespace: str, conversation: str) -> Session:
         """Return the session of an agent's conversation, closing the least recently used one."""
-        from mama_structs.memory.store.factory import Unavailable  # noqa: PLC0415 - imported after the socket is ready
+        from mama_structs.memory.store.factory import UnavailableEmbedder  # noqa: PLC0415 - imported after the socket is ready
         from mama_structs.session.session import Session  # noqa: PLC0415
         from mama_structs.settings import Settings, ToolSettings  # noqa: PLC0415
 
@@ -258,35 +268,38 @@ class HookHelper:
                 self._store,
                 namespace=namespace,
                 conversation=f"hook {key[1]}".strip(),
-                embedder=Unavailable(),
+                embedder=UnavailableEmbedder(),
                 # The hook calls no tools.
                 settings=Settings(tools=ToolSettings(memory=False)),
             )
         self._sessions[key] = session
-        if len(self._sessions) > _CONVERSATIONS:
+        if len(self._sessions) > _MAX_CONVERSATIONS:
             await self._sessions.pop(next(iter(self._sessions))).close()
         return session
 
 
-def first(given: dict[str, Any], names: tuple[str, ...]) -> str:
+def find_text(given: dict[str, Any], names: tuple[str, ...]) -> str:
     """Return the first non-empty text of an event under any of the names, or ""."""
     return next((value for name in names if isinstance(value := given.get(name), str) and value), "")
 
 
-def text_in(given: dict[str, Any]) -> str:
+def extract_message(given: dict[str, Any]) -> str:
     """Return the user's message of an event: a text, text blocks, or nested under another key."""
-    for name in _TEXTS:
+    for name in _TEXT_KEYS:
         value = given.get(name)
         if isinstance(value, dict):
-            value = text_in(value)
+            value = extract_message(value)
         elif isinstance(value, list):
-            value = "\n".join(part if isinstance(part, str) else text_in(part) for part in value if part)
+            value = "\n".join(part if isinstance(part, str) else extract_message(part) for part in value if part)
         if isinstance(value, str) and value.strip():
             return value
-    return next((text for name in _NESTED if isinstance(given.get(name), dict) and (text := text_in(given[name]))), "")
+    return next(
+        (text for name in _NESTED_KEYS if isinstance(given.get(name), dict) and (text := extract_message(given[name]))),
+        "",
+    )
 
 
-def kind_of(name: str, message: str) -> str | None:
+def classify_event(name: str, message: str) -> str | None:
     """Return "compact", "start" or "prompt" for an event's name, or None for other events."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if "compact" in plain or "compress" in plain:
@@ -298,7 +311,7 @@ def kind_of(name: str, message: str) -> str | None:
     return None
 
 
-def formed(name: str, kind: str, text: str) -> dict[str, Any]:
+def format_answer(name: str, kind: str, text: str) -> dict[str, Any]:
     """
     Return an answer in the format of the agent that uses this event name.
 

@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TextIO
 from unicodedata import combining, east_asian_width
 
-from mama_structs._internal.reprs import short
+from mama_structs._internal.reprs import truncate_line
 from mama_structs.errors import MamaStructsError
 
 # Minimum seconds between two progress lines if there is no bar.
-_TOLD_EVERY: Final = 1.0
+_PROGRESS_INTERVAL_SECONDS: Final = 1.0
 # Converting an address to a path leaves only one slash.
-_PASSWORD: Final = re.compile(r"(\w:/{1,2}[^\s:@/]*:)\S*@")
+_PASSWORD_PATTERN: Final = re.compile(r"(\w:/{1,2}[^\s:@/]*:)\S*@")
 
 
-def say(*texts: str) -> None:
+def print_lines(*texts: str) -> None:
     """Print to stdout and flush, because a parent process may wait for the output."""
     try:
         for text in texts:
@@ -36,16 +36,16 @@ def say(*texts: str) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        drop_output()
+        discard_output()
         raise MamaStructsError(f"the output cannot be written: {error.strerror or error}") from error
 
 
-def answer(given: argparse.Namespace, figures: Any, text: str) -> None:
+def print_answer(given: argparse.Namespace, figures: Any, text: str) -> None:
     """Print a command's result, as JSON if requested."""
-    say(json.dumps(figures) if given.json else text)
+    print_lines(json.dumps(figures) if given.json else text)
 
 
-def drop_output(stream: TextIO | None = None) -> None:
+def discard_output(stream: TextIO | None = None) -> None:
     """
     Redirect a stream, by default stdout, to the null device.
 
@@ -55,23 +55,25 @@ def drop_output(stream: TextIO | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stdout if stream is None else stream).fileno())
 
 
-def tell_stderr(text: str) -> None:
+def write_stderr(text: str) -> None:
     """Write to stderr, which is None if it was closed before the start (`2>&-`)."""
     if sys.stderr is not None:
         try:
-            sys.stderr.write(without_passwords(text))
+            sys.stderr.write(mask_passwords(text))
             sys.stderr.flush()
         except (OSError, ValueError):
-            drop_output(sys.stderr)
+            discard_output(sys.stderr)
 
 
-def without_passwords(text: str) -> str:
+def mask_passwords(text: str) -> str:
     """Mask the passwords of addresses, which may be part of a misplaced argument."""
-    return _PASSWORD.sub(r"\1***@", text)
+    return _PASSWORD_PATTERN.sub(r"\1***@", text)
 
 
 @contextlib.contextmanager
-def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) -> Iterator[Callable[[int, int], None]]:
+def report_progress(
+    action: str, unit: str, *, resumable: bool = False, lines: bool = True
+) -> Iterator[Callable[[int, int], None]]:
     """
     Report progress: a bar on a terminal with tqdm installed, otherwise occasional lines.
 
@@ -87,7 +89,7 @@ def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) 
         with contextlib.suppress(ImportError):
             from tqdm.auto import tqdm  # type: ignore[import-untyped]  # tqdm has no type information
 
-            bar = tqdm(desc=what, unit=f" {unit}", file=sys.stderr, leave=False, dynamic_ncols=True)
+            bar = tqdm(desc=action, unit=f" {unit}", file=sys.stderr, leave=False, dynamic_ncols=True)
     told, last = time.monotonic(), ""
 
     def tell(done: int, total: int) -> None:
@@ -96,45 +98,45 @@ def shown(what: str, unit: str, *, resumable: bool = False, lines: bool = True) 
             bar.total = total
             bar.update(done - bar.n)
             return
-        last = f"{what} {done:,} of {total:,} {unit}\n"
-        if (lines or is_terminal) and time.monotonic() - told >= _TOLD_EVERY:
+        last = f"{action} {done:,} of {total:,} {unit}\n"
+        if (lines or is_terminal) and time.monotonic() - told >= _PROGRESS_INTERVAL_SECONDS:
             told = time.monotonic()
-            tell_stderr(last)
+            write_stderr(last)
 
     try:
         yield tell
     except asyncio.CancelledError:
         if resumable:
-            tell_stderr("mama-structs: interrupted; run it again to go on\n")
+            write_stderr("mama-structs: interrupted; run it again to go on\n")
         raise
     finally:
         if bar is not None:
             bar.close()
         elif not (lines or is_terminal):
-            tell_stderr(last)
+            write_stderr(last)
 
 
-def confirmed(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Ask on stderr, and return True if the answer on stdin is yes."""
-    tell_stderr(f"{question} [y/N] ")
+    write_stderr(f"{question} [y/N] ")
     try:
         return sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")
     except (OSError, ValueError):
         return False
 
 
-def columns(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]]) -> str:
     """
     Return rows as a table with aligned columns.
 
     If the table is too wide for the terminal, each row becomes a block: its text (the last cell but one), other cells,
     and its id (the last cell), untruncated.
     """
-    whole = _columns(rows)
+    table = _align_columns(rows)
     room = shutil.get_terminal_size().columns
-    if not _is_terminal() or max(map(_width, whole.splitlines())) <= room:
-        return whole
-    return "\n".join(line for row in rows for line in _block(row, room))
+    if not _is_terminal() or max(map(_measure_width, table.splitlines())) <= room:
+        return table
+    return "\n".join(line for row in rows for line in _format_block(row, room))
 
 
 def _is_terminal() -> bool:
@@ -143,25 +145,26 @@ def _is_terminal() -> bool:
     return False
 
 
-def _block(row: Sequence[str], room: int) -> Iterator[str]:
+def _format_block(row: Sequence[str], width: int) -> Iterator[str]:
     *facts, text, id_ = row
-    told = ", ".join(filter(None, facts))
-    yield short(text, room)
-    if _width(f"  {told}, {id_}") <= room:
-        yield f"  {told}, {id_}"
+    facts_text = ", ".join(filter(None, facts))
+    yield truncate_line(text, width)
+    if _measure_width(f"  {facts_text}, {id_}") <= width:
+        yield f"  {facts_text}, {id_}"
     else:
-        yield f"  {short(told, room - 2)}"
+        yield f"  {truncate_line(facts_text, width - 2)}"
         yield f"  {id_}"
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+def _align_columns(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(_measure_width, column)) for column in zip(*rows, strict=True)]
     lines = (
-        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)) for row in rows
+        "  ".join(cell + " " * (width - _measure_width(cell)) for cell, width in zip(row, widths, strict=True))
+        for row in rows
     )
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _width(text: str) -> int:
+def _measure_width(text: str) -> int:
     """Return the width of a text in terminal columns; East Asian wide characters take two."""
     return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)

@@ -11,132 +11,136 @@ from pathlib import Path
 from typing import Any
 
 import mama_structs  # for annotations only; its submodules load lazily
-from mama_structs._internal.reprs import short, visible
-from mama_structs.cli.arguments import opened
-from mama_structs.cli.hook import end_helper
-from mama_structs.cli.output import answer, columns, confirmed, say, shown, tell_stderr
+from mama_structs._internal.reprs import escape_unprintable, truncate_line
+from mama_structs.cli.arguments import open_session
+from mama_structs.cli.hook import stop_helper
+from mama_structs.cli.output import confirm, format_table, print_answer, print_lines, report_progress, write_stderr
 
 # Maximum columns of a cell.
-_TEXT = 72
-_TOPIC = 24
+_TEXT_COLUMNS = 72
+_TOPIC_COLUMNS = 24
 
 
 async def list_memories(given: argparse.Namespace) -> None:
     """List memories, the newest first."""
-    async with opened(given) as session:
+    async with open_session(given) as session:
         if given.topic is None:
             found: Sequence[Any] = await session.memories.recent(limit=given.limit, types=given.types or None)
         else:
             chain = await session.memories.by_topic(given.topic)
             found = [one for one in chain.memories if not given.types or one.type.value in given.types][: given.limit]
-    _answer_memories(given, found, [[*_row(memory)] for memory in found])
+    _print_memories(given, found, [[*_create_row(memory)] for memory in found])
 
 
 async def show(given: argparse.Namespace) -> None:
     """Show one memory whole: its text, how it evolved, what it rests on, and what is linked to it."""
     from mama_structs._internal.jsonable import to_jsonable
 
-    async with opened(given) as session:
+    async with open_session(given) as session:
         around = await session.memories.load_context(given.id)
         evidence = await session.memories.evidence_of(given.id)
     figures = to_jsonable(around)
     figures.update(evidence=to_jsonable(evidence))
-    answer(given, figures, "\n".join(map(visible, _shown(around, evidence))))
+    print_answer(given, figures, "\n".join(map(escape_unprintable, _format_memory(around, evidence))))
 
 
 async def search(given: argparse.Namespace) -> None:
     """Find memories by meaning and words, the best first."""
     from mama_structs.errors import EmbeddingFailed
-    from mama_structs.memory.store.lexical_store import WordsAlone
+    from mama_structs.memory.store.lexical_store import LexicalMemoryStore
 
     filters: dict[str, Any] = {"limit": given.limit, "types": given.types or None, "topic": given.topic}
-    async with opened(given) as session:
+    async with open_session(given) as session:
         try:
             hits = await session.memories.search(given.query, **filters)
         except EmbeddingFailed as error:
-            tell_stderr(f"mama-structs: by words alone: {error}\n")
-            hits = await WordsAlone(session.memories._shared).search(given.query, **filters)  # noqa: SLF001 - internal API for the CLI
-    rows = [[f"{hit.relevance:.2f}", *_row(hit.memory, is_superseded=hit.superseded_by is not None)] for hit in hits]
-    _answer_memories(given, hits, rows)
+            write_stderr(f"mama-structs: by words alone: {error}\n")
+            hits = await LexicalMemoryStore(session.memories._shared).search(given.query, **filters)  # noqa: SLF001 - internal API for the CLI
+    rows = [
+        [f"{hit.relevance:.2f}", *_create_row(hit.memory, is_superseded=hit.superseded_by is not None)] for hit in hits
+    ]
+    _print_memories(given, hits, rows)
 
 
 async def recall(given: argparse.Namespace) -> None:
     """Print what a model would be told before it answers a message."""
     from mama_structs._internal.jsonable import to_jsonable
 
-    async with opened(given) as session:
+    async with open_session(given) as session:
         found = await session.recall(given.message, max_chars=given.max_chars)
-    answer(given, to_jsonable(found), "\n".join(map(visible, found.text.splitlines())) or "nothing")
+    print_answer(given, to_jsonable(found), "\n".join(map(escape_unprintable, found.text.splitlines())) or "nothing")
 
 
 async def view(given: argparse.Namespace) -> None:
     """Write one page for a browser: a search box, chains as timelines, and the graph around a memory."""
-    from mama_structs.cli.viewer import page_of
+    from mama_structs.cli.viewer import create_page
 
-    async with opened(given) as session:
-        page = await page_of(session.memories, most=given.limit)
-    target = _target(given)
+    async with open_session(given) as session:
+        page = await create_page(session.memories, limit=given.limit)
+    target = _choose_target(given)
     page.write(target)
-    say(visible(f"{page.shown:,} of {page.count:,} memories are in {target}"))
+    print_lines(escape_unprintable(f"{page.shown_count:,} of {page.count:,} memories are in {target}"))
 
 
 async def forget(given: argparse.Namespace) -> int:
     """Delete memories for good, so that nothing of their texts stays in the store; asks first."""
     from mama_structs._internal.jsonable import to_jsonable
-    from mama_structs._internal.validation import is_address
+    from mama_structs._internal.validation import is_url
 
     filters = {"about": given.about, "source": given.source, "before": given.before}
-    if not is_address(given.store):
+    if not is_url(given.store):
         # A running hook helper would keep the erasure pending.
-        end_helper(given.store)
-    async with opened(given) as session:
+        stop_helper(given.store)
+    async with open_session(given) as session:
         planned = await session.memories.forget(given.ids or None, **filters, dry_run=True)
         if given.dry_run or not planned.count:
-            answer(given, to_jsonable(planned), _receipt(planned))
+            print_answer(given, to_jsonable(planned), _format_report(planned))
             return 0
-        if not given.yes and not confirmed(f"forget {planned.count:,} memories for good?"):
-            tell_stderr("mama-structs: nothing was forgotten (--yes does not ask)\n")
+        if not given.yes and not confirm(f"forget {planned.count:,} memories for good?"):
+            write_stderr("mama-structs: nothing was forgotten (--yes does not ask)\n")
             return 1
-        with shown("forgotten", "memories") as progress:
+        with report_progress("forgotten", "memories") as progress:
             done = await session.memories.forget(given.ids or None, **filters, progress=progress)
-    answer(given, to_jsonable(done), _receipt(done))
+    print_answer(given, to_jsonable(done), _format_report(done))
     return 0
 
 
-def _receipt(done: Any) -> str:
+def _format_report(done: Any) -> str:
     counted = ", ".join(f"{count:,} {kind}" for kind, count in done.memories.items()) or "no memories"
     also = ((done.links, "links"), (done.mended, "memories mended"), (done.texts, "texts"), (done.refs, "refs"))
     parts = [counted, *(f"{count:,} {what}" for count, what in also if count)]
     lines = [f"{'would be ' if done.dry_run else ''}forgotten: {', '.join(parts)}"]
     lines += [f"pending: {one}" for one in done.pending]
     lines += [f"not reached: {one}" for one in done.not_reached]
-    return "\n".join(map(visible, lines))
+    return "\n".join(map(escape_unprintable, lines))
 
 
-def _target(given: argparse.Namespace) -> Path:
-    from mama_structs._internal.validation import is_address
+def _choose_target(given: argparse.Namespace) -> Path:
+    from mama_structs._internal.validation import is_url
 
     # Any part of an address may be a password, so do not use it as a file name.
-    name = "memories" if is_address(given.store) else Path(given.store).resolve().name
+    name = "memories" if is_url(given.store) else Path(given.store).resolve().name
     return Path(given.output or f"{name}.html")
 
 
-def _answer_memories(given: argparse.Namespace, found: Sequence[Any], rows: Sequence[Sequence[str]]) -> None:
+def _print_memories(given: argparse.Namespace, found: Sequence[Any], rows: Sequence[Sequence[str]]) -> None:
     from mama_structs._internal.jsonable import to_jsonable
 
-    answer(given, to_jsonable(list(found)), columns(rows) if rows else "nothing found")
+    print_answer(given, to_jsonable(list(found)), format_table(rows) if rows else "nothing found")
 
 
-def _row(memory: mama_structs.Memory, *, is_superseded: bool = False) -> Iterator[str]:
+def _create_row(memory: mama_structs.Memory, *, is_superseded: bool = False) -> Iterator[str]:
     outcome = getattr(memory.metadata, "outcome", None)
     yield f"{memory.created_at:%Y-%m-%d}"
     yield memory.type.value
-    yield short(" ".join(part for part in (memory.topic, f"[{outcome}]" if outcome else "") if part), _TOPIC)
-    yield f"{'(superseded) ' if is_superseded else ''}{short(memory.content, _TEXT)}"
+    yield truncate_line(
+        " ".join(part for part in (memory.topic, f"[{outcome}]" if outcome else "") if part), _TOPIC_COLUMNS
+    )
+    yield f"{'(superseded) ' if is_superseded else ''}{truncate_line(memory.content, _TEXT_COLUMNS)}"
     yield memory.id
 
 
-def _shown(around: Any, evidence: Iterable[Any]) -> Iterator[str]:
+def _format_memory(around: Any, evidence: Iterable[Any]) -> Iterator[str]:
     memory, own = around.memory, around.memory.metadata
     facts = {
         "topic": memory.topic,
@@ -164,12 +168,12 @@ def _shown(around: Any, evidence: Iterable[Any]) -> Iterator[str]:
         ("Evidence", [one.source for one in evidence]),
         ("Before it was corrected", [" ".join(one.content.split()) for one in memory.former]),
         ("How it evolved", str(around.chain).splitlines() if len(around.chain) > 1 else ()),
-        ("Links", [_line_of(link, memory.id) for link in around.links if link.link_type != "temporal"]),
+        ("Links", [_format_link(link, memory.id) for link in around.links if link.link_type != "temporal"]),
     ):
         if lines:
             yield from ("", f"{title}:", *(f"  {line}" for line in lines))
 
 
-def _line_of(link: Any, memory_id: str) -> str:
+def _format_link(link: Any, memory_id: str) -> str:
     word = link.metadata.original_relationship
     return f"{word} {link.to_id}" if link.from_id == memory_id else f"{link.from_id} {word} this"

@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import mama_structs  # for annotations only; its submodules load lazily
-from mama_structs.cli.output import answer, say
+from mama_structs.cli.output import print_answer, print_lines
 from mama_structs.errors import InvalidArgument, MamaStructsError
 
 TOKEN_VARIABLE: Final = "MAMA_MCP_TOKEN"  # noqa: S105 - the name of an environment variable
-_MILLI: Final = 1000
+_MS_PER_SECOND: Final = 1000
 DEMO_WORLD: Final = {"players": 12, "latency": 20}
 # The block time of the real chain.
 _BLOCK_SECONDS: Final = 6.0
 # Longer than any token, and small enough to read completely.
-_MAX_TOKEN_FILE: Final = 4096
+_MAX_TOKEN_FILE_BYTES: Final = 4096
 # Seconds for requests to end after a signal. A client that does not read must not block the exit.
-_GRACE: Final = 5.0
+_SHUTDOWN_SECONDS: Final = 5.0
 
 
 async def demo(given: argparse.Namespace) -> None:
@@ -38,15 +38,15 @@ async def demo(given: argparse.Namespace) -> None:
     changed = [f"--{name}" for name, default in bundled.items() if getattr(given, name) != default]
     if given.base_url is not None and changed:
         given.usage_error(f"{', '.join(changed)}: not together with --base-url, whose node has a world of its own")
-    from mama_structs.cli.demo import WIDTH, play, tell
-    from mama_structs.cli.demo_memory import two_days
+    from mama_structs.cli.demo import MAX_COLUMNS, render_story, run_demo
+    from mama_structs.cli.demo_memory import run_two_days
 
-    latency = given.latency / _MILLI
-    story = await play(
+    latency = given.latency / _MS_PER_SECOND
+    story = await run_demo(
         base_url=given.base_url, player_id=given.player, seed=given.seed, players=given.players, latency=latency
     )
-    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
-    answer(given, story.figures, "" if given.json else tell(await two_days(), story, width=width))
+    width = min(MAX_COLUMNS, shutil.get_terminal_size((MAX_COLUMNS, 0)).columns)
+    print_answer(given, story.figures, "" if given.json else render_story(await run_two_days(), story, width=width))
     if not story.same_facts:
         raise MamaStructsError(
             "the runs found different facts", hint="a chain that moves may change one meanwhile: run the demo again"
@@ -60,11 +60,11 @@ async def fake_node(given: argparse.Namespace) -> None:
     """
     from mama_structs.testing import FakeNode
 
-    stopped = _stopped_by_signals()
+    stopped = _create_stop_event()
     node = FakeNode.world(
         seed=given.seed,
         players=given.players,
-        latency=given.latency / _MILLI,
+        latency=given.latency / _MS_PER_SECOND,
         host=given.host,
         port=given.port,
         block_time=_BLOCK_SECONDS,
@@ -77,7 +77,7 @@ async def fake_node(given: argparse.Namespace) -> None:
             hint="--port 0 takes any free port",
         ) from error
     try:
-        say(
+        print_lines(
             f"{node.url}\n\n  curl {node.url}/structs/player/1-11\n"
             f"  curl '{node.url}/structs/planet?pagination.limit=2'\n\nCtrl-C stops it."
         )
@@ -86,7 +86,7 @@ async def fake_node(given: argparse.Namespace) -> None:
         await node.close()
 
 
-def _stopped_by_signals() -> Any:
+def _create_stop_event() -> Any:
     import asyncio
     import signal
 
@@ -110,15 +110,15 @@ async def serve_mcp(given: argparse.Namespace) -> None:
 
     if given.http is None and (given.token_file is not None or given.allow_host):
         given.usage_error("--token-file and --allow-host are for --http")
-    token = token_of(given.token_file, os.environ) if given.http is not None else None
+    token = read_token(given.token_file, os.environ) if given.http is not None else None
     # Over stdio, stdout is reserved for the protocol. stderr is None if it was closed before the start (`2>&-`).
     if sys.stderr is not None:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO if given.verbose else logging.WARNING)
-    adapter = adapter_module()
+    adapter = load_mcp_adapter()
     if given.http is not None:
         # Validate the address before a store is created.
         await adapter.http.address_for(*given.http, token=token)
-    stopped = _stopped_by_signals()
+    stopped = _create_stop_event()
     async with Session.open(
         given.store,
         structs=given.structs,
@@ -126,7 +126,7 @@ async def serve_mcp(given: argparse.Namespace) -> None:
         reads=given.reads,
         conversation=given.conversation,
         files=given.files,
-        settings=settings_of(given),
+        settings=create_settings(given),
     ) as session:
         warming = asyncio.create_task(_warm_up(session))
         own = adapter.server(session)
@@ -135,7 +135,9 @@ async def serve_mcp(given: argparse.Namespace) -> None:
         else:
             host, port = given.http
             names = given.allow_host
-            served = adapter.serve_http(own, host=host, port=port, token=token, allowed_hosts=names, started=say)
+            served = adapter.serve_http(
+                own, host=host, port=port, token=token, allowed_hosts=names, started=print_lines
+            )
         serving = asyncio.create_task(served)
         waiting = asyncio.create_task(stopped.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,7 +145,7 @@ async def serve_mcp(given: argparse.Namespace) -> None:
         warming.cancel()
         if not serving.done():
             serving.cancel()
-            await asyncio.wait({serving}, timeout=_GRACE)
+            await asyncio.wait({serving}, timeout=_SHUTDOWN_SECONDS)
     if not serving.done():
         # The session is closed and its data is complete. A thread still writes to a client that does not read.
         os._exit(0)
@@ -162,7 +164,7 @@ async def _warm_up(session: mama_structs.Session) -> None:
         await session.warm_up()
 
 
-def adapter_module() -> Any:
+def load_mcp_adapter() -> Any:
     """Return the MCP adapter, or raise with the missing dependency."""
     try:
         from mama_structs.adapters import mcp
@@ -171,7 +173,7 @@ def adapter_module() -> Any:
     return mcp
 
 
-def settings_of(given: argparse.Namespace) -> mama_structs.Settings:
+def create_settings(given: argparse.Namespace) -> mama_structs.Settings:
     """Return the settings of the environment, overridden by the command line."""
     import attrs
 
@@ -182,7 +184,7 @@ def settings_of(given: argparse.Namespace) -> mama_structs.Settings:
     return attrs.evolve(settings, tools=attrs.evolve(settings.tools, **changes))
 
 
-def token_of(path: str | None, environ: Mapping[str, str]) -> str | None:
+def read_token(path: str | None, environ: Mapping[str, str]) -> str | None:
     """
     Return the token from a file or the environment.
 
@@ -196,10 +198,10 @@ def token_of(path: str | None, environ: Mapping[str, str]) -> str | None:
         return token
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - the path may be a pipe
-            text = file.read(_MAX_TOKEN_FILE + 1)
+            text = file.read(_MAX_TOKEN_FILE_BYTES + 1)
     except OSError as error:
         raise InvalidArgument(f"the token file {path!r:.200} cannot be read: {error.strerror}") from error
-    held = text.decode("latin-1").strip()
-    if not held or len(text) > _MAX_TOKEN_FILE:
+    token_text = text.decode("latin-1").strip()
+    if not token_text or len(text) > _MAX_TOKEN_FILE_BYTES:
         raise InvalidArgument(f"the token file {path!r:.200} holds no token")
-    return held
+    return token_text

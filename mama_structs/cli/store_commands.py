@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 
 import mama_structs  # for annotations only; its submodules load lazily
-from mama_structs._internal.validation import is_address, printable
-from mama_structs.cli.arguments import check_known, embedder_named, is_session, opened
-from mama_structs.cli.output import answer, say, shown, without_passwords
+from mama_structs._internal.validation import is_url, to_printable
+from mama_structs.cli.arguments import check_namespace, create_embedder, is_session, open_session
+from mama_structs.cli.output import mask_passwords, print_answer, print_lines, report_progress
 from mama_structs.errors import InvalidArgument
 
 # Digits of a digest in the text output, enough to compare by eye; --json has all.
-_SHOWN: Final = 12
+_DIGEST_PREFIX_CHARS: Final = 12
 
 
 async def check(given: argparse.Namespace) -> int:
@@ -26,7 +26,7 @@ async def check(given: argparse.Namespace) -> int:
     from mama_structs.storage.sqlite_errors import CheckReport, Finding
 
     try:
-        async with opened(given) as session:
+        async with open_session(given) as session:
             report = await session.check()
     except StoreDamaged as error:
         # The store cannot be opened: report its damage as findings.
@@ -34,37 +34,37 @@ async def check(given: argparse.Namespace) -> int:
         report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
     fields = ("severity", "kind", "message", "key")
     findings = [{field: getattr(one, field) for field in fields} for one in report.findings]
-    lines = (printable(f"{one.severity}: {one.message}") for one in report.findings)
-    answer(given, {"ok": report.ok, "findings": findings}, "\n".join(lines) or "no damage found")
+    lines = (to_printable(f"{one.severity}: {one.message}") for one in report.findings)
+    print_answer(given, {"ok": report.ok, "findings": findings}, "\n".join(lines) or "no damage found")
     return 0 if report.ok else 1
 
 
 async def stats(given: argparse.Namespace) -> None:
     """Print figures about the memories."""
-    async with opened(given) as session:
+    async with open_session(given) as session:
         # Omit counters of the running process.
         counted = ("embedding", "traversal_cache")
         figures = {name: value for name, value in (await session.memories.stats()).items() if name not in counted}
-    rows = list(_flat(figures))
+    rows = list(_flatten(figures))
     width = max(len(name) for name, _ in rows)
-    answer(given, figures, "\n".join(printable(f"{name:<{width}}  {value}") for name, value in rows))
+    print_answer(given, figures, "\n".join(to_printable(f"{name:<{width}}  {value}") for name, value in rows))
 
 
-def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in figures.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", "-" if value is None else f"{value:,}" if type(value) is int else str(value)
 
 
 async def rebuild(given: argparse.Namespace) -> int:
     """Build the search indexes anew from the saved memories, of which nothing is lost."""
-    async with opened(given) as session:
-        with shown("rebuilt", "memories") as progress:
+    async with open_session(given) as session:
+        with report_progress("rebuilt", "memories") as progress:
             damaged = await session.memories.rebuild(progress=progress)
         count = await session.memories.count()
-    say("\n".join([*(printable(f"left out: {line}") for line in damaged), f"{count:,} memories indexed"]))
+    print_lines("\n".join([*(to_printable(f"left out: {line}") for line in damaged), f"{count:,} memories indexed"]))
     return 1 if damaged else 0
 
 
@@ -75,11 +75,11 @@ async def backup_store(given: argparse.Namespace) -> None:
 
     from mama_structs.storage.backup import backup
 
-    if is_address(given.store):
+    if is_url(given.store):
         raise InvalidArgument("a server cannot be copied as a directory", hint="pg_dump -n mama_structs")
-    with shown("copied", "pages") as progress:
+    with report_progress("copied", "pages") as progress:
         await backup(Path(given.store), Path(given.target), progress=progress)
-    say(printable(f"{given.store} is copied to {given.target}"))
+    print_lines(to_printable(f"{given.store} is copied to {given.target}"))
 
 
 async def copy_store(given: argparse.Namespace) -> int:
@@ -88,32 +88,34 @@ async def copy_store(given: argparse.Namespace) -> int:
 
     from mama_structs.session.session import Session
 
-    with shown("copied and compared", "things", resumable=True) as progress:
+    with report_progress("copied and compared", "things", resumable=True) as progress:
         copied = await Session.copy(given.store, given.target, namespace=given.namespace, progress=progress)
     lines = [f"not copied: {line}" for line in copied.damaged]
     for one in copied.namespaces:
-        counts = (f"{count:,} {kind} ({one.digests[kind][:_SHOWN]})" for kind, count in one.counts.items())
+        counts = (
+            f"{count:,} {kind} ({one.digests[kind][:_DIGEST_PREFIX_CHARS]})" for kind, count in one.counts.items()
+        )
         lines.append(f"{one.name}: {', '.join(counts) or 'nothing'}; {one.added:,} memories are new there")
-    same = without_passwords(f"{given.target} holds the same as {given.store}")
+    same = mask_passwords(f"{given.target} holds the same as {given.store}")
     lines.append(same + ("" if copied.ok else ", but for what is damaged"))
-    answer(given, {"ok": copied.ok, **attrs.asdict(copied)}, "\n".join(map(printable, lines)))
+    print_answer(given, {"ok": copied.ok, **attrs.asdict(copied)}, "\n".join(map(to_printable, lines)))
     return 0 if copied.ok else 1
 
 
-async def assign(given: argparse.Namespace) -> None:
+async def assign_conversation(given: argparse.Namespace) -> None:
     """Give a conversation of one namespace, which is open nowhere, to another; its forks stay where they are."""
     from pathlib import Path
 
-    from mama_structs.session.backend import Home
+    from mama_structs.session.backend import Backend
 
     # No namespace is opened: neither memories nor an embedder are needed.
-    home = await Home.at(given.store if is_address(given.store) else Path(given.store))
+    home = await Backend.open(given.store if is_url(given.store) else Path(given.store))
     try:
-        held = await home.assign(given.name, origin=given.origin, namespace=given.namespace)
+        moved_count = await home.assign(given.name, origin=given.origin, namespace=given.namespace)
     finally:
         await home.close()
-    what = f"{held:,} refs and descriptors" if held != 1 else "1 ref or descriptor"
-    say(printable(f"{given.name} is moved from {given.origin} to {given.namespace}, with {what}"))
+    what = f"{moved_count:,} refs and descriptors" if moved_count != 1 else "1 ref or descriptor"
+    print_lines(to_printable(f"{given.name} is moved from {given.origin} to {given.namespace}, with {what}"))
 
 
 async def list_conversations(given: argparse.Namespace) -> None:
@@ -122,62 +124,62 @@ async def list_conversations(given: argparse.Namespace) -> None:
 
     from mama_structs.session.session import Session
 
-    await check_known(given)
+    await check_namespace(given)
     found = await Session.conversations(given.store, namespace=given.namespace)
     figures = [
         {name: str(value) if name.endswith("_at") and value else value for name, value in attrs.asdict(one).items()}
         for one in found
     ]
-    lines = (printable(repr(one)[1:-1].partition(" ")[2]) for one in found)
-    answer(given, figures, "\n".join(lines) or "there are none")
+    lines = (to_printable(repr(one)[1:-1].partition(" ")[2]) for one in found)
+    print_answer(given, figures, "\n".join(lines) or "there are none")
 
 
 async def delete_conversation(given: argparse.Namespace) -> None:
     """Delete a conversation, which is open nowhere; what its forks and memories use stays."""
     from mama_structs.session.session import Session
 
-    await check_known(given)
+    await check_namespace(given)
     await (await Session.conversations(given.store, namespace=given.namespace)).delete(given.name)
-    say(printable(f"{given.name} is deleted"))
+    print_lines(to_printable(f"{given.name} is deleted"))
 
 
 async def export(given: argparse.Namespace) -> None:
     """Write all memories, with their links and vectors, to a file."""
-    async with opened(given) as session:
-        with shown("exported", "memories") as progress:
+    async with open_session(given) as session:
+        with report_progress("exported", "memories") as progress:
             count = await session.memories.export_jsonl(given.file, progress=progress)
-    say(printable(f"{count:,} memories are written to {given.file}"))
+    print_lines(to_printable(f"{count:,} memories are written to {given.file}"))
 
 
 async def import_file(given: argparse.Namespace) -> None:
     """Add the memories of a file that `export` wrote; again, nothing is added twice."""
-    from mama_structs.memory.upkeep.jsonl_transfer import embedder_of
+    from mama_structs.memory.upkeep.jsonl_transfer import read_export_embedder
 
-    async with opened(given, embedder_of(given.file), is_new=True) as session:
-        with shown("imported", "memories", resumable=True) as progress:
+    async with open_session(given, read_export_embedder(given.file), is_new=True) as session:
+        with report_progress("imported", "memories", resumable=True) as progress:
             done = await session.memories.import_jsonl(given.file, progress=progress)
     parts = [f"{done.added:,} memories added", f"{done.known:,} were there already"]
     if done.embedded:
         parts.append(f"{done.embedded:,} embedded anew")
     if done.dropped_links:
         parts.append(f"{done.dropped_links:,} links left out, whose other end is not there")
-    say(", ".join(parts))
+    print_lines(", ".join(parts))
 
 
 async def maintain(given: argparse.Namespace) -> None:
     """Remove weak and old automatic links, if a week has passed since the last time."""
-    async with opened(given) as session:
+    async with open_session(given) as session:
         done = await session.maintain()
-    say(f"{done.pruned:,} links removed" if done.due else "nothing was due")
+    print_lines(f"{done.pruned:,} links removed" if done.due else "nothing was due")
 
 
 async def reembed(given: argparse.Namespace) -> None:
     """Change over to another embedder; interrupted, it goes on when it is run again."""
-    embedder = embedder_named(given.embedder)
-    async with opened(given) as session:
-        with shown("embedded", "memories", resumable=True) as progress:
+    embedder = create_embedder(given.embedder)
+    async with open_session(given) as session:
+        with report_progress("embedded", "memories", resumable=True) as progress:
             count = await session.memories.reembed(embedder, progress=progress)
-    say(f"{count:,} memories embedded by {embedder.name}")
+    print_lines(f"{count:,} memories embedded by {embedder.name}")
 
 
 async def migrate(given: argparse.Namespace) -> None:
@@ -191,32 +193,32 @@ async def migrate(given: argparse.Namespace) -> None:
     begun = time.perf_counter()
     # Read the old file first, so that no directory is created if it is unreadable.
     old = read_old(Path(given.old))
-    async with _opened_to_fill(given) as session:
-        with shown("migrated", "steps", resumable=True, lines=False) as progress:
+    async with _open_for_import(given) as session:
+        with report_progress("migrated", "steps", resumable=True, lines=False) as progress:
             report = await migrate_old(session.memories, old, dry_run=given.dry_run, progress=progress)
     report = attrs.evolve(report, seconds=time.perf_counter() - begun)
-    answer(given, report.to_json(), str(report))
+    print_answer(given, report.to_json(), str(report))
 
 
 async def import_from(given: argparse.Namespace) -> None:
     """Take over the memories of another program, whose files are not changed; again, nothing is added twice."""
-    from mama_structs.importers.dispatch import read_from, take_over
+    from mama_structs.importers.dispatch import import_data, read_source
 
     # Read the source first, so that no directory is created if it is unreadable.
-    outside = await read_from(given.kind, given.source, user=given.user)
-    async with _opened_to_fill(given) as session:
-        with shown("imported", "items", resumable=True, lines=False) as progress:
+    outside = await read_source(given.kind, given.source, user=given.user)
+    async with _open_for_import(given) as session:
+        with report_progress("imported", "items", resumable=True, lines=False) as progress:
             how = {"dry_run": given.dry_run, "again": given.again, "progress": progress}
-            report = await take_over(session.memories, outside, **how)
-    answer(given, report.to_json(), str(report))
+            report = await import_data(session.memories, outside, **how)
+    print_answer(given, report.to_json(), str(report))
 
 
 @contextlib.asynccontextmanager
-async def _opened_to_fill(given: argparse.Namespace) -> AsyncIterator[mama_structs.Session]:
+async def _open_for_import(given: argparse.Namespace) -> AsyncIterator[mama_structs.Session]:
     """Open the session that imported memories are added to, creating it if it is missing."""
     from mama_structs.session.session import Session
 
-    embedder = None if given.embedder is None else embedder_named(given.embedder)
+    embedder = None if given.embedder is None else create_embedder(given.embedder)
     # A dry run must not create a missing store, so it uses a store in memory.
     location = None if given.dry_run and not is_session(given.store) else given.store
     async with Session.open(location, namespace=given.namespace, embedder=embedder) as session:
@@ -227,7 +229,7 @@ async def roll_back(given: argparse.Namespace) -> None:
     """Undo the last migration: delete what it added, and nothing else."""
     from mama_structs.importers.mama_v1 import rollback
 
-    async with opened(given) as session:
-        with shown("deleted", "memories", resumable=True) as progress:
+    async with open_session(given) as session:
+        with report_progress("deleted", "memories", resumable=True) as progress:
             report = await rollback(session.memories, force=given.force, progress=progress)
-    answer(given, report.to_json(), str(report))
+    print_answer(given, report.to_json(), str(report))

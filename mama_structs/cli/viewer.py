@@ -14,18 +14,18 @@ from typing import Any, Final
 import attrs
 
 import mama_structs  # for annotations only; its submodules load lazily
-from mama_structs._internal.reprs import plain, visible
+from mama_structs._internal.reprs import escape_unprintable, truncate_text
 from mama_structs.memory.types.engine import Reader
 from mama_structs.memory.types.model import LinkType, Memory
 from mama_structs.storage.files import DraftFile
 
 # Maximum characters of a text, links of a memory, and characters of all data. A browser needs some hundred MB for them.
-_TEXT: Final = 4_000
-_LINKS: Final = 12
-_DATA: Final = 24_000_000
+_MAX_TEXT_CHARS: Final = 4_000
+_MAX_LINKS_PER_MEMORY: Final = 12
+_MAX_DATA_CHARS: Final = 24_000_000
 # Most informative link types first. Temporal links are omitted.
-_ORDER: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
-_INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+_LINK_TYPE_ORDER: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
+_INLINE_PATTERN: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 @attrs.frozen(kw_only=True)
@@ -33,7 +33,7 @@ class MemoryPage:
     """A page, the number of memories on it, and the total number."""
 
     text: str = attrs.field(repr=False)
-    shown: int
+    shown_count: int
     count: int
 
     def write(self, target: Path) -> None:
@@ -46,21 +46,22 @@ class MemoryPage:
             draft.discard()
 
 
-async def page_of(memories: mama_structs.MemoryStore, *, most: int) -> MemoryPage:
-    """Return the page of the newest memories: at most *most*, within the data limit."""
+async def create_page(memories: mama_structs.MemoryStore, *, limit: int) -> MemoryPage:
+    """Return the page of the newest memories: at most *limit*, within the data limit."""
 
     def plan(reader: Reader) -> tuple[list[Memory], list[list[Any]], int]:
-        nodes = reader.window(limit=most)
+        nodes = reader.window(limit=limit)
         found = reader.get(nodes)
         at = {memory.id: number for number, memory in enumerate(found)}
         links = []
         for own in reader.links_of_many(nodes, "out"):
             told = sorted(
-                (link for link in own if link.link_type in _ORDER), key=lambda link: _ORDER.index(link.link_type)
+                (link for link in own if link.link_type in _LINK_TYPE_ORDER),
+                key=lambda link: _LINK_TYPE_ORDER.index(link.link_type),
             )
             links += [
                 [at[link.from_id], at[link.to_id], link.link_type.value, link.metadata.original_relationship[:40]]
-                for link in told[:_LINKS]
+                for link in told[:_MAX_LINKS_PER_MEMORY]
                 if link.to_id in at
             ]
         return found, links, reader.count()
@@ -68,37 +69,37 @@ async def page_of(memories: mama_structs.MemoryStore, *, most: int) -> MemoryPag
     found, links, count = await memories._shared.read(plan)  # noqa: SLF001 - internal API for the CLI
     shown, size = [], 0
     for memory in found:
-        shown.append(_told(memory))
+        shown.append(_create_entry(memory))
         size += len(json.dumps(shown[-1]))
-        if size > _DATA:
+        if size > _MAX_DATA_CHARS:
             break
     links = [link for link in links if link[0] < len(shown) and link[1] < len(shown)]
     note = f"{len(shown):,} of {count:,} memories of {memories.namespace!r}. Choose one."
     return MemoryPage(
-        text=_written({"memories": shown, "links": links}, title=f"Memories of {memories.namespace}", note=note),
-        shown=len(shown),
+        text=_render_page({"memories": shown, "links": links}, title=f"Memories of {memories.namespace}", note=note),
+        shown_count=len(shown),
         count=count,
     )
 
 
-def _told(memory: Memory) -> dict[str, str]:
+def _create_entry(memory: Memory) -> dict[str, str]:
     return {
         "id": memory.id,
         "type": memory.type.value,
-        "topic": visible(memory.topic or ""),
-        "text": plain(memory.content, _TEXT),
-        "why": plain(getattr(memory.metadata, "reasoning", ""), _TEXT),
+        "topic": escape_unprintable(memory.topic or ""),
+        "text": truncate_text(memory.content, _MAX_TEXT_CHARS),
+        "why": truncate_text(getattr(memory.metadata, "reasoning", ""), _MAX_TEXT_CHARS),
         "at": memory.created_at.isoformat(),
         "outcome": str(getattr(memory.metadata, "outcome", None) or ""),
         "origin": "" if memory.origin == "user" else f"from {memory.origin}",
     }
 
 
-def _written(data: object, *, title: str, note: str) -> str:
+def _render_page(data: object, *, title: str, note: str) -> str:
     template = files("mama_structs.cli").joinpath("page.html").read_text(encoding="utf-8")
     allowed = {
         name: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for name, text in _INLINE.findall(template)
+        for name, text in _INLINE_PATTERN.findall(template)
     }
     policy = (
         "default-src 'none'; base-uri 'none'; form-action 'none'; "

@@ -19,17 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
-from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError, RerankingFailed, shown
-from mama_structs.memory.embedding.chunks import LEAST_TOKENS, tokens
+from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError, RerankingFailed, repr_short
+from mama_structs.memory.embedding.chunks import MIN_TOKENS, estimate_tokens
 from mama_structs.memory.embedding.factory import CallableEmbedder, default_embedder
 from mama_structs.memory.embedding.protocol import (  # noqa: F401 - for type hints
-    Calibrating,
+    CalibratingEmbedder,
     Calibration,
     Kind,
     Vectors,
     calibrated,
     fingerprint_of,
-    unit_vectors,
+    normalize_rows,
 )
 from mama_structs.memory.types.reranker import Reranker, as_reranker, check_reranker
 
@@ -48,7 +48,7 @@ __all__ = [
     "fingerprint_of",
 ]
 
-_TOKENS: Final = 2048
+_MAX_CHUNK_TOKENS: Final = 2048
 """
 Maximum length of a chunk. Longer ones are retrieved less well.
 
@@ -56,17 +56,17 @@ Even if a character needs four times the estimate of `chunks.tokens`, the chunk 
 services accept.
 """
 
-_NO_AND_YES: Final = 2  # Number of logits of a cross-encoder that was trained as a classifier.
-_BLANK: Final = "-"  # Sent for empty texts, which services reject.
-_REQUEST: Final = 30_000  # Estimated tokens per request, a quarter of the services' limits.
+_CLASSIFIER_LOGITS: Final = 2  # Number of logits of a cross-encoder that was trained as a classifier.
+_EMPTY_TEXT_PLACEHOLDER: Final = "-"  # Sent for empty texts, which services reject.
+_MAX_REQUEST_TOKENS: Final = 30_000  # Estimated tokens per request, a quarter of the services' limits.
 
 
-def _or_zero(value: int | None) -> int:
+def _none_to_zero(value: int | None) -> int:
     return value or 0
 
 
 @attrs.define(kw_only=True)
-class ServiceEmbedder(Calibrating):
+class ServiceEmbedder(CalibratingEmbedder):
     """
     Base class of the embedders that call a provider's service.
 
@@ -88,23 +88,23 @@ class ServiceEmbedder(Calibrating):
     """The provider's name, which is also the name of its extra."""
     package: ClassVar[tuple[str, str]]
     """The package and the name of its client class."""
-    known: ClassVar[Mapping[str, int]]
+    model_dimensions: ClassVar[Mapping[str, int]]
     """The default dimensions of known models."""
-    usual: ClassVar[int] = 0
+    default_dimensions: ClassVar[int] = 0
     """The default dimensions of all other models; 0 if they must be passed."""
-    shortened: ClassVar[str] = "output_dimension"
+    dimensions_parameter: ClassVar[str] = "output_dimension"
     """The service's parameter for dimensions that differ from the model's default."""
 
     model: str
     client: Any = attrs.field(default=None, repr=False)
-    dimensions: int = attrs.field(default=0, converter=_or_zero)
-    max_tokens: int = _TOKENS
+    dimensions: int = attrs.field(default=0, converter=_none_to_zero)
+    max_tokens: int = _MAX_CHUNK_TOKENS
     batch_size: int = 128
 
     def __attrs_post_init__(self) -> None:
-        self.dimensions = self.dimensions or self.known.get(self.model, self.usual)
+        self.dimensions = self.dimensions or self.model_dimensions.get(self.model, self.default_dimensions)
         if not self.dimensions:
-            known = ", ".join(self.known)
+            known = ", ".join(self.model_dimensions)
             raise InvalidArgument(
                 f"dimensions must be given for the model {self.model!r:.80}: only {known} are known here"
             )
@@ -130,26 +130,26 @@ class ServiceEmbedder(Calibrating):
         """
         if self.client is None:
             package, client = self.package
-            self.client = getattr(_installed(package, self.provider), client)()
-        own = self.known.get(self.model, self.usual)
-        options = {} if self.dimensions == own else {self.shortened: self.dimensions}
+            self.client = getattr(_import_package(package, self.provider), client)()
+        own = self.model_dimensions.get(self.model, self.default_dimensions)
+        options = {} if self.dimensions == own else {self.dimensions_parameter: self.dimensions}
         vectors: list[Any] = []
-        for batch in self._requests([one if one.strip() else _BLANK for one in texts]):
-            given = await self._ask(batch, kind, options)
+        for batch in self._split_batches([one if one.strip() else _EMPTY_TEXT_PLACEHOLDER for one in texts]):
+            given = await self._embed_batch(batch, kind, options)
             if len(given) != len(batch):
                 raise EmbeddingFailed(f"{self.name} gave {len(given)} vectors for {len(batch)} texts")
             vectors.extend(given)
         return np.asarray(vectors, dtype=np.float32).reshape(len(texts), self.dimensions)
 
-    async def _ask(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
+    async def _embed_batch(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
         raise NotImplementedError
 
-    def _requests(self, texts: Sequence[str]) -> Iterator[list[str]]:
+    def _split_batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
         batch: list[str] = []
         size = 0.0
         for one in texts:
-            cost = tokens(one)
-            if batch and (len(batch) == self.batch_size or size + cost > _REQUEST):
+            cost = estimate_tokens(one)
+            if batch and (len(batch) == self.batch_size or size + cost > _MAX_REQUEST_TOKENS):
                 yield batch
                 batch, size = [], 0.0
             batch.append(one)
@@ -169,16 +169,16 @@ class OpenAIEmbedder(ServiceEmbedder):
 
     provider = "openai"
     package: ClassVar[tuple[str, str]] = ("openai", "AsyncOpenAI")
-    known: ClassVar[Mapping[str, int]] = {
+    model_dimensions: ClassVar[Mapping[str, int]] = {
         "text-embedding-3-small": 1536,
         "text-embedding-3-large": 3072,
         "text-embedding-ada-002": 1536,
     }
-    shortened = "dimensions"
+    dimensions_parameter = "dimensions"
 
     model: str = "text-embedding-3-small"
 
-    async def _ask(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
+    async def _embed_batch(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
         del kind
         answer = await self.client.embeddings.create(model=self.model, input=batch, encoding_format="float", **options)
         # Order the vectors by the index of their text.
@@ -197,7 +197,7 @@ class CohereEmbedder(ServiceEmbedder):
 
     provider = "cohere"
     package: ClassVar[tuple[str, str]] = ("cohere", "AsyncClientV2")
-    known: ClassVar[Mapping[str, int]] = {
+    model_dimensions: ClassVar[Mapping[str, int]] = {
         "embed-v4.0": 1536,
         "embed-english-v3.0": 1024,
         "embed-multilingual-v3.0": 1024,
@@ -209,7 +209,7 @@ class CohereEmbedder(ServiceEmbedder):
     max_tokens: int = 512
     batch_size: int = 96
 
-    async def _ask(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
+    async def _embed_batch(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
         answer = await self.client.embed(
             model=self.model, texts=batch, input_type=f"search_{kind}", embedding_types=["float"], **options
         )
@@ -229,17 +229,17 @@ class VoyageEmbedder(ServiceEmbedder):
 
     provider = "voyage"
     package: ClassVar[tuple[str, str]] = ("voyageai", "AsyncClient")
-    known: ClassVar[Mapping[str, int]] = {"voyage-3-lite": 512}
-    usual = 1024
+    model_dimensions: ClassVar[Mapping[str, int]] = {"voyage-3-lite": 512}
+    default_dimensions = 1024
 
     model: str = "voyage-3.5"
 
-    async def _ask(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
+    async def _embed_batch(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
         return list((await self.client.embed(batch, model=self.model, input_type=kind, **options)).embeddings)
 
 
 @attrs.define(kw_only=True)
-class SentenceTransformerEmbedder(Calibrating):
+class SentenceTransformerEmbedder(CalibratingEmbedder):
     """
     Embeds with a local model of sentence-transformers (extra ``sentence-transformers``).
 
@@ -263,8 +263,8 @@ class SentenceTransformerEmbedder(Calibrating):
     name: str
     query_prefix: str = ""
     document_prefix: str = ""
-    dimensions: int = attrs.field(default=0, converter=_or_zero)
-    max_tokens: int = attrs.field(default=0, converter=_or_zero)
+    dimensions: int = attrs.field(default=0, converter=_none_to_zero)
+    max_tokens: int = attrs.field(default=0, converter=_none_to_zero)
     batch_size: int = 32
 
     def __attrs_post_init__(self) -> None:
@@ -275,7 +275,7 @@ class SentenceTransformerEmbedder(Calibrating):
             asked = getattr(self.model, "get_embedding_dimension", None) or self.model.get_sentence_embedding_dimension
             self.dimensions = asked()
         if not self.max_tokens:
-            self.max_tokens = min(_TOKENS, getattr(self.model, "max_seq_length", None) or 256)
+            self.max_tokens = min(_MAX_CHUNK_TOKENS, getattr(self.model, "max_seq_length", None) or 256)
         super().__attrs_post_init__()
 
     @property
@@ -313,12 +313,12 @@ class _OnnxModel:
     """
 
     owner: OnnxEmbedder | OnnxReranker
-    failure: type[MemoryStoreError]
+    error_class: type[MemoryStoreError]
     loaded: tuple[Any, Any, frozenset[str]] | None = attrs.field(default=None, init=False)
     _lock: Any = attrs.field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        _check.whole("threads", self.owner.threads, 1, mark=",")
+        _check.check_integer("threads", self.owner.threads, 1, separator=",")
 
     def run(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[Any, NDArray[np.int64]]:
         """Return the model's first output and the attention mask (0 is padding)."""
@@ -336,10 +336,12 @@ class _OnnxModel:
         owner = self.owner
         with self._lock:
             if self.loaded is None:
-                runtime, tokenizers = (_installed(name, "onnx", self.failure) for name in ("onnxruntime", "tokenizers"))
+                runtime, tokenizers = (
+                    _import_package(name, "onnx", self.error_class) for name in ("onnxruntime", "tokenizers")
+                )
                 for path in (owner.model, owner.tokenizer):
                     if not Path(path).is_file():
-                        raise self.failure(f"there is no file {os.fspath(path)}")
+                        raise self.error_class(f"there is no file {os.fspath(path)}")
                 options = runtime.SessionOptions()
                 options.intra_op_num_threads = owner.threads
                 options.inter_op_num_threads = 1
@@ -354,7 +356,7 @@ class _OnnxModel:
 
 
 @attrs.define(kw_only=True)
-class OnnxEmbedder(Calibrating):
+class OnnxEmbedder(CalibratingEmbedder):
     """
     Embeds with a sentence model in ONNX format and its tokenizer (extra ``onnx``).
 
@@ -396,7 +398,7 @@ class OnnxEmbedder(Calibrating):
         super().__attrs_post_init__()
         self._files = _OnnxModel(self, EmbeddingFailed)
         if self.pooling not in ("mean", "cls"):
-            raise InvalidArgument(f"pooling must be 'mean' or 'cls', got {shown(self.pooling)}")
+            raise InvalidArgument(f"pooling must be 'mean' or 'cls', got {repr_short(self.pooling)}")
 
     @property
     def fingerprint(self) -> str:
@@ -410,7 +412,7 @@ class OnnxEmbedder(Calibrating):
 
         """
         if not self._hash:
-            digest = hashlib.sha256(_digest(self.model) + _digest(self.tokenizer))
+            digest = hashlib.sha256(_hash_file(self.model) + _hash_file(self.tokenizer))
             digest.update(repr((self.pooling, self.query_prefix, self.document_prefix, self.max_tokens)).encode())
             self._hash = digest.hexdigest()[:32]
         return f"onnx {self._hash}"
@@ -426,7 +428,7 @@ class OnnxEmbedder(Calibrating):
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
         hidden, mask = self._files.run(_with_prefix(self, texts, kind))
-        return pooled(hidden, mask, self.pooling)
+        return pool_vectors(hidden, mask, self.pooling)
 
 
 @attrs.define(kw_only=True)
@@ -464,7 +466,7 @@ class OnnxReranker:
     def __attrs_post_init__(self) -> None:
         self.name = self.name or Path(self.model).stem
         check_reranker(self)
-        _check.whole("max_tokens", self.max_tokens, LEAST_TOKENS, mark=",")
+        _check.check_integer("max_tokens", self.max_tokens, MIN_TOKENS, separator=",")
         self._files = _OnnxModel(self, RerankingFailed)
 
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
@@ -479,7 +481,7 @@ class OnnxReranker:
         if not texts:
             return np.empty(0)
         logits = np.asarray(self._files.run([(query, one) for one in texts])[0], dtype=np.float64)
-        if logits.shape == (len(texts), _NO_AND_YES):
+        if logits.shape == (len(texts), _CLASSIFIER_LOGITS):
             logits = logits[:, 1] - logits[:, 0]
         if logits.size != len(texts):
             raise RerankingFailed(
@@ -489,7 +491,7 @@ class OnnxReranker:
         return logits.reshape(len(texts))
 
 
-def pooled(hidden: Any, mask: Any, pooling: str) -> Vectors:
+def pool_vectors(hidden: Any, mask: Any, pooling: str) -> Vectors:
     """
     Return one unit vector per text, pooled from its tokens if necessary.
 
@@ -502,7 +504,7 @@ def pooled(hidden: Any, mask: Any, pooling: str) -> Vectors:
         else:
             weights = np.asarray(mask, dtype=np.float64)[:, :, None]
             values = (values * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
-    vectors, usable = unit_vectors(values)
+    vectors, usable = normalize_rows(values)
     # A vector without direction becomes zero, so that the caller rejects it.
     vectors[~usable] = 0
     return vectors
@@ -513,7 +515,7 @@ def _with_prefix(embedder: SentenceTransformerEmbedder | OnnxEmbedder, texts: Se
     return [prefix + one for one in texts]
 
 
-def _digest(path: str | os.PathLike[str]) -> bytes:
+def _hash_file(path: str | os.PathLike[str]) -> bytes:
     try:
         with Path(path).open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").digest()
@@ -521,9 +523,9 @@ def _digest(path: str | os.PathLike[str]) -> bytes:
         raise EmbeddingFailed(f"the file {os.fspath(path)} cannot be read") from error
 
 
-def _installed(package: str, extra: str, failure: type[MemoryStoreError] = EmbeddingFailed) -> Any:
+def _import_package(package: str, extra: str, error_class: type[MemoryStoreError] = EmbeddingFailed) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
         hint = f"pip install 'mama-structs[{extra}]'"
-        raise failure(f"the package {package} cannot be imported", hint=hint) from error
+        raise error_class(f"the package {package} cannot be imported", hint=hint) from error

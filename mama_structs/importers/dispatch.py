@@ -8,23 +8,23 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import in_own_thread
+from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.basic_memory import reader as basic_memory
 from mama_structs.importers.langgraph import reader as langgraph
 from mama_structs.importers.mcp_memory import reader as mcp_memory
 from mama_structs.importers.mem0 import reader as mem0
-from mama_structs.importers.shared.import_model import Outside
+from mama_structs.importers.shared.import_model import ImportedData
 from mama_structs.importers.shared.import_report import ImportReport
-from mama_structs.importers.shared.import_writer import Import
+from mama_structs.importers.shared.import_writer import ImportWriter
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.engine import Progress
+from mama_structs.memory.types.engine import ProgressCallback
 from mama_structs.memory.types.requests import check_file, check_progress
 
-Kind = Literal["mem0", "langgraph", "mcp-memory", "basic-memory"]
+SourceKind = Literal["mem0", "langgraph", "mcp-memory", "basic-memory"]
 """The program that wrote a source."""
 
-KINDS: Final[Mapping[Kind, Callable[..., Outside]]] = {
+READERS: Final[Mapping[SourceKind, Callable[..., ImportedData]]] = {
     "mem0": mem0.read,
     "langgraph": langgraph.read,
     "mcp-memory": mcp_memory.read,
@@ -35,13 +35,13 @@ KINDS: Final[Mapping[Kind, Callable[..., Outside]]] = {
 
 async def import_from(
     memories: MemoryStore,
-    kind: Kind,
+    kind: SourceKind,
     source: Any,
     *,
     user: str | None = None,
     dry_run: bool = False,
     again: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ImportReport:
     """
     Import the memories of another program. Its files are not changed.
@@ -69,41 +69,41 @@ async def import_from(
         StoreError: The store cannot be read or written; items that were already imported stay.
 
     """
-    outside = await read_from(kind, source, user=user)
-    return await take_over(memories, outside, dry_run=dry_run, again=again, progress=progress)
+    outside = await read_source(kind, source, user=user)
+    return await import_data(memories, outside, dry_run=dry_run, again=again, progress=progress)
 
 
-async def take_over(
+async def import_data(
     memories: MemoryStore,
-    outside: Outside,
+    data: ImportedData,
     *,
     dry_run: bool = False,
     again: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> ImportReport:
     """Import a source that `read_from` has read; see `import_from`."""
     check_progress(progress)
     shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
     shared.check()
-    run = Import(
+    run = ImportWriter(
         shared=shared,
         records=memories.records,
-        outside=outside,
-        dry_run=_check.flag("dry_run", dry_run),
-        again=_check.flag("again", again),
+        outside=data,
+        dry_run=_check.check_bool("dry_run", dry_run),
+        again=_check.check_bool("again", again),
         progress=progress,
     )
     return await run.run()
 
 
-async def read_from(kind: Kind, source: Any, *, user: str | None = None) -> Outside:
+async def read_source(kind: SourceKind, source: Any, *, user: str | None = None) -> ImportedData:
     """Read a source without importing it; see `import_from`."""
-    reader = KINDS[_check.choice("kind", kind, KINDS)]
+    reader = READERS[_check.check_choice("kind", kind, READERS)]
     if user is not None:
         if kind != "mem0":
             raise InvalidArgument(f"user is for memories of mem0, and these are of {kind}")
-        reader = partial(reader, user=_check.text("user", user))
+        reader = partial(reader, user=_check.check_text("user", user))
     if kind == "langgraph" and not isinstance(source, str | os.PathLike):
         return await langgraph.read_store(source)
     path = check_file(source)
-    return await in_own_thread(lambda: reader(path.expanduser()))
+    return await run_in_own_thread(lambda: reader(path.expanduser()))

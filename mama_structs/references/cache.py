@@ -18,7 +18,7 @@ from mama_structs.references.results import SourceAnswer, SourceOutcome
 from mama_structs.settings import ReferenceSettings
 
 # Selects answers by key and kind for invalidation.
-Matches: TypeAlias = Callable[[str, str], bool]
+AnswerPredicate: TypeAlias = Callable[[str, str], bool]
 
 
 @attrs.define
@@ -26,7 +26,7 @@ class _ChainHeight:
     """Chain height of one source, and the number of consecutive answers below it."""
 
     height: int | None = None
-    below: int = 0
+    consecutive_lower: int = 0
 
 
 @attrs.frozen
@@ -45,43 +45,50 @@ class AnswerCache:
     def __init__(self, settings: ReferenceSettings, clock: Callable[[], float]) -> None:
         self._settings = settings
         self._clock = clock
-        self._kept: LRUCache[str, _CachedAnswer] = LRUCache(settings.cache_bytes, getsizeof=lambda kept: kept.size)
+        self._answers: LRUCache[str, _CachedAnswer] = LRUCache(settings.cache_bytes, getsizeof=lambda kept: kept.size)
         self._chains: dict[int, _ChainHeight] = {}
         # All cache groups that share this cache.
-        self.users: weakref.WeakSet[Caches] = weakref.WeakSet()
+        self.sharers: weakref.WeakSet[CacheGroup] = weakref.WeakSet()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._answers)
 
     @property
     def size(self) -> float:
         """The total size of the cached answers in bytes."""
-        return self._kept.currsize
+        return self._answers.currsize
 
     def get(self, entity_id: str) -> SourceOutcome | None:
         """Return the valid cached answer for *entity_id*, else None."""
-        kept = self._kept.get(entity_id)
+        kept = self._answers.get(entity_id)
         if kept is None:
             return None
         height = getattr(kept.outcome, "height", None)
-        is_outdated = self._settings.cache_until == "block" and height not in (None, self._chain(kept.origin).height)
+        is_outdated = self._settings.cache_until == "block" and height not in (
+            None,
+            self._get_chain_height(kept.origin).height,
+        )
         # Without the lower bound, a clock that steps back would keep an answer alive forever.
         if is_outdated or not 0 <= self._clock() - kept.made < kept.ttl:
-            del self._kept[entity_id]
+            del self._answers[entity_id]
             return None
         return kept.outcome
 
-    def see(self, height: int | None, *, origin: object = None) -> None:
+    def record_height(self, height: int | None, *, origin: object = None) -> None:
         """Record the chain height of an answer from *origin*."""
         if height is None:
             return
-        chain = self._chain(origin)
+        chain = self._get_chain_height(origin)
         # Queries in flight when a block arrives may return its predecessor's height. More lower heights than parallel
         # queries mean that the chain restarted or that one header was wrong.
-        if chain.height is None or height >= chain.height or chain.below >= self._settings.max_parallel_queries:
-            chain.height, chain.below = height, 0
+        if (
+            chain.height is None
+            or height >= chain.height
+            or chain.consecutive_lower >= self._settings.max_parallel_queries
+        ):
+            chain.height, chain.consecutive_lower = height, 0
         else:
-            chain.below += 1
+            chain.consecutive_lower += 1
 
     def put(self, entity_id: str, kind: str, outcome: SourceOutcome, *, origin: object = None) -> None:
         """
@@ -91,37 +98,41 @@ class AnswerCache:
         """
         settings, size, lifetime = self._settings, len(entity_id), self._settings.cache_ttl
         if isinstance(outcome, SourceAnswer):
-            self.see(outcome.height, origin=origin)
+            self.record_height(outcome.height, origin=origin)
             size += outcome.size
         else:
             lifetime = min(settings.not_found_ttl, lifetime)
-        self._kept.pop(entity_id, None)
+        self._answers.pop(entity_id, None)
         if lifetime > 0 and size <= settings.cache_bytes:
-            self._kept[entity_id] = _CachedAnswer(outcome, kind, origin, size, self._clock(), lifetime)
-            while len(self._kept) > settings.cache_entries:
-                self._kept.popitem()
+            self._answers[entity_id] = _CachedAnswer(outcome, kind, origin, size, self._clock(), lifetime)
+            while len(self._answers) > settings.cache_entries:
+                self._answers.popitem()
 
-    def invalidate(self, matches: Matches) -> int:
+    def invalidate(self, matches: AnswerPredicate) -> int:
         """Delete every entry for which ``matches(id, type)`` is true. Return their number."""
         # `LRUCache.__getitem__` would mark every answer as used.
-        stale = [key for key in self._kept if matches(key, Cache.__getitem__(self._kept, key).kind)]
+        stale = [key for key in self._answers if matches(key, Cache.__getitem__(self._answers, key).kind)]
         for key in stale:
-            del self._kept[key]
+            del self._answers[key]
         return len(stale)
 
-    def _chain(self, origin: object) -> _ChainHeight:
+    def _get_chain_height(self, origin: object) -> _ChainHeight:
         return self._chains.setdefault(id(origin), _ChainHeight())
 
 
-class Caches:
+class CacheGroup:
     """The caches of one resolver: its own, and the caches that sources share by ``shared_as``."""
 
     def __init__(
-        self, settings: ReferenceSettings, clock: Callable[[], float], *, forget: Callable[[Matches], None]
+        self,
+        settings: ReferenceSettings,
+        clock: Callable[[], float],
+        *,
+        detach_queries: Callable[[AnswerPredicate], None],
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self.forget = forget
+        self.detach_queries = detach_queries
         self._own = AnswerCache(settings, clock)
         # Keyed by event loop and name.
         self._shared: dict[tuple[Hashable, ...], AnswerCache] = {}
@@ -131,23 +142,23 @@ class Caches:
 
     def get(self, key: str, origin: object) -> SourceOutcome | None:
         """Return the valid cached answer of *origin* for *key*, else None."""
-        return self._of(origin)[0].get(key)
+        return self._get_cache(origin)[0].get(key)
 
     def put(self, key: str, kind: str, outcome: SourceOutcome, *, origin: object) -> None:
         """Cache the answer of *origin*."""
-        cache, chain = self._of(origin)
+        cache, chain = self._get_cache(origin)
         cache.put(key, kind, outcome, origin=chain)
 
-    def invalidate(self, matches: Matches, origins: Iterable[object]) -> int:
+    def invalidate(self, matches: AnswerPredicate, origins: Iterable[object]) -> int:
         """Delete the matching answers of *origins* from all caches. Return their number."""
         for origin in origins:
-            self._of(origin)
-        self.forget(matches)
+            self._get_cache(origin)
+        self.detach_queries(matches)
         dropped = self._own.invalidate(matches)
-        for (loop, name, _, _), cache in list(_shared.items()):
+        for (loop, name, _, _), cache in list(_shared_caches.items()):
             if (loop, name) in self._shared:
-                for user in list(cache.users):
-                    user.forget(matches)
+                for user in list(cache.sharers):
+                    user.detach_queries(matches)
                 dropped += cache.invalidate(matches)
         return dropped
 
@@ -156,26 +167,26 @@ class Caches:
         self._shared.clear()
         self._own = AnswerCache(self._settings, self._clock)
 
-    def _of(self, origin: object) -> tuple[AnswerCache, object]:
+    def _get_cache(self, origin: object) -> tuple[AnswerCache, object]:
         """Return the cache for *origin*, and the key for its chain height in that cache."""
         name = getattr(origin, "shared_as", None)
-        loop = _running_loop()
+        loop = _get_running_loop()
         if name is None or loop is None:
             return self._own, origin
         if (loop, name) not in self._shared:
-            alike = tuple(getattr(self._settings, setting) for setting in _ALIKE)
+            alike = tuple(getattr(self._settings, setting) for setting in _SHARED_SETTING_NAMES)
             key = loop, name, self._clock, alike
-            cache = self._shared[loop, name] = _shared.setdefault(key, AnswerCache(self._settings, self._clock))
-            cache.users.add(self)
+            cache = self._shared[loop, name] = _shared_caches.setdefault(key, AnswerCache(self._settings, self._clock))
+            cache.sharers.add(self)
         return self._shared[loop, name], None
 
 
 # Resolvers share a cache only if these settings are equal.
-_ALIKE: Final = ("cache_ttl", "cache_until", "cache_entries", "cache_bytes", "not_found_ttl")
-_shared: Final[weakref.WeakValueDictionary[tuple[Hashable, ...], AnswerCache]] = weakref.WeakValueDictionary()
+_SHARED_SETTING_NAMES: Final = ("cache_ttl", "cache_until", "cache_entries", "cache_bytes", "not_found_ttl")
+_shared_caches: Final[weakref.WeakValueDictionary[tuple[Hashable, ...], AnswerCache]] = weakref.WeakValueDictionary()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def _get_running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

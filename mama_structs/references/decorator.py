@@ -10,18 +10,24 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 import attrs
 
 from mama_structs._internal.control_flow import is_framework_result
-from mama_structs._internal.event_loop import call_progress, find_session, from_model, no_session
-from mama_structs._internal.introspection import AddedParameters, awaited, called_by, disguise, name_of
-from mama_structs._internal.telemetry import raised
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs._internal.event_loop import call_progress, find_session, is_model_call, make_no_session_error
+from mama_structs._internal.introspection import (
+    AddedParameters,
+    copy_metadata,
+    get_callable_name,
+    get_called_function,
+    make_async,
+)
+from mama_structs._internal.telemetry import format_error
+from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.references.options import (
-    ACCEPTED,
-    SHOWN,
+    ALL_PARAMETERS,
+    DEFAULT_PARAMETERS,
     Kind,
     ReferenceOptions,
     check_kind,
     check_primary,
-    reference_parameters,
+    make_reference_parameters,
 )
 from mama_structs.references.resolver import Resolver
 
@@ -33,7 +39,7 @@ S = TypeVar("S")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-Include = bool | Literal["primary", "all"]
+IncludeReferences = bool | Literal["primary", "all"]
 
 
 class ReferencedTool(Protocol[P, R_co]):
@@ -65,7 +71,7 @@ class ReferencedTool(Protocol[P, R_co]):
     def __call__(
         self,
         *args: Any,
-        include_references: Include,
+        include_references: IncludeReferences,
         reference_depth: int = 1,
         reference_types: Sequence[str] | None = None,
         max_references: int = 50,
@@ -111,7 +117,7 @@ class ReferencedTool(Protocol[P, R_co]):
     ) -> ReferencedTool[Q, R]: ...
 
 
-class _Referencing(Protocol):
+class _ConfiguredDecorator(Protocol):
     """`with_references` after it was called with options."""
 
     # An awaitable also matches the second overload; the first overload wins.
@@ -136,20 +142,22 @@ class ReferenceDecorator(Protocol):
         primary: Collection[str] | None = None,
         subject: str | None = None,
         **defaults: Any,
-    ) -> _Referencing: ...
+    ) -> _ConfiguredDecorator: ...
 
 
-def bound_to(
-    resolver: Resolver, base: ReferenceOptions | None = None, *, types: Collection[str] | None = None
+def make_decorator(
+    resolver: Resolver, default_options: ReferenceOptions | None = None, *, allowed_types: Collection[str] | None = None
 ) -> ReferenceDecorator:
     """
     Return `with_references` for one resolver.
 
-    *base* sets the tools' defaults, *types* the allowed type names.
+    *default_options* sets the tools' defaults, *allowed_types* the allowed type names.
     """
 
     def decorator(tool: Any = None, /, **options: Any) -> Any:
-        decorate = _decoration(resolver=resolver, base=base, types=types, **options).decorate
+        decorate = _make_tool_decorator(
+            resolver=resolver, base=default_options, types=allowed_types, **options
+        ).decorate
         return decorate if tool is None else decorate(tool)
 
     return cast("ReferenceDecorator", decorator)
@@ -167,7 +175,7 @@ def with_references(
     primary: Collection[str] | None = None,
     subject: str | None = None,
     **defaults: Any,
-) -> _Referencing: ...
+) -> _ConfiguredDecorator: ...
 
 
 def with_references(
@@ -208,11 +216,11 @@ def with_references(
             *subject*, or a default is invalid.
 
     """
-    decorate = _decoration(resolver=resolver, kind=kind, primary=primary, subject=subject, **defaults).decorate
+    decorate = _make_tool_decorator(resolver=resolver, kind=kind, primary=primary, subject=subject, **defaults).decorate
     return decorate if tool is None else decorate(tool)
 
 
-def _decoration(
+def _make_tool_decorator(
     *,
     resolver: Resolver | None = None,
     kind: Kind = "auto",
@@ -221,9 +229,9 @@ def _decoration(
     base: ReferenceOptions | None = None,
     types: Collection[str] | None = None,
     **defaults: Any,
-) -> _Decoration:
+) -> _ToolDecorator:
     if resolver is not None and not isinstance(resolver, Resolver):
-        raise InvalidArgument(f"resolver must be a Resolver, got {shown(resolver)}")
+        raise InvalidArgument(f"resolver must be a Resolver, got {repr_short(resolver)}")
     check_kind(kind)
     fields = check_primary(primary)
     known = [field.name for field in attrs.fields(ReferenceOptions)]
@@ -233,10 +241,10 @@ def _decoration(
                 f"with_references has no option {name!r}",
                 hint=f"options: resolver, kind, primary, subject, {', '.join(known)}",
             )
-    return _Decoration(resolver, kind, fields, subject, _as_defaults(base, defaults), defaults, types)
+    return _ToolDecorator(resolver, kind, fields, subject, _merge_defaults(base, defaults), defaults, types)
 
 
-def _as_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
+def _merge_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
     """
     Return the options of a tool.
 
@@ -247,7 +255,7 @@ def _as_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> 
 
 
 @attrs.frozen
-class _Decoration:
+class _ToolDecorator:
     """Reference settings of one decorated tool."""
 
     resolver: Resolver | None
@@ -256,73 +264,75 @@ class _Decoration:
     subject: str | None
     options: ReferenceOptions
     # Arguments of the decorator, used if the tool is not bound to a session.
-    given: Mapping[str, Any]
+    decorator_arguments: Mapping[str, Any]
     types: Collection[str] | None
 
     def decorate(self, tool: Callable[..., Any]) -> Callable[..., Any]:
         """Return *tool* with the reference options."""
-        name = name_of(tool)
-        function = awaited(tool, what="what with_references decorates")
+        name = get_callable_name(tool)
+        function = make_async(tool, role="what with_references decorates")
         if getattr(tool, "answers_with_descriptors", False):
             raise InvalidArgument(
                 f"{name} may answer with a descriptor, to which no references can be added",
                 hint="put @with_descriptors above @with_references",
             )
-        own = inspect.signature(called_by(tool))
+        own = inspect.signature(get_called_function(tool))
         if self.subject is not None and self.subject not in own.parameters:
             raise InvalidArgument(f"subject={self.subject!r}: {name} has no such parameter")
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            given: dict[str, Any] = {name: kwargs.pop(name) for name in ACCEPTED if name in kwargs} if kwargs else {}
-            asked = self._asked(given, name)
+            given: dict[str, Any] = (
+                {name: kwargs.pop(name) for name in ALL_PARAMETERS if name in kwargs} if kwargs else {}
+            )
+            asked = self._prepare_request(given, name)
             if (progress := call_progress.get()) is not None:
                 progress.start(function)
-            if asked is None and not from_model.get():
+            if asked is None and not is_model_call.get():
                 return await function(*args, **kwargs)
             # Tools called by this tool's own code count as host calls, not as model calls.
-            token = from_model.set(False)
+            token = is_model_call.set(False)
             try:
                 if asked is None:
                     return await function(*args, **kwargs)
-                subject = self._subject(asked.resolver, own, args, kwargs)
+                subject = self._find_subject_id(asked.resolver, own, args, kwargs)
                 result = await function(*args, **kwargs)
                 if is_framework_result(result):
                     return result
                 try:
-                    return await self._enriched(result, asked, subject)
+                    return await self._enrich(result, asked, subject)
                 except Exception as error:  # noqa: BLE001 - see the comment below
                     # The tool may have had side effects, so its result must not be lost if adding references fails.
-                    _log.error("references could not be added to the result of %s: %s", name, raised(error))
+                    _log.error("references could not be added to the result of %s: %s", name, format_error(error))
                     return result
             finally:
-                from_model.reset(token)
+                is_model_call.reset(token)
 
-        clash = [option for option in ACCEPTED if option in own.parameters]
+        clash = [option for option in ALL_PARAMETERS if option in own.parameters]
         if clash:
             hint = "rename it: with_references adds one of this name"
             raise InvalidArgument(f"{name} already has a parameter {clash[0]!r}", hint=hint)
         # Parameters after the tool's `**kwargs` would be invalid.
         parameters = list(own.parameters.values())
         last = [parameters.pop()] if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD else []
-        added = self.added()
-        shown = [added.accepted[option] for option in added.shown]
-        disguise(wrapper, tool, own.replace(parameters=[*parameters, *shown, *last]))
+        added = self.get_added_parameters()
+        shown = [added.accepted[option] for option in added.visible_names]
+        copy_metadata(wrapper, tool, own.replace(parameters=[*parameters, *shown, *last]))
         wrapper.__annotations__ |= {parameter.name: parameter.annotation for parameter in shown}
-        wrapper.added_parameters = self.added  # type: ignore[attr-defined]
+        wrapper.added_parameters = self.get_added_parameters  # type: ignore[attr-defined]
         wrapper.records_start = wrapper  # type: ignore[attr-defined]
         return wrapper
 
-    def added(self) -> AddedParameters:
+    def get_added_parameters(self) -> AddedParameters:
         """Return the parameters added to the tool, and the names of the shown ones."""
-        resolver, options = self._who()
+        resolver, options = self._get_resolver_and_options()
         types = self.types if resolver is None or self.types is not None else resolver.types
-        accepted = reference_parameters(options, types)
+        accepted = make_reference_parameters(options, types)
         if resolver is not None and not resolver.settings.enabled:
             return AddedParameters(accepted, ())
         every = resolver is not None and resolver.settings.parameters == "all"
-        return AddedParameters(accepted, ACCEPTED if every else SHOWN)
+        return AddedParameters(accepted, ALL_PARAMETERS if every else DEFAULT_PARAMETERS)
 
-    def _who(self) -> tuple[Resolver | None, ReferenceOptions]:
+    def _get_resolver_and_options(self) -> tuple[Resolver | None, ReferenceOptions]:
         """
         Return the resolver and the tool's options.
 
@@ -332,34 +342,36 @@ class _Decoration:
         if session is None:
             return self.resolver, self.options
         base = session.references
-        return session.resolver, self.options if base is None else _as_defaults(base, self.given)
+        return session.resolver, self.options if base is None else _merge_defaults(base, self.decorator_arguments)
 
-    def _asked(self, given: dict[str, Any], name: str) -> _Asked | None:
+    def _prepare_request(self, reference_arguments: dict[str, Any], name: str) -> _ReferenceRequest | None:
         """Return the resolver and options of one call, or None if it requests no references."""
-        if len(given) == 1 and given.get("include_references") is False:
+        if len(reference_arguments) == 1 and reference_arguments.get("include_references") is False:
             # Fast path for a common argument of models: creating options takes 5 microseconds.
             return None
-        resolver, defaults = self._who()
-        if not given and not defaults.wanted:
+        resolver, defaults = self._get_resolver_and_options()
+        if not reference_arguments and not defaults.wanted:
             return None
         if resolver is not None and not resolver.settings.enabled:
             return None
-        options, ceilings = defaults.held(given) if from_model.get() else (defaults.changed(given), {})
+        options, ceilings = (
+            defaults.held(reference_arguments) if is_model_call.get() else (defaults.changed(reference_arguments), {})
+        )
         if not options.wanted:
             return None
         if resolver is None:
-            raise no_session(
+            raise make_no_session_error(
                 f"{name} asks for references", hint="@session.with_references or @with_references(resolver=resolver)"
             )
         resolver.ready(options)
-        return _Asked(resolver, options, ceilings)
+        return _ReferenceRequest(resolver, options, ceilings)
 
-    async def _enriched(self, result: Any, asked: _Asked, subject: str | None) -> Any:
+    async def _enrich(self, result: Any, asked: _ReferenceRequest, subject: str | None) -> Any:
         return await asked.resolver.enrich(
             result, asked.options, subject=subject, kind=self.kind, primary=self.primary, ceilings=asked.ceilings
         )
 
-    def _subject(
+    def _find_subject_id(
         self, resolver: Resolver, own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str | None:
         if self.subject is None:
@@ -374,7 +386,7 @@ class _Decoration:
 
 
 @attrs.frozen
-class _Asked:
+class _ReferenceRequest:
     """Resolver and options of one call, and the ceilings that it exceeded."""
 
     resolver: Resolver

@@ -32,25 +32,25 @@ from mama_structs.errors import (
     StructsError,
     StructsUnreachable,
 )
-from mama_structs.references.rate_limit import Gate
-from mama_structs.references.results import Attempt, current_attempt
+from mama_structs.references.rate_limit import RateLimiter
+from mama_structs.references.results import QueryAttempt, current_attempt
 
 T = TypeVar("T")
 
-_REDIRECTS, _ERRORS = 300, 400
+_FIRST_REDIRECT_STATUS, _FIRST_ERROR_STATUS = 300, 400
 _TOO_MANY_REQUESTS = 429
-_TEMPORARY = frozenset({502, 503, 504})
-_CHUNK = 64 * 1024
-QUOTED = 200
-_HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": "mama-structs"}
-_NO_NODE = "is the node running, and is the base URL that of its REST interface?"
-_OLD_AIOHTTP = "a session with a base_url of its own needs aiohttp 3.12 or later"
-_NO_ROUTE = frozenset({404, 405, 501})
-MAX_DEPTH = 100
-_SPACE = b"\xef\xbb\xbf \t\r\n"
-_GZIP, _ZLIB, _RAW_DEFLATE = 31, 15, -15
-_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-_SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
+_RETRYABLE_STATUSES = frozenset({502, 503, 504})
+_CHUNK_BYTES = 64 * 1024
+MAX_QUOTED_CHARS = 200
+_DEFAULT_HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": "mama-structs"}
+_UNREACHABLE_HINT = "is the node running, and is the base URL that of its REST interface?"
+_AIOHTTP_VERSION_HINT = "a session with a base_url of its own needs aiohttp 3.12 or later"
+_MISSING_ROUTE_STATUSES = frozenset({404, 405, 501})
+MAX_JSON_DEPTH = 100
+_BOM_AND_WHITESPACE = b"\xef\xbb\xbf \t\r\n"
+_GZIP_WBITS, _ZLIB_WBITS, _RAW_DEFLATE_WBITS = 31, 15, -15
+_SURROGATE_ESCAPE_PATTERN = re.compile(r"\\u[dD][89a-fA-F]")
+_SECONDS_PATTERN = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?", re.ASCII)
 
 
 @attrs.frozen(kw_only=True)
@@ -63,21 +63,21 @@ class Backoff:
 
     base: float = 0.1
     cap: float = 2.0
-    draw: Callable[[], float] = random.random
+    random: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
 
-    def pause(self, retry: int) -> float:
+    def compute_pause(self, retry: int) -> float:
         """Return how long to wait before a retry, counted from 0."""
         # The exponent is bounded so that a large count of retries cannot overflow.
-        return self.draw() * min(self.cap, math.ldexp(self.base, min(retry, 32)))
+        return self.random() * min(self.cap, math.ldexp(self.base, min(retry, 32)))
 
 
 def parse_retry_after(text: str | None, *, now: float) -> float | None:
     """Parse a Retry-After header: seconds (with decimals) or an HTTP date, else None."""
     if text is None:
         return None
-    if _SECONDS.fullmatch(text.strip()):
+    if _SECONDS_PATTERN.fullmatch(text.strip()):
         return float(text)
     try:
         date = email.utils.parsedate_to_datetime(text)
@@ -87,19 +87,19 @@ def parse_retry_after(text: str | None, *, now: float) -> float | None:
         return None
 
 
-class Body:
+class ResponseBody:
     """
     Response body, decompressed chunk by chunk.
 
     A size limit protects against gzip bombs.
     """
 
-    def __init__(self, encoding: str, *, limit: int) -> None:
+    def __init__(self, encoding: str, *, max_bytes: int) -> None:
         self._encoding = encoding.strip().lower()
         if self._encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
             raise ValueError(f"has the content encoding {encoding[:40]!r}, which was not asked for")
         self._compressed = self._encoding not in ("", "identity")
-        self._limit = limit
+        self._limit = max_bytes
         self._inflater: Any = None
         self._content = bytearray()
 
@@ -117,13 +117,13 @@ class Body:
             raise ValueError(f"ends in the middle of its {self._encoding} data")
         return bytes(self._content)
 
-    def _inflate(self, chunk: bytes, room: int) -> bytes:
+    def _inflate(self, chunk: bytes, max_bytes: int) -> bytes:
         if self._inflater is None:
             # By RFC 9110 "deflate" is zlib data, but some servers omit the zlib header.
-            deflated = _ZLIB if chunk[0] & 0x0F == zlib.DEFLATED else _RAW_DEFLATE
-            self._inflater = zlib.decompressobj(deflated if self._encoding == "deflate" else _GZIP)
+            deflated = _ZLIB_WBITS if chunk[0] & 0x0F == zlib.DEFLATED else _RAW_DEFLATE_WBITS
+            self._inflater = zlib.decompressobj(deflated if self._encoding == "deflate" else _GZIP_WBITS)
         try:
-            content: bytes = self._inflater.decompress(chunk, room)
+            content: bytes = self._inflater.decompress(chunk, max_bytes)
         except zlib.error as error:
             raise ValueError(f"is not valid {self._encoding} data") from error
         if self._inflater.unused_data:
@@ -140,16 +140,16 @@ def decode_json(content: bytes) -> Any:
     try:
         value = _DECODER.decode(text)
     except RecursionError as error:
-        raise ValueError(f"is nested deeper than {MAX_DEPTH} levels") from error
+        raise ValueError(f"is nested deeper than {MAX_JSON_DEPTH} levels") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at character {error.pos}") from error
-    except _RuleError:
+    except _StrictJsonError:
         raise
     except ValueError as error:  # int() rejects more than 4300 digits
         raise ValueError("has a number with too many digits") from error
-    if _deeper_than(value, MAX_DEPTH):
-        raise ValueError(f"is nested deeper than {MAX_DEPTH} levels")
-    if _SURROGATE_ESCAPE.search(text):
+    if _exceeds_depth(value, MAX_JSON_DEPTH):
+        raise ValueError(f"is nested deeper than {MAX_JSON_DEPTH} levels")
+    if _SURROGATE_ESCAPE_PATTERN.search(text):
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -157,28 +157,28 @@ def decode_json(content: bytes) -> Any:
     return value
 
 
-class _RuleError(ValueError):
+class _StrictJsonError(ValueError):
     """Violation of a rule that is stricter than the JSON parser."""
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise _RuleError(f"has the number {name}, which JSON does not")
+def _reject_constant(name: str) -> NoReturn:
+    raise _StrictJsonError(f"has the number {name}, which JSON does not")
 
 
-def _finite(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise _RuleError("has a number that is too large")
+        raise _StrictJsonError("has a number that is too large")
     return number
 
 
 # Reused, because json.loads with options creates a decoder for every call.
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_finite_float)
 
 
-def _deeper_than(value: Any, limit: int) -> bool:
+def _exceeds_depth(value: Any, max_depth: int) -> bool:
     level = [value]
-    for _ in range(limit + 1):
+    for _ in range(max_depth + 1):
         nodes = [node for node in level if isinstance(node, dict | list)]
         if not nodes:
             return False
@@ -195,7 +195,7 @@ def open_session(*, max_connections: int) -> aiohttp.ClientSession:
     )
 
 
-def connections_of(session: aiohttp.ClientSession, most: int) -> int:
+def count_connections(session: aiohttp.ClientSession, max_connections: int) -> int:
     """
     Return the maximum number of concurrent requests, limited by the session's connector.
 
@@ -203,12 +203,12 @@ def connections_of(session: aiohttp.ClientSession, most: int) -> int:
     """
     connector = session.connector
     if connector is None:
-        return most
+        return max_connections
     # For aiohttp, a limit of 0 means unlimited.
-    return min(most, connector.limit or most, connector.limit_per_host or most)
+    return min(max_connections, connector.limit or max_connections, connector.limit_per_host or max_connections)
 
 
-class Temporary(Exception):
+class RetryableError(Exception):
     """Signals that *error* may be temporary, so that the request can be retried."""
 
     def __init__(self, error: StructsError, *, retry_after: float | None = None) -> None:
@@ -217,13 +217,13 @@ class Temporary(Exception):
         self.retry_after = retry_after
 
     @property
-    def is_refusal(self) -> bool:
+    def is_rate_limit(self) -> bool:
         """True if the node rate-limited the request or sent a Retry-After header."""
         return isinstance(self.error, RateLimited) or self.retry_after is not None
 
 
 @attrs.frozen
-class HttpAnswer:
+class HttpResponse:
     """Response for a path. *payload* is None if the body of an error is not JSON."""
 
     path: str
@@ -236,23 +236,25 @@ class HttpAnswer:
     @property
     def is_error(self) -> bool:
         """True if the HTTP status is 400 or higher."""
-        return self.status >= _ERRORS
+        return self.status >= _FIRST_ERROR_STATUS
 
-    def refuse(self, *, code: int | None = None, message: str | None = None) -> NoReturn:
+    def raise_error(self, *, code: int | None = None, message: str | None = None) -> NoReturn:
         """Raise the error of this response, wrapped in `Temporary` if a retry may succeed."""
         wait = parse_retry_after(self.headers.get("Retry-After"), now=time.time())
         if self.status == _TOO_MANY_REQUESTS:
-            refused = f"{self.path}: the node refuses more requests for now"
-            raise Temporary(RateLimited(refused, retry_after=wait, hint="ask again later"), retry_after=wait)
-        text = f"{self.path} answered with HTTP {self.status}" + (f": {message[:QUOTED]}" if message else "")
+            rate_limit_message = f"{self.path}: the node refuses more requests for now"
+            raise RetryableError(
+                RateLimited(rate_limit_message, retry_after=wait, hint="ask again later"), retry_after=wait
+            )
+        text = f"{self.path} answered with HTTP {self.status}" + (f": {message[:MAX_QUOTED_CHARS]}" if message else "")
         error = StructsAPIError(text, status=self.status, code=code, message=message, hint=self.hint)
-        if self.status in _TEMPORARY:
-            raise Temporary(error, retry_after=wait)
+        if self.status in _RETRYABLE_STATUSES:
+            raise RetryableError(error, retry_after=wait)
         raise error
 
 
 @attrs.frozen(kw_only=True)
-class HttpApi:
+class HttpClient:
     """Sends requests to one API through an aiohttp session that the caller opens and closes."""
 
     session: aiohttp.ClientSession
@@ -261,99 +263,105 @@ class HttpApi:
     timeout: float
     retries: int
     max_response_bytes: int
-    gate: Gate
+    limiter: RateLimiter
     backoff: Backoff
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     # Hint for a response that such an API does not send.
-    wrong_base: str = "is the base URL that of the API?"
+    wrong_base_url_hint: str = "is the base URL that of the API?"
 
-    async def ask(self, path: str, target: str, judge: Callable[[HttpAnswer], T]) -> T:
+    async def ask(self, path: str, target: str, parse_response: Callable[[HttpResponse], T]) -> T:
         """
-        Send a GET request for *target* and return the result of *judge* for its response.
+        Send a GET request for *target* and return the result of *parse_response* for its response.
 
         *target* is the *path* with its query.
         """
-        attempt = current_attempt.get() or Attempt()
+        attempt = current_attempt.get() or QueryAttempt()
         # A retry pause keeps its slot, which lowers the load on a node that rate limits.
-        async with contextlib.nullcontext() if attempt.gate is self.gate else self.gate.slot(attempt):
+        async with contextlib.nullcontext() if attempt.limiter is self.limiter else self.limiter.acquire_slot(attempt):
             end = asyncio.get_running_loop().time() + self.timeout
             try:
                 async with asyncio.timeout_at(end):
-                    return await self._get_with_retries(lambda: self._get_once(path, target, judge), attempt, end)
+                    return await self._get_with_retries(
+                        lambda: self._get_once(path, target, parse_response), attempt, end
+                    )
             except TimeoutError as error:
                 message = f"{path} had no answer within {self.timeout:g} s"
                 raise QueryTimeout(message, seconds=self.timeout) from error
 
-    async def _get_with_retries(self, once: Callable[[], Awaitable[T]], attempt: Attempt, end: float) -> T:
+    async def _get_with_retries(
+        self, send_once: Callable[[], Awaitable[T]], attempt: QueryAttempt, deadline: float
+    ) -> T:
         clock = asyncio.get_running_loop().time
 
         def left() -> float:
-            return (end if attempt.expires is None else min(end, attempt.expires)) - clock()
+            return (deadline if attempt.deadline is None else min(deadline, attempt.deadline)) - clock()
 
         retry = 0
         while True:
             if self.session.closed:
-                raise _session_closed()
-            async with self.gate.turn(attempt, left=left, sleep=self.backoff.sleep) as period:
+                raise _make_session_closed_error()
+            async with self.limiter.wait_for_turn(attempt, remaining_seconds=left, sleep=self.backoff.sleep) as period:
                 try:
-                    answer = await once()
-                except Temporary as error:
+                    answer = await send_once()
+                except RetryableError as error:
                     failure = error
-                    if failure.is_refusal:
-                        self.gate.refuse(
-                            period, asked=failure.retry_after, pause=self.backoff.pause(self.gate.refusals)
+                    if failure.is_rate_limit:
+                        self.limiter.record_rejection(
+                            period,
+                            retry_after=failure.retry_after,
+                            backoff_seconds=self.backoff.compute_pause(self.limiter.consecutive_rejections),
                         )
                 except StructsError:
-                    self.gate.accept(period)
+                    self.limiter.record_success(period)
                     raise
                 else:
-                    self.gate.accept(period)
+                    self.limiter.record_success(period)
                     return answer
             attempt.rate_limited += isinstance(failure.error, RateLimited)
             # Rate-limited requests wait for the cooldown in the rate limiter.
-            pause = self.gate.closed_for() if failure.is_refusal else self.backoff.pause(retry)
+            pause = self.limiter.remaining_cooldown() if failure.is_rate_limit else self.backoff.compute_pause(retry)
             if retry >= self.retries or pause >= left():
                 raise failure.error from failure.__cause__
-            if not failure.is_refusal:
+            if not failure.is_rate_limit:
                 await self.backoff.sleep(pause)
             retry += 1
             attempt.retries += 1
 
-    async def _get_once(self, path: str, target: str, judge: Callable[[HttpAnswer], T]) -> T:
+    async def _get_once(self, path: str, target: str, parse_response: Callable[[HttpResponse], T]) -> T:
         try:
             async with self.session.get(
                 yarl.URL(self.base_url + target, encoded=True),
-                headers={**_HEADERS, **self.headers},
+                headers={**_DEFAULT_HEADERS, **self.headers},
                 allow_redirects=False,
                 auto_decompress=False,
                 raise_for_status=False,
                 timeout=aiohttp.ClientTimeout(total=None),
             ) as response:
-                return judge(await self._read(path, response))
+                return parse_response(await self._read(path, response))
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
             # The messages of these errors contain host names and addresses.
             message = f"{path}: no lasting connection ({type(error).__name__})"
-            raise Temporary(StructsUnreachable(message, hint=_NO_NODE)) from error
+            raise RetryableError(StructsUnreachable(message, hint=_UNREACHABLE_HINT)) from error
         except (aiohttp.InvalidURL, UnicodeError) as error:
             # Nothing was sent, because the host name is invalid.
             message = f"{path}: the host of the base URL cannot be asked"
-            raise StructsUnreachable(message, hint=_NO_NODE) from error
+            raise StructsUnreachable(message, hint=_UNREACHABLE_HINT) from error
         except aiohttp.ClientError as error:
-            raise MalformedResponse(f"the answer of {path} is not valid HTTP", hint=self.wrong_base) from error
+            raise MalformedResponse(f"the answer of {path} is not valid HTTP", hint=self.wrong_base_url_hint) from error
         except (AssertionError, RuntimeError) as error:
             # aiohttp raises these errors if its session is closed during a request.
             if self.session.closed:
-                raise _session_closed() from error
+                raise _make_session_closed_error() from error
             if isinstance(error, AssertionError):
                 # aiohttp's own assertions have no message; one with a message comes from the host's wrapper.
-                said = f": {error}"[:QUOTED] if str(error) else ""
-                hint = None if said else _OLD_AIOHTTP
+                said = f": {error}"[:MAX_QUOTED_CHARS] if str(error) else ""
+                hint = None if said else _AIOHTTP_VERSION_HINT
                 raise StructsUnreachable(f"{path}: aiohttp cannot send this{said}", hint=hint) from error
             raise
 
-    async def _read(self, path: str, response: aiohttp.ClientResponse) -> HttpAnswer:
+    async def _read(self, path: str, response: aiohttp.ClientResponse) -> HttpResponse:
         status = response.status
-        if _REDIRECTS <= status < _ERRORS:
+        if _FIRST_REDIRECT_STATUS <= status < _FIRST_ERROR_STATUS:
             raise StructsAPIError(
                 f"{path} answered with a redirect (HTTP {status}), which is not followed",
                 status=status,
@@ -362,19 +370,21 @@ class HttpApi:
         payload: Any = None
         hint: str | None = None
         try:
-            body = Body(response.headers.get("Content-Encoding", ""), limit=self.max_response_bytes)
-            async for chunk in response.content.iter_chunked(_CHUNK):
+            body = ResponseBody(response.headers.get("Content-Encoding", ""), max_bytes=self.max_response_bytes)
+            async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
                 body.feed(chunk)
             content = body.finish()
             # Only JSON may come from a node, even if it is malformed. A web server's HTML page may not.
-            hint = None if content.lstrip(_SPACE).startswith((b"{", b"[")) else self.wrong_base
+            hint = None if content.lstrip(_BOM_AND_WHITESPACE).startswith((b"{", b"[")) else self.wrong_base_url_hint
             payload = decode_json(content)
         except ValueError as error:
             # A proxy's body for a 502 need not be JSON; the status suffices.
-            if status < _ERRORS:
+            if status < _FIRST_ERROR_STATUS:
                 raise MalformedResponse(f"the answer of {path} {error}", hint=hint) from error
-        return HttpAnswer(path, status, response.headers, payload, hint if status in _NO_ROUTE else None)
+        return HttpResponse(
+            path, status, response.headers, payload, hint if status in _MISSING_ROUTE_STATUSES else None
+        )
 
 
-def _session_closed() -> SessionClosed:
+def _make_session_closed_error() -> SessionClosed:
     return SessionClosed("the client's HTTP session is closed", hint="make a new client")

@@ -8,10 +8,10 @@ from typing import Any, Final, overload
 import attrs
 
 # Number of tuple elements per occurrence.
-_PARTS: Final = 5
+_MATCH_TUPLE_LENGTH: Final = 5
 
 # Position of a container: the position of its parent and its key there. None is the payload itself.
-Pointed = tuple[Any, Any] | None
+ContainerPosition = tuple[Any, Any] | None
 
 
 @attrs.frozen(eq=False)
@@ -25,19 +25,19 @@ class FieldRule:
     type: str
     field: Any
     primary: bool = True
-    accepted: bool = True
-    denied: bool = False
+    is_accepted: bool = True
+    is_denied: bool = False
     # True if entities store their own id in this field.
-    own: bool = False
+    is_own_id_field: bool = False
     # True if every id in this field is a reference, regardless of its sibling fields.
-    plain: bool = attrs.field(init=False)
+    is_always_reference: bool = attrs.field(init=False)
 
-    @plain.default
-    def _is_plain(self) -> bool:
-        return self.accepted and not self.own
+    @is_always_reference.default
+    def _default_is_always_reference(self) -> bool:
+        return self.is_accepted and not self.is_own_id_field
 
 
-class Found(tuple[str, FieldRule, int | None, Pointed, Any]):
+class Found(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
     """One occurrence of an id in a payload."""
 
     __slots__ = ()
@@ -77,33 +77,33 @@ class Found(tuple[str, FieldRule, int | None, Pointed, Any]):
     @property
     def pointer(self) -> str:
         """The JSON pointer (RFC 6901) of the value that contains the id."""
-        return pointer(self[3], self[4])
+        return format_json_pointer(self[3], self[4])
 
 
 @attrs.frozen
-class Embedded:
+class NestedJson:
     """JSON parsed from a string. Pointers to its members end at the string."""
 
     content: Any
 
 
-def pointer(place: Pointed, key: Any) -> str:
+def format_json_pointer(position: ContainerPosition, key: Any) -> str:
     """
-    Return the JSON pointer of *key* in the container at *place*.
+    Return the JSON pointer of *key* in the container at *position*.
 
     Inside nested JSON, return the pointer of the string that contains it.
     """
     keys = [key]
-    while place is not None:
-        place, key = place
-        if key is Embedded:
+    while position is not None:
+        position, key = position
+        if key is NestedJson:
             keys.clear()
         else:
             keys.append(key)
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in reversed(keys))
 
 
-class Occurrences(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unhashable
+class IdMatches(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unhashable
     """
     Sequence of id matches in payload order.
 
@@ -111,10 +111,10 @@ class Occurrences(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unh
     """
 
     def __init__(self, parts: Iterable[Any] = ()) -> None:
-        self.parts: list[Any] = list(parts)
+        self.flat_items: list[Any] = list(parts)
 
     def __len__(self) -> int:
-        return len(self.parts) // _PARTS
+        return len(self.flat_items) // _MATCH_TUPLE_LENGTH
 
     @overload
     def __getitem__(self, index: int) -> Found: ...
@@ -124,11 +124,13 @@ class Occurrences(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unh
         return (
             list(self)[index]
             if isinstance(index, slice)
-            else Found(self.parts[(at := range(len(self))[index] * _PARTS) : at + _PARTS])
+            else Found(
+                self.flat_items[(at := range(len(self))[index] * _MATCH_TUPLE_LENGTH) : at + _MATCH_TUPLE_LENGTH]
+            )
         )
 
     def __iter__(self) -> Iterator[Found]:
-        return map(Found, self.tuples())
+        return map(Found, self.iter_tuples())
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
@@ -136,32 +138,32 @@ class Occurrences(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unh
     def __repr__(self) -> str:
         return repr(list(self))
 
-    def tuples(self) -> Iterator[tuple[Any, ...]]:
+    def iter_tuples(self) -> Iterator[tuple[Any, ...]]:
         """Return an iterator over the tuples of all matches."""
-        return zip(*[iter(self.parts)] * _PARTS, strict=True)
+        return zip(*[iter(self.flat_items)] * _MATCH_TUPLE_LENGTH, strict=True)
 
     def ids(self) -> list[str]:
         """Return the ids of all matches."""
-        return self.parts[::_PARTS]
+        return self.flat_items[::_MATCH_TUPLE_LENGTH]
 
-    def where(self, wanted: Callable[[str, FieldRule], bool]) -> Occurrences:
+    def filter(self, predicate: Callable[[str, FieldRule], bool]) -> IdMatches:
         """Return the matches for which ``wanted(id, rule)`` is true."""
-        return Occurrences(part for one in self.tuples() if wanted(one[0], one[1]) for part in one)
+        return IdMatches(part for one in self.iter_tuples() if predicate(one[0], one[1]) for part in one)
 
 
 @attrs.define
-class Scan:
+class ScanResult:
     """
     Result of a scan, in payload order: ids and look-alikes.
 
     A look-alike is an id whose type does not fit its field.
     """
 
-    found: Occurrences = attrs.field(factory=Occurrences)
-    lookalikes: Occurrences = attrs.field(factory=Occurrences)
+    matches: IdMatches = attrs.field(factory=IdMatches)
+    lookalikes: IdMatches = attrs.field(factory=IdMatches)
     # Ids of related entities that the payload contains completely, so that they need no reference.
-    present: set[str] = attrs.field(factory=set)
+    present_ids: set[str] = attrs.field(factory=set)
     # `complete` is False if the payload was too large to scan completely. `unread` counts the objects that could not be
     # read.
-    complete: bool = True
-    unread: int = 0
+    is_complete: bool = True
+    unreadable_objects: int = 0

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.errors import InvalidArgument, repr_short
 
 MAX_DEPTH = 2
 
@@ -19,69 +19,71 @@ Scope = Literal["primary", "all"]
 Kind = Literal["auto", "query", "list"]
 
 
-def _include(_: Any, __: Any, value: object) -> None:
+def _check_include_references(_: Any, __: Any, value: object) -> None:
     if value not in (None, "primary", "all") and not isinstance(value, bool):
-        raise InvalidArgument(f'include_references must be True, False, "primary" or "all", got {shown(value)}')
+        raise InvalidArgument(f'include_references must be True, False, "primary" or "all", got {repr_short(value)}')
 
 
-def _depth(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+def _check_depth(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_DEPTH:
         raise InvalidArgument(
-            f"{attribute.name} must be 0, 1 or 2, got {shown(value)}",
+            f"{attribute.name} must be 0, 1 or 2, got {repr_short(value)}",
             hint="for what lies deeper, call the tool again with the id",
         )
 
 
-def _types(value: Collection[str] | None, *, name: str) -> tuple[str, ...] | None:
+def _parse_type_names(value: Collection[str] | None, *, name: str) -> tuple[str, ...] | None:
     if value is None:
         return None
     # A single string would be iterated character by character.
     if isinstance(value, str) or not isinstance(value, Collection):
         raise InvalidArgument(
-            f"{name} must be a list of type names, got {shown(value)}", hint='for one type, give ["planet"]'
+            f"{name} must be a list of type names, got {repr_short(value)}", hint='for one type, give ["planet"]'
         )
     for one in value:
         if not isinstance(one, str):
-            raise InvalidArgument(f"{name} must hold names such as planet, got {shown(one)}")
+            raise InvalidArgument(f"{name} must hold names such as planet, got {repr_short(one)}")
     names = sorted(value) if isinstance(value, AbstractSet) else value
     return tuple(dict.fromkeys(str(one) for one in names))
 
 
-def _types_field(name: str) -> Any:
-    return attrs.field(default=None, converter=functools.partial(_types, name=name))
+def _make_types_field(name: str) -> Any:
+    return attrs.field(default=None, converter=functools.partial(_parse_type_names, name=name))
 
 
-def _as_fields(value: object) -> Any:
+def _parse_fields(value: object) -> Any:
     if isinstance(value, str) and value in ("brief", "all"):
         return value
     if not isinstance(value, Mapping):
         raise InvalidArgument(
-            f'fields must be "brief", "all" or field names by type, got {shown(value)}',
+            f'fields must be "brief", "all" or field names by type, got {repr_short(value)}',
             hint='such as {"planet": ("name", "status")}',
         )
     return {str(kind): tuple((check_primary(names, name="fields") and names) or ()) for kind, names in value.items()}
 
 
-def _as_paths(value: object) -> tuple[str, ...]:
+def _parse_paths(value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Collection):
-        raise InvalidArgument(f"expand must be a list of paths, got {shown(value)}", hint='such as ["guild.owner"]')
+        raise InvalidArgument(
+            f"expand must be a list of paths, got {repr_short(value)}", hint='such as ["guild.owner"]'
+        )
     for path in value:
         steps = path.split(".") if isinstance(path, str) else []
         if not 1 <= len(steps) <= MAX_DEPTH or not all(steps):
             raise InvalidArgument(
-                f"expand must hold paths of one or two names, got {shown(path)}",
+                f"expand must hold paths of one or two names, got {repr_short(path)}",
                 hint="for what lies deeper, call the tool again with the id",
             )
     return tuple(dict.fromkeys(sorted(value) if isinstance(value, AbstractSet) else value))
 
 
-def _on_error(_: Any, __: Any, value: object) -> None:
+def _check_on_error(_: Any, __: Any, value: object) -> None:
     if value not in ("indicate", "omit"):
-        raise InvalidArgument(f'on_error must be "indicate" or "omit", got {shown(value)}')
+        raise InvalidArgument(f'on_error must be "indicate" or "omit", got {repr_short(value)}')
 
 
-_count = _check.field(_check.whole)
-_flag = _check.field(_check.flag)
+_count_validator = _check.field_validator(_check.check_integer)
+_flag_validator = _check.field_validator(_check.check_bool)
 
 
 @attrs.frozen(kw_only=True)
@@ -118,20 +120,22 @@ class ReferenceOptions:
 
     """
 
-    include_references: bool | Scope | None = attrs.field(default=None, validator=_include)
-    reference_depth: int = attrs.field(default=1, validator=_depth)
-    reference_types: tuple[str, ...] | None = _types_field("reference_types")
-    max_references: int = attrs.field(default=50, validator=_count)
-    max_references_per_entity: int = attrs.field(default=5, validator=_count)
-    metadata: bool = attrs.field(default=False, validator=_flag)
-    on_error: Literal["indicate", "omit"] = attrs.field(default="indicate", validator=_on_error)
-    max_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_count))
-    deadline: float = attrs.field(default=5.0, validator=_check.field(_check.seconds))
-    include_memories: bool = attrs.field(default=False, validator=_flag)
-    fields: Mapping[str, tuple[str, ...]] | Literal["brief", "all"] = attrs.field(default="all", converter=_as_fields)
-    expand: tuple[str, ...] = attrs.field(default=(), converter=_as_paths)
-    max_depth: int = attrs.field(default=MAX_DEPTH, validator=_depth)
-    allowed_types: tuple[str, ...] | None = _types_field("allowed_types")
+    include_references: bool | Scope | None = attrs.field(default=None, validator=_check_include_references)
+    reference_depth: int = attrs.field(default=1, validator=_check_depth)
+    reference_types: tuple[str, ...] | None = _make_types_field("reference_types")
+    max_references: int = attrs.field(default=50, validator=_count_validator)
+    max_references_per_entity: int = attrs.field(default=5, validator=_count_validator)
+    metadata: bool = attrs.field(default=False, validator=_flag_validator)
+    on_error: Literal["indicate", "omit"] = attrs.field(default="indicate", validator=_check_on_error)
+    max_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_count_validator))
+    deadline: float = attrs.field(default=5.0, validator=_check.field_validator(_check.check_seconds))
+    include_memories: bool = attrs.field(default=False, validator=_flag_validator)
+    fields: Mapping[str, tuple[str, ...]] | Literal["brief", "all"] = attrs.field(
+        default="all", converter=_parse_fields
+    )
+    expand: tuple[str, ...] = attrs.field(default=(), converter=_parse_paths)
+    max_depth: int = attrs.field(default=MAX_DEPTH, validator=_check_depth)
+    allowed_types: tuple[str, ...] | None = _make_types_field("allowed_types")
 
     def __attrs_post_init__(self) -> None:
         """Raise `InvalidArgument` if *expand* is combined with types or depth."""
@@ -174,22 +178,22 @@ class ReferenceOptions:
         The second value contains the ceilings that the request exceeded.
         """
         wanted = self.changed(asked)
-        most = {"max_references": self.max_references, "max_references_per_entity": self.max_references_per_entity}
-        most["reference_depth"] = self.max_depth
-        met: dict[str, Any] = {name: least for name, least in most.items() if getattr(wanted, name) > least}
+        ceilings = {"max_references": self.max_references, "max_references_per_entity": self.max_references_per_entity}
+        ceilings["reference_depth"] = self.max_depth
+        exceeded: dict[str, Any] = {name: least for name, least in ceilings.items() if getattr(wanted, name) > least}
         if self.allowed_types is not None and not wanted.expand:
             types = [name for name in wanted.reference_types or () if name in self.allowed_types]
             if wanted.reference_types is None:
                 wanted = attrs.evolve(wanted, reference_types=self.allowed_types)
             elif len(types) < len(wanted.reference_types):
-                met["reference_types"] = types
-        return (attrs.evolve(wanted, **met) if met else wanted), met
+                exceeded["reference_types"] = types
+        return (attrs.evolve(wanted, **exceeded) if exceeded else wanted), exceeded
 
 
 def check_kind(kind: object) -> None:
     """Raise `InvalidArgument` unless *kind* is a payload kind."""
     if kind not in ("auto", "query", "list"):
-        raise InvalidArgument(f'kind must be "auto", "query" or "list", got {shown(kind)}')
+        raise InvalidArgument(f'kind must be "auto", "query" or "list", got {repr_short(kind)}')
 
 
 def check_primary(primary: object, *, name: str = "primary") -> frozenset[str] | None:
@@ -197,12 +201,12 @@ def check_primary(primary: object, *, name: str = "primary") -> frozenset[str] |
     if primary is None:
         return None
     if isinstance(primary, str) or not isinstance(primary, Collection):
-        raise InvalidArgument(f"{name} must be field names such as {{'owner'}}, got {shown(primary)}")
+        raise InvalidArgument(f"{name} must be field names such as {{'owner'}}, got {repr_short(primary)}")
     return frozenset(primary)
 
 
 # All reference parameters that a call accepts, in the order of the signature.
-ACCEPTED: Final = (
+ALL_PARAMETERS: Final = (
     "include_references",
     "reference_types",
     "reference_depth",
@@ -210,10 +214,10 @@ ACCEPTED: Final = (
     "max_references_per_entity",
 )
 # Shown to models by default. Models rarely use the others well, and each costs tokens in every request.
-SHOWN: Final = ACCEPTED[:3]
+DEFAULT_PARAMETERS: Final = ALL_PARAMETERS[:3]
 
 
-class Described(str):
+class ParameterDescription(str):
     """
     Description and bounds of a parameter.
 
@@ -238,7 +242,7 @@ class Described(str):
         return {**handler(core), "description": str(self)}
 
 
-def reference_parameters(options: ReferenceOptions, types: Collection[str] | None) -> dict[str, inspect.Parameter]:
+def make_reference_parameters(options: ReferenceOptions, types: Collection[str] | None) -> dict[str, inspect.Parameter]:
     """
     Return the typed, bounded and described parameters by name.
 
@@ -246,11 +250,11 @@ def reference_parameters(options: ReferenceOptions, types: Collection[str] | Non
     """
     kind: Any = Literal[tuple(types)] if types else str
     hints = {
-        "include_references": _described(bool | Literal["primary", "all"], "Add what ids name"),
-        "reference_types": _described(Sequence[kind] | None, "Only these"),
-        "reference_depth": _described(Literal[0, 1, 2], "2: theirs too"),
-        "max_references": _described(int, "References at most", ge=0),
-        "max_references_per_entity": _described(int, "References of each entity at most", ge=0),
+        "include_references": _annotate(bool | Literal["primary", "all"], "Add what ids name"),
+        "reference_types": _annotate(Sequence[kind] | None, "Only these"),
+        "reference_depth": _annotate(Literal[0, 1, 2], "2: theirs too"),
+        "max_references": _annotate(int, "References at most", ge=0),
+        "max_references_per_entity": _annotate(int, "References of each entity at most", ge=0),
     }
     keyword = inspect.Parameter.KEYWORD_ONLY
     return {
@@ -259,8 +263,8 @@ def reference_parameters(options: ReferenceOptions, types: Collection[str] | Non
     }
 
 
-def _described(kind: Any, text: str, **bounds: Any) -> Any:
+def _annotate(kind: Any, text: str, **bounds: Any) -> Any:
     # Imported on first use, because msgspec is needed for decorated tools only.
     import msgspec  # noqa: PLC0415
 
-    return Annotated[kind, msgspec.Meta(description=text, **bounds), Described(text, **bounds)]
+    return Annotated[kind, msgspec.Meta(description=text, **bounds), ParameterDescription(text, **bounds)]

@@ -8,22 +8,22 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._internal.jsonable import SCALARS, as_mapping
-from mama_structs.references.detection import META, SECTION, Detector
+from mama_structs._internal.jsonable import SCALAR_TYPES, as_mapping
+from mama_structs.references.detection import META_KEY, SECTION_KEY, IdDetector
 from mama_structs.references.options import Kind
 
 PayloadKind = Literal["query", "list"]
 Rows = list[Any] | tuple[Any, ...]
 
 # Maximum nesting of envelopes, such as `{"data": {"Player": {"id": ...}}}`.
-_ENVELOPES: Final = 3
+_MAX_ENVELOPE_DEPTH: Final = 3
 # A mapping with more members than this is data, not an envelope. Also the number of list rows that are sampled to see
 # whether they are entities.
-_FEW: Final = 16
+_MAX_ENVELOPE_MEMBERS: Final = 16
 # Names, besides plurals of types, of a list that is nested one level down.
-_LISTS: Final = frozenset({"data", "items", "results", "records", "rows"})
+_NESTED_LIST_NAMES: Final = frozenset({"data", "items", "results", "records", "rows"})
 # Names of JSON:API arrays that are never the list of entities.
-_BESIDE: Final = frozenset({"included", "errors"})
+_NON_LIST_NAMES: Final = frozenset({"included", "errors"})
 
 
 @attrs.frozen
@@ -37,41 +37,41 @@ class PayloadShape:
     kind: PayloadKind
     # The list of entities; None for a query.
     rows: Rows | None
-    own: frozenset[str]
-    main: str | None
+    own_ids: frozenset[str]
+    main_id: str | None
     _row_ids: tuple[str | None, ...] = ()
 
-    def holder(self, row: int | None) -> str | None:
+    def find_holder_id(self, row: int | None) -> str | None:
         """Return the id of the entity that contains *row*, or the main id outside the rows."""
         if row is None or self.rows is None:
-            return self.main
+            return self.main_id
         return self._row_ids[row]
 
 
-def describe(
-    payload: Mapping[str, Any], detector: Detector, *, kind: Kind = "auto", subject: str | None = None
+def classify_payload(
+    payload: Mapping[str, Any], detector: IdDetector, *, kind: Kind = "auto", subject: str | None = None
 ) -> PayloadShape:
     """
     Classify *payload*.
 
     With ``"auto"`` it is a list if it has exactly one array of entities.
     """
-    name, rows = ("", None) if kind == "query" else _the_list(payload, detector)
+    name, rows = ("", None) if kind == "query" else _find_only_list(payload, detector)
     if rows is None and kind == "list":
-        name, rows = _first_array(payload, detector, _ENVELOPES)
+        name, rows = _find_first_array(payload, detector, _MAX_ENVELOPE_DEPTH)
     if rows is None:
-        own = _own_id(payload, detector, _ENVELOPES)
+        own = _find_own_id(payload, detector, _MAX_ENVELOPE_DEPTH)
         shown: PayloadKind = "list" if kind == "list" else "query"
-        return PayloadShape(shown, None, _without_none(own, subject), own if subject is None else subject)
-    ids = _row_ids(rows, name, detector)
-    return PayloadShape("list", rows, _without_none(*ids, subject), subject, tuple(ids))
+        return PayloadShape(shown, None, _drop_none(own, subject), own if subject is None else subject)
+    ids = _find_row_ids(rows, name, detector)
+    return PayloadShape("list", rows, _drop_none(*ids, subject), subject, tuple(ids))
 
 
-def _without_none(*ids: str | None) -> frozenset[str]:
+def _drop_none(*ids: str | None) -> frozenset[str]:
     return frozenset(ids) - {None}  # type: ignore[return-value]
 
 
-def _the_list(payload: Mapping[str, Any], detector: Detector) -> tuple[str, Rows | None]:
+def _find_only_list(payload: Mapping[str, Any], detector: IdDetector) -> tuple[str, Rows | None]:
     """
     Return the name and rows of the only array of entities at the top or one level down.
 
@@ -80,42 +80,44 @@ def _the_list(payload: Mapping[str, Any], detector: Detector) -> tuple[str, Rows
     arrays: list[tuple[str, Rows]] = []
     levels: list[tuple[str, Mapping[str, Any]]] = [("", payload)]
     for depth, (holder, mapping) in enumerate(levels):
-        members = list(itertools.islice(_members(mapping, detector), _FEW))
+        members = list(itertools.islice(_iter_containers(mapping, detector), _MAX_ENVELOPE_MEMBERS))
         below = [(key, as_mapping(value) or {}) for key, value in members if not isinstance(value, list | tuple)]
-        any_name = depth == 0 or _is_called_a_list(holder, detector)
+        any_name = depth == 0 or _is_list_name(holder, detector)
         here = [
             (key, value)
             for key, value in members
-            if isinstance(value, list | tuple) and key not in _BESIDE and (any_name or _is_called_a_list(key, detector))
+            if isinstance(value, list | tuple)
+            and key not in _NON_LIST_NAMES
+            and (any_name or _is_list_name(key, detector))
         ]
-        here = [(key, rows) for key, rows in here if any(_row_ids(rows[:_FEW], key, detector))]
-        if detector.own_id(mapping, holder) is not None:
+        here = [(key, rows) for key, rows in here if any(_find_row_ids(rows[:_MAX_ENVELOPE_MEMBERS], key, detector))]
+        if detector.find_own_id(mapping, holder) is not None:
             return "", None
         if depth == 0:
             levels += below
-        elif here and any(detector.own_id(one, key) is not None for key, one in below):
+        elif here and any(detector.find_own_id(one, key) is not None for key, one in below):
             return "", None
         arrays += here
     return arrays[0] if len(arrays) == 1 else ("", None)
 
 
-def _is_called_a_list(name: object, detector: Detector) -> bool:
-    return isinstance(name, str) and (name.lower() in _LISTS or name.lower() in detector.list_names)
+def _is_list_name(name: object, detector: IdDetector) -> bool:
+    return isinstance(name, str) and (name.lower() in _NESTED_LIST_NAMES or name.lower() in detector.list_names)
 
 
-def _first_array(payload: Mapping[str, Any], detector: Detector, envelopes: int) -> tuple[str, Rows | None]:
+def _find_first_array(payload: Mapping[str, Any], detector: IdDetector, max_envelopes: int) -> tuple[str, Rows | None]:
     """Return the first array at the top level, else in the first nested mapping."""
-    members = list(itertools.islice(_members(payload, detector), _FEW))
+    members = list(itertools.islice(_iter_containers(payload, detector), _MAX_ENVELOPE_MEMBERS))
     for key, value in members:
         if isinstance(value, list | tuple):
             return key, value
-    inner = as_mapping(members[0][1]) if members and envelopes else None
-    return _first_array(inner, detector, envelopes - 1) if inner else ("", None)
+    inner = as_mapping(members[0][1]) if members and max_envelopes else None
+    return _find_first_array(inner, detector, max_envelopes - 1) if inner else ("", None)
 
 
-def _row_ids(rows: Rows, name: str, detector: Detector) -> list[str | None]:
+def _find_row_ids(rows: Rows, name: str, detector: IdDetector) -> list[str | None]:
     """Return the own id of each row, None for rows without one."""
-    field, known = detector.own_fields[0] if detector.own_fields else None, detector.known
+    field, known = detector.own_fields[0] if detector.own_fields else None, detector.types_by_text
     # Fast path for mappings with an own id that determines its type. A function call per row doubles the time.
     return [
         text
@@ -123,34 +125,36 @@ def _row_ids(rows: Rows, name: str, detector: Detector) -> list[str | None]:
         and type(text := row.get(field)) is str
         and (kind := known[text]) is not None
         and field in kind.scheme.own
-        else _own_id(row, detector, _ENVELOPES, name, is_row=True)
+        else _find_own_id(row, detector, _MAX_ENVELOPE_DEPTH, name, is_row=True)
         for row in rows
     ]
 
 
-def _own_id(value: object, detector: Detector, envelopes: int, holder: str = "", *, is_row: bool = False) -> str | None:
+def _find_own_id(
+    value: object, detector: IdDetector, max_envelopes: int, holder_name: str = "", *, is_row: bool = False
+) -> str | None:
     """Return the id of the entity that *value* or its envelope contains, else None."""
     mapping = value if type(value) is dict else as_mapping(value)
     if mapping is None:
         return None
-    if (own := detector.own_id(mapping, holder)) is not None:
+    if (own := detector.find_own_id(mapping, holder_name)) is not None:
         return own
     # Neither a mapping with its own id in an unknown form nor a row that references ids is an envelope. Entities below
     # them are related ones.
-    if not envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
+    if not max_envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
         return None
-    if is_row and any(detector.kind(member) is not None for member in mapping.values()):
+    if is_row and any(detector.find_type(member) is not None for member in mapping.values()):
         return None
-    for key, member in itertools.islice(_members(mapping, detector), _FEW):
-        if (found := _own_id(member, detector, envelopes - 1, key, is_row=is_row)) is not None:
+    for key, member in itertools.islice(_iter_containers(mapping, detector), _MAX_ENVELOPE_MEMBERS):
+        if (found := _find_own_id(member, detector, max_envelopes - 1, key, is_row=is_row)) is not None:
             return found
     return None
 
 
-def _members(mapping: Mapping[str, Any], detector: Detector) -> Iterator[tuple[str, Any]]:
+def _iter_containers(mapping: Mapping[str, Any], detector: IdDetector) -> Iterator[tuple[str, Any]]:
     """Yield the non-empty containers of an envelope that may contain its entities."""
     for key, value in mapping.items():
-        if type(value) in SCALARS or key in (SECTION, META) or key in detector.skipped:
+        if type(value) in SCALAR_TYPES or key in (SECTION_KEY, META_KEY) or key in detector.skipped_fields:
             continue
         if isinstance(value, dict | list | tuple):
             if value:

@@ -20,18 +20,18 @@ from typing import Final, TypeAlias
 import attrs
 
 from mama_structs.errors import RateLimited
-from mama_structs.references.results import Attempt
+from mama_structs.references.results import QueryAttempt
 
 Clock: TypeAlias = Callable[[], float]
 
 # Caps Retry-After: a misconfigured proxy must not block a node for the lifetime of the process.
-LONGEST: Final = 3600.0
-_NODES: Final = 1024
+MAX_COOLDOWN_SECONDS: Final = 3600.0
+MAX_TRACKED_NODES: Final = 1024
 # Below timer resolution; treat smaller remainders as zero.
-_NOTHING: Final = 1e-6
+MIN_COOLDOWN_SECONDS: Final = 1e-6
 
 
-class Closure:
+class Cooldown:
     """
     Remaining time, in monotonic seconds, during which a node must not be queried.
 
@@ -39,187 +39,193 @@ class Closure:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._left = 0.0
-        self._seen = -math.inf
+        self._lock = threading.Lock()
+        self._remaining = 0.0
+        self._last_time = -math.inf
 
-    def left(self, clock: Clock) -> float:
+    def remaining(self, clock: Clock) -> float:
         """Return the remaining seconds, or 0 if the node may be queried."""
-        with self._guard:
-            self._pass(clock())
-            return self._left if self._left > _NOTHING else 0.0
+        with self._lock:
+            self._elapse(clock())
+            return self._remaining if self._remaining > MIN_COOLDOWN_SECONDS else 0.0
 
     def extend(self, seconds: float, clock: Clock) -> None:
         """Extend the cooldown to at least *seconds* from now."""
-        with self._guard:
-            self._pass(clock())
-            self._left = max(self._left, min(seconds, LONGEST))
+        with self._lock:
+            self._elapse(clock())
+            self._remaining = max(self._remaining, min(seconds, MAX_COOLDOWN_SECONDS))
 
-    def end(self) -> None:
+    def clear(self) -> None:
         """End the cooldown."""
-        with self._guard:
-            self._left = 0.0
+        with self._lock:
+            self._remaining = 0.0
 
-    def _pass(self, now: float) -> None:
+    def _elapse(self, now: float) -> None:
         # Ignore clocks that step backwards.
-        self._left = max(0.0, self._left - max(0.0, now - self._seen))
-        self._seen = now
+        self._remaining = max(0.0, self._remaining - max(0.0, now - self._last_time))
+        self._last_time = now
 
 
 @attrs.define(eq=False)
-class Gate:
+class RateLimiter:
     """Concurrency limit and cooldown for the queries of one event loop to one node."""
 
-    closure: Closure
+    cooldown: Cooldown
     clock: Clock
     # The smallest limit of all registered clients.
-    limit: int = 1
+    max_concurrent: int = 1
     # Number of consecutive rate-limit responses. After one, requests are sent one at a time.
-    refusals: int = 0
-    _limits: weakref.WeakKeyDictionary[object, int] = attrs.field(factory=weakref.WeakKeyDictionary, init=False)
-    _busy: int = attrs.field(default=0, init=False)
-    _queue: deque[asyncio.Future[None]] = attrs.field(factory=deque, init=False)
-    _trial: asyncio.Future[None] | None = attrs.field(default=None, init=False)
+    consecutive_rejections: int = 0
+    _client_limits: weakref.WeakKeyDictionary[object, int] = attrs.field(factory=weakref.WeakKeyDictionary, init=False)
+    _slots_in_use: int = attrs.field(default=0, init=False)
+    _slot_waiters: deque[asyncio.Future[None]] = attrs.field(factory=deque, init=False)
+    _probe: asyncio.Future[None] | None = attrs.field(default=None, init=False)
     _period: int = attrs.field(default=0, init=False)
 
-    def join(self, user: object, limit: int) -> None:
+    def register(self, client: object, max_concurrent: int) -> None:
         """
         Register a client and its maximum number of concurrent queries.
 
         It is unregistered explicitly or when it is garbage-collected.
         """
-        self._limits[user] = limit
-        self.limit = min(self._limits.values())
+        self._client_limits[client] = max_concurrent
+        self.max_concurrent = min(self._client_limits.values())
 
-    def leave(self, user: object) -> None:
+    def unregister(self, client: object) -> None:
         """Unregister a client. Idempotent."""
-        self._limits.pop(user, None)
-        self.limit = min(self._limits.values(), default=1)
-        self._admit()
+        self._client_limits.pop(client, None)
+        self.max_concurrent = min(self._client_limits.values(), default=1)
+        self._admit_waiters()
 
-    def closed_for(self) -> float:
+    def remaining_cooldown(self) -> float:
         """Return the remaining cooldown in seconds, or 0."""
-        return self.closure.left(self.clock)
+        return self.cooldown.remaining(self.clock)
 
     @contextlib.asynccontextmanager
-    async def slot(self, attempt: Attempt) -> AsyncIterator[None]:
+    async def acquire_slot(self, attempt: QueryAttempt) -> AsyncIterator[None]:
         """Hold a query slot for the duration of the block. Waiters are served in FIFO order."""
-        if self._busy < self.limit and not self._queue:
-            self._busy += 1
+        if self._slots_in_use < self.max_concurrent and not self._slot_waiters:
+            self._slots_in_use += 1
         else:
             attempt.gate_waits += 1
-            await self._queued()
+            await self._wait_for_slot()
         try:
             yield
         finally:
-            self._busy -= 1
-            self._admit()
+            self._slots_in_use -= 1
+            self._admit_waiters()
 
     @contextlib.asynccontextmanager
-    async def turn(
-        self, attempt: Attempt, *, left: Callable[[], float], sleep: Callable[[float], Awaitable[None]]
+    async def wait_for_turn(
+        self,
+        attempt: QueryAttempt,
+        *,
+        remaining_seconds: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
     ) -> AsyncIterator[int]:
         """
         Wait for the end of the cooldown and yield the number of the current period.
 
-        Raise `RateLimited` if the cooldown is not shorter than the time that *left* returns.
+        Raise `RateLimited` if the cooldown is not shorter than the time that *remaining_seconds* returns.
         """
         waited = False
-        while (closed := self.closed_for()) or self._trial is not None:
-            if closed and closed >= left():
+        while (cooldown_seconds := self.remaining_cooldown()) or self._probe is not None:
+            if cooldown_seconds and cooldown_seconds >= remaining_seconds():
                 message = "the node refuses more requests for now, and was not asked"
-                raise RateLimited(message, retry_after=closed, hint="ask again later")
+                raise RateLimited(message, retry_after=cooldown_seconds, hint="ask again later")
             attempt.gate_waits += not waited
             waited = True
-            if closed:
-                await sleep(closed)
-            elif self._trial is not None:
-                await asyncio.wait([self._trial])
+            if cooldown_seconds:
+                await sleep(cooldown_seconds)
+            elif self._probe is not None:
+                await asyncio.wait([self._probe])
         attempt.requests += 1
-        if not self.refusals:
+        if not self.consecutive_rejections:
             yield self._period
             return
-        self._trial = trial = asyncio.get_running_loop().create_future()
+        self._probe = trial = asyncio.get_running_loop().create_future()
         try:
             yield self._period
         finally:
-            self._trial = None
+            self._probe = None
             trial.set_result(None)
 
-    def refuse(self, period: int, *, asked: float | None, pause: float) -> None:
+    def record_rejection(self, period: int, *, retry_after: float | None, backoff_seconds: float) -> None:
         """
         Start a cooldown after a rate-limit response to a request of *period*.
 
-        *asked* is the Retry-After of the node, *pause* the client's own backoff, both in seconds.
+        *retry_after* is the Retry-After of the node, *backoff_seconds* the client's own backoff, both in seconds.
         """
         # Concurrent requests that are rejected together count as one rejection.
-        if is_news := period == self._period:
+        if is_first_of_period := period == self._period:
             self._period += 1
-            self.refusals += 1
-        if is_news or asked is not None:
-            self.closure.extend(max(pause if is_news else 0.0, asked or 0.0), self.clock)
+            self.consecutive_rejections += 1
+        if is_first_of_period or retry_after is not None:
+            self.cooldown.extend(max(backoff_seconds if is_first_of_period else 0.0, retry_after or 0.0), self.clock)
 
-    def accept(self, period: int) -> None:
+    def record_success(self, period: int) -> None:
         """Record that a request of *period* was not rate limited."""
         if period == self._period:
-            self.refusals = 0
+            self.consecutive_rejections = 0
 
-    async def _queued(self) -> None:
+    async def _wait_for_slot(self) -> None:
         admitted = asyncio.get_running_loop().create_future()
-        self._queue.append(admitted)
+        self._slot_waiters.append(admitted)
         try:
             await admitted
         except BaseException:
             if admitted.cancelled():
                 # Admitted waiters are already removed from the queue.
                 with contextlib.suppress(ValueError):
-                    self._queue.remove(admitted)
+                    self._slot_waiters.remove(admitted)
             else:
                 # The waiter was admitted and cancelled in the same iteration of the event loop.
-                self._busy -= 1
-                self._admit()
+                self._slots_in_use -= 1
+                self._admit_waiters()
             raise
 
-    def _admit(self) -> None:
-        while self._queue and self._busy < self.limit:
-            first = self._queue.popleft()
+    def _admit_waiters(self) -> None:
+        while self._slot_waiters and self._slots_in_use < self.max_concurrent:
+            first = self._slot_waiters.popleft()
             if not first.done():
-                self._busy += 1
+                self._slots_in_use += 1
                 first.set_result(None)
 
 
 # A limiter is deleted with its last client, but the cooldown of its node remains.
-_gates: weakref.WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], Gate] = weakref.WeakValueDictionary()
-_closures: Final[dict[Hashable, Closure]] = {}
+_limiters: weakref.WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Hashable], RateLimiter] = (
+    weakref.WeakValueDictionary()
+)
+_cooldowns: Final[dict[Hashable, Cooldown]] = {}
 
 
-def gate_to(node: Hashable, *, is_shared: bool = True, clock: Clock = time.monotonic) -> Gate:
+def get_rate_limiter(node: Hashable, *, is_shared: bool = True, clock: Clock = time.monotonic) -> RateLimiter:
     """
     Return the running loop's limiter for *node*.
 
     An unshared limiter has a separate cooldown.
     """
     key = (asyncio.get_running_loop(), node)
-    gate = _gates.get(key)
+    gate = _limiters.get(key)
     if gate is None:
-        gate = _gates[key] = Gate(_closure_of(node, clock) if is_shared else Closure(), clock)
+        gate = _limiters[key] = RateLimiter(_get_cooldown(node, clock) if is_shared else Cooldown(), clock)
     return gate
 
 
-def reopen(node: Hashable) -> None:
+def clear_cooldown(node: Hashable) -> None:
     """Clear the cooldown of *node*, because another server may now listen at its address."""
-    closure = _closures.get(node)
+    closure = _cooldowns.get(node)
     if closure is not None:
-        closure.end()
+        closure.clear()
 
 
-def _closure_of(node: Hashable, clock: Clock) -> Closure:
-    if len(_closures) >= _NODES:
-        for other in [other for other, closure in list(_closures.items()) if not closure.left(clock)]:
-            _closures.pop(other, None)
-    return _closures.setdefault(node, Closure())
+def _get_cooldown(node: Hashable, clock: Clock) -> Cooldown:
+    if len(_cooldowns) >= MAX_TRACKED_NODES:
+        for other in [other for other, closure in list(_cooldowns.items()) if not closure.remaining(clock)]:
+            _cooldowns.pop(other, None)
+    return _cooldowns.setdefault(node, Cooldown())
 
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch - not available on Windows
     # A lock held by another thread at the fork would stay locked in the child process.
-    os.register_at_fork(after_in_child=_closures.clear)
+    os.register_at_fork(after_in_child=_cooldowns.clear)

@@ -14,46 +14,52 @@ from typing import Any, Final, Self
 import attrs
 from cachetools import LRUCache
 
-from mama_structs._internal.event_loop import LoopBound
-from mama_structs._internal.jsonable import as_payload, copy_plain
-from mama_structs._internal.offload import SYNC_CHARS, SYNC_ITEMS, check_inline, measure, run_inline_or_in_thread
-from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed, shown
+from mama_structs._internal.event_loop import LoopGuard
+from mama_structs._internal.jsonable import as_payload, copy_containers
+from mama_structs._internal.offload import (
+    MAX_SYNC_CHARS,
+    MAX_SYNC_ITEMS,
+    check_sync_size,
+    measure_input,
+    run_inline_or_in_thread,
+)
+from mama_structs.errors import EntityNotFound, InvalidArgument, MamaStructsError, SessionClosed, repr_short
 from mama_structs.references import results as outcomes
-from mama_structs.references.cache import Caches, Matches
-from mama_structs.references.detection import META, SECTION, Detector
-from mama_structs.references.inflight import Flights, SourceQuery
-from mama_structs.references.matches import FieldRule, Found, Scan
+from mama_structs.references.cache import AnswerPredicate, CacheGroup
+from mama_structs.references.detection import META_KEY, SECTION_KEY, IdDetector
+from mama_structs.references.inflight import InflightQueries, SourceQuery
+from mama_structs.references.matches import FieldRule, Found, ScanResult
 from mama_structs.references.options import Kind, ReferenceOptions, Scope, check_kind, check_primary
-from mama_structs.references.payload_shape import PayloadShape, describe
+from mama_structs.references.payload_shape import PayloadShape, classify_payload
 from mama_structs.references.results import NOT_FOUND, Counters, Failure, ResolverStats, SourceAnswer, SourceOutcome
 from mama_structs.references.schemes import EntitySource, IdScheme, check_sources
 from mama_structs.references.section import (
-    EARLIER,
-    REMEMBERED,
+    MEMORIES_KEY,
+    OMITTED_EARLIER,
+    ExpandPaths,
     LevelPlan,
-    Paths,
     Reference,
     References,
-    Sought,
+    SectionDraft,
     is_section,
-    plan_level,
+    select_references,
 )
 from mama_structs.settings import ReferenceSettings
 
 _log = logging.getLogger("mama_structs")
 
 # Returns the newest decisions about ids. Ids without decisions are left out.
-AboutEntities = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
+RecallDecisions = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
-UNKNOWN: Final = FieldRule(type="unknown", field=None)
+UNKNOWN_RULE: Final = FieldRule(type="unknown", field=None)
 
 # Cache sizes for detectors by primary fields and for warnings, so that generated arguments cannot fill the memory.
-_REMEMBERED: Final = 64
-_GIVEN: Final = 10_000
+_MAX_CACHED_DETECTORS: Final = 64
+_MAX_RETURNED_IDS: Final = 10_000
 # Maximum age in seconds of a cached answer for a direct `query`.
-_FRESH: Final = 1.0
-_SOURCELESS: Final = "no id was looked up: the host gave this session no source of entities"
-_STRANGE: Final = "no id was looked up: the host gave this session no source for ids such as "
+_FRESH_SECONDS: Final = 1.0
+_NO_SOURCES_NOTE: Final = "no id was looked up: the host gave this session no source of entities"
+_UNKNOWN_ID_NOTE: Final = "no id was looked up: the host gave this session no source for ids such as "
 
 
 class Resolver:
@@ -80,38 +86,38 @@ class Resolver:
         *,
         settings: ReferenceSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
-        home: LoopBound | None = None,
-        recall: AboutEntities | None = None,
+        home: LoopGuard | None = None,
+        recall: RecallDecisions | None = None,
     ) -> None:
         if settings is not None and not isinstance(settings, ReferenceSettings):
-            raise InvalidArgument(f"settings must be ReferenceSettings, got {shown(settings)}")
+            raise InvalidArgument(f"settings must be ReferenceSettings, got {repr_short(settings)}")
         self.sources: tuple[EntitySource, ...] = check_sources(sources)
         self.settings: ReferenceSettings = settings or ReferenceSettings()
-        self._detector = Detector([source.scheme for source in self.sources])
-        self._narrowed: LRUCache[frozenset[str], Detector] = LRUCache(_REMEMBERED)
+        self._detector = IdDetector([source.scheme for source in self.sources])
+        self._detectors_by_primary: LRUCache[frozenset[str], IdDetector] = LRUCache(_MAX_CACHED_DETECTORS)
         self._counters = Counters()
         self._clock = clock
-        self._cache = Caches(self.settings, clock, forget=self._forget)
+        self._cache = CacheGroup(self.settings, clock, detach_queries=self._detach_queries)
         # Recently returned ids, for the statistics.
-        self._given: LRUCache[str, bool] = LRUCache(_GIVEN)
-        self._flights: Flights | None = None
-        self._loop = home or LoopBound("resolver")
+        self._returned_ids: LRUCache[str, bool] = LRUCache(_MAX_RETURNED_IDS)
+        self._inflight: InflightQueries | None = None
+        self._loop = home or LoopGuard("resolver")
         self._closed = False
-        self._closing: asyncio.Task[None] | None = None
-        self._warned: LRUCache[str, bool] = LRUCache(_REMEMBERED)
+        self._close_task: asyncio.Task[None] | None = None
+        self._logged_warnings: LRUCache[str, bool] = LRUCache(_MAX_CACHED_DETECTORS)
         self._recall = recall
         # Detects ids of schemes without a source. Created for the first answer without known ids.
-        self._strangers: Detector | None = None
-        self._strange: Callable[[], Iterable[IdScheme]] = tuple
+        self._unknown_scheme_detector: IdDetector | None = None
+        self._get_unknown_schemes: Callable[[], Iterable[IdScheme]] = tuple
         # The resolver whose cache, queries and counters this one shares, or None.
         self._base: Resolver | None = None
-        self._owned = self.sources
+        self._own_sources = self.sources
 
     def joined_by(
         self,
         sources: Iterable[EntitySource],
         *,
-        recall: AboutEntities | None = None,
+        recall: RecallDecisions | None = None,
         strange: Callable[[], Iterable[IdScheme]] = tuple,
     ) -> Resolver:
         """
@@ -126,14 +132,14 @@ class Resolver:
             WrongLoop: It belongs to another event loop.
 
         """
-        self._open()
+        self._require_open()
         joined, every = copy.copy(self), check_sources([*self.sources, *sources])
         vars(joined).update(
             sources=every,
             _owned=every[len(self.sources) :],
-            _detector=Detector([source.scheme for source in every]),
-            _narrowed=LRUCache(_REMEMBERED),
-            _warned=LRUCache(_REMEMBERED),
+            _detector=IdDetector([source.scheme for source in every]),
+            _narrowed=LRUCache(_MAX_CACHED_DETECTORS),
+            _warned=LRUCache(_MAX_CACHED_DETECTORS),
             _base=self,
             _recall=recall,
             _strangers=None,
@@ -172,24 +178,24 @@ class Resolver:
             InvalidArgument: *payload* has more than 10,000 items or 1,000,000 characters; `enrich` accepts any size.
 
         """
-        options = self._checked(options)
+        options = self._check_options(options)
         check_kind(kind)
-        load = measure(payload, max_chars=SYNC_CHARS, max_items=SYNC_ITEMS)
-        check_inline("payload", load, hint="await resolver.enrich(payload), which processes it in a thread")
+        load = measure_input(payload, max_chars=MAX_SYNC_CHARS, max_items=MAX_SYNC_ITEMS)
+        check_sync_size("payload", load, hint="await resolver.enrich(payload), which processes it in a thread")
         mapping = as_payload(payload)
         if mapping is None or not options.wanted:
             return []
-        shape, scan = _search(mapping, self._detector, kind=kind, subject=subject)
+        shape, scan = _classify_and_scan(mapping, self._detector, kind=kind, subject=subject)
         self._counters.lookalikes += len(scan.lookalikes)
         types, every = options.reference_types, options.scope(is_list=shape.kind == "list") == "all"
         if every and types is None and not options.expand:
-            return scan.found
-        paths = Paths(options.expand) if options.expand else None
-        return scan.found.where(
+            return scan.matches
+        paths = ExpandPaths(options.expand) if options.expand else None
+        return scan.matches.filter(
             lambda _, rule: (
                 (every or rule.primary)
                 and (types is None or rule.type in types)
-                and (paths is None or paths.first("", rule))
+                and (paths is None or paths.match_first_step("", rule))
             )
         )
 
@@ -207,7 +213,7 @@ class Resolver:
 
         ``key("customer_id", 7)`` is ``"customer:7"`` if a scheme's *fields* says so, else the value as text.
         """
-        return self._detector.key(field, str(value))
+        return self._detector.to_key(field, str(value))
 
     # Resolution
 
@@ -225,10 +231,10 @@ class Resolver:
 
         """
         entity_id = str(entity_id)
-        question = self._question(entity_id)
+        question = self._make_query(entity_id)
         if isinstance(question, SourceQuery):
-            answer = await self._answer(entity_id, question)
-            self._given[entity_id] = True
+            answer = await self._fetch_fresh(entity_id, question)
+            self._returned_ids[entity_id] = True
             return answer
         if question.kind == "not_found":
             raise EntityNotFound(entity_id, hint="ids of this type name nothing")
@@ -239,7 +245,7 @@ class Resolver:
         key: str,
         fetch: Callable[[str], Awaitable[Mapping[str, Any]]],
         *,
-        kind: str = UNKNOWN.type,
+        kind: str = UNKNOWN_RULE.type,
         source: EntitySource | None = None,
     ) -> dict[str, Any]:
         """
@@ -258,12 +264,12 @@ class Resolver:
             Exception: Any exception that *fetch* raises.
 
         """
-        return await self._answer(key, SourceQuery(kind, source, fetch))
+        return await self._fetch_fresh(key, SourceQuery(kind, source, fetch))
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """Hold an upstream query slot for a query that the host sends."""
-        async with self._open().slot():
+        async with self._require_open().acquire_slot():
             yield
 
     async def resolve(self, ids: Iterable[str], options: ReferenceOptions | None = None) -> References:
@@ -278,27 +284,31 @@ class Resolver:
             InvalidArgument: *ids* is not a collection of ids.
 
         """
-        options = self._checked(options)
+        options = self._check_options(options)
         if isinstance(ids, str) or not isinstance(ids, Iterable):
-            raise InvalidArgument(f"ids must be a list of ids, got {shown(ids)}", hint="for one id, give a list of one")
-        self._open()
+            raise InvalidArgument(
+                f"ids must be a list of ids, got {repr_short(ids)}", hint="for one id, give a list of one"
+            )
+        self._require_open()
         if not self.settings.enabled or not options.wanted:
             return References({})
-        sought, given = self._seeking(options), list(ids)
+        sought, given = self._make_draft(options), list(ids)
 
         def choose() -> LevelPlan:
-            kinds = ((entity_id, self._detector.kind(entity_id)) for entity_id in map(str, given))
-            found = [Found((one, UNKNOWN if kind is None else kind[None], None, None, None)) for one, kind in kinds]
+            kinds = ((entity_id, self._detector.find_type(entity_id)) for entity_id in map(str, given))
+            found = [
+                Found((one, UNKNOWN_RULE if kind is None else kind[None], None, None, None)) for one, kind in kinds
+            ]
             if sought.paths is not None:
                 for entity_id, rule, *_ in found:
-                    sought.paths.first(entity_id, rule)
+                    sought.paths.match_first_step(entity_id, rule)
             # Requested ids are included regardless of their field.
-            return plan_level(found, options, "all")
+            return select_references(found, options, "all")
 
-        plan = await run_inline_or_in_thread(measure(given), choose)
-        await self._follow(sought, plan, options, options.scope(is_list=False), self._detector)
-        await self._remember(sought, options)
-        return References(*await self._finish(sought, options))
+        plan = await run_inline_or_in_thread(measure_input(given), choose)
+        await self._resolve_levels(sought, plan, options, options.scope(is_list=False), self._detector)
+        await self._add_decisions(sought, options)
+        return References(*await self._build_section(sought, options))
 
     async def enrich(
         self,
@@ -331,52 +341,56 @@ class Resolver:
             WrongLoop: It belongs to another event loop.
 
         """
-        options = self._checked(options)
+        options = self._check_options(options)
         check_kind(kind)
         fields = check_primary(primary)
         if not self.settings.enabled or not options.wanted:
             return payload
-        self._open()
-        load = measure(payload)
+        self._require_open()
+        load = measure_input(payload)
         mapping = await run_inline_or_in_thread(load, as_payload, payload)
-        if mapping is None or not _can_carry(mapping):
-            self._warn_untouched(payload, mapping)
+        if mapping is None or not _can_add_references(mapping):
+            self._warn_unchanged(payload, mapping)
             return payload
-        detector = self._detector if fields is None else self._detector_with(fields)
-        shape, scan = await run_inline_or_in_thread(load, _search, mapping, detector, kind=kind, subject=subject)
+        detector = self._detector if fields is None else self._get_detector(fields)
+        shape, scan = await run_inline_or_in_thread(
+            load, _classify_and_scan, mapping, detector, kind=kind, subject=subject
+        )
         scope = options.scope(is_list=shape.kind == "list")
-        earlier = mapping.get(META, {}).get("omitted_ids", ())
+        earlier = mapping.get(META_KEY, {}).get("omitted_ids", ())
         # Entries truncated to a line are fetched again.
-        existing = {key: entry for key, entry in mapping.get(SECTION, {}).items() if not isinstance(entry, str)}
-        sought = self._seeking(options, existing=existing, ceilings=ceilings or {})
-        sought.omitted = {str(one): EARLIER for one in earlier}
+        existing = {key: entry for key, entry in mapping.get(SECTION_KEY, {}).items() if not isinstance(entry, str)}
+        sought = self._make_draft(options, existing=existing, ceilings=ceilings or {})
+        sought.omitted = {str(one): OMITTED_EARLIER for one in earlier}
 
         def choose() -> tuple[LevelPlan, Collection[str]]:
-            sought.note(scan, shape.holder, via=None, metadata=options.metadata)
-            answered = sought.answered
-            leads = _everywhere if sought.paths is None else sought.paths.first
-            plan = plan_level(sought.on_paths(scan.found.tuples(), leads), options, scope, known=answered)
-            return plan, [*dict.fromkeys(one for one in scan.found.ids() if one in answered)]
+            sought.add_scan(scan, shape.find_holder_id, via=None, metadata=options.metadata)
+            answered = sought.resolved_existing_ids
+            leads = _always_true if sought.paths is None else sought.paths.match_first_step
+            plan = select_references(
+                sought.filter_by_paths(scan.matches.iter_tuples(), leads), options, scope, known_ids=answered
+            )
+            return plan, [*dict.fromkeys(one for one in scan.matches.ids() if one in answered)]
 
         plan, named = await run_inline_or_in_thread(load, choose)
-        await self._follow(sought, plan, options, scope, detector, named=named)
-        remembered = await self._remember(sought, options, shape.own)
-        if not scan.found and not sought.existing:
-            sought.notes += await run_inline_or_in_thread(load, self._without_sources, mapping, kind, subject)
-        section, meta = await self._finish(sought, options)
-        enriched = {key: value for key, value in mapping.items() if key != META}
-        enriched[SECTION] = section
-        if remembered and (REMEMBERED not in enriched or is_section(mapping.get(SECTION), mapping.get(META))):
-            enriched[REMEMBERED] = remembered
+        await self._resolve_levels(sought, plan, options, scope, detector, existing_ids=named)
+        remembered = await self._add_decisions(sought, options, shape.own_ids)
+        if not scan.matches and not sought.existing_entries:
+            sought.notes += await run_inline_or_in_thread(load, self._note_missing_sources, mapping, kind, subject)
+        section, meta = await self._build_section(sought, options)
+        enriched = {key: value for key, value in mapping.items() if key != META_KEY}
+        enriched[SECTION_KEY] = section
+        if remembered and (MEMORIES_KEY not in enriched or is_section(mapping.get(SECTION_KEY), mapping.get(META_KEY))):
+            enriched[MEMORIES_KEY] = remembered
         if meta:
-            enriched[META] = meta
+            enriched[META_KEY] = meta
         return enriched
 
     def ready(self, options: ReferenceOptions) -> None:
         """Raise the errors that `enrich` would raise with these options, before a tool runs."""
-        self._checked(options)
+        self._check_options(options)
         if self.settings.enabled:
-            self._open()
+            self._require_open()
 
     # Cache and lifecycle
 
@@ -422,12 +436,12 @@ class Resolver:
         """
         self._loop.check()
         self._closed = True
-        if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._shut())
-        await asyncio.shield(self._closing)
+        if self._close_task is None:
+            self._close_task = asyncio.get_running_loop().create_task(self._close_all())
+        await asyncio.shield(self._close_task)
 
     async def __aenter__(self) -> Self:
-        self._open()
+        self._require_open()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -439,101 +453,105 @@ class Resolver:
     def _is_closed(self) -> bool:
         return self._closed or (self._base is not None and self._base._is_closed)  # noqa: SLF001 - same class
 
-    def _open(self) -> Flights:
+    def _require_open(self) -> InflightQueries:
         if self._is_closed:
             raise SessionClosed("the resolver is closed")
         self._loop.check()
-        if self._flights is None:
-            self._flights = Flights(self.settings, self._counters, clock=self._clock, on_landed=self._keep)
-        return self._flights
+        if self._inflight is None:
+            self._inflight = InflightQueries(
+                self.settings, self._counters, clock=self._clock, on_answer=self._cache_answer
+            )
+        return self._inflight
 
-    def _checked(self, options: ReferenceOptions | None) -> ReferenceOptions:
+    def _check_options(self, options: ReferenceOptions | None) -> ReferenceOptions:
         if options is None:
             return ReferenceOptions()
         if not isinstance(options, ReferenceOptions):
-            raise InvalidArgument(f"options must be ReferenceOptions, got {shown(options)}")
+            raise InvalidArgument(f"options must be ReferenceOptions, got {repr_short(options)}")
         closed = [source.scheme.types for source in self.sources if source.scheme.types is not None]
         if options.reference_types is not None and closed and len(closed) == len(self.sources):
             known = frozenset().union(*closed)
             for name in options.reference_types:
                 if name not in known:
                     hint = f"known: {', '.join(sorted(known))}"
-                    raise InvalidArgument(f"reference_types holds {shown(name)}, which is no type", hint=hint)
+                    raise InvalidArgument(f"reference_types holds {repr_short(name)}, which is no type", hint=hint)
         return options
 
-    def _detector_with(self, primary: frozenset[str]) -> Detector:
-        detector = self._narrowed.get(primary)
+    def _get_detector(self, primary: frozenset[str]) -> IdDetector:
+        detector = self._detectors_by_primary.get(primary)
         if detector is None:
-            detector = Detector([attrs.evolve(source.scheme, primary=primary) for source in self.sources])
-            self._narrowed[primary] = detector
+            detector = IdDetector([attrs.evolve(source.scheme, primary=primary) for source in self.sources])
+            self._detectors_by_primary[primary] = detector
         return detector
 
-    async def _follow(
+    async def _resolve_levels(
         self,
-        sought: Sought,
+        draft: SectionDraft,
         plan: LevelPlan,
         options: ReferenceOptions,
         scope: Scope,
-        detector: Detector,
+        detector: IdDetector,
         *,
-        named: Collection[str] = (),
+        existing_ids: Collection[str] = (),
     ) -> None:
         """
         Resolve one level, and a second one if requested.
 
-        The second level consists of the ids in resolved entities and in *named* existing entries.
+        The second level consists of the ids in resolved entities and in *existing_ids* existing entries.
         """
         until = asyncio.get_running_loop().time() + options.deadline
-        await self._resolve(sought, plan, until, options.deadline)
+        await self._resolve_level(draft, plan, until, options.deadline)
         if options.levels < 2:  # noqa: PLR2004 - compared with the second level
             return
 
         def choose() -> LevelPlan | None:
-            if sought.is_over(options.max_bytes):
+            if draft.exceeds_bytes(options.max_bytes):
                 return None
-            found = sought.search_below(detector, named, metadata=options.metadata)
-            known = {*sought.references, *sought.answered, *sought.present}
-            return plan_level(found, options, scope, known=known, started=len(sought.references))
+            found = draft.find_second_level(detector, existing_ids, metadata=options.metadata)
+            known = {*draft.references, *draft.resolved_existing_ids, *draft.present_ids}
+            return select_references(found, options, scope, known_ids=known, previous_count=len(draft.references))
 
-        load = measure(*(one.fields for one in sought.references.values()), *map(sought.existing.get, named))
+        load = measure_input(
+            *(one.fields for one in draft.references.values()), *map(draft.existing_entries.get, existing_ids)
+        )
         below = await run_inline_or_in_thread(load, choose)
         if below is not None:
-            await self._resolve(sought, below, until, options.deadline)
+            await self._resolve_level(draft, below, until, options.deadline)
 
-    async def _resolve(self, sought: Sought, plan: LevelPlan, until: float, deadline: float) -> None:
-        sought.omitted.update(plan.omitted)
-        sought.filtered.update(plan.filtered)
-        loaded = await self._load(plan.start, until, deadline)
-        for entity_id, kind in plan.start.items():
-            outcome, source = loaded[entity_id], self._source_of(entity_id)
+    async def _resolve_level(self, draft: SectionDraft, plan: LevelPlan, until: float, deadline: float) -> None:
+        draft.omitted.update(plan.omitted)
+        draft.filtered.update(plan.filtered)
+        loaded = await self._load(plan.selected, until, deadline)
+        for entity_id, kind in plan.selected.items():
+            outcome, source = loaded[entity_id], self._find_source(entity_id)
             fields: Mapping[str, Any] = {}
             if isinstance(outcome, SourceAnswer) and source is not None:
                 fields = source.flatten(entity_id, outcome.data)
             bare_id = source.scheme.bare_id(entity_id) if source is not None and source.scheme.fields else None
-            sought.references[entity_id] = Reference(kind, outcome, fields, bare_id)
+            draft.references[entity_id] = Reference(kind, outcome, fields, bare_id)
 
-    async def _remember(
-        self, sought: Sought, options: ReferenceOptions, own: Collection[str] = ()
+    async def _add_decisions(
+        self, draft: SectionDraft, options: ReferenceOptions, own_ids: Collection[str] = ()
     ) -> dict[str, list[dict[str, Any]]]:
         """
         Add the newest decisions to each reference.
 
-        Return the decisions about the payload's *own* entities.
+        Return the decisions about the payload's *own_ids* entities.
         """
         if self._recall is None or not (options.include_memories or self.settings.include_memories):
             return {}
-        about = sorted(own)[: options.max_references]
+        about = sorted(own_ids)[: options.max_references]
         try:
-            remembered = await self._recall(list(dict.fromkeys([*about, *sought.references])))
+            remembered = await self._recall(list(dict.fromkeys([*about, *draft.references])))
         except MamaStructsError as error:
             # Failing to add decisions must not fail the answer.
             _log.warning("what is remembered could not be added to references: %s", error)
             return {}
-        for entity_id, reference in sought.references.items():
+        for entity_id, reference in draft.references.items():
             reference.remembered = remembered.get(entity_id, ())
         return {one: [dict(decision) for decision in remembered[one]] for one in about if one in remembered}
 
-    def _seeking(self, options: ReferenceOptions, **more: Any) -> Sought:
+    def _make_draft(self, options: ReferenceOptions, **more: Any) -> SectionDraft:
         """Return the initial draft of a section, with the notes that need no query."""
         empty = [
             name
@@ -541,10 +559,12 @@ class Resolver:
             if any(name in source.scheme.unresolvable for source in self.sources)
         ]
         notes = (f"{' and '.join(empty)} found nothing: there are no ids of such a type",) if empty else ()
-        paths = Paths(options.expand) if options.expand else None
-        return Sought(paths=paths, fields_of=functools.partial(self._fields_of, options), notes=notes, **more)
+        paths = ExpandPaths(options.expand) if options.expand else None
+        return SectionDraft(
+            paths=paths, get_shown_fields=functools.partial(self._get_shown_fields, options), notes=notes, **more
+        )
 
-    def _fields_of(self, options: ReferenceOptions, kind: str) -> Collection[str] | None:
+    def _get_shown_fields(self, options: ReferenceOptions, kind: str) -> Collection[str] | None:
         """Return the shown fields of a type, None for all."""
         if isinstance(options.fields, Mapping):
             return options.fields.get(kind)
@@ -552,63 +572,69 @@ class Resolver:
             return None
         return next((names for one in self.sources if (names := one.scheme.brief_of(kind))), None)
 
-    def _without_sources(self, mapping: Mapping[str, Any], kind: Kind, subject: str | None) -> tuple[str, ...]:
+    def _note_missing_sources(self, mapping: Mapping[str, Any], kind: Kind, subject: str | None) -> tuple[str, ...]:
         """
         Return a note if the payload has ids without a source.
 
         Also return one, once, if there are no sources.
         """
         known = {source.scheme.name for source in self.sources}
-        schemes = [scheme for scheme in self._strange() if scheme.name not in known]
-        if schemes and self._strangers is None:
-            self._strangers = Detector(schemes)
+        schemes = [scheme for scheme in self._get_unknown_schemes() if scheme.name not in known]
+        if schemes and self._unknown_scheme_detector is None:
+            self._unknown_scheme_detector = IdDetector(schemes)
         # This search runs only if no other id was found.
-        ids = _search(mapping, self._strangers, kind=kind, subject=subject)[1].found.ids() if self._strangers else []
-        strange = next((one for one in ids if self._detector.kind(one) is None), None)
-        warned = _SOURCELESS in self._warned
+        ids = (
+            _classify_and_scan(mapping, self._unknown_scheme_detector, kind=kind, subject=subject)[1].matches.ids()
+            if self._unknown_scheme_detector
+            else []
+        )
+        strange = next((one for one in ids if self._detector.find_type(one) is None), None)
+        warned = _NO_SOURCES_NOTE in self._logged_warnings
         if strange is None and (warned or (self.sources if self._base is None else self._base.sources)):
             return ()
         if not warned:
-            self._warned[_SOURCELESS] = True
+            self._logged_warnings[_NO_SOURCES_NOTE] = True
             _log.warning("references were asked for, and there is no source of them: give structs= or sources=")
-        return (_SOURCELESS if strange is None else f"{_STRANGE}{strange}",)
+        return (_NO_SOURCES_NOTE if strange is None else f"{_UNKNOWN_ID_NOTE}{strange}",)
 
-    async def _finish(self, sought: Sought, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-        for reference in sought.references.values() if options.metadata else ():
-            reference.as_of = self._as_of(reference.outcome)
-        fields = (one.fields for one in sought.references.values())
-        load = measure(sought.omitted, sought.filtered, sought.places, *fields)
-        section, meta = await run_inline_or_in_thread(load, sought.section, options)
+    async def _build_section(
+        self, draft: SectionDraft, options: ReferenceOptions
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        for reference in draft.references.values() if options.metadata else ():
+            reference.as_of = self._make_as_of(reference.outcome)
+        fields = (one.fields for one in draft.references.values())
+        load = measure_input(draft.omitted, draft.filtered, draft.positions, *fields)
+        section, meta = await run_inline_or_in_thread(load, draft.build_section, options)
         counters = self._counters
-        counters.lookalikes += sought.lookalikes
-        for entity_id, reference in sought.references.items():
+        counters.lookalikes += draft.lookalikes
+        for entity_id, reference in draft.references.items():
             if isinstance(reference.outcome, Failure):
                 counters.failures[reference.outcome.kind] += 1
             elif entity_id in section:
-                counters.follow_up_calls_saved += entity_id not in self._given
-                self._given[entity_id] = True
+                counters.follow_up_calls_saved += entity_id not in self._returned_ids
+                self._returned_ids[entity_id] = True
                 counters.bytes_added += reference.outcome.size
             counters.references += entity_id in section
         return section, meta
 
-    def _as_of(self, outcome: SourceOutcome) -> dict[str, Any]:
+    def _make_as_of(self, outcome: SourceOutcome) -> dict[str, Any]:
         """Return the chain height and the maximum age in seconds of an answer."""
         if isinstance(outcome, Failure):
             return {}
         height = {} if outcome.height is None else {"height": outcome.height}
         return {**height, "age": round(max(0.0, self._clock() - outcome.asked_at), 1)}
 
-    def _source_of(self, entity_id: str) -> EntitySource | None:
-        kind = self._detector.kind(entity_id)
+    def _find_source(self, entity_id: str) -> EntitySource | None:
+        kind = self._detector.find_type(entity_id)
         return None if kind is None else next(s for s in self.sources if s.scheme is kind.scheme)
 
-    def _forget(self, matches: Matches) -> None:
-        if self._flights is not None:
-            self._flights.forget(matches)
+    def _detach_queries(self, matches: AnswerPredicate) -> None:
+        if self._inflight is not None:
+            self._inflight.detach(matches)
 
-    def _known(self, key: str, question: SourceQuery, *, fresh: bool = False) -> SourceOutcome | None:
+    def _get_cached(self, key: str, question: SourceQuery, *, require_fresh: bool = False) -> SourceOutcome | None:
         outcome = self._cache.get(key, question.origin)
-        if fresh and outcome is not None and not 0 <= self._clock() - outcome.asked_at < _FRESH:
+        if require_fresh and outcome is not None and not 0 <= self._clock() - outcome.asked_at < _FRESH_SECONDS:
             outcome = None
         if outcome is None:
             self._counters.cache_misses += 1
@@ -616,7 +642,7 @@ class Resolver:
             self._counters.cache_hits += 1
         return outcome
 
-    def _keep(self, key: str, question: SourceQuery, outcome: SourceOutcome) -> None:
+    def _cache_answer(self, key: str, question: SourceQuery, outcome: SourceOutcome) -> None:
         if not getattr(question.origin, "is_cached", True):
             return
         if isinstance(outcome, SourceAnswer):
@@ -625,63 +651,68 @@ class Resolver:
             # Without its cause, whose traceback keeps all frames alive.
             self._cache.put(key, question.kind, attrs.evolve(outcome, cause=None), origin=question.origin)
 
-    def _warn_untouched(self, payload: object, mapping: Mapping[str, Any] | None) -> None:
-        what = type(payload).__name__ if mapping is None else f"a mapping with {SECTION!r} or {META!r} of its own"
-        if what not in self._warned:
-            self._warned[what] = True
+    def _warn_unchanged(self, payload: object, mapping: Mapping[str, Any] | None) -> None:
+        what = (
+            type(payload).__name__ if mapping is None else f"a mapping with {SECTION_KEY!r} or {META_KEY!r} of its own"
+        )
+        if what not in self._logged_warnings:
+            self._logged_warnings[what] = True
             _log.warning("references cannot be added to %s: the result is returned as it is", what)
 
-    def _question(self, entity_id: str) -> SourceQuery | Failure:
+    def _make_query(self, entity_id: str) -> SourceQuery | Failure:
         """Return the query for an id, or the failure if it cannot be queried."""
-        kind, source = self._detector.kind(entity_id), self._source_of(entity_id)
+        kind, source = self._detector.find_type(entity_id), self._find_source(entity_id)
         if kind is None or source is None:
-            return outcomes.unknown_id(entity_id)
+            return outcomes.make_unknown_id_failure(entity_id)
         if kind.name in kind.scheme.unresolvable:
             return NOT_FOUND
         return SourceQuery(kind.name, source, source.fetch, source.fetch_many)
 
-    async def _answer(self, key: str, question: SourceQuery) -> dict[str, Any]:
-        flights = self._open()
-        outcome = self._known(key, question, fresh=True)
+    async def _fetch_fresh(self, key: str, question: SourceQuery) -> dict[str, Any]:
+        flights = self._require_open()
+        outcome = self._get_cached(key, question, require_fresh=True)
         if outcome is None:
-            with flights.seats({key: question}, bounded=False) as joined:
+            with flights.join({key: question}, bounded=False) as joined:
                 outcome = await asyncio.shield(joined[key].outcome)
         if isinstance(outcome, SourceAnswer):
-            data: dict[str, Any] = copy_plain(outcome.data)
+            data: dict[str, Any] = copy_containers(outcome.data)
             return data
-        raise outcomes.exception_of(outcome, key)
+        raise outcomes.to_exception(outcome, key)
 
     async def _load(self, wanted: Mapping[str, str], until: float, deadline: float) -> Mapping[str, SourceOutcome]:
         """Return an outcome for every id, no later than *until* (loop time)."""
         loaded: dict[str, SourceOutcome] = {}
         questions: dict[str, SourceQuery] = {}
         for entity_id in wanted:
-            question = self._question(entity_id)
+            question = self._make_query(entity_id)
             if isinstance(question, Failure):
                 loaded[entity_id] = question
             elif self._is_closed:
-                loaded[entity_id] = outcomes.gone(closed=True)
-            elif (known := self._known(entity_id, question)) is not None:
+                loaded[entity_id] = outcomes.make_cancelled_failure(resolver_closed=True)
+            elif (known := self._get_cached(entity_id, question)) is not None:
                 loaded[entity_id] = known
             else:
                 questions[entity_id] = question
         if questions:
-            flights = self._open()
-            with flights.seats(questions, bounded=True) as joined:
+            flights = self._require_open()
+            with flights.join(questions, bounded=True) as joined:
                 left = max(0.0, until - asyncio.get_running_loop().time())
-                await asyncio.wait([flight.timely for flight in joined.values()], timeout=left)
-                late = outcomes.past_deadline(deadline)
-                loaded |= {key: one.timely.result() if one.timely.done() else late for key, one in joined.items()}
-            await flights.settle(joined.values())
+                await asyncio.wait([flight.outcome_or_timeout for flight in joined.values()], timeout=left)
+                late = outcomes.make_deadline_failure(deadline)
+                loaded |= {
+                    key: one.outcome_or_timeout.result() if one.outcome_or_timeout.done() else late
+                    for key, one in joined.items()
+                }
+            await flights.wait_for_cancelled(joined.values())
         return loaded
 
-    async def _shut(self) -> None:
+    async def _close_all(self) -> None:
         if self._base is None:
-            if self._flights is not None:
-                await self._flights.close()
+            if self._inflight is not None:
+                await self._inflight.close()
             self._cache.close()
         errors = []
-        for source in self._owned:
+        for source in self._own_sources:
             try:
                 await source.close()
             except Exception as error:  # noqa: BLE001 - raised after the other sources are closed
@@ -690,23 +721,23 @@ class Resolver:
             raise errors[0]
 
 
-def _everywhere(_: str, __: FieldRule) -> bool:
+def _always_true(_: str, __: FieldRule) -> bool:
     return True
 
 
-def _search(
-    mapping: Mapping[str, Any], detector: Detector, *, kind: Kind, subject: object
-) -> tuple[PayloadShape, Scan]:
+def _classify_and_scan(
+    mapping: Mapping[str, Any], detector: IdDetector, *, kind: Kind, subject: object
+) -> tuple[PayloadShape, ScanResult]:
     """Classify a payload and find its ids, skipping a section that an earlier call added."""
-    shape = describe(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
-    skip = (SECTION, META, REMEMBERED) if is_section(mapping.get(SECTION), mapping.get(META)) else ()
-    main = None if shape.main is None else detector.kind(shape.main)
+    shape = classify_payload(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
+    skip = (SECTION_KEY, META_KEY, MEMORIES_KEY) if is_section(mapping.get(SECTION_KEY), mapping.get(META_KEY)) else ()
+    main = None if shape.main_id is None else detector.find_type(shape.main_id)
     about = "" if main is None else main.name
-    return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own, skip=skip, about=about)
+    return shape, detector.scan(mapping, rows=shape.rows, exclude=shape.own_ids, skip_fields=skip, main_type=about)
 
 
-def _can_carry(mapping: Mapping[str, Any]) -> bool:
+def _can_add_references(mapping: Mapping[str, Any]) -> bool:
     """Return True if references can be added without replacing fields of the payload."""
-    if SECTION not in mapping:
-        return META not in mapping
-    return is_section(mapping[SECTION], mapping.get(META)) and isinstance(mapping.get(META, {}), Mapping)
+    if SECTION_KEY not in mapping:
+        return META_KEY not in mapping
+    return is_section(mapping[SECTION_KEY], mapping.get(META_KEY)) and isinstance(mapping.get(META_KEY, {}), Mapping)

@@ -17,12 +17,12 @@ from mama_structs.errors import (
     RateLimited,
     SessionClosed,
     StructsError,
-    shown,
+    repr_short,
 )
 
-_SAMPLES: Final = 1024
-_LONGEST: Final = 200
-_SECRETS: Final = re.compile(
+_MAX_LATENCY_SAMPLES: Final = 1024
+_MAX_ERROR_CHARS: Final = 200
+_SECRET_PATTERN: Final = re.compile(
     r"(?<=://)[^/?#\s]+(?=@)"  # user and password before a host
     r"|(?<=\?)\S+"  # query of a URL
     r"|\b(?:bearer|basic|token|api[-_]?key|password|passwd|secret|authorization)\b[\"']?"
@@ -32,7 +32,7 @@ _SECRETS: Final = re.compile(
 
 
 @attrs.define
-class Attempt:
+class QueryAttempt:
     """
     One upstream query in progress.
 
@@ -40,17 +40,19 @@ class Attempt:
     """
 
     # Event loop time at which the last waiter times out, None without a limit.
-    expires: float | None = None
+    deadline: float | None = None
     requests: int = 0
     retries: int = 0
     rate_limited: int = 0
     gate_waits: int = 0
     # The querying object, to recognise nested queries, and the rate limiter whose slot the query holds.
     owner: object = attrs.field(default=None, repr=False)
-    gate: object = attrs.field(default=None, repr=False)
+    limiter: object = attrs.field(default=None, repr=False)
 
 
-current_attempt: contextvars.ContextVar[Attempt | None] = contextvars.ContextVar("mama_structs_attempt", default=None)
+current_attempt: contextvars.ContextVar[QueryAttempt | None] = contextvars.ContextVar(
+    "mama_structs_attempt", default=None
+)
 
 
 @attrs.frozen(eq=False)
@@ -77,7 +79,7 @@ SourceOutcome = SourceAnswer | Failure
 NOT_FOUND: Final = Failure("not_found", "Entity not found")
 
 
-def failure_of(error: BaseException) -> Failure:
+def to_failure(error: BaseException) -> Failure:
     """Return the failure that represents *error*."""
     if isinstance(error, StructsError):
         kind = error.type
@@ -90,10 +92,10 @@ def failure_of(error: BaseException) -> Failure:
         digits = 1 if error.retry_after < 1 else 0
         seconds = math.ceil(error.retry_after * 10**digits) / 10**digits
         return Failure(kind, f"Rate limited: ask again in {seconds:g} s", error)
-    return Failure(kind, _text(error), error)
+    return Failure(kind, _format_error(error), error)
 
 
-def _text(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     try:
         # Hints are addressed to the developer, not to the agent that reads the reference.
         text = " ".join(str(error.args[0] if isinstance(error, MamaStructsError) and error.args else error).split())
@@ -101,42 +103,46 @@ def _text(error: BaseException) -> str:
         text = ""
     if not isinstance(error, MamaStructsError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    text = _SECRETS.sub("***", text)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    text = _SECRET_PATTERN.sub("***", text)
+    return text if len(text) <= _MAX_ERROR_CHARS else text[: _MAX_ERROR_CHARS - 1] + "…"
 
 
-def timed_out(seconds: float) -> Failure:
+def make_timeout_failure(seconds: float) -> Failure:
     """Return the failure of a query that exceeded its timeout."""
     return Failure("timeout", f"No answer within {seconds:g} s")
 
 
-def past_deadline(seconds: float) -> Failure:
+def make_deadline_failure(seconds: float) -> Failure:
     """Return the failure of a reference that missed the deadline of its call."""
     return Failure("deadline", f"No answer before the deadline of {seconds:g} s for all references")
 
 
-def gone(*, closed: bool) -> Failure:
+def make_cancelled_failure(*, resolver_closed: bool) -> Failure:
     """
     Return the failure of a cancelled query.
 
-    *closed* means that closing the resolver cancelled it.
+    *resolver_closed* means that closing the resolver cancelled it.
     """
-    return Failure("closed", "The resolver was closed") if closed else Failure("cancelled", "The query was cancelled")
+    return (
+        Failure("closed", "The resolver was closed")
+        if resolver_closed
+        else Failure("cancelled", "The query was cancelled")
+    )
 
 
-def exception_of(failed: Failure, key: str) -> BaseException:
+def to_exception(failure: Failure, key: str) -> BaseException:
     """Return the exception to raise for *key*, preferably the source's own exception."""
-    if failed.kind == "not_found":
+    if failure.kind == "not_found":
         # A shared exception instance would accumulate the tracebacks of all callers.
         return EntityNotFound(key)
-    if failed.kind == "closed":
+    if failure.kind == "closed":
         return SessionClosed("the resolver was closed before the answer was there")
-    return failed.cause or MamaStructsError(failed.error)
+    return failure.cause or MamaStructsError(failure.error)
 
 
-def unknown_id(entity_id: str) -> Failure:
+def make_unknown_id_failure(entity_id: str) -> Failure:
     """Return the failure of an id that matches no source."""
-    return Failure("unsupported", f"No source answers for ids such as {shown(entity_id, most=80)}")
+    return Failure("unsupported", f"No source answers for ids such as {repr_short(entity_id, max_chars=80)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -203,7 +209,7 @@ class Counters:
     references: int = 0
     follow_up_calls_saved: int = 0
     failures: Counter[str] = attrs.field(factory=Counter)
-    latencies: deque[float] = attrs.field(factory=lambda: deque(maxlen=_SAMPLES))
+    latencies: deque[float] = attrs.field(factory=lambda: deque(maxlen=_MAX_LATENCY_SAMPLES))
 
     def snapshot(self) -> ResolverStats:
         """Return the current statistics."""
@@ -212,11 +218,11 @@ class Counters:
             **counts,
             failures=dict(self.failures),
             timeouts=self.failures["timeout"] + self.failures["deadline"],
-            latency=_quantiles(list(self.latencies)),
+            latency=_compute_quantiles(list(self.latencies)),
         )
 
 
-def _quantiles(samples: list[float]) -> dict[str, float]:
+def _compute_quantiles(samples: list[float]) -> dict[str, float]:
     if not samples:
         return {}
     import statistics  # noqa: PLC0415 - slow to import and rarely needed

@@ -10,17 +10,17 @@ from typing import Any, Final, Protocol, runtime_checkable
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.introspection import awaited
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs._internal.introspection import make_async
+from mama_structs.errors import InvalidArgument, repr_short
 
 # Longer strings are never ids. Limits the strings that are matched and cached.
 MAX_ID_LENGTH: Final = 512
 # Names, or last words of names, of the most informative fields of an entity. Used without configured brief fields.
-TELLING: Final = frozenset(
+INFORMATIVE_FIELD_NAMES: Final = frozenset(
     ("name", "title", "label", "subject", "summary", "email", "code", "status", "state", "type", "kind")
 )
 # Default pattern for ids whose field determines their type: any non-empty string.
-_ANYTHING: Final = r"(?s:.+)"
+_NONEMPTY_PATTERN: Final = r"(?s:.+)"
 
 Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
 TypeOf = Callable[[str], str | None] | Mapping[str, str]
@@ -30,15 +30,15 @@ AnyFetch = Fetch | Callable[[str], Mapping[str, Any]]
 AnyFetchMany = FetchMany | Callable[[list[str]], Mapping[str, Mapping[str, Any] | Exception]]
 
 
-def _pattern(value: object) -> re.Pattern[str]:
+def _parse_pattern(value: object) -> re.Pattern[str]:
     if isinstance(value, str):
         try:
             return re.compile(value)
         except re.error as error:
-            raise InvalidArgument(f"pattern must be a regular expression, got {shown(value)}: {error}") from error
+            raise InvalidArgument(f"pattern must be a regular expression, got {repr_short(value)}: {error}") from error
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
         return value
-    raise InvalidArgument(f"pattern must be a regular expression for text, got {shown(value)}")
+    raise InvalidArgument(f"pattern must be a regular expression for text, got {repr_short(value)}")
 
 
 def _check_type_of(scheme: IdScheme, _: Any, value: Any) -> None:
@@ -48,45 +48,47 @@ def _check_type_of(scheme: IdScheme, _: Any, value: Any) -> None:
                 "type_of is a mapping, so the pattern needs a group that holds its keys", hint="such as ([A-Z]+)-[0-9]+"
             )
     elif value is not None and not callable(value):
-        raise InvalidArgument(f"type_of must be a function or a mapping, got {shown(value)}")
+        raise InvalidArgument(f"type_of must be a function or a mapping, got {repr_short(value)}")
 
 
-def _text(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+def _check_text(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, str):
-        raise _check.refused(attribute.name, "must be a text", value)
+        raise _check.invalid_argument(attribute.name, "must be a text", value)
 
 
-def _texts(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+def _check_texts(_: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(member, str) for pair in value.items() for member in pair):
-        raise _check.refused(attribute.name, "must map field names to texts", value)
+        raise _check.invalid_argument(attribute.name, "must map field names to texts", value)
 
 
-def _types(value: object) -> Mapping[str, str]:
+def _parse_fields(value: object) -> Mapping[str, str]:
     if isinstance(value, Mapping) and all(isinstance(name, str) for pair in value.items() for name in pair):
         return value
-    raise _check.refused("fields", "must map field names to names of types", value)
+    raise _check.invalid_argument("fields", "must map field names to names of types", value)
 
 
-def _names(value: object) -> frozenset[str]:
+def _parse_names(value: object) -> frozenset[str]:
     if isinstance(value, str) or not isinstance(value, Collection):
-        raise InvalidArgument(f"field names must be a collection such as {{'name'}}, got {shown(value)}")
+        raise InvalidArgument(f"field names must be a collection such as {{'name'}}, got {repr_short(value)}")
     return frozenset(value)
 
 
-def _hints(value: object) -> Mapping[str, frozenset[str]]:
+def _parse_hints(value: object) -> Mapping[str, frozenset[str]]:
     if not isinstance(value, Mapping):
-        raise InvalidArgument(f"hints must map field names to types, got {shown(value)}")
-    return {name: frozenset([types]) if isinstance(types, str) else _names(types) for name, types in value.items()}
+        raise InvalidArgument(f"hints must map field names to types, got {repr_short(value)}")
+    return {
+        name: frozenset([types]) if isinstance(types, str) else _parse_names(types) for name, types in value.items()
+    }
 
 
-def _brief(value: object) -> Mapping[str, tuple[str, ...]]:
+def _parse_brief(value: object) -> Mapping[str, tuple[str, ...]]:
     if not isinstance(value, Mapping):
-        raise InvalidArgument(f"brief must map type names to field names, got {shown(value)}")
+        raise InvalidArgument(f"brief must map type names to field names, got {repr_short(value)}")
     # `_names` would lose their order.
-    return {str(kind): tuple(dict.fromkeys(names)) for kind, names in value.items() if _names(names)}
+    return {str(kind): tuple(dict.fromkeys(names)) for kind, names in value.items() if _parse_names(names)}
 
 
-def plural(name: str) -> str:
+def to_plural(name: str) -> str:
     """Return the lowercase plural of a type name, as used for lists of its entities."""
     name = name.lower()
     if name.endswith("y") and name[-2:-1] not in "aeiou":
@@ -134,36 +136,36 @@ class IdScheme:
     """
 
     name: str
-    pattern: re.Pattern[str] = attrs.field(default=_ANYTHING, converter=_pattern)
+    pattern: re.Pattern[str] = attrs.field(default=_NONEMPTY_PATTERN, converter=_parse_pattern)
     type_of: TypeOf | None = attrs.field(default=None, validator=_check_type_of)
-    fields: Mapping[str, str] = attrs.field(factory=dict, converter=_types)
-    deny: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
-    deny_subtrees: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
-    hints: Mapping[str, frozenset[str]] = attrs.field(factory=dict, converter=_hints)
-    primary: frozenset[str] | None = attrs.field(default=None, converter=attrs.converters.optional(_names))
-    contains: str = attrs.field(default="", validator=_text)
-    bare: Mapping[str, str] = attrs.field(factory=dict, validator=_texts)
-    embedded: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
-    types: frozenset[str] | None = attrs.field(converter=attrs.converters.optional(_names))
-    unresolvable: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
-    own: frozenset[str] = attrs.field(default=frozenset({"id"}), converter=_names)
-    brief: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=_brief)
-    _endings: tuple[tuple[str, frozenset[str]], ...] = attrs.field(init=False, repr=False)
+    fields: Mapping[str, str] = attrs.field(factory=dict, converter=_parse_fields)
+    deny: frozenset[str] = attrs.field(default=frozenset(), converter=_parse_names)
+    deny_subtrees: frozenset[str] = attrs.field(default=frozenset(), converter=_parse_names)
+    hints: Mapping[str, frozenset[str]] = attrs.field(factory=dict, converter=_parse_hints)
+    primary: frozenset[str] | None = attrs.field(default=None, converter=attrs.converters.optional(_parse_names))
+    contains: str = attrs.field(default="", validator=_check_text)
+    bare: Mapping[str, str] = attrs.field(factory=dict, validator=_check_texts)
+    embedded: frozenset[str] = attrs.field(default=frozenset(), converter=_parse_names)
+    types: frozenset[str] | None = attrs.field(converter=attrs.converters.optional(_parse_names))
+    unresolvable: frozenset[str] = attrs.field(default=frozenset(), converter=_parse_names)
+    own: frozenset[str] = attrs.field(default=frozenset({"id"}), converter=_parse_names)
+    brief: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=_parse_brief)
+    _hint_suffixes: tuple[tuple[str, frozenset[str]], ...] = attrs.field(init=False, repr=False)
     # Types by the names used for a mapping or a list of their entities.
-    _called: Mapping[str, str] = attrs.field(init=False, repr=False)
+    _types_by_name: Mapping[str, str] = attrs.field(init=False, repr=False)
 
     @types.default
-    def _types_of_fields(self) -> frozenset[str] | None:
+    def _default_types(self) -> frozenset[str] | None:
         return frozenset(self.fields.values()) or None
 
-    @_endings.default
-    def _endings_of_hints(self) -> tuple[tuple[str, frozenset[str]], ...]:
+    @_hint_suffixes.default
+    def _default_hint_suffixes(self) -> tuple[tuple[str, frozenset[str]], ...]:
         return tuple((name[1:], types) for name, types in self.hints.items() if name.startswith("*"))
 
-    @_called.default
-    def _names_of_types(self) -> Mapping[str, str]:
+    @_types_by_name.default
+    def _default_types_by_name(self) -> Mapping[str, str]:
         types = sorted(self.types or ())
-        return {plural(kind): kind for kind in types} | {kind.lower(): kind for kind in types}
+        return {to_plural(kind): kind for kind in types} | {kind.lower(): kind for kind in types}
 
     def __attrs_post_init__(self) -> None:
         """Raise `InvalidArgument` unless either *type_of* or *fields* is given, but not both."""
@@ -196,7 +198,7 @@ class IdScheme:
 
     def type_called(self, name: object) -> str | None:
         """Return the type whose entities a mapping or list of this *name* contains, or None."""
-        return self._called.get(name.lower()) if isinstance(name, str) else None
+        return self._types_by_name.get(name.lower()) if isinstance(name, str) else None
 
     def bare_id(self, key: str) -> str:
         """
@@ -218,7 +220,7 @@ class IdScheme:
         """Return the expected types of the ids in a field, or None if any type is possible."""
         if field in self.hints:
             return self.hints[field]
-        for ending, types in self._endings:
+        for ending, types in self._hint_suffixes:
             if field.endswith(ending):
                 return types
         return None
@@ -255,15 +257,15 @@ class EntitySource(Protocol):
         """Close the resources that the source itself opened."""
 
 
-def _fetch(function: AnyFetch | None) -> Fetch | None:
-    return None if function is None else awaited(function, what="fetch")
+def _to_async_fetch(function: AnyFetch | None) -> Fetch | None:
+    return None if function is None else make_async(function, role="fetch")
 
 
-def _fetch_many(function: AnyFetchMany | None) -> FetchMany | None:
-    return None if function is None else awaited(function, what="fetch_many")
+def _to_async_fetch_many(function: AnyFetchMany | None) -> FetchMany | None:
+    return None if function is None else make_async(function, role="fetch_many")
 
 
-def _of_bare_id(scheme: IdScheme, function: Fetch | None) -> Fetch | None:
+def _wrap_fetch_with_bare_id(scheme: IdScheme, function: Fetch | None) -> Fetch | None:
     """Return a function of the key that calls *function* with the bare id."""
     if function is None:
         return None
@@ -274,7 +276,7 @@ def _of_bare_id(scheme: IdScheme, function: Fetch | None) -> Fetch | None:
     return fetch
 
 
-def _of_bare_ids(scheme: IdScheme, function: FetchMany | None) -> FetchMany | None:
+def _wrap_fetch_many_with_bare_ids(scheme: IdScheme, function: FetchMany | None) -> FetchMany | None:
     if function is None:
         return None
 
@@ -316,10 +318,10 @@ class Source:
     """
 
     scheme: IdScheme = attrs.field(kw_only=False, validator=attrs.validators.instance_of(IdScheme))
-    fetch: Fetch | None = attrs.field(default=None, converter=_fetch)
-    fetch_many: FetchMany | None = attrs.field(default=None, converter=_fetch_many)
+    fetch: Fetch | None = attrs.field(default=None, converter=_to_async_fetch)
+    fetch_many: FetchMany | None = attrs.field(default=None, converter=_to_async_fetch_many)
     max_batch: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_check.field(_check.whole, 1, 10**9))
+        default=None, validator=attrs.validators.optional(_check.field_validator(_check.check_integer, 1, 10**9))
     )
     is_cached: bool = True
 
@@ -330,8 +332,8 @@ class Source:
                 f"the source {self.scheme.name!r} cannot fetch anything", hint="give fetch=, fetch_many= or both"
             )
         if self.scheme.fields and len(self.scheme.types or ()) == 1:
-            object.__setattr__(self, "fetch", _of_bare_id(self.scheme, self.fetch))
-            object.__setattr__(self, "fetch_many", _of_bare_ids(self.scheme, self.fetch_many))
+            object.__setattr__(self, "fetch", _wrap_fetch_with_bare_id(self.scheme, self.fetch))
+            object.__setattr__(self, "fetch_many", _wrap_fetch_many_with_bare_ids(self.scheme, self.fetch_many))
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
         """Return the answer unchanged: a host's mapping already contains the entity's fields."""
@@ -344,12 +346,12 @@ class Source:
 def check_sources(sources: object) -> tuple[EntitySource, ...]:
     """Return *sources* as a tuple, or raise `InvalidArgument` for duplicate scheme names."""
     if isinstance(sources, str | EntitySource) or not isinstance(sources, Iterable):
-        raise InvalidArgument(f"sources must be a list of sources, got {shown(sources)}")
+        raise InvalidArgument(f"sources must be a list of sources, got {repr_short(sources)}")
     checked: list[EntitySource] = []
     for source in sources:
         if not isinstance(source, EntitySource):
             raise InvalidArgument(
-                f"a source must have a scheme and fetch or fetch_many, got {shown(source)}",
+                f"a source must have a scheme and fetch or fetch_many, got {repr_short(source)}",
                 hint="Source(scheme, fetch=...) makes one from a function",
             )
         if source.scheme.name in [other.scheme.name for other in checked]:

@@ -11,39 +11,39 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._internal.jsonable import as_mapping, copy_plain, json_size
-from mama_structs._internal.reprs import ENTRIES, boxed, heading, table
-from mama_structs.references.detection import META, SECTION, Detector
-from mama_structs.references.matches import FieldRule, Scan
+from mama_structs._internal.jsonable import as_mapping, copy_containers, measure_json_bytes
+from mama_structs._internal.reprs import MAX_HTML_ENTRIES, format_heading, format_table, wrap_html
+from mama_structs.references.detection import META_KEY, SECTION_KEY, IdDetector
+from mama_structs.references.matches import FieldRule, ScanResult
 from mama_structs.references.options import ReferenceOptions, Scope
 from mama_structs.references.results import Failure, SourceOutcome
 
-ROOT: Final = "root"
-REMEMBERED: Final = "remembered"
+ROOT_HOLDER: Final = "root"
+MEMORIES_KEY: Final = "remembered"
 # Keys of an entry that this package adds; they are not fields of the entity.
-ADDED: Final = ("reference_type", "id", "referenced_from", "referenced_in", "as_of", REMEMBERED)
-SHORTENED: Final = "shortened"
+ENTRY_KEYS: Final = ("reference_type", "id", "referenced_from", "referenced_in", "as_of", MEMORIES_KEY)
+SHORTENED_KEY: Final = "shortened"
 """Key in the metadata of a truncated section, whose entries may be single lines of text."""
-FAILED: Final = " failed: "
+FAILURE_SEPARATOR: Final = " failed: "
 """Separator of type and reason in the line of a failed reference."""
-_FAILED_KEYS: Final = frozenset({*ADDED, "status", "error"})
+_FAILED_ENTRY_KEYS: Final = frozenset({*ENTRY_KEYS, "status", "error"})
 
 # Ending of a reference field's name, to be removed for the name of its relation.
-_ID_ENDING: Final = re.compile(r"(?<=.)(?:Ids?|_ids?)$")
+_ID_SUFFIX_PATTERN: Final = re.compile(r"(?<=.)(?:Ids?|_ids?)$")
 # Index of the field name in a pointer into a reference: ``/references/2-1/owner``.
-_FIELD: Final = 3
+_POINTER_FIELD_INDEX: Final = 3
 
 # Minimum number of omitted ids to list, regardless of the size limit.
-_LISTED: Final = 20
+_MIN_LISTED_IDS: Final = 20
 
-PER_ENTITY: Final = "max_references_per_entity"
-TOTAL: Final = "max_references"
-BYTES: Final = "max_bytes"
-EARLIER: Final = "earlier"
+PER_ENTITY_LIMIT: Final = "max_references_per_entity"
+TOTAL_LIMIT: Final = "max_references"
+BYTE_LIMIT: Final = "max_bytes"
+OMITTED_EARLIER: Final = "earlier"
 
 # Reason why an id is excluded: the name of the option, or a hint that its field expects another type.
-Filter = Literal["primary", "types", "path"]
-HINTS: Final = "hints"
+ExclusionReason = Literal["primary", "types", "path"]
+HINT_MISMATCH: Final = "hints"
 
 
 @attrs.define
@@ -54,33 +54,33 @@ class LevelPlan:
     `start` maps ids to types, `omitted` maps ids to the limit, and `filtered` to the reason of their exclusion.
     """
 
-    start: dict[str, str] = attrs.field(factory=dict)
+    selected: dict[str, str] = attrs.field(factory=dict)
     omitted: dict[str, str] = attrs.field(factory=dict)
-    filtered: dict[str, Filter] = attrs.field(factory=dict)
+    filtered: dict[str, ExclusionReason] = attrs.field(factory=dict)
 
 
-def plan_level(  # noqa: C901, PLR0912 - a single pass over up to tens of thousands of matches
-    found: Iterable[tuple[Any, ...]],
+def select_references(  # noqa: C901, PLR0912 - a single pass over up to tens of thousands of matches
+    matches: Iterable[tuple[Any, ...]],
     options: ReferenceOptions,
     scope: Scope,
     *,
-    known: Collection[str] = (),
-    started: int = 0,
+    known_ids: Collection[str] = (),
+    previous_count: int = 0,
 ) -> LevelPlan:
     """
     Select the ids to resolve from the matches of one level.
 
-    *known* ids are skipped; *started* is the number of references of earlier levels.
+    *known_ids* ids are skipped; *previous_count* is the number of references of earlier levels.
     """
     plan = LevelPlan()
-    start, omitted, filtered = plan.start, plan.omitted, plan.filtered
+    start, omitted, filtered = plan.selected, plan.omitted, plan.filtered
     types = None if options.reference_types is None else frozenset(options.reference_types)
     only_primary = scope == "primary"
-    per_row, room = options.max_references_per_entity, options.max_references - started
+    per_row, room = options.max_references_per_entity, options.max_references - previous_count
     row: int | None = None
     in_row: set[str] = set()
-    for entity_id, rule, where, _, _ in found:
-        if entity_id in known:
+    for entity_id, rule, where, _, _ in matches:
+        if entity_id in known_ids:
             continue
         if only_primary and not rule.primary:
             filtered.setdefault(entity_id, "primary")
@@ -94,7 +94,7 @@ def plan_level(  # noqa: C901, PLR0912 - a single pass over up to tens of thousa
             if entity_id not in in_row:
                 if len(in_row) >= per_row:
                     if entity_id not in start:
-                        omitted.setdefault(entity_id, PER_ENTITY)
+                        omitted.setdefault(entity_id, PER_ENTITY_LIMIT)
                     continue
                 in_row.add(entity_id)
         if entity_id in start:
@@ -103,13 +103,13 @@ def plan_level(  # noqa: C901, PLR0912 - a single pass over up to tens of thousa
             start[entity_id] = rule.type
             omitted.pop(entity_id, None)
         else:
-            omitted[entity_id] = TOTAL
+            omitted[entity_id] = TOTAL_LIMIT
     for entity_id in [chosen for chosen in filtered if chosen in start or chosen in omitted]:
         del filtered[entity_id]
     return plan
 
 
-class Paths:
+class ExpandPaths:
     """
     Paths of the option *expand*, by field, relation or type.
 
@@ -117,43 +117,45 @@ class Paths:
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._first: dict[str, set[str]] = {}
+        self._second_steps_by_first: dict[str, set[str]] = {}
         for path in paths:
             first, _, second = path.partition(".")
-            self._first.setdefault(first, set()).update([second] if second else [])
+            self._second_steps_by_first.setdefault(first, set()).update([second] if second else [])
         # Second steps by the rule of a field, None if no path leads through it. Cached, since payloads have few rules.
-        self._by_rule: dict[FieldRule, set[str] | None] = {}
-        self._below: dict[str, set[str]] = {}
+        self._second_steps_by_rule: dict[FieldRule, set[str] | None] = {}
+        self._second_steps_by_id: dict[str, set[str]] = {}
 
-    def first(self, entity_id: str, rule: FieldRule) -> bool:
+    def match_first_step(self, entity_id: str, rule: FieldRule) -> bool:
         """Return True if this match is the first step of a path, and record the second steps."""
-        if rule not in self._by_rule:
-            matching = [self._first[name] for name in _names_of(rule) if name in self._first]
-            self._by_rule[rule] = set().union(*matching) if matching else None
-        second = self._by_rule[rule]
+        if rule not in self._second_steps_by_rule:
+            matching = [
+                self._second_steps_by_first[name] for name in _path_names(rule) if name in self._second_steps_by_first
+            ]
+            self._second_steps_by_rule[rule] = set().union(*matching) if matching else None
+        second = self._second_steps_by_rule[rule]
         if second is None:
             return False
-        self._below.setdefault(entity_id, set()).update(second)
+        self._second_steps_by_id.setdefault(entity_id, set()).update(second)
         return True
 
-    def second(self, holder: str, rule: FieldRule) -> bool:
+    def match_second_step(self, holder: str, rule: FieldRule) -> bool:
         """Return True if this field of the entity *holder* is the second step of a path."""
-        return not self._below.get(holder, set()).isdisjoint(_names_of(rule))
+        return not self._second_steps_by_id.get(holder, set()).isdisjoint(_path_names(rule))
 
 
-def _names_of(rule: FieldRule) -> set[str]:
+def _path_names(rule: FieldRule) -> set[str]:
     """
     Return the names by which a path can select a field.
 
     These are the field name with and without its id ending, and its type.
     """
     field = str(rule.field)
-    return {field, _ID_ENDING.sub("", field), rule.type} - {""}
+    return {field, _ID_SUFFIX_PATTERN.sub("", field), rule.type} - {""}
 
 
 # Position of an id: the entity that contains it (or None), the reference whose fields contain it (None for the
 # payload), and the JSON pointer into the finished answer.
-IdPlace = tuple[str | None, str | None, str]
+IdPosition = tuple[str | None, str | None, str]
 
 
 @attrs.define
@@ -174,29 +176,29 @@ class Reference:
         """True if the reference could not be resolved."""
         return isinstance(self.outcome, Failure)
 
-    def written_id(self, key: str) -> Any:
+    def format_id(self, key: str) -> Any:
         """Return the id in the syntax of its system, as a number if the entity has a number."""
         own = self.fields.get("id")
         return own if self.bare_id is not None and str(own) == self.bare_id else self.bare_id or key
 
 
-def entry_of(
-    entity_id: str, reference: Reference, places: Sequence[IdPlace] | None, fields: Collection[str] | None = None
+def make_entry(
+    entity_id: str, reference: Reference, positions: Sequence[IdPosition] | None, fields: Collection[str] | None = None
 ) -> dict[str, Any]:
     """
     Return the entry of a reference with all or some *fields* of its entity.
 
     Fields whose names collide with those of the entry get a ``_`` suffix.
     """
-    own: dict[str, Any] = {"reference_type": reference.kind, "id": reference.written_id(entity_id)}
+    own: dict[str, Any] = {"reference_type": reference.kind, "id": reference.format_id(entity_id)}
     if isinstance(reference.outcome, Failure):
         own |= {"status": "failed", "error": reference.outcome.error}
-    if places is not None:
-        holder = places[0][0] if places else None
-        own |= {"referenced_from": [pointer for _, _, pointer in places], "referenced_in": holder or ROOT}
+    if positions is not None:
+        holder = positions[0][0] if positions else None
+        own |= {"referenced_from": [pointer for _, _, pointer in positions], "referenced_in": holder or ROOT_HOLDER}
         own |= {"as_of": dict(reference.as_of)} if reference.as_of else {}
     if reference.remembered:
-        own[REMEMBERED] = [dict(one) for one in reference.remembered]
+        own[MEMORIES_KEY] = [dict(one) for one in reference.remembered]
     entry = dict(own)
     for name, value in reference.fields.items():
         if fields is not None and name not in fields:
@@ -207,7 +209,7 @@ def entry_of(
                 continue
             while key in reference.fields or key in entry:
                 key += "_"
-        entry[key] = copy_plain(value)
+        entry[key] = copy_containers(value)
     # An entity with an error field must not look like a failed reference.
     if not reference.is_failed and is_failed(entry):
         entry["error_"] = entry.pop("error")
@@ -216,7 +218,7 @@ def entry_of(
 
 def is_failed(entry: Mapping[str, Any]) -> bool:
     """Return True if an entry is a failed reference, not an entity with the status "failed"."""
-    return entry.get("status") == "failed" and "error" in entry and _FAILED_KEYS.issuperset(entry)
+    return entry.get("status") == "failed" and "error" in entry and _FAILED_ENTRY_KEYS.issuperset(entry)
 
 
 def is_section(value: object, meta: object = None) -> bool:
@@ -225,7 +227,7 @@ def is_section(value: object, meta: object = None) -> bool:
 
     Otherwise it is a field of the tool's own result.
     """
-    lines = isinstance(meta, Mapping) and SHORTENED in meta
+    lines = isinstance(meta, Mapping) and SHORTENED_KEY in meta
     return isinstance(value, Mapping) and all(
         (isinstance(entry, Mapping) and "reference_type" in entry and "id" in entry)
         or (lines and isinstance(entry, str))
@@ -233,119 +235,129 @@ def is_section(value: object, meta: object = None) -> bool:
     )
 
 
-def read_line(entity_id: str, line: str) -> dict[str, Any]:
+def parse_line(entity_id: str, line: str) -> dict[str, Any]:
     """Parse one line of a truncated section into an entry."""
-    kind, failed, error = line.partition(FAILED)
+    kind, failed, error = line.partition(FAILURE_SEPARATOR)
     if failed and " " not in kind:
         return {"reference_type": kind, "id": entity_id, "status": "failed", "error": error}
     return {"reference_type": line.partition(" ")[0].rstrip(","), "id": entity_id, "line": line}
 
 
 @attrs.define(kw_only=True)
-class Sought:
+class SectionDraft:
     """Data that one call collects before it creates the section."""
 
     references: dict[str, Reference] = attrs.field(factory=dict)
     # Positions of each id; empty unless metadata is requested.
-    places: dict[str, list[IdPlace]] = attrs.field(factory=dict)
+    positions: dict[str, list[IdPosition]] = attrs.field(factory=dict)
     # Ids omitted because of a limit, and ids not queried, with the name of the limit or the reason.
     omitted: dict[str, str] = attrs.field(factory=dict)
     filtered: dict[str, str] = attrs.field(factory=dict)
     # The paths that select references, None without *expand*.
-    paths: Paths | None = None
+    paths: ExpandPaths | None = None
     # Function that returns the shown fields of a type, None for all.
-    fields_of: Callable[[str], Collection[str] | None] = attrs.field(default=lambda _: None)
+    get_shown_fields: Callable[[str], Collection[str] | None] = attrs.field(default=lambda _: None)
     # Further messages, in sentences.
     notes: tuple[str, ...] = ()
     # Ids of complete entities in the searched data, which need no reference.
-    present: set[str] = attrs.field(factory=set)
+    present_ids: set[str] = attrs.field(factory=set)
     # True if everything was scanned; number of skipped look-alikes and of unreadable objects.
-    complete: bool = True
+    is_complete: bool = True
     lookalikes: int = 0
-    unread: int = 0
+    unreadable_objects: int = 0
     # The section that the payload already contains.
-    existing: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    existing_entries: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     # Ceilings that reduced the caller's request.
     ceilings: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
-    def answered(self) -> set[str]:
+    def resolved_existing_ids(self) -> set[str]:
         """The resolved ids of the existing section."""
-        return {entity_id for entity_id, entry in self.existing.items() if not is_failed(entry)}
+        return {entity_id for entity_id, entry in self.existing_entries.items() if not is_failed(entry)}
 
-    def note(self, scan: Scan, holder: Callable[[int | None], str | None], *, via: str | None, metadata: bool) -> None:
+    def add_scan(
+        self, scan: ScanResult, find_holder_id: Callable[[int | None], str | None], *, via: str | None, metadata: bool
+    ) -> None:
         """Add the result of a scan of the payload or of the fields of the reference *via*."""
-        self.present |= scan.present
+        self.present_ids |= scan.present_ids
         self.lookalikes += len(scan.lookalikes)
         for found in scan.lookalikes:
-            self.filtered.setdefault(found.id, HINTS)
-        self.unread += scan.unread
-        self.complete = self.complete and scan.complete
-        for found in scan.found if metadata else ():
-            self.places.setdefault(found.id, []).append((holder(found.row), via, found.pointer))
+            self.filtered.setdefault(found.id, HINT_MISMATCH)
+        self.unreadable_objects += scan.unreadable_objects
+        self.is_complete = self.is_complete and scan.is_complete
+        for found in scan.matches if metadata else ():
+            self.positions.setdefault(found.id, []).append((find_holder_id(found.row), via, found.pointer))
 
-    def search_below(self, detector: Detector, named: Collection[str], *, metadata: bool) -> list[tuple[Any, ...]]:
-        """Return the ids in resolved references and in *named* entries of the existing section."""
+    def find_second_level(
+        self, detector: IdDetector, existing_ids: Collection[str], *, metadata: bool
+    ) -> list[tuple[Any, ...]]:
+        """Return the ids in resolved references and in *existing_ids* entries of the existing section."""
         found: list[tuple[Any, ...]] = []
-        for entity_id in [*named, *self.references]:
-            is_named = entity_id in named
+        for entity_id in [*existing_ids, *self.references]:
+            is_named = entity_id in existing_ids
             scan = detector.scan(
-                self.existing[entity_id] if is_named else self.references[entity_id].fields,
+                self.existing_entries[entity_id] if is_named else self.references[entity_id].fields,
                 exclude={entity_id},
-                place=((None, SECTION), entity_id),
-                about=self.existing[entity_id]["reference_type"] if is_named else self.references[entity_id].kind,
-                skip=ADDED if is_named else (),
+                position=((None, SECTION_KEY), entity_id),
+                main_type=self.existing_entries[entity_id]["reference_type"]
+                if is_named
+                else self.references[entity_id].kind,
+                skip_fields=ENTRY_KEYS if is_named else (),
             )
-            self.note(scan, lambda _, holder=entity_id: holder, via=entity_id, metadata=metadata)  # type: ignore[misc]
-            found += self.on_paths(scan.found.tuples(), functools.partial(self._goes_on, entity_id))
+            self.add_scan(scan, lambda _, holder=entity_id: holder, via=entity_id, metadata=metadata)  # type: ignore[misc]
+            found += self.filter_by_paths(scan.matches.iter_tuples(), functools.partial(self._is_on_path, entity_id))
         return found
 
-    def _goes_on(self, holder: str, _: str, rule: FieldRule) -> bool:
-        return self.paths is not None and self.paths.second(holder, rule)
+    def _is_on_path(self, holder: str, _: str, rule: FieldRule) -> bool:
+        return self.paths is not None and self.paths.match_second_step(holder, rule)
 
-    def on_paths(
-        self, found: Iterable[tuple[Any, ...]], leads: Callable[[str, FieldRule], bool]
+    def filter_by_paths(
+        self, matches: Iterable[tuple[Any, ...]], is_on_path: Callable[[str, FieldRule], bool]
     ) -> Iterable[tuple[Any, ...]]:
         """Return the matches on the paths, or all matches without paths. The others are filtered."""
         if self.paths is None:
-            return found
-        every = list(found)
+            return matches
+        every = list(matches)
         # Ids that another match selects are removed from `filtered` in the section.
         self.filtered.update((one[0], "path") for one in every)
-        return [one for one in every if leads(one[0], one[1])]
+        return [one for one in every if is_on_path(one[0], one[1])]
 
-    def is_over(self, most: int | None) -> bool:
+    def exceeds_bytes(self, max_bytes: int | None) -> bool:
         """
-        Return True if the section already exceeds *most* bytes.
+        Return True if the section already exceeds *max_bytes* bytes.
 
         A further level would then add nothing.
         """
-        if most is None:
+        if max_bytes is None:
             return False
-        entries = {key: entry_of(key, one, None, self.fields_of(one.kind)) for key, one in self.references.items()}
-        return json_size({**self.existing, **entries}) > most
+        entries = {
+            key: make_entry(key, one, None, self.get_shown_fields(one.kind)) for key, one in self.references.items()
+        }
+        return measure_json_bytes({**self.existing_entries, **entries}) > max_bytes
 
-    def section(self, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    def build_section(self, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the section and its metadata, which is empty if there is nothing to report."""
-        kept = {entity_id: entry for entity_id, entry in self.existing.items() if entity_id not in self.references}
-        places = self.places if options.metadata else None
+        kept = {
+            entity_id: entry for entity_id, entry in self.existing_entries.items() if entity_id not in self.references
+        }
+        places = self.positions if options.metadata else None
         shown = {
-            key: entry_of(key, one, None if places is None else places.get(key, ()), self.fields_of(one.kind))
+            key: make_entry(key, one, None if places is None else places.get(key, ()), self.get_shown_fields(one.kind))
             for key, one in self.references.items()
             if options.on_error == "indicate" or not one.is_failed
         }
         omitted = {key: why for key, why in self.omitted.items() if key not in self.references and key not in kept}
         if options.max_bytes is not None:
-            fitting = _fitting(shown, options.max_bytes - json_size(kept), is_first=not kept)
-            omitted |= dict.fromkeys((entity_id for entity_id in shown if entity_id not in fitting), BYTES)
+            fitting = _take_fitting(shown, options.max_bytes - measure_json_bytes(kept), is_first=not kept)
+            omitted |= dict.fromkeys((entity_id for entity_id in shown if entity_id not in fitting), BYTE_LIMIT)
             shown = fitting
         section = {**kept, **shown}
         for entity_id, entry in shown.items() if options.metadata else ():
             # Pointers into entries or fields that are not shown would be invalid.
             entry["referenced_from"] = [
                 pointer
-                for _, via, pointer in self.places.get(entity_id, ())
-                if via is None or (via in section and self._shows(via, pointer))
+                for _, via, pointer in self.positions.get(entity_id, ())
+                if via is None or (via in section and self._shows_field(via, pointer))
             ]
         failures = Counter(
             one.outcome.kind
@@ -358,11 +370,11 @@ class Sought:
             if key not in self.references and key not in omitted and key not in kept
         )
         hidden = options.on_error == "omit" and failures
-        searched = "" if self.complete else "in part: the payload is too large to be searched whole"
-        if self.unread and self.complete:
-            searched = f"in part: {self.unread} of the payload's objects cannot be read"
-        told = omitted or filtered or failures["deadline"] or hidden or self.ceilings or self.notes or searched
-        if not (options.metadata or told):
+        searched = "" if self.is_complete else "in part: the payload is too large to be searched whole"
+        if self.unreadable_objects and self.is_complete:
+            searched = f"in part: {self.unreadable_objects} of the payload's objects cannot be read"
+        has_meta = omitted or filtered or failures["deadline"] or hidden or self.ceilings or self.notes or searched
+        if not (options.metadata or has_meta):
             return section, {}
         resolved = sum(not self.references[entity_id].is_failed for entity_id in shown)
         failed = sum(failures.values())
@@ -373,39 +385,43 @@ class Sought:
             "omitted": len(omitted),
             "failed_by": dict(sorted(failures.items())),
             "omitted_by": dict(sorted(Counter(omitted.values()).items())),
-            "present": len(self.present) or None,
+            "present": len(self.present_ids) or None,
             "filtered": dict(sorted(filtered.items())),
             "searched": searched,
             "ceilings": dict(self.ceilings),
             "notes": list(self.notes),
-            "omitted_ids": _listed(omitted, options.max_bytes),
+            "omitted_ids": _list_ids(omitted, options.max_bytes),
         }
         return section, {name: value for name, value in meta.items() if value or isinstance(value, int)}
 
-    def _shows(self, via: str, place: str) -> bool:
-        """Return True if the entry of *via* shows the field to which the pointer *place* leads."""
+    def _shows_field(self, via: str, pointer: str) -> bool:
+        """Return True if the entry of *via* shows the field to which the pointer *pointer* leads."""
         one = self.references.get(via)
-        fields = None if one is None else self.fields_of(one.kind)
-        return fields is None or place.split("/")[_FIELD].replace("~1", "/").replace("~0", "~") in fields
+        fields = None if one is None else self.get_shown_fields(one.kind)
+        return (
+            fields is None or pointer.split("/")[_POINTER_FIELD_INDEX].replace("~1", "/").replace("~0", "~") in fields
+        )
 
 
-def _listed(ids: Iterable[str], room: int | None) -> list[str]:
-    """Return the first twenty ids, and further ones that fit into *room* bytes of JSON."""
-    sizes = itertools.accumulate(json_size(one) + len(",") for one in ids)
+def _list_ids(ids: Iterable[str], max_bytes: int | None) -> list[str]:
+    """Return the first twenty ids, and further ones that fit into *max_bytes* bytes of JSON."""
+    sizes = itertools.accumulate(measure_json_bytes(one) + len(",") for one in ids)
     return [
         one
         for at, (one, size) in enumerate(zip(ids, sizes, strict=True))
-        if at < _LISTED or room is None or size < room
+        if at < _MIN_LISTED_IDS or max_bytes is None or size < max_bytes
     ]
 
 
-def _fitting(entries: Mapping[str, dict[str, Any]], room: int, *, is_first: bool) -> dict[str, dict[str, Any]]:
-    """Return the leading entries that fit into *room* bytes, without the outer braces."""
+def _take_fitting(
+    entries: Mapping[str, dict[str, Any]], max_bytes: int, *, is_first: bool
+) -> dict[str, dict[str, Any]]:
+    """Return the leading entries that fit into *max_bytes* bytes, without the outer braces."""
     fitting: dict[str, dict[str, Any]] = {}
     for entity_id, entry in entries.items():
-        room -= json_size({entity_id: entry}) - len("{}") + (0 if is_first else len(","))
+        max_bytes -= measure_json_bytes({entity_id: entry}) - len("{}") + (0 if is_first else len(","))
         is_first = False
-        if room < 0:
+        if max_bytes < 0:
             break
         fitting[entity_id] = entry
     return fitting
@@ -429,10 +445,10 @@ class References(Mapping[str, Mapping[str, Any]]):
     def of(cls, result: object) -> References:
         """Return the references of a tool's result; empty if it has none."""
         mapping = as_mapping(result) or {}
-        section, meta = mapping.get(SECTION), mapping.get(META)
+        section, meta = mapping.get(SECTION_KEY), mapping.get(META_KEY)
         if not isinstance(section, Mapping) or not is_section(section, meta):
             return cls({})
-        entries = {key: read_line(key, entry) if isinstance(entry, str) else entry for key, entry in section.items()}
+        entries = {key: parse_line(key, entry) if isinstance(entry, str) else entry for key, entry in section.items()}
         return cls(entries, meta if isinstance(meta, Mapping) else {})
 
     def __getitem__(self, entity_id: str) -> Mapping[str, Any]:
@@ -481,9 +497,11 @@ class References(Mapping[str, Mapping[str, Any]]):
     def _repr_html_(self) -> str:
         known = ("reference_type", "id", "error")
         rows = []
-        for entity_id, entry in itertools.islice(self.entries.items(), ENTRIES):
+        for entity_id, entry in itertools.islice(self.entries.items(), MAX_HTML_ENTRIES):
             told = {key: value for key, value in entry.items() if key not in known and value not in ("", "0", 0, None)}
             plain = (f"{key} {value!s:.200}" for key, value in told.items() if isinstance(value, str | int | float))
-            fields = ", ".join(itertools.islice(plain, ENTRIES))
+            fields = ", ".join(itertools.islice(plain, MAX_HTML_ENTRIES))
             rows.append([entity_id, entry["reference_type"], entry["error"] if is_failed(entry) else fields])
-        return boxed(heading(repr(self)[1:-1]), table(rows, count=len(self), head=("id", "type", "what it is")))
+        return wrap_html(
+            format_heading(repr(self)[1:-1]), format_table(rows, count=len(self), header=("id", "type", "what it is"))
+        )

@@ -13,156 +13,160 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.jsonable import json_text
-from mama_structs.references.detection import META, SECTION
-from mama_structs.references.section import ADDED, FAILED, SHORTENED, is_failed, is_section
+from mama_structs._internal.jsonable import to_json_text
+from mama_structs.references.detection import META_KEY, SECTION_KEY
+from mama_structs.references.section import ENTRY_KEYS, FAILURE_SEPARATOR, SHORTENED_KEY, is_failed, is_section
 
-OMITTED: Final = "omitted_ids"
-OMITTED_FD: Final = "omitted_fd"
-MOST_IDS: Final = 20
+OMITTED_IDS_KEY: Final = "omitted_ids"
+OMITTED_IDS_HANDLE_KEY: Final = "omitted_fd"
+MAX_LISTED_IDS: Final = 20
 
 # Names of the omitted texts for which handles can be supplied.
-_REST: Final = SECTION
-_IDS: Final = META
+_SECTION_TEXT: Final = SECTION_KEY
+_OMITTED_IDS_TEXT: Final = META_KEY
 # Number of scalar fields in the brief form of a type without configured brief fields.
-_FEW: Final = 3
-_MOST_LINE: Final = 160
-_MOST_WORD: Final = 60
+_MAX_SUMMARY_FIELDS: Final = 3
+_MAX_LINE_CHARS: Final = 160
+_MAX_VALUE_CHARS: Final = 60
 
-BriefOf = Callable[[str], tuple[str, ...]]
+GetBriefFields = Callable[[str], tuple[str, ...]]
 Entries = Mapping[str, Any]
 
 
 @attrs.frozen
-class _Form:
+class _Rendering:
     """
     A rendering of all references.
 
     `left` is its name in ``references_meta.shortened``, `write` renders one entry.
     """
 
-    left: str
-    write: Callable[[Any, BriefOf], Any]
+    left_out: str
+    render: Callable[[Any, GetBriefFields], Any]
 
 
 @attrs.frozen
-class ShrunkReferences:
+class TruncatedReferences:
     """References truncated to fit, and the omitted content."""
 
     section: Entries
     meta: Entries
     # Name of the rendering, None if complete; and the number of references before truncation.
-    left: str | None
-    of: int
+    left_out: str | None
+    total: int
     texts: Mapping[str, Callable[[], str]]
-    is_bare: bool = False
+    is_empty: bool = False
 
-    def answer(self, handles: Mapping[str, str]) -> dict[str, Any]:
+    def to_answer(self, handles: Mapping[str, str]) -> dict[str, Any]:
         """Return the section and its metadata with *handles* for the omitted texts."""
-        if self.is_bare:
+        if self.is_empty:
             return {}
-        meta = {key: value for key, value in self.meta.items() if key != OMITTED}
-        if OMITTED in self.meta:
-            meta[OMITTED] = list(self.meta[OMITTED])[:MOST_IDS]
-            if _IDS in handles:
-                meta[OMITTED_FD] = handles[_IDS]
-        if self.left is not None:
-            told: dict[str, Any] = {"shown": len(self.section), "of": self.of, "left_out": self.left}
-            meta[SHORTENED] = told | ({"fd": handles[_REST]} if _REST in handles else {"kept": False})
-        return {SECTION: self.section, **({META: meta} if meta else {})}
+        meta = {key: value for key, value in self.meta.items() if key != OMITTED_IDS_KEY}
+        if OMITTED_IDS_KEY in self.meta:
+            meta[OMITTED_IDS_KEY] = list(self.meta[OMITTED_IDS_KEY])[:MAX_LISTED_IDS]
+            if _OMITTED_IDS_TEXT in handles:
+                meta[OMITTED_IDS_HANDLE_KEY] = handles[_OMITTED_IDS_TEXT]
+        if self.left_out is not None:
+            shortened_meta: dict[str, Any] = {"shown": len(self.section), "of": self.total, "left_out": self.left_out}
+            meta[SHORTENED_KEY] = shortened_meta | (
+                {"fd": handles[_SECTION_TEXT]} if _SECTION_TEXT in handles else {"kept": False}
+            )
+        return {SECTION_KEY: self.section, **({META_KEY: meta} if meta else {})}
 
 
 @attrs.frozen
-class ReferenceShare:
+class ReferenceBudget:
     """The references of an answer, which get a separate share of the answer's size budget."""
 
     payload: Entries
-    brief_of: BriefOf
+    get_brief_fields: GetBriefFields
 
     @classmethod
-    def of(cls, answer: Entries, brief_of: BriefOf) -> ReferenceShare | None:
+    def from_answer(cls, answer: Entries, get_brief_fields: GetBriefFields) -> ReferenceBudget | None:
         """Return the references of an answer, or None if this package added none."""
-        section, meta = answer.get(SECTION), answer.get(META, {})
-        return cls(answer, brief_of) if is_section(section, meta) and SECTION in answer else None
+        section, meta = answer.get(SECTION_KEY), answer.get(META_KEY, {})
+        return cls(answer, get_brief_fields) if is_section(section, meta) and SECTION_KEY in answer else None
 
     @property
-    def rest(self) -> Entries:
+    def without_references(self) -> Entries:
         """The answer without its references."""
-        return {key: value for key, value in self.payload.items() if key not in (SECTION, META)}
+        return {key: value for key, value in self.payload.items() if key not in (SECTION_KEY, META_KEY)}
 
     @property
-    def is_over(self) -> bool:
+    def has_too_many_ids(self) -> bool:
         """True if there are more omitted ids than may be listed at any size."""
-        return len(self._meta.get(OMITTED, ())) > MOST_IDS
+        return len(self._meta.get(OMITTED_IDS_KEY, ())) > MAX_LISTED_IDS
 
-    def within(self, room: int, width: int) -> ShrunkReferences:
+    def truncate(self, max_chars: int, handle_chars: int) -> TruncatedReferences:
         """
-        Return the most complete form that fits into *room* characters.
+        Return the most complete form that fits into *max_chars* characters.
 
-        Handles are assumed to be *width* characters long.
+        Handles are assumed to be *handle_chars* characters long.
         """
         section, meta = self._section, self._meta
-        ids = list(meta.get(OMITTED, ()))
+        ids = list(meta.get(OMITTED_IDS_KEY, ()))
         texts: dict[str, Callable[[], str]] = {}
-        if len(ids) > MOST_IDS:
-            texts[_IDS] = functools.partial(_lines, ids)
-        whole = ShrunkReferences(section, meta, None, len(section), texts)
-        if _fits(whole, room, width):
+        if len(ids) > MAX_LISTED_IDS:
+            texts[_OMITTED_IDS_TEXT] = functools.partial(_to_json_lines, ids)
+        whole = TruncatedReferences(section, meta, None, len(section), texts)
+        if _fits(whole, max_chars, handle_chars):
             return whole
-        texts = {_REST: functools.partial(_lines, section.values()), **texts}
+        texts = {_SECTION_TEXT: functools.partial(_to_json_lines, section.values()), **texts}
         made = whole
-        for form in _FORMS:
-            written = {key: form.write(entry, self.brief_of) for key, entry in section.items()}
-            made = ShrunkReferences(written, meta, form.left, len(section), texts)
-            if _fits(made, room, width):
+        for form in _RENDERINGS:
+            written = {key: form.render(entry, self.get_brief_fields) for key, entry in section.items()}
+            made = TruncatedReferences(written, meta, form.left_out, len(section), texts)
+            if _fits(made, max_chars, handle_chars):
                 return made
-        return self._first(made, room, width)
+        return self._take_first(made, max_chars, handle_chars)
 
-    def _first(self, made: ShrunkReferences, room: int, width: int) -> ShrunkReferences:
+    def _take_first(self, references: TruncatedReferences, max_chars: int, handle_chars: int) -> TruncatedReferences:
         """
         Return the first references that fit in the shortest form.
 
         The metadata is reduced too if necessary.
         """
-        for meta in (made.meta, _counts(made.meta), {}):
-            none = attrs.evolve(made, section={}, meta=meta)
-            left = room - _length(none, width)
+        for meta in (references.meta, _only_counts(references.meta), {}):
+            none = attrs.evolve(references, section={}, meta=meta)
+            left = max_chars - _measure_chars(none, handle_chars)
             if left < 0:
                 continue
             shown = {}
-            for key, line in made.section.items():
-                left -= len(json_text({key: line})) - 1
+            for key, line in references.section.items():
+                left -= len(to_json_text({key: line})) - 1
                 if left < 0:
                     break
                 shown[key] = line
-            return attrs.evolve(made, section=shown, meta=meta)
-        return attrs.evolve(made, section={}, meta={}, texts={}, is_bare=True)
+            return attrs.evolve(references, section=shown, meta=meta)
+        return attrs.evolve(references, section={}, meta={}, texts={}, is_empty=True)
 
     @property
     def _section(self) -> Entries:
-        section: Entries = self.payload[SECTION]
+        section: Entries = self.payload[SECTION_KEY]
         return section
 
     @property
     def _meta(self) -> Entries:
-        meta: Entries = self.payload.get(META, {})
+        meta: Entries = self.payload.get(META_KEY, {})
         return meta
 
 
-def _length(made: ShrunkReferences, width: int) -> int:
-    return len(json_text(made.answer(dict.fromkeys(made.texts, "f" * max(width, len("false"))))))
+def _measure_chars(references: TruncatedReferences, handle_chars: int) -> int:
+    return len(
+        to_json_text(references.to_answer(dict.fromkeys(references.texts, "f" * max(handle_chars, len("false")))))
+    )
 
 
-def _fits(made: ShrunkReferences, room: int, width: int) -> bool:
-    return _length(made, width) <= room
+def _fits(references: TruncatedReferences, max_chars: int, handle_chars: int) -> bool:
+    return _measure_chars(references, handle_chars) <= max_chars
 
 
-def _counts(meta: Entries) -> Entries:
+def _only_counts(meta: Entries) -> Entries:
     return {key: value for key, value in meta.items() if isinstance(value, int)}
 
 
-def _lines(values: Iterable[Any]) -> str:
-    return "\n".join(map(json_text, values))
+def _to_json_lines(values: Iterable[Any]) -> str:
+    return "\n".join(map(to_json_text, values))
 
 
 # Renderings, from the most to the least complete
@@ -172,56 +176,56 @@ def _is_empty(value: Any) -> bool:
     return value is None or (not isinstance(value, bool) and value in ("", "0", 0, [], {}))
 
 
-def _without_empty(value: Any) -> Any:
+def _drop_empty(value: Any) -> Any:
     """Return a mapping without empty or zero values, recursively for nested mappings."""
     if not isinstance(value, Mapping):
         return value
-    kept = {key: _without_empty(member) for key, member in value.items()}
+    kept = {key: _drop_empty(member) for key, member in value.items()}
     return {key: member for key, member in kept.items() if not _is_empty(member)}
 
 
-def _full(entry: Any, _: BriefOf) -> Any:
-    return _without_empty(entry)
+def _render_full(entry: Any, _: GetBriefFields) -> Any:
+    return _drop_empty(entry)
 
 
-def _brief(entry: Any, brief_of: BriefOf) -> Any:
+def _render_brief(entry: Any, brief_of: GetBriefFields) -> Any:
     if not isinstance(entry, Mapping):
         return entry
-    names = ("status", "error") if is_failed(entry) else _said(entry, brief_of)
+    names = ("status", "error") if is_failed(entry) else _summary_fields(entry, brief_of)
     return {key: entry[key] for key in ("reference_type", "id", *names)}
 
 
-def _line(entry: Any, brief_of: BriefOf) -> str:
+def _render_line(entry: Any, brief_of: GetBriefFields) -> str:
     if not isinstance(entry, Mapping):
         return str(entry)
     kind = str(entry["reference_type"])
     if is_failed(entry):
-        return f"{kind}{FAILED}{_word(entry['error'], _MOST_LINE)}"
-    said = _said(entry, brief_of)
-    first = f"{kind} {_word(entry['name'])}" if "name" in said else kind
-    line = ", ".join([first, *(f"{name} {_word(entry[name])}" for name in said if name != "name")])
-    return line if len(line) <= _MOST_LINE else f"{line[: _MOST_LINE - 1]}…"
+        return f"{kind}{FAILURE_SEPARATOR}{_truncate_value(entry['error'], _MAX_LINE_CHARS)}"
+    said = _summary_fields(entry, brief_of)
+    first = f"{kind} {_truncate_value(entry['name'])}" if "name" in said else kind
+    line = ", ".join([first, *(f"{name} {_truncate_value(entry[name])}" for name in said if name != "name")])
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[: _MAX_LINE_CHARS - 1]}…"
 
 
-def _title(entry: Any, brief_of: BriefOf) -> str:
-    return _line(entry, brief_of).partition(", ")[0]
+def _render_title(entry: Any, brief_of: GetBriefFields) -> str:
+    return _render_line(entry, brief_of).partition(", ")[0]
 
 
-def _said(entry: Entries, brief_of: BriefOf) -> list[str]:
+def _summary_fields(entry: Entries, brief_of: GetBriefFields) -> list[str]:
     """Return the names of the non-empty summary fields of an entry."""
-    scalars = (key for key, value in entry.items() if key not in ADDED and not isinstance(value, (Mapping, list)))
-    named = brief_of(str(entry["reference_type"])) or dict.fromkeys(["name", *islice(scalars, _FEW)])
-    return [key for key in named if key in entry and key not in ADDED and not _is_empty(entry[key])]
+    scalars = (key for key, value in entry.items() if key not in ENTRY_KEYS and not isinstance(value, (Mapping, list)))
+    named = brief_of(str(entry["reference_type"])) or dict.fromkeys(["name", *islice(scalars, _MAX_SUMMARY_FIELDS)])
+    return [key for key in named if key in entry and key not in ENTRY_KEYS and not _is_empty(entry[key])]
 
 
-def _word(value: Any, most: int = _MOST_WORD) -> str:
-    text = " ".join((value if isinstance(value, str) else json_text(value)).split())
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _truncate_value(value: Any, max_chars: int = _MAX_VALUE_CHARS) -> str:
+    text = " ".join((value if isinstance(value, str) else to_json_text(value)).split())
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 
-_FORMS: Final = (
-    _Form("fields that are empty or zero", _full),
-    _Form("all but the main fields", _brief),
-    _Form("all but a line each", _line),
-    _Form("all but type and name", _title),
+_RENDERINGS: Final = (
+    _Rendering("fields that are empty or zero", _render_full),
+    _Rendering("all but the main fields", _render_brief),
+    _Rendering("all but a line each", _render_line),
+    _Rendering("all but type and name", _render_title),
 )

@@ -22,68 +22,70 @@ from typing import Final
 
 import attrs
 
-from mama_structs._internal.event_loop import in_own_thread, to_its_end
-from mama_structs._internal.offload import Load, run_inline_or_in_thread
-from mama_structs._internal.refcount import Registry
+from mama_structs._internal.event_loop import run_in_own_thread, run_to_completion
+from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
+from mama_structs._internal.refcount import RefCountedRegistry
 from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy, StoreDamaged, StoreError, StoreReadOnly
-from mama_structs.memory.engines.local.engine import EmbeddedEngines
+from mama_structs.memory.engines.local.engine import LocalEngines
 from mama_structs.memory.types.engine import Engines
 from mama_structs.memory.types.requests import check_namespace
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
 from mama_structs.refs.conversations.conversation_log import (
-    DEBT,
+    RECLAIM_PENDING_KEY,
     ConversationKey,
     ConversationLog,
-    check_conversation,
+    check_conversation_name,
     load,
     missing_texts,
-    part_of,
+    parse_conversation_part,
+    read_recall_rows,
     reclaim,
-    told_rows,
 )
 from mama_structs.refs.conversations.conversations import (
-    assign,
-    delete,
+    delete_conversation,
+    find_unused,
     is_unused,
-    keys_of,
-    listed,
-    namespaces_of,
-    note_use,
-    strip,
-    unknown,
-    unused,
+    list_conversations,
+    list_keys,
+    list_namespaces,
+    move_conversation,
+    record_use,
+    strip_sources,
+    unknown_conversation_error,
 )
-from mama_structs.refs.conversations.recall_log import Told
-from mama_structs.refs.store.entries import DeletedEntry, Entries, Erasure
+from mama_structs.refs.conversations.recall_log import RecallLog
+from mama_structs.refs.store.entries import DeletedEntry, Entries, EntryErasure
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import DescriptorSettings, ServerSettings
 from mama_structs.storage.locks import DirectoryLocks
 from mama_structs.storage.postgres.leases import Leases
-from mama_structs.storage.postgres.pool import Server
-from mama_structs.storage.postgres.store import ServerStorage
-from mama_structs.storage.sealed_rows import Change, Damaged, Rows
+from mama_structs.storage.postgres.pool import PostgresPool
+from mama_structs.storage.postgres.store import PostgresStorage
+from mama_structs.storage.sealed_rows import DamagedValue, RowChange, Rows
 from mama_structs.storage.sqlite_errors import Finding
-from mama_structs.storage.sqlite_store import RowStorage, Storage, outcome
+from mama_structs.storage.sqlite_store import RowStorage, SqliteStorage, await_job
 
 _log: Final = logging.getLogger("mama_structs")
 
-HELD: Final = "a conversation that another process or event loop has open holds texts of the evidence, or read them"
-DAMAGED: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
+CONVERSATION_OPEN_MESSAGE: Final = (
+    "a conversation that another process or event loop has open holds texts of the evidence, or read them"
+)
+CONVERSATION_DAMAGED_MESSAGE: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
 
 # Real path, device and inode of a directory: a new directory at the same path differs. A URL for a server.
-Key = tuple[str, int, int] | str
+BackendKey = tuple[str, int, int] | str
 
 
-def embedded_engines(storage: Storage, *, views: Path | None) -> Engines:
+def make_local_engines(storage: SqliteStorage, *, views: Path | None) -> Engines:
     """
     Return the memory engines of a directory store.
 
     The only place that selects the implementation.
     """
-    return EmbeddedEngines(storage, views=views)
+    return LocalEngines(storage, views=views)
 
 
-def server_engines(server: Server) -> Engines:
+def make_server_engines(server: PostgresPool) -> Engines:
     """Return the memory engines of a PostgreSQL server."""
     # Imported lazily: sessions in a directory do not need the PostgreSQL engine.
     from mama_structs.memory.engines.postgres.engine import PostgresEngines  # noqa: PLC0415
@@ -92,22 +94,22 @@ def server_engines(server: Server) -> Engines:
 
 
 @attrs.define(eq=False)
-class Conversation:
+class OpenConversation:
     """An open conversation, with one event loop for each session that has it open."""
 
     key: ConversationKey
     refs: RefStore
     log: ConversationLog | None
     loops: list[asyncio.AbstractEventLoop]
-    told: Told = attrs.field(factory=Told)
+    recall_log: RecallLog = attrs.field(factory=RecallLog)
 
     @property
-    def is_forsaken(self) -> bool:
+    def is_orphaned(self) -> bool:
         """True if all its event loops are closed, so that no session can close it any more."""
         return all(loop.is_closed() for loop in self.loops)
 
 
-class Home:
+class Backend:
     """Stores conversations and memories for sessions of any event loop. Created by `at`."""
 
     def __init__(
@@ -115,7 +117,7 @@ class Home:
         storage: RowStorage,
         engines: Engines,
         *,
-        key: Key | None = None,
+        key: BackendKey | None = None,
         locks: DirectoryLocks | Leases | None = None,
     ) -> None:
         self.storage: RowStorage = storage
@@ -123,34 +125,36 @@ class Home:
         self.path: Path | None = Path(key[0]) if isinstance(key, tuple) else None
         self._key = key
         self._locks = locks
-        self._open: dict[ConversationKey, Conversation] = {}
-        self._is_unused = False
+        self._open: dict[ConversationKey, OpenConversation] = {}
+        self._is_closed = False
         # Namespaces whose unreferenced texts are deleted on close. A directory has a single text area for all
         # namespaces.
-        self._spaces: set[str] = {""} if isinstance(storage, Storage) else set()
-        self._freed: list[Future[object]] = []
-        self._gates: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._reclaimable_namespaces: set[str] = {""} if isinstance(storage, SqliteStorage) else set()
+        self._pending_releases: list[Future[object]] = []
+        self._loop_locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @classmethod
-    async def at(cls, place: Path | str | None, *, options: ServerSettings | None = None) -> Home:
+    async def open(cls, location: Path | str | None, *, options: ServerSettings | None = None) -> Backend:
         """
         Open or share the backend of a directory or server URL.
 
         None for a temporary one. Undone by `close`.
         """
-        if place is None:
-            storage = Storage.temporary()
-            return cls(storage, embedded_engines(storage, views=None))
-        joined: list[Home] = []
+        if location is None:
+            storage = SqliteStorage.temporary()
+            return cls(storage, make_local_engines(storage, views=None))
+        joined: list[Backend] = []
 
         def join() -> None:
-            joined.append(_join(place) if isinstance(place, Path) else _join_server(place, options))
+            joined.append(_open_directory(location) if isinstance(location, Path) else _open_server(location, options))
 
         try:
-            await in_own_thread(join)
+            await run_in_own_thread(join)
         except asyncio.CancelledError:
             for home in joined:
-                await in_own_thread(home.close_now)
+                await run_in_own_thread(home.close_now)
             raise
         return joined[0]
 
@@ -160,50 +164,52 @@ class Home:
         return None if self._key is None else self.path or self.storage.location
 
     @property
-    def users(self) -> int:
+    def session_count(self) -> int:
         """Number of sessions that use this directory or server."""
-        return 1 if self._key is None else directories.users(self._key)
+        return 1 if self._key is None else open_backends.count_users(self._key)
 
-    async def enter(self, namespace: str, name: str | None, refs: RefStore) -> Conversation:
+    async def open_conversation(self, namespace: str, name: str | None, refs: RefStore) -> OpenConversation:
         """Open a conversation of a namespace, or create it. A *name* of None creates a fresh one."""
         loop = asyncio.get_running_loop()
         # Serialize the sessions of one loop, so that two concurrent calls share one conversation object.
-        async with self._gates.setdefault(loop, asyncio.Lock()):
+        async with self._loop_locks.setdefault(loop, asyncio.Lock()):
             key = ConversationKey(namespace, name or uuid.uuid4().hex)
-            known = self._open.get(key)
-            if known is not None and known.is_forsaken:
-                await self._settle(known)
-                known = None
-            if known is not None:
-                _check_shareable(known, refs, loop)
-                known.loops.append(loop)
-                return known
-            return self._keep(await self._entered(key, refs, loop, is_fresh=name is None))
+            conversation = self._open.get(key)
+            if conversation is not None and conversation.is_orphaned:
+                await self._close_conversation(conversation)
+                conversation = None
+            if conversation is not None:
+                _check_shareable(conversation, refs, loop)
+                conversation.loops.append(loop)
+                return conversation
+            return self._register(await self._load_conversation(key, refs, loop, is_fresh=name is None))
 
-    async def _entered(
+    async def _load_conversation(
         self,
         key: ConversationKey,
         refs: RefStore,
         loop: asyncio.AbstractEventLoop,
         *,
         is_fresh: bool,
-    ) -> Conversation:
+    ) -> OpenConversation:
         if self._key is None or (is_fresh and isinstance(self._locks, Leases) and self._locks.is_read_only):
-            return Conversation(key, refs, None, [loop])
-        await self._take(key)
-        told: dict[str, bytes | Damaged] = {}
+            return OpenConversation(key, refs, None, [loop])
+        await self._lock(key)
+        log_rows: dict[str, bytes | DamagedValue] = {}
         try:
             if is_fresh:
                 entries, log = Entries(refs.settings), ConversationLog(self.storage, key)
             else:
                 entries, log = await load(self.storage, key, refs.settings)
                 if log.is_started:
-                    told = await self.storage.look(lambda rows: told_rows(rows, key), namespace=key.namespace)
+                    log_rows = await self.storage.run_read(
+                        lambda rows: read_recall_rows(rows, key), namespace=key.namespace
+                    )
         except BaseException:
             self._release(key)
             raise
         refs.keep(log, entries=entries, directory=self.path)
-        conversation = Conversation(key, refs, log, [loop], Told.of(told, _keeping(log, refs)))
+        conversation = OpenConversation(key, refs, log, [loop], RecallLog.of(log_rows, _make_log_writer(log, refs)))
         if log.is_started:
             try:
                 await self._note_use(conversation)
@@ -212,32 +218,32 @@ class Home:
                 raise
         return conversation
 
-    def fork(self, origin: Conversation, name: str | None, loop: asyncio.AbstractEventLoop) -> Conversation:
+    def fork(self, origin: OpenConversation, name: str | None, loop: asyncio.AbstractEventLoop) -> OpenConversation:
         """
         Return a conversation with a copy of all content of *origin*.
 
         A *name* of None is a fresh one.
         """
-        key = attrs.evolve(origin.key, name=uuid.uuid4().hex if name is None else check_conversation(name))
+        key = attrs.evolve(origin.key, name=uuid.uuid4().hex if name is None else check_conversation_name(name))
         if key in self._open:
-            raise _known(key.name)
+            raise _make_exists_error(key.name)
         self._claim(key, is_fresh=name is None)
         try:
             if name is not None and self._key is not None and self.storage.has(key.start, namespace=key.namespace):
-                raise _known(key.name)
+                raise _make_exists_error(key.name)
             refs, log = origin.refs.fork(), None
             if origin.log is not None:
                 log = origin.log.fork(key.name, refs.now())
                 refs.keep(log, directory=self.path)
-            told = origin.told.copy(_keeping(log, refs))
+            recall_log = origin.recall_log.copy(_make_log_writer(log, refs))
         except BaseException:
             self._release(key)
             raise
-        return self._keep(Conversation(key, refs, log, [loop], told))
+        return self._register(OpenConversation(key, refs, log, [loop], recall_log))
 
     async def assign(self, name: str, *, origin: str, namespace: str) -> int:
         """Move a closed conversation to another namespace, and return the number of its handles."""
-        checked = check_conversation(name)
+        checked = check_conversation_name(name)
         source, target = (ConversationKey(check_namespace(one), checked) for one in (origin, namespace))
         if source == target:
             raise InvalidArgument(f"the conversation {name!r:.80} cannot move to where it is")
@@ -245,38 +251,38 @@ class Home:
         async def move() -> int:
             with contextlib.ExitStack() as claims:
                 for key in (source, target):
-                    await self._take(key)
+                    await self._lock(key)
                     claims.callback(self._release, key)
-                moved = await assign(self.storage, source, target)
-            await self._settled()
+                moved = await move_conversation(self.storage, source, target)
+            await self._wait_for_releases()
             return moved
 
         # A cancelled caller must not skip the release of the locks.
-        return await to_its_end(move())
+        return await run_to_completion(move())
 
     async def namespaces(self) -> tuple[str, ...]:
         """Return the sorted namespaces that have memories or conversations."""
-        spoken = await self.storage.look(namespaces_of)
+        spoken = await self.storage.run_read(list_namespaces)
         return tuple(sorted({*await self.engines.namespaces(), *spoken}))
 
     async def conversations(self, namespace: str) -> tuple[ConversationInfo, ...]:
         """Return the conversations of a namespace, the last used first."""
         space = check_namespace(namespace)
-        is_open = await self._knows_claims()
-        return await self.storage.look(lambda rows: listed(rows, space, is_open), namespace=space)
+        is_open = await self._make_claim_check()
+        return await self.storage.run_read(lambda rows: list_conversations(rows, space, is_open), namespace=space)
 
     async def delete(self, name: str, *, namespace: str) -> None:
         """Delete a closed conversation atomically. Texts that other conversations use remain."""
-        key = ConversationKey(check_namespace(namespace), check_conversation(name))
-        if not await to_its_end(self._deleted([key])):
-            raise await unknown(self.storage, key)
+        key = ConversationKey(check_namespace(namespace), check_conversation_name(name))
+        if not await run_to_completion(self._delete_all([key])):
+            raise await unknown_conversation_error(self.storage, key)
 
     async def expire(self, namespace: str, before: datetime) -> int:
         """Delete closed conversations that were last used before a time; return their number."""
-        keys = await self.storage.look(lambda rows: unused(rows, namespace, before), namespace=namespace)
-        return await to_its_end(self._deleted(keys, before=before))
+        keys = await self.storage.run_read(lambda rows: find_unused(rows, namespace, before), namespace=namespace)
+        return await run_to_completion(self._delete_all(keys, before=before))
 
-    async def _deleted(self, keys: Sequence[ConversationKey], *, before: datetime | None = None) -> int:
+    async def _delete_all(self, keys: Sequence[ConversationKey], *, before: datetime | None = None) -> int:
         """
         Delete conversations and return their number.
 
@@ -285,14 +291,16 @@ class Home:
         count = 0
         for key in keys:
             try:
-                await self._take(key)
+                await self._lock(key)
             except StoreBusy:
                 if before is None:
                     raise
                 continue
 
             def work(rows: Rows, key: ConversationKey = key) -> bool:
-                return (before is None or is_unused(rows, key, before)) and delete(rows, key, self.storage.location)
+                return (before is None or is_unused(rows, key, before)) and delete_conversation(
+                    rows, key, self.storage.location
+                )
 
             try:
                 count += await self.storage.transact(work, namespaces=[key.namespace])
@@ -302,77 +310,77 @@ class Home:
                 _log.warning("a conversation that nobody uses any more is kept: %s", error)
             finally:
                 self._release(key)
-        await self._settled()
+        await self._wait_for_releases()
         for space in {key.namespace for key in keys} if count else ():
             await reclaim(self.storage, space)
         return count
 
-    async def erase_texts(self, erasure: Erasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
+    async def erase_texts(self, erasure: EntryErasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
         """Delete the refs and descriptors of an erasure; return their number and obstacles."""
         count = 0
-        held: dict[str, None] = {}
+        obstacles: dict[str, None] = {}
         keys = [key for key in self._open if key.namespace == namespace]
-        stored = await self.storage.look(lambda rows: keys_of(rows, namespace), namespace=namespace)
+        stored = await self.storage.run_read(lambda rows: list_keys(rows, namespace), namespace=namespace)
         for key in dict.fromkeys([*keys, *stored]):
             try:
-                count += await self._erased(key, erasure, dry_run=dry_run)
+                count += await self._erase_conversation(key, erasure, dry_run=dry_run)
             except StoreBusy:
-                held[HELD] = None
+                obstacles[CONVERSATION_OPEN_MESSAGE] = None
             except StoreDamaged:
-                held[DAMAGED] = None
+                obstacles[CONVERSATION_DAMAGED_MESSAGE] = None
         if not dry_run:
             await reclaim(self.storage, namespace)
             # Reclaiming deletes nothing if a damaged row may refer to the text.
-            owed = await self.storage.read([DEBT], namespace=namespace)
-            held |= dict.fromkeys([DAMAGED] if DEBT in owed else [])
-        return count, (*held,)
+            owed = await self.storage.read([RECLAIM_PENDING_KEY], namespace=namespace)
+            obstacles |= dict.fromkeys([CONVERSATION_DAMAGED_MESSAGE] if RECLAIM_PENDING_KEY in owed else [])
+        return count, (*obstacles,)
 
-    async def _erased(self, key: ConversationKey, erasure: Erasure, *, dry_run: bool) -> int:
+    async def _erase_conversation(self, key: ConversationKey, erasure: EntryErasure, *, dry_run: bool) -> int:
         """
         Erase from one conversation, and return the number of entries.
 
         Raise `StoreBusy` if others have it open.
         """
-        known = self._open.get(key)
+        conversation = self._open.get(key)
         with contextlib.ExitStack() as claims:
-            if known is not None and known.refs.is_here and not known.is_forsaken:
-                usage = known.refs.usage
-                size = Load(usage.bytes, usage.handles)
-                going = await known.refs.change(size, lambda refs: refs.erase(erasure, dry_run=dry_run))
+            if conversation is not None and conversation.refs.is_here and not conversation.is_orphaned:
+                usage = conversation.refs.usage
+                size = InputSize(usage.bytes, usage.handles)
+                erased_entries = await conversation.refs.change(size, lambda refs: refs.erase(erasure, dry_run=dry_run))
             else:
                 busy: StoreBusy | None = None
                 try:
-                    await self._take(key)
+                    await self._lock(key)
                     claims.callback(self._release, key)
                 except StoreBusy as error:
                     busy = error
                 entries, log = await load(self.storage, key, DescriptorSettings())
                 usage = entries.usage
-                size = Load(usage.bytes, usage.handles)
-                going = await run_inline_or_in_thread(size, entries.going, erasure)
-                if busy is not None and going:
+                size = InputSize(usage.bytes, usage.handles)
+                erased_entries = await run_inline_or_in_thread(size, entries.find_erased, erasure)
+                if busy is not None and erased_entries:
                     raise busy
-                for one in () if dry_run else going:
+                for one in () if dry_run else erased_entries:
                     log.put(one.versioned, DeletedEntry(datetime.now(UTC)))
             if not dry_run:
                 await self.storage.flush()
-                hashes = erasure.digests.union(one.content.hash for one in going)
+                hashes = erasure.digests.union(one.content.hash for one in erased_entries)
                 await self.storage.transact(
-                    lambda rows: strip(rows, key, hashes, erasure.is_read), namespaces=[key.namespace]
+                    lambda rows: strip_sources(rows, key, hashes, erasure.is_read), namespaces=[key.namespace]
                 )
-        await self._settled()
-        return len(going)
+        await self._wait_for_releases()
+        return len(erased_entries)
 
-    async def _note_use(self, conversation: Conversation) -> None:
+    async def _note_use(self, conversation: OpenConversation) -> None:
         """Store the time of use. Best effort: skipped if the write would have to wait for a lock."""
         if conversation.log is not None and conversation.log.is_started:
             with contextlib.suppress(MamaStructsError):
                 at = conversation.refs.now()
                 await self.storage.transact(
-                    lambda rows: note_use(rows, conversation.key, at), namespaces=[conversation.key.namespace], wait=0
+                    lambda rows: record_use(rows, conversation.key, at), namespaces=[conversation.key.namespace], wait=0
                 )
 
-    async def leave(self, conversation: Conversation) -> None:
+    async def close_conversation(self, conversation: OpenConversation) -> None:
         """
         Remove one session.
 
@@ -382,15 +390,15 @@ class Home:
         if conversation.loops:
             await self.storage.flush()
         else:
-            await self._settle(conversation)
+            await self._close_conversation(conversation)
 
     async def flush(self) -> None:
         """Wait until everything stored so far is on disk."""
         unfinished = [one for one in self._open.values() if not one.loops]
         await self.storage.flush()
         for one in unfinished:
-            self._let_go(one)
-        await self._settled()
+            self._unregister(one)
+        await self._wait_for_releases()
 
     async def check(self) -> list[Finding]:
         """Check the store for damage."""
@@ -402,11 +410,11 @@ class Home:
 
     async def close(self) -> None:
         """Remove one session; the last one closes the backend."""
-        if self._key is not None and directories.leave(self._key) is None:
+        if self._key is not None and open_backends.release(self._key) is None:
             return
-        self._is_unused = True
+        self._is_closed = True
         if self._key is not None:
-            for space in sorted(self._spaces):
+            for space in sorted(self._reclaimable_namespaces):
                 try:
                     await reclaim(self.storage, space)
                 except StoreError as error:
@@ -416,60 +424,60 @@ class Home:
 
     async def finish(self) -> None:
         """Write the data that `leave` or `close` could not write. Idempotent."""
-        if not self._is_unused:
+        if not self._is_closed:
             await self.flush()
             return
         await self.storage.close()
         # Release the locks after all data is written: another process may open the conversations from here on.
         if isinstance(self._locks, Leases):
-            await in_own_thread(self._locks.close)
+            await run_in_own_thread(self._locks.close)
         elif self._locks is not None:
             self._locks.close()
 
     def close_now(self) -> None:
         """Close synchronously, in a thread without a loop, for a session that failed to open."""
-        if self._key is not None and self._locks is not None and directories.leave(self._key) is self:
+        if self._key is not None and self._locks is not None and open_backends.release(self._key) is self:
             try:
                 self.storage.close_now()
             finally:
                 self._locks.close()
 
-    def _keep(self, conversation: Conversation) -> Conversation:
+    def _register(self, conversation: OpenConversation) -> OpenConversation:
         self._open[conversation.key] = conversation
         return conversation
 
-    async def _settle(self, conversation: Conversation) -> None:
+    async def _close_conversation(self, conversation: OpenConversation) -> None:
         conversation.refs.close()
         await self._note_use(conversation)
         await self.storage.flush()
-        self._let_go(conversation)
-        await self._settled()
+        self._unregister(conversation)
+        await self._wait_for_releases()
 
-    def _let_go(self, conversation: Conversation) -> None:
+    def _unregister(self, conversation: OpenConversation) -> None:
         if self._open.get(conversation.key) is conversation:
             del self._open[conversation.key]
             self._release(conversation.key)
 
-    async def _take(self, key: ConversationKey) -> None:
+    async def _lock(self, key: ConversationKey) -> None:
         """Lock a conversation without blocking the event loop while a server answers."""
         if not isinstance(self._locks, Leases):
             self._claim(key)
             return
-        taken: list[ConversationKey] = []
+        locked_keys: list[ConversationKey] = []
 
         def take() -> None:
             self._claim(key)
-            taken.append(key)
+            locked_keys.append(key)
 
         try:
-            await in_own_thread(take)
+            await run_in_own_thread(take)
         except asyncio.CancelledError:
-            for one in taken:
+            for one in locked_keys:
                 self._release(one)
             raise
 
     def _claim(self, key: ConversationKey, *, is_fresh: bool = False) -> None:
-        self._spaces.add(self.storage.space(key.namespace))
+        self._reclaimable_namespaces.add(self.storage.storage_namespace(key.namespace))
         try:
             if isinstance(self._locks, Leases):
                 # No other session knows a fresh name, so the claim need not wait for the server.
@@ -477,47 +485,47 @@ class Home:
             elif self._locks is not None:
                 self._locks.claim(key.lock)
         except StoreBusy as error:
-            raise _busy(key.name, "another process or event loop") from error
+            raise _make_busy_error(key.name, "another process or event loop") from error
 
     def _release(self, key: ConversationKey) -> None:
         if isinstance(self._locks, Leases):
-            going = self._locks.release(key.part)
-            self._freed += [] if going is None else [going]
+            pending_release = self._locks.release(key.part)
+            self._pending_releases += [] if pending_release is None else [pending_release]
         elif self._locks is not None:
             self._locks.release(key.lock)
 
-    async def _settled(self) -> None:
+    async def _wait_for_releases(self) -> None:
         """Wait until the released locks are available to others."""
-        while self._freed:
+        while self._pending_releases:
             with contextlib.suppress(StoreError):  # an unreleased lease expires on the server
-                await outcome(self._freed.pop())
+                await await_job(self._pending_releases.pop())
 
-    async def _knows_claims(self) -> Callable[[ConversationKey], bool]:
+    async def _make_claim_check(self) -> Callable[[ConversationKey], bool]:
         """Return a function that returns True if any process has a conversation open."""
         locks = self._locks
         if isinstance(locks, Leases):
-            claimed = await in_own_thread(locks.claimed)
+            claimed = await run_in_own_thread(locks.find_claimed_names)
             return lambda key: key.part in claimed
         return lambda key: locks is not None and locks.is_claimed(key.lock)
 
 
 @contextlib.asynccontextmanager
-async def home_at(place: Path | str) -> AsyncIterator[Home]:
+async def open_backend(location: Path | str) -> AsyncIterator[Backend]:
     """Open the backend of a directory or server without a session."""
-    home = await Home.at(place)
+    home = await Backend.open(location)
     try:
         yield home
     finally:
-        await to_its_end(home.close())
+        await run_to_completion(home.close())
 
 
-directories: Final[Registry[Key, Home]] = Registry()
+open_backends: Final[RefCountedRegistry[BackendKey, Backend]] = RefCountedRegistry()
 """The directories and servers that this process has open."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=directories.forget)
+    os.register_at_fork(after_in_child=open_backends.reset)
 
 
-def _join(path: Path) -> Home:
+def _open_directory(path: Path) -> Backend:
     """Return the backend of a directory, which is created if missing. Blocking."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -528,55 +536,55 @@ def _join(path: Path) -> Home:
     status = Path(real).stat()
     key = (real, status.st_dev, status.st_ino)
 
-    def make() -> Home:
-        storage = Storage.open(Path(real) / "journal")
+    def make() -> Backend:
+        storage = SqliteStorage.open(Path(real) / "journal")
         try:
-            engines = embedded_engines(storage, views=Path(real) / "views")
-            return Home(storage, engines, key=key, locks=DirectoryLocks(Path(real)))
+            engines = make_local_engines(storage, views=Path(real) / "views")
+            return Backend(storage, engines, key=key, locks=DirectoryLocks(Path(real)))
         except BaseException:
             storage.close_now()
             raise
 
-    return directories.join(key, make)
+    return open_backends.acquire(key, make)
 
 
-def _join_server(url: str, options: ServerSettings | None) -> Home:
+def _open_server(url: str, options: ServerSettings | None) -> Backend:
     """Return the backend of a server. Blocking."""
 
-    def make() -> Home:
+    def make() -> Backend:
         with contextlib.ExitStack() as opened:
             # Storage and leases are closed one after the other, and each needs its own pool until then.
-            servers = [Server.open(url, options=options) for _ in range(2)]
+            servers = [PostgresPool.open(url, options=options) for _ in range(2)]
             for server in servers:
                 opened.callback(server.close)
-            engines = server_engines(servers[0])
+            engines = make_server_engines(servers[0])
             leases = Leases(servers[1], seconds=servers[1].options.lease)
-            storage = ServerStorage(
+            storage = PostgresStorage(
                 servers[0],
-                part_of=part_of,
+                lease_name_of=parse_conversation_part,
                 leases=leases,
                 wait=servers[0].options.wait,
             )
-            home = Home(storage, engines, key=url, locks=leases)
+            home = Backend(storage, engines, key=url, locks=leases)
             opened.pop_all()
         return home
 
-    return directories.join(url, make)
+    return open_backends.acquire(url, make)
 
 
-def _keeping(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, Change]], None]:
+def _make_log_writer(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, RowChange]], None]:
     """Return a function that stores the recall log of a persistent conversation."""
     return lambda rows: None if log is None else log.tell(rows, refs.now())
 
 
-def _known(name: str) -> InvalidArgument:
+def _make_exists_error(name: str) -> InvalidArgument:
     return InvalidArgument(
         f"there is a conversation {name!r:.80} already",
         hint="come back to it with Session.open(..., conversation=...), or choose another name",
     )
 
 
-def _busy(name: str, where: str) -> StoreBusy:
+def _make_busy_error(name: str, where: str) -> StoreBusy:
     return StoreBusy(
         f"the conversation {name!r:.80} is open in {where}",
         waited=0.0,
@@ -584,11 +592,11 @@ def _busy(name: str, where: str) -> StoreBusy:
     )
 
 
-def _check_shareable(known: Conversation, given: RefStore, loop: asyncio.AbstractEventLoop) -> None:
-    if not known.refs.is_here or any(one is not loop and not one.is_closed() for one in known.loops):
-        raise _busy(known.key.name, "another event loop of this process")
-    if not known.refs.is_like(given):
+def _check_shareable(conversation: OpenConversation, refs: RefStore, loop: asyncio.AbstractEventLoop) -> None:
+    if not conversation.refs.is_here or any(one is not loop and not one.is_closed() for one in conversation.loops):
+        raise _make_busy_error(conversation.key.name, "another event loop of this process")
+    if not conversation.refs.is_like(refs):
         raise InvalidArgument(
-            f"the conversation {known.key.name!r:.80} is open with other settings",
+            f"the conversation {conversation.key.name!r:.80} is open with other settings",
             hint="open it with the same files, settings.descriptors and settings.answers, or close the other one first",
         )

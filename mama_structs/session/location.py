@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-from mama_structs._internal.event_loop import in_own_thread
-from mama_structs._internal.validation import is_address
-from mama_structs.errors import InvalidArgument, shown
-from mama_structs.storage.files import check_path, is_store
+from mama_structs._internal.event_loop import run_in_own_thread
+from mama_structs._internal.validation import is_url
+from mama_structs.errors import InvalidArgument, repr_short
+from mama_structs.storage.files import absolute_path, is_store
 from mama_structs.storage.postgres.pool import check_url, has_session
 
 # Maximum bytes of a file name in common file systems.
@@ -24,32 +24,32 @@ async def check_store(location: Location) -> Path | str:
     if isinstance(checked, Path):
         if not is_store(checked):
             raise InvalidArgument(f"{os.fspath(checked)!r:.200} is no session's directory")
-    elif not await in_own_thread(lambda: has_session(checked)):
+    elif not await run_in_own_thread(lambda: has_session(checked)):
         raise InvalidArgument("in that database was no session yet", hint="nothing was made; check its address")
     return checked
 
 
 def check_location(location: Location) -> Path | str:
     """Return a session's location: a directory, or the URL of a server."""
-    return check_url(location) if is_address(location) else check_directory(location)
+    return check_url(location) if is_url(location) else check_directory(location)
 
 
 def check_directory(location: Location) -> Path:
     """Return the path of a directory, which may be missing."""
     text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidArgument(f"location must be a directory or None, got {shown(location)}")
-    if is_address(text):
+        raise InvalidArgument(f"location must be a directory or None, got {repr_short(location)}")
+    if is_url(text):
         raise InvalidArgument("this must be a directory, and is the address of a server")
     try:
         path = Path(text)
         too_long = any(len(part.encode()) > MAX_FILE_NAME_BYTES for part in path.parts)
         is_file = path.exists() and not path.is_dir()
     except (OSError, UnicodeEncodeError) as error:
-        raise InvalidArgument(f"location cannot be a directory: {shown(text)}") from error
+        raise InvalidArgument(f"location cannot be a directory: {repr_short(text)}") from error
     if too_long:
-        raise InvalidArgument(f"location has a name of more than {MAX_FILE_NAME_BYTES} bytes: {shown(text)}")
+        raise InvalidArgument(f"location has a name of more than {MAX_FILE_NAME_BYTES} bytes: {repr_short(text)}")
     if is_file:
-        raise InvalidArgument(f"location must be a directory, and {shown(text)} is a file")
-    check_path(path.absolute() / "journal")
+        raise InvalidArgument(f"location must be a directory, and {repr_short(text)} is a file")
+    absolute_path(path.absolute() / "journal")
     return path

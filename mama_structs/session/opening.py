@@ -12,9 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 import attrs
 
 import mama_structs  # for annotations: the session's module imports this one
-from mama_structs._internal.event_loop import LoopBound, to_its_end
-from mama_structs._internal.telemetry import load
-from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, shown
+from mama_structs._internal.event_loop import LoopGuard, run_to_completion
+from mama_structs._internal.telemetry import load_opentelemetry
+from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, repr_short
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.store.factory import check_helpers, open_memories
 from mama_structs.memory.store.memory_store import MemoryStore
@@ -24,19 +24,26 @@ from mama_structs.memory.types.reranker import Reranker
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, check_sources
-from mama_structs.refs.conversations.conversation_log import check_conversation
+from mama_structs.refs.conversations.conversation_log import check_conversation_name
 from mama_structs.refs.store.ref_store import RefStore
-from mama_structs.session.backend import Conversation, Home
+from mama_structs.session.backend import Backend, OpenConversation
 from mama_structs.session.location import Location, check_location
 from mama_structs.session.upkeep import expire_conversations
-from mama_structs.session.wiring import MEMORY_IDS, chain_ids, erasing, memory_source, mentions_in, recall_from
-from mama_structs.settings import Settings, with_its_tools
+from mama_structs.session.wiring import (
+    MEMORY_ID_SCHEME,
+    find_mentions,
+    load_chain_schemes,
+    make_decision_finder,
+    make_memory_source,
+    make_text_eraser,
+)
+from mama_structs.settings import Settings, disable_unreadable_descriptors
 from mama_structs.tools.exposure import Exposure
 from mama_structs.tools.tool import Tool, ToolAnnotations
 
 
 @runtime_checkable
-class OffersTools(Protocol):
+class ToolProvider(Protocol):
     """A source with ready-made tools."""
 
     def tools(self, resolver: Resolver, options: ReferenceOptions = ..., /) -> Iterable[Callable[..., Awaitable[Any]]]:
@@ -51,41 +58,41 @@ class OffersTools(Protocol):
 class SharedState:
     """State that a session shares with its forks. `closing` runs when the last of them closes."""
 
-    home: Home
+    home: Backend
     # A directory as the caller passed it; it may be relative to the working directory.
     location: Path | str | None
     memories: MemoryStore
     resolver: Resolver
     references: ReferenceOptions | None
-    loop: LoopBound
+    loop: LoopGuard
     closing: AsyncExitStack
     # Tools of the sources, including those that the profile excludes.
     ready_made: Sequence[Tool]
     users: int = 0
 
-    async def leave(self, conversation: Conversation) -> None:
+    async def leave(self, conversation: OpenConversation) -> None:
         """Remove one session; the last one closes the shared state."""
         self.users -= 1
         # Every step runs, even if others raise. The last one pushed runs first.
         async with AsyncExitStack() as steps:
             if self.users == 0:
                 steps.push_async_callback(self.closing.aclose)
-            steps.push_async_callback(self.home.leave, conversation)
+            steps.push_async_callback(self.home.close_conversation, conversation)
 
 
 def _check_settings(settings: Settings | None) -> Settings:
     """Validate a session's settings, and load OpenTelemetry if they enable it."""
     if settings is not None and not isinstance(settings, Settings):
-        raise InvalidArgument(f"settings must be Settings, got {shown(settings)}")
-    checked = with_its_tools(settings or Settings())
+        raise InvalidArgument(f"settings must be Settings, got {repr_short(settings)}")
+    checked = disable_unreadable_descriptors(settings or Settings())
     if checked.telemetry.enabled:
-        load()
+        load_opentelemetry()
     return checked
 
 
 def _check_exposure(exposure: Exposure | None) -> Exposure | None:
     if exposure is not None and not isinstance(exposure, Exposure):
-        raise InvalidArgument(f"exposure must be an Exposure, got {shown(exposure)}")
+        raise InvalidArgument(f"exposure must be an Exposure, got {repr_short(exposure)}")
     return exposure
 
 
@@ -101,7 +108,7 @@ class OpenRequest:
     sources: Iterable[EntitySource]
     all_sources: tuple[EntitySource, ...] = attrs.field(init=False)
     location: Path | str | None = attrs.field(converter=attrs.converters.optional(check_location))
-    conversation: str | None = attrs.field(converter=attrs.converters.optional(check_conversation))
+    conversation: str | None = attrs.field(converter=attrs.converters.optional(check_conversation_name))
     embedder: Embedder | None
     reranker: Reranker | None
     judge: Judge | None
@@ -114,13 +121,13 @@ class OpenRequest:
     @all_sources.default
     def _find_sources(self) -> tuple[EntitySource, ...]:
         if self.references is not None and not isinstance(self.references, ReferenceOptions):
-            raise InvalidArgument(f"references must be ReferenceOptions, got {shown(self.references)}")
+            raise InvalidArgument(f"references must be ReferenceOptions, got {repr_short(self.references)}")
         own = check_sources(self.sources)
-        every = own if self.structs is None else check_sources([_structs_source(self.structs), *own])
+        every = own if self.structs is None else check_sources([_make_structs_source(self.structs), *own])
         if self.resolver is None:
             return every
         if not isinstance(self.resolver, Resolver):
-            raise InvalidArgument(f"resolver must be a Resolver, got {shown(self.resolver)}")
+            raise InvalidArgument(f"resolver must be a Resolver, got {repr_short(self.resolver)}")
         if every:
             raise InvalidArgument(
                 "resolver= has its own sources, so structs= and sources= must not be given with it",
@@ -139,16 +146,16 @@ class OpenRequest:
 
     async def open(self, kind: type[mama_structs.Session]) -> mama_structs.Session:
         """Return an open session of the class *kind*."""
-        loop = LoopBound("session")
+        loop = LoopGuard("session")
         loop.check()
         closing = AsyncExitStack()
         entered = None
         try:
-            home = await Home.at(self.location, options=self.settings.server)
+            home = await Backend.open(self.location, options=self.settings.server)
             closing.push_async_callback(home.close)
             memories = await self._open_memories(home, loop, closing)
             resolver = self._join_resolver(memories, loop, closing)
-            entered = await home.enter(self.scopes[0], self.conversation, self.refs)
+            entered = await home.open_conversation(self.scopes[0], self.conversation, self.refs)
             # Best effort: if another process is writing, or the store is read-only, the next opening does the
             # maintenance.
             with suppress(StoreBusy, StoreReadOnly):
@@ -157,7 +164,7 @@ class OpenRequest:
             tools = [
                 Tool.from_function(function, annotations=ToolAnnotations(read_only=True))
                 for source in self.all_sources
-                if isinstance(source, OffersTools)
+                if isinstance(source, ToolProvider)
                 for function in _get_source_tools(source, resolver, self.references)
             ]
             location = self.location if isinstance(self.location, Path) else home.location
@@ -165,13 +172,13 @@ class OpenRequest:
             return kind(shared, entered, settings=self.settings, exposure=self.exposure)
         except BaseException:
             if entered is not None:
-                closing.push_async_callback(home.leave, entered)
-            await to_its_end(closing.aclose())
+                closing.push_async_callback(home.close_conversation, entered)
+            await run_to_completion(closing.aclose())
             raise
 
-    async def _open_memories(self, home: Home, loop: LoopBound, closing: AsyncExitStack) -> MemoryStore:
+    async def _open_memories(self, home: Backend, loop: LoopGuard, closing: AsyncExitStack) -> MemoryStore:
         namespace, *reads = self.scopes
-        schemes = [MEMORY_IDS, *(source.scheme for source in self.all_sources)]
+        schemes = [MEMORY_ID_SCHEME, *(source.scheme for source in self.all_sources)]
         memories, close = await open_memories(
             home.engines,
             namespace=namespace,
@@ -181,24 +188,26 @@ class OpenRequest:
             judge=self.judge,
             settings=self.settings.memory,
             loop=loop,
-            find_mentions=functools.partial(mentions_in, schemes=schemes),
-            erase_texts=erasing(functools.partial(home.erase_texts, namespace=namespace)),
+            find_mentions=functools.partial(find_mentions, schemes=schemes),
+            erase_texts=make_text_eraser(functools.partial(home.erase_texts, namespace=namespace)),
         )
         closing.push_async_callback(close)
         return memories
 
-    def _join_resolver(self, memories: MemoryStore, loop: LoopBound, closing: AsyncExitStack) -> Resolver:
+    def _join_resolver(self, memories: MemoryStore, loop: LoopGuard, closing: AsyncExitStack) -> Resolver:
         """Return the session's resolver, which knows the memories and uses the given or an own resolver."""
         base = self.resolver
         if base is None:
             base = Resolver(self.all_sources, settings=self.settings.references, home=loop)
             closing.push_async_callback(base.close)
-        joined = base.joined_by([memory_source(memories)], recall=recall_from(memories), strange=chain_ids)
+        joined = base.joined_by(
+            [make_memory_source(memories)], recall=make_decision_finder(memories), strange=load_chain_schemes
+        )
         closing.push_async_callback(joined.close)
         return joined
 
 
-def _structs_source(structs: object) -> EntitySource:
+def _make_structs_source(structs: object) -> EntitySource:
     # Lazy: the chain's models take longer to load than all other modules, and most sessions do not need them.
     from mama_structs.structs.source import StructsSource  # noqa: PLC0415
 
@@ -206,7 +215,7 @@ def _structs_source(structs: object) -> EntitySource:
 
 
 def _get_source_tools(
-    source: OffersTools, resolver: Resolver, options: ReferenceOptions | None
+    source: ToolProvider, resolver: Resolver, options: ReferenceOptions | None
 ) -> Iterable[Callable[..., Awaitable[Any]]]:
     """Return the tools of a source. *options* are passed only if its method accepts them."""
     if options is None:

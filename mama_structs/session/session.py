@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 import attrs
 
 import mama_structs  # for the annotations: the names load when a session opens, or type hints are evaluated
-from mama_structs._internal.event_loop import enter_session, in_own_thread, leave_session, open_sessions
-from mama_structs._internal.offload import measure, run_inline_or_in_thread
-from mama_structs._internal.reprs import Figures, boxed, counted, escaped, heading, table
-from mama_structs._internal.telemetry import observed
+from mama_structs._internal.event_loop import enter_session, leave_session, open_sessions, run_in_own_thread
+from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
+from mama_structs._internal.reprs import StatsTable, escape_html, format_count, format_heading, format_table, wrap_html
+from mama_structs._internal.telemetry import instrument
 from mama_structs.errors import InvalidArgument, SessionClosed
 from mama_structs.memory.types.copy_report import Copied
 from mama_structs.memory.types.extraction_result import Learned
@@ -26,7 +26,7 @@ from mama_structs.memory.types.model import Maintained
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.provenance import Origin
 from mama_structs.recall import Recall
-from mama_structs.references.decorator import ReferenceDecorator, bound_to
+from mama_structs.references.decorator import ReferenceDecorator, make_decorator
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource
@@ -39,12 +39,12 @@ from mama_structs.tools.wire_names import WireNames
 
 if TYPE_CHECKING:
     from mama_structs.memory.records.record_store import RecordStore
-    from mama_structs.refs.store.observed_messages import Heard
-    from mama_structs.session.backend import Conversation
+    from mama_structs.refs.store.observed_messages import ObservedMessages
+    from mama_structs.session.backend import OpenConversation
     from mama_structs.session.opening import SharedState
 
 # Hint for code that uses a session without opening it.
-_FORGOTTEN = (
+NOT_OPEN_HINT = (
     "session = await Session.open(...), or async with Session.open(...) as session; "
     "where nothing can be awaited: from mama_structs.sync import Session"
 )
@@ -80,36 +80,36 @@ class Session:
         exposure: mama_structs.Exposure | None,
         added: Iterable[mama_structs.Tool] = (),
     ) -> None:
-        from mama_structs.refs.store.observed_messages import Heard  # noqa: PLC0415
+        from mama_structs.refs.store.observed_messages import ObservedMessages  # noqa: PLC0415
         from mama_structs.session.tool_calls import ToolCalls  # noqa: PLC0415 - lazy import
-        from mama_structs.session.wiring import contents_of, reference_share  # noqa: PLC0415 - lazy import
+        from mama_structs.session.wiring import make_content_finder, make_reference_budget  # noqa: PLC0415 - lazy import
         from mama_structs.tools.exposed_tools import ToolView  # noqa: PLC0415
 
-        self._common: SharedState = common
-        self._conversation: Conversation = conversation
+        self._shared: SharedState = common
+        self._conversation: OpenConversation = conversation
         self._exposure = exposure
         self.settings: Settings = settings
         self.location: Path | str | None = common.location
         self.conversation: str = conversation.key.name
         self.refs: mama_structs.RefStore = conversation.refs
-        self.memories: mama_structs.MemoryStore = common.memories.resolving(contents_of(self.refs))
+        self.memories: mama_structs.MemoryStore = common.memories.resolving(make_content_finder(self.refs))
         self.records: RecordStore = self.memories.records
         self.resolver: Resolver = common.resolver
         self.references: ReferenceOptions | None = common.references
-        self.refs.own_share = reference_share(self.resolver)
-        self._heard: Heard = Heard()
+        self.refs.own_share = make_reference_budget(self.resolver)
+        self._observed_messages: ObservedMessages = ObservedMessages()
         self._tool_calls: ToolCalls = ToolCalls(
             self.memories,
             self.refs,
-            self._heard,
+            self._observed_messages,
             settings=settings,
             ready_made=common.ready_made,
             added=added,
         )
         self.tools: mama_structs.ToolSet = self._tool_calls.tools
         self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
-        self._observing = asyncio.Lock()
-        self._closing: asyncio.Task[None] | None = None
+        self._observe_lock = asyncio.Lock()
+        self._close_task: asyncio.Task[None] | None = None
         common.users += 1
         self._closed = False
         open_sessions.add(self)
@@ -132,7 +132,7 @@ class Session:
         resolver: Resolver | None = None,
         settings: Settings | None = None,
         exposure: mama_structs.Exposure | None = None,
-    ) -> Opening:
+    ) -> SessionOpening:
         """
         Open a session.
 
@@ -189,7 +189,7 @@ class Session:
             settings=settings,
             exposure=exposure,
         )
-        return Opening(functools.partial(request.open, cls))
+        return SessionOpening(functools.partial(request.open, cls))
 
     @staticmethod
     async def conversations(location: str | os.PathLike[str], *, namespace: str = "default") -> Conversations:
@@ -254,19 +254,19 @@ class Session:
             StoreError: One of the two cannot be read or written.
 
         """
-        from mama_structs.session.store_copy import copy  # noqa: PLC0415 - lazy import
+        from mama_structs.session.store_copy import copy_store  # noqa: PLC0415 - lazy import
 
-        return await copy(source, target, namespace=namespace, progress=progress)
+        return await copy_store(source, target, namespace=namespace, progress=progress)
 
     def __repr__(self) -> str:
         where = f" at {str(self.location)!r}" if self.location else ""
         handles = self._conversation.refs.usage.handles
-        held, state = counted(handles, "handle"), ", closed" if self._closed else ""
-        return f"<Session{where}, {len(self.tools)} tools, {held}{state}>"
+        handle_count, state = format_count(handles, "handle"), ", closed" if self._closed else ""
+        return f"<Session{where}, {len(self.tools)} tools, {handle_count}{state}>"
 
     def _repr_html_(self) -> str:
-        if self._closed or self._common.loop.is_elsewhere:
-            return boxed(escaped(repr(self)))
+        if self._closed or self._shared.loop.is_forked_child:
+            return wrap_html(escape_html(repr(self)))
         figures = self.memories.figures()
         rows = {
             "location": self.location or "none: nothing is left of it",
@@ -275,10 +275,10 @@ class Session:
             "memories": f"{figures.get('memories', 0):,}",
             "links": f"{figures.get('links', 0):,}",
             "embedder": self.memories.embedder.name,
-            "refs": counted(len(self.refs), "handle"),
+            "refs": format_count(len(self.refs), "handle"),
             "tools": f"{len(self.tools):,}",
         }
-        return boxed(heading("Session"), table([*rows.items()]))
+        return wrap_html(format_heading("Session"), format_table([*rows.items()]))
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -293,12 +293,12 @@ class Session:
     @property
     def is_open(self) -> bool:
         """True if the session can be used: neither it nor its event loop is closed."""
-        return not self._closed and not self._common.loop.is_over
+        return not self._closed and not self._shared.loop.is_unusable
 
     @property
     def with_references(self) -> ReferenceDecorator:
         """The decorator `with_references`, bound to this session."""
-        return bound_to(self.resolver, self.references)
+        return make_decorator(self.resolver, self.references)
 
     def tools_for(self, message: object) -> list[mama_structs.Tool]:
         """
@@ -403,23 +403,25 @@ class Session:
             StoreError: The memories cannot be read.
 
         """
-        from mama_structs.session.recall_builder import recall  # noqa: PLC0415 - lazy import
+        from mama_structs.session.recall_builder import build_recall  # noqa: PLC0415 - lazy import
 
         self._check()
-        told = self._conversation.told
+        recall_log = self._conversation.recall_log
         if again:
-            told.clear()
+            recall_log.clear()
         namespace = self.memories.namespace
         about = {"data_source__id": namespace, "conversation__id": self.conversation}
-        with observed("retrieval", namespace, **about):
-            return await recall(self.memories, message, told=told, exposure=self._exposure, max_chars=max_chars)
+        with instrument("retrieval", namespace, **about):
+            return await build_recall(
+                self.memories, message, recall_log=recall_log, exposure=self._exposure, max_chars=max_chars
+            )
 
     def is_recalled(self, text: str) -> bool:
         """Return True if a text only repeats text that `recall` returned in this conversation."""
         from mama_structs.session.recall_builder import is_recalled  # noqa: PLC0415
 
         self._check_here()
-        return is_recalled(text, self._conversation.told)
+        return is_recalled(text, self._conversation.recall_log)
 
     async def remember(self, messages: object, *, extract: Callable[..., Any], origin: Origin | None = None) -> Learned:
         """
@@ -443,9 +445,9 @@ class Session:
             StoreError: The memories cannot be written.
 
         """
-        from mama_structs.memory.store.extraction import Utterance, learn  # noqa: PLC0415
-        from mama_structs.refs.messages.transcript import spoken_in  # noqa: PLC0415
-        from mama_structs.session.wiring import author_of  # noqa: PLC0415 - lazy import
+        from mama_structs.memory.store.extraction import Utterance, extract_memories  # noqa: PLC0415
+        from mama_structs.refs.messages.transcript import extract_transcript  # noqa: PLC0415
+        from mama_structs.session.wiring import find_author  # noqa: PLC0415 - lazy import
 
         self._check()
 
@@ -453,15 +455,15 @@ class Session:
             return [
                 Utterance(
                     speaker=one.speaker,
-                    origin=author_of(one.text, one.speaker, refs),
+                    origin=find_author(one.text, one.speaker, refs),
                     text=one.text,
                     source=f"message:{one.speaker}{'' if one.id is None else f'/{one.id}'}",
                 )
-                for one in spoken_in(messages)
+                for one in extract_transcript(messages)
             ]
 
-        said = await self.refs.look(measure(messages), read)
-        return await learn(self.memories, said, extract, is_recalled=self.is_recalled, origin=origin)
+        utterances = await self.refs.look(measure_input(messages), read)
+        return await extract_memories(self.memories, utterances, extract, is_recalled=self.is_recalled, origin=origin)
 
     # Refs and descriptors
 
@@ -481,26 +483,26 @@ class Session:
             StoreError: The disk is not writable; the refs can be used, and the next `flush` tries again.
 
         """
-        from mama_structs.refs.store.ref_collector import message_load  # noqa: PLC0415 - lazy import
+        from mama_structs.refs.store.ref_collector import measure_message  # noqa: PLC0415 - lazy import
 
         self._check()
-        load = message_load(message)
+        load = measure_message(message)
         # An adapter and the host may observe one message concurrently: the second one must find the first.
-        async with self._observing:
-            ingested = await run_inline_or_in_thread(load, self._heard.before, message)
+        async with self._observe_lock:
+            ingested = await run_inline_or_in_thread(load, self._observed_messages.before, message)
             if ingested is None:
                 ingested = await self.refs.change(load, lambda refs: refs.ingest(message))
-                self._heard.keep(message, ingested)
+                self._observed_messages.keep(message, ingested)
         await self.flush()
         return ingested
 
     def stream(self) -> SessionStream:
         """Return a stream for an answer in chunks: ``feed(chunk)``, then ``await close()``."""
         self._check_here()
-        return SessionStream(self.refs.stream(), self._streamed)
+        return SessionStream(self.refs.stream(), self._finish_stream)
 
-    async def _streamed(self, ingested: mama_structs.Ingested) -> None:
-        self._heard.streamed(ingested)
+    async def _finish_stream(self, ingested: mama_structs.Ingested) -> None:
+        self._observed_messages.streamed(ingested)
         await self.flush()
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
@@ -522,10 +524,10 @@ class Session:
 
         """
         self._check()
-        shown = await self.refs.change(measure(result), lambda refs: refs.wrap(result, source=source))
-        if shown is not result:
+        answer = await self.refs.change(measure_input(result), lambda refs: refs.wrap(result, source=source))
+        if answer is not result:
             await self.flush()
-        return shown
+        return answer
 
     def system_prompt(self, *, handles: bool = False) -> str:
         """
@@ -538,10 +540,10 @@ class Session:
 
         """
         from mama_structs.recall import SENTENCE  # noqa: PLC0415 - lazy import
-        from mama_structs.tools.instructions import memory_instructions  # noqa: PLC0415
+        from mama_structs.tools.instructions import render_memory_instructions  # noqa: PLC0415
 
         self._check_here()
-        memory = self.wire_names.said(memory_instructions(self.tools, recalled=SENTENCE))
+        memory = self.wire_names.said(render_memory_instructions(self.tools, recalled=SENTENCE))
         return "\n\n".join(filter(None, (memory, self.refs.prompt(handles=handles))))
 
     def fork(self, conversation: str | None = None) -> Session:
@@ -561,9 +563,9 @@ class Session:
 
         """
         self._check_here()
-        forked = self._common.home.fork(self._conversation, conversation, self._common.loop.loop)
+        forked = self._shared.home.fork(self._conversation, conversation, self._shared.loop.loop)
         session = type(self)(
-            self._common,
+            self._shared,
             forked,
             settings=self.settings,
             exposure=self._exposure,
@@ -582,7 +584,7 @@ class Session:
 
         """
         self._check()
-        findings = await self._common.home.check()
+        findings = await self._shared.home.check()
         return CheckReport((*findings, *await self.memories.check()))
 
     async def backup(
@@ -608,7 +610,7 @@ class Session:
         from mama_structs.session.upkeep import back_up  # noqa: PLC0415 - lazy import
 
         self._check()
-        return await back_up(self._common.home, path, progress)
+        return await back_up(self._shared.home, path, progress)
 
     async def maintain(self) -> Maintained:
         """
@@ -624,7 +626,7 @@ class Session:
         from mama_structs.session.upkeep import expire_conversations  # noqa: PLC0415 - lazy import
 
         self._check()
-        await expire_conversations(self._common.home, self._conversation, self.settings)
+        await expire_conversations(self._shared.home, self._conversation, self.settings)
         return await self.memories.maintain()
 
     async def warm_up(self) -> None:
@@ -638,7 +640,7 @@ class Session:
         """
         self._check()
         # Compiling the cues takes a quarter of a second, for which `tools_for` would block the event loop.
-        await in_own_thread(lambda: self.exposed.exposure.detect(""))
+        await run_in_own_thread(lambda: self.exposed.exposure.detect(""))
         await self.memories.warm_up()
 
     def stats(self) -> dict[str, Any]:
@@ -648,7 +650,7 @@ class Session:
         The repr is a table.
         """
         self._check_here()
-        return Figures(
+        return StatsTable(
             memories=self.memories.figures(),
             refs={"handles": len(self.refs)},
             references=attrs.asdict(self.resolver.stats),
@@ -663,7 +665,7 @@ class Session:
 
         """
         self._check()
-        await self._common.home.flush()
+        await self._shared.home.flush()
 
     async def close(self) -> None:
         """
@@ -677,15 +679,15 @@ class Session:
                 succeeds or the process ends; everything else was released.
 
         """
-        self._common.loop.check()
+        self._shared.loop.check()
         self._closed = True
         open_sessions.discard(self)
         loop = asyncio.get_running_loop()
-        if self._closing is None:
-            self._closing = loop.create_task(self._common.leave(self._conversation))
-        elif self._closing.done() and not self._closing.cancelled() and self._closing.exception() is not None:
-            self._closing = loop.create_task(self._common.home.finish())
-        await asyncio.shield(self._closing)
+        if self._close_task is None:
+            self._close_task = loop.create_task(self._shared.leave(self._conversation))
+        elif self._close_task.done() and not self._close_task.cancelled() and self._close_task.exception() is not None:
+            self._close_task = loop.create_task(self._shared.home.finish())
+        await asyncio.shield(self._close_task)
 
     async def __aenter__(self) -> Self:
         self._check()
@@ -699,18 +701,18 @@ class Session:
         await self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and not self._common.loop.is_elsewhere:
+        if not getattr(self, "_closed", True) and not self._shared.loop.is_forked_child:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def _check_here(self) -> None:
         """Raise unless the session is open and used in its thread. Needs no running loop."""
         if self._closed:
             raise SessionClosed("the session is closed", hint="work inside its with block, or open another one")
-        self._common.loop.check_thread()
+        self._shared.loop.check_thread()
 
     def _check(self) -> None:
         self._check_here()
-        self._common.loop.check()
+        self._shared.loop.check()
 
 
 class SessionStream:
@@ -725,7 +727,7 @@ class SessionStream:
 
     def __init__(self, stream: Any, closed: Callable[[mama_structs.Ingested], Awaitable[None]]) -> None:
         self._stream = stream
-        self._closed = closed
+        self._on_close = closed
 
     def __repr__(self) -> str:
         return f"<SessionStream of {self._stream!r}>"
@@ -753,11 +755,11 @@ class SessionStream:
 
         """
         ingested: mama_structs.Ingested = await self._stream.finish()
-        await self._closed(ingested)
+        await self._on_close(ingested)
         return ingested
 
 
-class Opening:
+class SessionOpening:
     """
     A session that is not open yet: await it, or enter it with ``async with``.
 
@@ -771,16 +773,16 @@ class Opening:
 
     def __repr__(self) -> str:
         """Return a text that explains how to open the session."""
-        return f"<Session that is not open: {_FORGOTTEN}>"
+        return f"<Session that is not open: {NOT_OPEN_HINT}>"
 
     # Hidden from type checkers, so that they report the mistake in the caller's code.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"the session is not open, so it has no {name!r} ({_FORGOTTEN})")
+            raise AttributeError(f"the session is not open, so it has no {name!r} ({NOT_OPEN_HINT})")
 
         def __enter__(self) -> NoReturn:
-            raise InvalidArgument("a session is entered with async with", hint=_FORGOTTEN)
+            raise InvalidArgument("a session is entered with async with", hint=NOT_OPEN_HINT)
 
         def __exit__(self, *_: object) -> None:
             """Required by the protocol: without it, `with` would not call `__enter__`."""

@@ -19,71 +19,84 @@ from urllib.parse import quote
 
 import attrs
 
-from mama_structs._internal.event_loop import in_own_thread, to_its_end
-from mama_structs._internal.offload import Load, run_inline_or_in_thread
+from mama_structs._internal.event_loop import run_in_own_thread, run_to_completion
+from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
 from mama_structs.errors import InvalidArgument, StoreDamaged, UnknownNamespace
 from mama_structs.memory.types.copy_report import Copied, CopiedNamespace
-from mama_structs.memory.upkeep.namespace_copy import CarriedMemories, KindTally, refuse
-from mama_structs.refs.conversations.conversation_log import STARTS
-from mama_structs.refs.conversations.transfer_rows import LAX, CarriedRows, carried
-from mama_structs.session.backend import Home, home_at
+from mama_structs.memory.upkeep.namespace_copy import CopyDigest, NamespaceCopier, raise_store_differs
+from mama_structs.refs.conversations.conversation_log import START_PREFIX
+from mama_structs.refs.conversations.transfer_rows import VOLATILE_PREFIXES, TransferRows, select_transfer_rows
+from mama_structs.session.backend import Backend, open_backend
 from mama_structs.session.location import Location, check_location, check_store
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
-from mama_structs.storage.files import JOURNAL, TemporaryDirectory, explained, is_store, make_directory, sweep
-from mama_structs.storage.locks import FILE_NAME as LOCKS
-from mama_structs.storage.sealed_rows import Damaged, Rows
+from mama_structs.storage.files import (
+    JOURNAL_DIRECTORY,
+    TemporaryDirectory,
+    convert_os_errors,
+    create_directory,
+    delete_leftovers,
+    is_store,
+)
+from mama_structs.storage.locks import LOCK_FILE_NAME as LOCKS
+from mama_structs.storage.sealed_rows import DamagedValue, Rows
 from mama_structs.storage.sqlite_store import RowStorage
-from mama_structs.tools.wire_names import hint_at
+from mama_structs.tools.wire_names import make_name_hint
 
-_ROWS: Final = 500
-_BYTES: Final = 2**22
+MAX_PAGE_ROWS: Final = 500
+MAX_PAGE_BYTES: Final = 2**22
 # Files that may exist in a target without a store: they are from a run that was killed early.
-_OWN: Final = frozenset({JOURNAL, LOCKS, "views"})
+STORE_FILE_NAMES: Final = frozenset({JOURNAL_DIRECTORY, LOCKS, "views"})
 # The copy does no vector searches, so it needs no HNSW graph.
-_EXACT: Final = MemorySettings(exact_up_to=2**62)
+EXACT_SEARCH_SETTINGS: Final = MemorySettings(exact_up_to=2**62)
 
-Progress = Callable[[int, int], object]
+ProgressCallback = Callable[[int, int], object]
 
 
-async def copy(source: Location, target: Location, *, namespace: str | None, progress: Progress | None) -> Copied:
+async def copy_store(
+    source: Location, target: Location, *, namespace: str | None, progress: ProgressCallback | None
+) -> Copied:
     """Copy a session's directory or server to another; see `Session.copy`."""
-    origin, place = await check_store(source), check_location(target)
-    if origin == place:
+    origin, target_location = await check_store(source), check_location(target)
+    if origin == target_location:
         raise InvalidArgument("the target is where the source is", hint="name another one")
-    directory, beside = origin if isinstance(origin, Path) else None, None
-    if isinstance(place, Path):
-        place = await in_own_thread(functools.partial(_checked, directory, place))
-        beside = place.parent
-    opening = home_at(origin) if directory is None else _moment(directory, beside)
-    async with opening as one, home_at(place) as other:
-        return await copy_home(one, other, namespace=namespace, progress=progress)
+    directory, backup_parent = origin if isinstance(origin, Path) else None, None
+    if isinstance(target_location, Path):
+        target_location = await run_in_own_thread(functools.partial(_check_target, directory, target_location))
+        backup_parent = target_location.parent
+    opening = open_backend(origin) if directory is None else _open_snapshot(directory, backup_parent)
+    async with opening as one, open_backend(target_location) as other:
+        return await copy_backend(one, other, namespace=namespace, progress=progress)
 
 
-async def copy_home(source: Home, target: Home, *, namespace: str | None, progress: Progress | None) -> Copied:
+async def copy_backend(
+    source: Backend, target: Backend, *, namespace: str | None, progress: ProgressCallback | None
+) -> Copied:
     """
     Copy the content of one backend to another.
 
     *source* must not be written to during the copy.
     """
-    known = await source.namespaces()
-    if namespace is not None and namespace not in known:
-        raise UnknownNamespace(namespace, hint=hint_at(namespace, known))
-    names = known if namespace is None else (namespace,)
-    rows = await source.storage.look(lambda rows: carried(rows, names, strays=namespace is None))
-    there = await target.storage.look(lambda rows: carried(rows, names, strays=False))
-    await run_inline_or_in_thread(Load(items=len(there.rows)), _refuse_others, there, rows)
-    steps = _Steps(progress, 2 * len(rows.texts))
+    source_namespaces = await source.namespaces()
+    if namespace is not None and namespace not in source_namespaces:
+        raise UnknownNamespace(namespace, hint=make_name_hint(namespace, source_namespaces))
+    names = source_namespaces if namespace is None else (namespace,)
+    rows = await source.storage.run_read(
+        lambda rows: select_transfer_rows(rows, names, report_orphans=namespace is None)
+    )
+    target_rows = await target.storage.run_read(lambda rows: select_transfer_rows(rows, names, report_orphans=False))
+    await run_inline_or_in_thread(InputSize(items=len(target_rows.rows)), _check_foreign_rows, target_rows, rows)
+    steps = _ProgressCounter(progress, 2 * len(rows.texts))
     damaged = list(rows.damaged)
-    tallies = {name: KindTally() for name in names}
+    tallies = {name: CopyDigest() for name in names}
     added = {
-        name: await _memories(source, target, tally, name=name, steps=steps, damaged=damaged)
+        name: await _copy_memories(source, target, tally, name=name, steps=steps, damaged=damaged)
         for name, tally in tallies.items()
     }
     # The order is free: conversations do not refer to memories, and memories do not refer to rows of conversations.
-    lost = await _put_texts(source.storage, target.storage, rows, steps)
-    await _put_rows(target.storage, rows)
-    await _compare(target.storage, rows, lost, tallies, steps)
+    lost = await _copy_texts(source.storage, target.storage, rows, steps)
+    await _copy_rows(target.storage, rows)
+    await _compare_conversations(target.storage, rows, lost, tallies, steps)
     copied = (
         CopiedNamespace(name=name, added=added[name], counts=dict(one.counts), digests=one.digests)
         for name, one in tallies.items()
@@ -91,65 +104,65 @@ async def copy_home(source: Home, target: Home, *, namespace: str | None, progre
     return Copied(namespaces=tuple(copied), damaged=(*damaged, *lost.values()))
 
 
-def _checked(source: Path | None, target: Path) -> Path:
+def _check_target(source: Path | None, target: Path) -> Path:
     """Return the real path of the target. Reject one inside the source, or with foreign files."""
-    with explained(target):
-        real, place = source and Path(os.path.realpath(source)), Path(os.path.realpath(target))
-        names = set(os.listdir(place)) if place.exists() else set()  # noqa: PTH208 - compare names
-    if real is not None and (real == place or real in place.parents or place in real.parents):
+    with convert_os_errors(target):
+        real, real_target = source and Path(os.path.realpath(source)), Path(os.path.realpath(target))
+        names = set(os.listdir(real_target)) if real_target.exists() else set()  # noqa: PTH208 - compare names
+    if real is not None and (real == real_target or real in real_target.parents or real_target in real.parents):
         raise InvalidArgument(f"{str(target)!r:.200} is where the source is", hint="name another directory")
-    if not names <= _OWN and not is_store(place):
+    if not names <= STORE_FILE_NAMES and not is_store(real_target):
         raise InvalidArgument(
             f"{str(target)!r:.200} is neither a session's directory nor empty", hint="name one that does not exist yet"
         )
-    return place
+    return real_target
 
 
 @contextlib.asynccontextmanager
-async def _moment(directory: Path, beside: Path | None) -> AsyncIterator[Home]:
+async def _open_snapshot(directory: Path, parent: Path | None) -> AsyncIterator[Backend]:
     """Open a consistent snapshot of a directory, from a temporary copy of its files."""
-    temporary = TemporaryDirectory(beside)
+    temporary = TemporaryDirectory(parent)
 
     def make() -> None:
-        with explained(temporary.path):
-            if beside is not None:
-                make_directory(beside)
+        with convert_os_errors(temporary.path):
+            if parent is not None:
+                create_directory(parent)
             # Remove the backups of killed runs, which are as large as a store.
-            sweep(beside)
-            temporary.make()
+            delete_leftovers(parent)
+            temporary.create()
 
     try:
-        await in_own_thread(make)
+        await run_in_own_thread(make)
         await backup(directory, temporary.path / "source")
-        async with home_at(temporary.path / "source") as home:
+        async with open_backend(temporary.path / "source") as home:
             yield home
     finally:
-        await in_own_thread(temporary.remove)
+        await run_in_own_thread(temporary.remove)
 
 
 @attrs.define
-class _Steps:
+class _ProgressCounter:
     """Progress of copying and comparing. The total grows while namespaces are read."""
 
-    progress: Progress | None
+    progress: ProgressCallback | None
     total: int
     done: int = 0
 
-    def expect(self, more: int) -> None:
+    def add_expected(self, more: int) -> None:
         self.total += more
 
-    def tell(self, count: int) -> None:
+    def report_progress(self, count: int) -> None:
         self.done += count
         if self.progress is not None:
             self.progress(self.done, max(self.done, self.total))
 
 
-async def _memories(
-    source: Home, target: Home, tally: KindTally, *, name: str, steps: _Steps, damaged: list[str]
+async def _copy_memories(
+    source: Backend, target: Backend, tally: CopyDigest, *, name: str, steps: _ProgressCounter, damaged: list[str]
 ) -> int:
     """Copy the memories of a namespace, and return the number of added ones."""
     try:
-        record = await source.engines.recorded(name)
+        record = await source.engines.stored_embedder(name)
         if record is None and name in await source.engines.namespaces():
             damaged.append(f"{name}: which embedder made the vectors of its memories is missing")
     except StoreDamaged as error:
@@ -157,36 +170,38 @@ async def _memories(
         return 0
     if record is None:
         return 0
-    one = await source.engines.open(name, record, _EXACT)
+    one = await source.engines.open(name, record, EXACT_SEARCH_SETTINGS)
     try:
         other = await target.engines.open(name, record, MemorySettings())
         try:
-            steps.expect(2 * await one.read(lambda reader: reader.count()))
-            run = CarriedMemories(one, other, steps.tell, tally)
+            steps.add_expected(2 * await one.read(lambda reader: reader.count()))
+            run = NamespaceCopier(one, other, steps.report_progress, tally)
             await run.run()
         finally:
-            await to_its_end(target.engines.leave(name))
+            await run_to_completion(target.engines.release(name))
     finally:
-        await to_its_end(source.engines.leave(name))
+        await run_to_completion(source.engines.release(name))
     damaged += run.damaged
     if run.missing:
         # Rows with a bad checksum are only found by a check of all rows.
-        part, said = f"/{quote(name, safe='')}/", "\n".join(damaged)
+        part, known_damage = f"/{quote(name, safe='')}/", "\n".join(damaged)
         for found in await source.storage.check():
-            if found.kind == "damaged" and found.key and part in found.key and found.key not in said:
+            if found.kind == "damaged" and found.key and part in found.key and found.key not in known_damage:
                 damaged.append(f"{found.key}: {found.message}")
     return run.added
 
 
-def _refuse_others(there: CarriedRows, wanted: CarriedRows) -> None:
+def _check_foreign_rows(target_rows: TransferRows, source_rows: TransferRows) -> None:
     """Reject a target with conversation rows that are missing or different in the source."""
-    for key, row in there.rows.items():
-        if not key.startswith(LAX) and wanted.rows.get(key) != row:
-            refuse(there.spaces[key], "has other conversations, or other things in them, than the source", [key])
+    for key, row in target_rows.rows.items():
+        if not key.startswith(VOLATILE_PREFIXES) and source_rows.rows.get(key) != row:
+            raise_store_differs(
+                target_rows.spaces[key], "has other conversations, or other things in them, than the source", [key]
+            )
 
 
-async def _put_texts(
-    source: RowStorage, target: RowStorage, rows: CarriedRows, steps: _Steps
+async def _copy_texts(
+    source: RowStorage, target: RowStorage, rows: TransferRows, steps: _ProgressCounter
 ) -> Mapping[tuple[str, str], str]:
     """
     Copy the texts of conversations.
@@ -194,28 +209,28 @@ async def _put_texts(
     Return a message for each unreadable text, by namespace and key.
     """
     lost: dict[tuple[str, str], str] = {}
-    for name, keys in _pages(rows.texts):
+    for name, keys in _split_pages(rows.texts):
         # Awaited in the same iteration.
-        found = await source.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
-        lost |= {(name, key): f"{key}: {row.reason}" for key, row in found.items() if isinstance(row, Damaged)}
+        found = await source.run_read(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
+        lost |= {(name, key): f"{key}: {row.reason}" for key, row in found.items() if isinstance(row, DamagedValue)}
         texts = [(key, row) for key, row in found.items() if isinstance(row, bytes)]
-        put = functools.partial(_put_new, texts=texts)
+        put = functools.partial(_add_texts, texts=texts)
         await target.transact(put, namespaces=[name])
-        steps.tell(len(keys))
+        steps.report_progress(len(keys))
     return lost
 
 
-def _put_new(rows: Rows, texts: Sequence[tuple[str, bytes]]) -> None:
+def _add_texts(rows: Rows, texts: Sequence[tuple[str, bytes]]) -> None:
     for text in texts:
         rows.put_new(*text)
 
 
-def _pages(sizes: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, list[str]]]:
+def _split_pages(sizes: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, list[str]]]:
     """Yield a namespace and some of its keys, bounded in number and bytes per page."""
     page: list[str] = []
     size, namespace = 0, ""
     for (name, key), length in sizes.items():
-        if page and (name != namespace or size + length > _BYTES or len(page) == _ROWS):
+        if page and (name != namespace or size + length > MAX_PAGE_BYTES or len(page) == MAX_PAGE_ROWS):
             yield namespace, page
             page, size = [], 0
         page.append(key)
@@ -224,11 +239,11 @@ def _pages(sizes: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, list[str
         yield namespace, page
 
 
-async def _put_rows(target: RowStorage, wanted: CarriedRows) -> None:
+async def _copy_rows(target: RowStorage, source_rows: TransferRows) -> None:
     """Copy the other rows, in order within each namespace."""
     by_namespace: dict[str, list[tuple[str, bytes]]] = {}
-    for key, row in wanted.rows.items():
-        by_namespace.setdefault(wanted.spaces[key], []).append((key, row))
+    for key, row in source_rows.rows.items():
+        by_namespace.setdefault(source_rows.spaces[key], []).append((key, row))
 
     def put(rows: Rows, some: Sequence[tuple[str, bytes]]) -> None:
         there = rows.get_many([key for key, _ in some])
@@ -236,46 +251,48 @@ async def _put_rows(target: RowStorage, wanted: CarriedRows) -> None:
             have = there.get(key)
             if not isinstance(have, bytes):
                 rows.put(key, row)
-            elif have != row and not key.startswith(LAX):
-                refuse(wanted.spaces[key], "has other conversations than the source", [key])
+            elif have != row and not key.startswith(VOLATILE_PREFIXES):
+                raise_store_differs(source_rows.spaces[key], "has other conversations than the source", [key])
 
     for name, items in by_namespace.items():
-        for start in range(0, len(items), _ROWS):
-            some = functools.partial(put, some=items[start : start + _ROWS])
+        for start in range(0, len(items), MAX_PAGE_ROWS):
+            some = functools.partial(put, some=items[start : start + MAX_PAGE_ROWS])
             await target.transact(some, namespaces=[name])
 
 
-async def _compare(
+async def _compare_conversations(
     target: RowStorage,
-    wanted: CarriedRows,
-    lost: Mapping[tuple[str, str], str],
-    tallies: Mapping[str, KindTally],
-    steps: _Steps,
+    source_rows: TransferRows,
+    unreadable_texts: Mapping[tuple[str, str], str],
+    tallies: Mapping[str, CopyDigest],
+    steps: _ProgressCounter,
 ) -> None:
     """Compare the conversations of the target with the source."""
-    there = await target.look(lambda rows: carried(rows, list(tallies), strays=False))
+    target_rows = await target.run_read(lambda rows: select_transfer_rows(rows, list(tallies), report_orphans=False))
 
     def compare() -> None:
-        _refuse_others(there, wanted)
-        missing = [(wanted.spaces[key], key) for key in wanted.rows if key not in there.rows]
-        missing += [text for text in wanted.texts if text not in lost and text not in there.texts]
+        _check_foreign_rows(target_rows, source_rows)
+        missing = [(source_rows.spaces[key], key) for key in source_rows.rows if key not in target_rows.rows]
+        missing += [
+            text for text in source_rows.texts if text not in unreadable_texts and text not in target_rows.texts
+        ]
         if missing:
-            refuse(missing[0][0], "lacks what conversations hold", [key for _, key in missing])
+            raise_store_differs(missing[0][0], "lacks what conversations hold", [key for _, key in missing])
 
     def count() -> None:
-        for key, row in sorted(there.rows.items()):
-            if not key.startswith(LAX):
-                kind = "conversations" if key.startswith(STARTS) else "changes"
-                tallies[there.spaces[key]].add(kind, key.encode() + row)
+        for key, row in sorted(target_rows.rows.items()):
+            if not key.startswith(VOLATILE_PREFIXES):
+                kind = "conversations" if key.startswith(START_PREFIX) else "changes"
+                tallies[target_rows.spaces[key]].add(kind, key.encode() + row)
 
-    load = Load(items=len(there.rows) + len(wanted.rows))
+    load = InputSize(items=len(target_rows.rows) + len(source_rows.rows))
     await run_inline_or_in_thread(load, compare)
-    for name, keys in _pages(there.texts):
+    for name, keys in _split_pages(target_rows.texts):
         # Awaited in the same iteration.
-        found = await target.look(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
+        found = await target.run_read(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
         for key, row in found.items():
-            if isinstance(row, Damaged):
-                refuse(name, "has damaged texts of conversations", [key])
+            if isinstance(row, DamagedValue):
+                raise_store_differs(name, "has damaged texts of conversations", [key])
             tallies[name].add("conversations' texts", key.encode())
-        steps.tell(len(keys))
+        steps.report_progress(len(keys))
     await run_inline_or_in_thread(load, count)

@@ -12,25 +12,25 @@ from mama_structs._internal.budget import Budget
 from mama_structs._internal.control_flow import is_framework_result
 from mama_structs._internal.event_loop import using_session
 from mama_structs._internal.jsonable import to_answer
-from mama_structs._internal.offload import measure, run_inline_or_in_thread
-from mama_structs._internal.telemetry import observed
-from mama_structs._internal.validation import whole
+from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
+from mama_structs._internal.telemetry import instrument
+from mama_structs._internal.validation import check_integer
 from mama_structs.errors import DescriptorError, InvalidArgument, StoreError
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.provenance import UNKNOWN_ORIGIN, Provenance, least_trusted, trusts_in, using_inserted_texts
-from mama_structs.refs.messages.media import with_blocks
-from mama_structs.refs.store.decorator import shorten, within_budget
-from mama_structs.refs.store.entries import TOOL_RESULT
-from mama_structs.refs.store.observed_messages import Heard
+from mama_structs.provenance import UNKNOWN_ORIGIN, Provenance, find_trusts, least_trusted, limit_stored_provenance
+from mama_structs.refs.messages.media import to_content_blocks
+from mama_structs.refs.store.decorator import apply_to_result, shorten_to_budget
+from mama_structs.refs.store.entries import TOOL_RESULT_SOURCE
+from mama_structs.refs.store.observed_messages import ObservedMessages
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import Settings
 from mama_structs.tools.argument_repair import read_arguments
-from mama_structs.tools.memory_results import make_room
-from mama_structs.tools.memory_tools import memory_tools
-from mama_structs.tools.pass_by_reference import Passed, passed
-from mama_structs.tools.ref_tools import ref_tools
+from mama_structs.tools.memory_results import free_quota
+from mama_structs.tools.memory_tools import make_memory_tools
+from mama_structs.tools.pass_by_reference import Passed, substitute_handles
+from mama_structs.tools.ref_tools import make_ref_tools
 from mama_structs.tools.tool import ErrorText, Tool, ToolSet
-from mama_structs.tools.wire_names import SUCCESSORS, WireNames, in_profile
+from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, WireNames, select_profile
 
 _log: Final = logging.getLogger("mama_structs")
 
@@ -56,7 +56,7 @@ class ToolCalls:
         self,
         memories: MemoryStore,
         refs: RefStore,
-        heard: Heard,
+        heard: ObservedMessages,
         *,
         settings: Settings,
         ready_made: Iterable[Tool],
@@ -67,12 +67,12 @@ class ToolCalls:
         self._refs = refs
         self._heard = heard
         self._settings = settings
-        own = ref_tools(refs)
+        own = make_ref_tools(refs)
         if settings.tools.memory:
             deprecated = self._deprecated.values() if settings.tools.deprecated else ()
-            own = [*memory_tools(memories, refs, forget=settings.tools.forget), *own, *deprecated]
+            own = [*make_memory_tools(memories, refs, forget=settings.tools.forget), *own, *deprecated]
         tools = [*own, *ready_made]
-        chosen = in_profile(settings.tools.profile, [tool.name for tool in tools])
+        chosen = select_profile(settings.tools.profile, [tool.name for tool in tools])
         self._own = {tool.name: tool for tool in own if tool.name in chosen}
         for tool in tools:
             if tool.name in chosen:
@@ -83,14 +83,18 @@ class ToolCalls:
     @functools.cached_property
     def _deprecated(self) -> dict[str, Tool]:
         # Lazy: most sessions never need the deprecated tools.
-        from mama_structs.tools.deprecated import deprecated_tools  # noqa: PLC0415
+        from mama_structs.tools.deprecated import make_deprecated_tools  # noqa: PLC0415
 
-        return {tool.name: tool for tool in deprecated_tools(self._memories)}
+        return {tool.name: tool for tool in make_deprecated_tools(self._memories)}
 
     @property
     def hidden(self) -> tuple[str, ...]:
         """Names of callable tools that models do not see."""
-        return tuple(name for name in SUCCESSORS if name not in self.tools) if self._settings.tools.memory else ()
+        return (
+            tuple(name for name in DEPRECATED_SUCCESSORS if name not in self.tools)
+            if self._settings.tools.memory
+            else ()
+        )
 
     @property
     def wire_names(self) -> WireNames:
@@ -116,13 +120,13 @@ class ToolCalls:
     ) -> Any:
         """Run a tool of *session* with a model's arguments, and return its answer; see `Session.call`."""
         budget = self._get_budget(max_chars)
-        load = measure(arguments)
+        load = measure_input(arguments)
         tool = self._find_tool(tool_name)
         given_arguments = await run_inline_or_in_thread(load, _read_arguments, arguments)
         # Compare the version, not the number of handles: answers of memory tools replace older ones.
         version, inserted = self._refs._version, None  # noqa: SLF001 - internal API of this package, as below
         try:
-            resolved = await self._refs.look(load, lambda refs: passed(given_arguments, tool, refs.get))
+            resolved = await self._refs.look(load, lambda refs: substitute_handles(given_arguments, tool, refs.get))
         except (DescriptorError, InvalidArgument) as error:
             if tool.on_error is None:
                 raise
@@ -130,8 +134,8 @@ class ToolCalls:
         else:
             inserted = resolved.provenance
             result = await self._run(session, tool, resolved, host=host)
-        with using_inserted_texts(inserted):
-            answer = await shorten(
+        with limit_stored_provenance(inserted):
+            answer = await apply_to_result(
                 self._refs, result, lambda refs, keeps: self._render_result(refs, tool, result, budget, keeps=keeps)
             )
         if self._refs._version != version:  # noqa: SLF001
@@ -144,12 +148,12 @@ class ToolCalls:
 
     def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None) -> Passed:
         """Return a tool's arguments as `call` would pass them."""
-        return passed(_read_arguments(arguments), self._find_tool(tool_name), self._refs.get)
+        return substitute_handles(_read_arguments(arguments), self._find_tool(tool_name), self._refs.get)
 
     def _get_budget(self, max_chars: int | str | None) -> Budget | None:
         """Return the budget of an answer, or None if it is unlimited."""
         if max_chars != "settings" and max_chars is not None:
-            return Budget(whole("max_chars", max_chars, MIN_BUDGET_CHARS))
+            return Budget(check_integer("max_chars", max_chars, MIN_BUDGET_CHARS))
         # Without descriptors, no tool can read the rest of a truncated result.
         return self._refs.budget if max_chars is not None and self._settings.descriptors.enabled else None
 
@@ -168,8 +172,8 @@ class ToolCalls:
         about = {"conversation__id": session.conversation}
         with (
             using_session(session),
-            using_inserted_texts(resolved.provenance),
-            observed("execute_tool", tool.name, **about) as found,
+            limit_stored_provenance(resolved.provenance),
+            instrument("execute_tool", tool.name, **about) as found,
         ):
             result = await tool.run(resolved.arguments, host=host)
             if kind := getattr(result, "type", None) if isinstance(result, str) else None:
@@ -185,26 +189,26 @@ class ToolCalls:
         if is_framework_result(result):
             return result
         is_error = isinstance(result, ErrorText)
-        data = result if is_error else to_answer(with_blocks(result))
+        data = result if is_error else to_answer(to_content_blocks(result))
         if budget is None:
             return data
         # Results of the handle tools are stored already. Old answers of memories are removed to make room for new ones.
         keeps = keeps and tool.wrapped and not is_error and self._settings.descriptors.enabled
         is_own = self.is_own(tool)
         if keeps and is_own:
-            make_room(refs)
+            free_quota(refs)
         # Memories in an answer are marked with their trust. Other tools show memories among the references only, and
         # the tools of v1.0 mark them in text.
         marked = data if is_own else data.get("references") if isinstance(data, dict) else None
-        trusts = [UNKNOWN_ORIGIN] if tool.deprecated else trusts_in(marked)
-        answer = within_budget(
+        trusts = [UNKNOWN_ORIGIN] if tool.deprecated else find_trusts(marked)
+        answer = shorten_to_budget(
             refs,
             data,
             what=tool.name,
             budget=budget,
             keeps=keeps,
             schema=tool.output_schema,
-            source=tool.name if is_own or tool.name in self.hidden else TOOL_RESULT,
+            source=tool.name if is_own or tool.name in self.hidden else TOOL_RESULT_SOURCE,
             provenance=Provenance("tool", least_trusted(["tool", *trusts])),
         )
         return ErrorText(str(answer), result.type) if is_error and answer is not data else answer

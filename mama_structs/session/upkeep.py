@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.refs.conversations.conversation_info import Conversations
-from mama_structs.session.backend import Conversation, Home, home_at
+from mama_structs.session.backend import Backend, OpenConversation, open_backend
 from mama_structs.session.location import Location, check_directory, check_store
 from mama_structs.settings import Settings
 from mama_structs.storage.backup import backup
@@ -21,24 +21,24 @@ _log: Final = logging.getLogger("mama_structs")
 async def list_conversations(location: Location, *, namespace: str) -> Conversations:
     """Return the conversations of a store; see `Session.conversations`."""
     checked = await check_store(location)
-    async with home_at(checked) as home:
+    async with open_backend(checked) as home:
         found = await home.conversations(namespace)
         where = checked if isinstance(checked, Path) else home.location
 
     async def delete(name: str) -> None:
-        async with home_at(checked) as home:
+        async with open_backend(checked) as home:
             await home.delete(name, namespace=namespace)
 
-    return Conversations(found, what=f"{shown(namespace)} at {str(where)!r}", delete=delete)
+    return Conversations(found, what=f"{repr_short(namespace)} at {str(where)!r}", delete=delete)
 
 
 async def list_namespaces(location: Location) -> tuple[str, ...]:
     """Return the namespaces of a store; see `Session.namespaces`."""
-    async with home_at(await check_store(location)) as home:
+    async with open_backend(await check_store(location)) as home:
         return await home.namespaces()
 
 
-async def back_up(home: Home, target: Location, progress: Callable[[int, int], object] | None) -> Path:
+async def back_up(home: Backend, target: Location, progress: Callable[[int, int], object] | None) -> Path:
     """Copy the directory of a backend; see `Session.backup`."""
     if home.path is None:
         hint = "open it with a location" if home.location is None else "use the server's own: pg_dump -n mama_structs"
@@ -49,7 +49,7 @@ async def back_up(home: Home, target: Location, progress: Callable[[int, int], o
     return directory
 
 
-async def expire_conversations(home: Home, conversation: Conversation, settings: Settings) -> None:
+async def expire_conversations(home: Backend, conversation: OpenConversation, settings: Settings) -> None:
     """Delete the conversations that were not used within the TTL, if the settings have one."""
     ttl = settings.descriptors.conversation_ttl
     if ttl is not None and home.location is not None:

@@ -18,27 +18,29 @@ from urllib.parse import quote
 
 import attrs
 
-from mama_structs._internal.event_loop import LoopBound
-from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, shown
-from mama_structs.references.rate_limit import Gate, gate_to
-from mama_structs.references.schemes import TELLING, EntitySource, IdScheme
-from mama_structs.references.urls import base_url_of
+from mama_structs._internal.event_loop import LoopGuard
+from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, repr_short
+from mama_structs.references.rate_limit import RateLimiter, get_rate_limiter
+from mama_structs.references.schemes import INFORMATIVE_FIELD_NAMES, EntitySource, IdScheme
+from mama_structs.references.urls import parse_base_url
 
 if TYPE_CHECKING:
-    from mama_structs.references.http_api import HttpAnswer, HttpApi
+    from mama_structs.references.http_api import HttpClient, HttpResponse
 
-_ENTITY_PATH: Final = re.compile(r"(?P<before>(?:/[^/{}]+)*/(?P<collection>[^/{}]+))/\{(?P<parameter>[^/{}]+)\}/?")
-_WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
-_IRREGULAR: Final = {"people": "person", "children": "child", "men": "man", "women": "woman", "data": "data"}
+_ENTITY_PATH_PATTERN: Final = re.compile(
+    r"(?P<before>(?:/[^/{}]+)*/(?P<collection>[^/{}]+))/\{(?P<parameter>[^/{}]+)\}/?"
+)
+_WORD_BOUNDARY_PATTERN: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
+_IRREGULAR_SINGULARS: Final = {"people": "person", "children": "child", "men": "man", "women": "woman", "data": "data"}
 # Maximum number of references between schemas to follow.
-_MAX_STEPS: Final = 32
-_BRIEF: Final = 6
-_GONE: Final = frozenset({404, 410})
-_PARALLEL: Final = 10
-_TIMEOUT: Final = 10.0
-_RETRIES: Final = 3
-_LARGEST: Final = 16 * 2**20
-_SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
+_MAX_REFERENCE_STEPS: Final = 32
+_MAX_BRIEF_FIELDS: Final = 6
+_NOT_FOUND_STATUSES: Final = frozenset({404, 410})
+_MAX_CONNECTIONS: Final = 10
+_TIMEOUT_SECONDS: Final = 10.0
+_MAX_RETRIES: Final = 3
+_MAX_RESPONSE_BYTES: Final = 16 * 2**20
+_SCALAR_TYPES: Final = frozenset({"string", "integer", "number", "boolean"})
 
 
 @attrs.frozen
@@ -120,9 +122,9 @@ class ApiDocument:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._spec = spec
         self.routes: dict[str, EntityRoute] = {}
-        paths = [path for path in _mapping(spec.get("paths")) if isinstance(path, str)]
+        paths = [path for path in _as_mapping(spec.get("paths")) if isinstance(path, str)]
         for path in sorted(paths, key=lambda one: (one.count("/"), one)):
-            route = self._route(path)
+            route = self._make_route(path)
             if route is not None:
                 self.routes.setdefault(route.kind, route)
 
@@ -130,16 +132,16 @@ class ApiDocument:
     def server(self) -> str | None:
         """The URL of the first server, None if it is relative or contains variables."""
         servers = self._spec.get("servers")
-        first = _mapping(servers[0]).get("url") if isinstance(servers, list) and servers else None
+        first = _as_mapping(servers[0]).get("url") if isinstance(servers, list) and servers else None
         return first if isinstance(first, str) and "://" in first and "{" not in first else None
 
     @property
     def title(self) -> str:
         """The title of the API, or "openapi"."""
-        title = _mapping(self._spec.get("info")).get("title")
+        title = _as_mapping(self._spec.get("info")).get("title")
         return title if isinstance(title, str) and title else "openapi"
 
-    def fields(self) -> dict[str, str]:
+    def map_reference_fields(self) -> dict[str, str]:
         """
         Return the entity type by field name.
 
@@ -153,90 +155,92 @@ class ApiDocument:
             if route.parameter.lower() not in ("id", "key", "name", "slug", "uuid"):
                 stems.append(route.parameter)
             fields |= {form: kind for stem in stems for form in (stem, f"{stem}s")}
-        return fields | dict(self._linked())
+        return fields | dict(self._iter_linked_fields())
 
-    def brief(self, kind: str) -> tuple[str, ...]:
+    def brief_fields(self, kind: str) -> tuple[str, ...]:
         """Return the most informative fields of a type."""
-        properties = self._properties(self.routes[kind].schema)
+        properties = self._collect_properties(self.routes[kind].schema)
         plain = [name for name, schema in properties.items() if name != "id" and self._is_scalar(schema)]
-        telling = [name for name in plain if _words(name)[-1:] and _words(name)[-1] in TELLING]
-        related = [name for name in plain if name not in telling and _words(name)[-1:] in (["id"], ["ids"])]
-        return tuple((telling or plain)[:_BRIEF] + related[:_BRIEF])
+        telling = [
+            name for name in plain if _split_words(name)[-1:] and _split_words(name)[-1] in INFORMATIVE_FIELD_NAMES
+        ]
+        related = [name for name in plain if name not in telling and _split_words(name)[-1:] in (["id"], ["ids"])]
+        return tuple((telling or plain)[:_MAX_BRIEF_FIELDS] + related[:_MAX_BRIEF_FIELDS])
 
-    def _linked(self) -> Iterator[tuple[str, str]]:
+    def _iter_linked_fields(self) -> Iterator[tuple[str, str]]:
         """Yield the fields named by links of operations, with the type of the linked operation."""
         by_operation: dict[str, str] = {}
         for kind, route in self.routes.items():
-            operation = _mapping(_mapping(_mapping(self._spec.get("paths")).get(route.path)).get("get"))
+            operation = _as_mapping(_as_mapping(_as_mapping(self._spec.get("paths")).get(route.path)).get("get"))
             if isinstance(operation.get("operationId"), str):
                 by_operation[operation["operationId"]] = kind
-        for item in _mapping(self._spec.get("paths")).values():
-            for operation in _mapping(item).values():
-                for response in _mapping(_mapping(operation).get("responses")).values():
-                    for link in _mapping(self._followed(response).get("links")).values():
-                        told = self._followed(link)
+        for item in _as_mapping(self._spec.get("paths")).values():
+            for operation in _as_mapping(item).values():
+                for response in _as_mapping(_as_mapping(operation).get("responses")).values():
+                    for link in _as_mapping(self._dereference(response).get("links")).values():
+                        told = self._dereference(link)
                         aim = by_operation.get(str(told.get("operationId")))
-                        for value in _mapping(told.get("parameters")).values():
+                        for value in _as_mapping(told.get("parameters")).values():
                             if aim is not None and isinstance(value, str) and value.startswith("$response.body#/"):
                                 yield value.rpartition("/")[2], aim
 
-    def _route(self, path: str) -> EntityRoute | None:
-        matched = _ENTITY_PATH.fullmatch(path)
-        item = _mapping(_mapping(self._spec.get("paths")).get(path))
+    def _make_route(self, path: str) -> EntityRoute | None:
+        matched = _ENTITY_PATH_PATTERN.fullmatch(path)
+        item = _as_mapping(_as_mapping(self._spec.get("paths")).get(path))
         operation = item.get("get")
         if matched is None or not isinstance(operation, Mapping):
             return None
         envelope: str | None = None
         name: str | None
-        name, schema = self._answer(operation)
-        if not {"object", "null"}.issuperset(_types(schema)):
+        name, schema = self._find_answer_schema(operation)
+        if not {"object", "null"}.issuperset(_schema_types(schema)):
             # An array or a scalar is not an entity.
             return None
-        properties = self._properties(schema)
+        properties = self._collect_properties(schema)
         inner = [(key, one) for key, one in properties.items() if not self._is_scalar(one)]
-        if "id" not in properties and len(inner) == 1 and self._properties(self._followed(inner[0][1])):
+        if "id" not in properties and len(inner) == 1 and self._collect_properties(self._dereference(inner[0][1])):
             # {"data": {...}}: the entity is the only object of the answer.
-            envelope, name, schema = inner[0][0], _name_of(inner[0][1]), self._followed(inner[0][1])
-        kind = "_".join(_words(name or "")) or _singular("_".join(_words(matched["collection"])))
+            envelope, name, schema = inner[0][0], _schema_name(inner[0][1]), self._dereference(inner[0][1])
+        kind = "_".join(_split_words(name or "")) or _to_singular("_".join(_split_words(matched["collection"])))
         return EntityRoute(kind, path, matched["parameter"], envelope, schema) if kind else None
 
-    def _answer(self, operation: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
+    def _find_answer_schema(self, operation: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
         """Return the name and the schema of an operation's successful answer."""
         # In YAML, a status without quotes is a number.
-        responses = {str(status): one for status, one in _mapping(operation.get("responses")).items()}
+        responses = {str(status): one for status, one in _as_mapping(operation.get("responses")).items()}
         good = next((responses[key] for key in ("200", "2XX", "default") if key in responses), None)
-        content = _mapping(self._followed(good).get("content"))
-        media = next((_mapping(one) for kind, one in content.items() if "json" in kind), {})
-        schema = _mapping(media.get("schema"))
-        return _name_of(schema), self._followed(schema)
+        content = _as_mapping(self._dereference(good).get("content"))
+        media = next((_as_mapping(one) for kind, one in content.items() if "json" in kind), {})
+        schema = _as_mapping(media.get("schema"))
+        return _schema_name(schema), self._dereference(schema)
 
-    def _followed(self, node: object) -> Mapping[str, Any]:
+    def _dereference(self, node: object) -> Mapping[str, Any]:
         """Return the node after resolving its local references."""
-        for _ in range(_MAX_STEPS):
-            found = _mapping(node)
+        for _ in range(_MAX_REFERENCE_STEPS):
+            found = _as_mapping(node)
             reference = found.get("$ref")
             if not isinstance(reference, str):
                 return found
             node = self._spec
             for part in reference.removeprefix("#/").split("/"):
-                node = _mapping(node).get(part.replace("~1", "/").replace("~0", "~"))
+                node = _as_mapping(node).get(part.replace("~1", "/").replace("~0", "~"))
         return {}
 
-    def _properties(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _collect_properties(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Return the properties of an object, including the properties of its ``allOf`` schemas."""
         found: dict[str, Any] = {}
         parts = [schema]
         for part in parts:
-            found |= _mapping(part.get("properties"))
+            found |= _as_mapping(part.get("properties"))
             made_of = part.get("allOf")
             # Visit each schema once, because recursive schemas would never end.
-            for inner in map(self._followed, made_of if isinstance(made_of, list) else ()):
+            for inner in map(self._dereference, made_of if isinstance(made_of, list) else ()):
                 if not any(inner is met for met in parts):
                     parts.append(inner)
         return found
 
     def _is_scalar(self, schema: object) -> bool:
-        return not _SCALARS.isdisjoint(_types(self._followed(schema)))
+        return not _SCALAR_TYPES.isdisjoint(_schema_types(self._dereference(schema)))
 
 
 class OpenApiSource:
@@ -269,33 +273,33 @@ class OpenApiSource:
         for kind in (fields or {}).values():
             if kind not in document.routes:
                 known = ", ".join(document.routes)
-                raise InvalidArgument(f"fields names the type {shown(kind)}, which spec does not have", hint=known)
-        self.base_url: str = base_url_of(where)
+                raise InvalidArgument(f"fields names the type {repr_short(kind)}, which spec does not have", hint=known)
+        self.base_url: str = parse_base_url(where)
         self.routes: Mapping[str, EntityRoute] = document.routes
         self.scheme: IdScheme = IdScheme(
             name=name,
-            fields={**document.fields(), **(fields or {})},
+            fields={**document.map_reference_fields(), **(fields or {})},
             types=frozenset(document.routes),
-            brief={kind: document.brief(kind) for kind in document.routes},
+            brief={kind: document.brief_fields(kind) for kind in document.routes},
         )
-        self._headers = _headers(headers)
+        self._headers = _check_headers(headers)
         self._session = session
-        self._home: LoopBound | None = None
-        self._api: HttpApi | None = None
+        self._home: LoopGuard | None = None
+        self._api: HttpClient | None = None
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<OpenApiSource {self.base_url}: {', '.join(self.routes)}>"
 
-    def join_gate(self, user: object, limit: int) -> Gate:
+    def join_gate(self, user: object, limit: int) -> RateLimiter:
         """
         Register *user* and its maximum of concurrent queries with the rate limiter of the API.
 
         Return the limiter.
         """
         own = id(self) if self._session is not None else None
-        gate = gate_to((self.base_url, self._headers, own), is_shared=own is None, clock=time.monotonic)
-        gate.join(user, limit)
+        gate = get_rate_limiter((self.base_url, self._headers, own), is_shared=own is None, clock=time.monotonic)
+        gate.register(user, limit)
         return gate
 
     async def fetch(self, key: str) -> Mapping[str, Any]:
@@ -307,11 +311,11 @@ class OpenApiSource:
             raise EntityNotFound(key)
         target = route.path.rstrip("/").replace(f"{{{route.parameter}}}", quote(bare, safe=""))
 
-        def judge(answer: HttpAnswer) -> Mapping[str, Any]:
-            if answer.status in _GONE:
+        def judge(answer: HttpResponse) -> Mapping[str, Any]:
+            if answer.status in _NOT_FOUND_STATUSES:
                 raise EntityNotFound(key)
             if answer.is_error:
-                answer.refuse()
+                answer.raise_error()
             payload = answer.payload
             entity = payload.get(route.envelope, payload) if route.envelope and isinstance(payload, dict) else payload
             if not isinstance(entity, dict):
@@ -329,65 +333,65 @@ class OpenApiSource:
         self._closed = True
         api, self._api = self._api, None
         if api is not None:
-            api.gate.leave(self)
+            api.limiter.unregister(self)
             if self._session is None:
                 await api.session.close()
                 # aiohttp closes the transports one iteration of the event loop later.
                 await asyncio.sleep(0)
 
-    def _connect(self) -> HttpApi:
+    def _connect(self) -> HttpClient:
         if self._closed:
             raise SessionClosed(f"{self!r} is closed", hint="make a new source")
         if self._home is None:
-            self._home = LoopBound("source")
+            self._home = LoopGuard("source")
         self._home.check()
         if self._api is None:
             from mama_structs.references import http_api as http  # noqa: PLC0415 - aiohttp is imported on first use
 
-            session = self._session or http.open_session(max_connections=_PARALLEL)
-            self._api = http.HttpApi(
+            session = self._session or http.open_session(max_connections=_MAX_CONNECTIONS)
+            self._api = http.HttpClient(
                 session=session,
                 base_url=self.base_url,
-                timeout=_TIMEOUT,
-                retries=_RETRIES,
-                max_response_bytes=_LARGEST,
-                gate=self.join_gate(self, http.connections_of(session, _PARALLEL)),
+                timeout=_TIMEOUT_SECONDS,
+                retries=_MAX_RETRIES,
+                max_response_bytes=_MAX_RESPONSE_BYTES,
+                limiter=self.join_gate(self, http.count_connections(session, _MAX_CONNECTIONS)),
                 backoff=http.Backoff(),
                 headers=dict(self._headers),
             )
         return self._api
 
 
-def _headers(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+def _check_headers(headers: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     """Return validated headers. Error messages omit the values, which may be secret."""
     for name, value in (headers or {}).items():
         if not (isinstance(name, str) and isinstance(value, str) and f"{name}{value}".isprintable()):
-            raise InvalidArgument(f"headers must map names to texts of one line, and {shown(name)} does not")
+            raise InvalidArgument(f"headers must map names to texts of one line, and {repr_short(name)} does not")
     return tuple(sorted((headers or {}).items()))
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _types(schema: Mapping[str, Any]) -> list[str]:
+def _schema_types(schema: Mapping[str, Any]) -> list[str]:
     """Return the JSON types that a schema allows."""
     told = schema.get("type")
     return [one for one in (told if isinstance(told, list) else [told]) if isinstance(one, str)]
 
 
-def _name_of(schema: object) -> str | None:
-    reference = _mapping(schema).get("$ref")
+def _schema_name(schema: object) -> str | None:
+    reference = _as_mapping(schema).get("$ref")
     return reference.rpartition("/")[2] if isinstance(reference, str) else None
 
 
-def _words(name: str) -> list[str]:
-    return [word.lower() for word in _WORDS.split(name) if word]
+def _split_words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD_BOUNDARY_PATTERN.split(name) if word]
 
 
-def _singular(word: str) -> str:
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
+def _to_singular(word: str) -> str:
+    if word in _IRREGULAR_SINGULARS:
+        return _IRREGULAR_SINGULARS[word]
     for ending, instead in (("ies", "y"), ("sses", "ss"), ("uses", "us"), ("xes", "x"), ("ches", "ch"), ("shes", "sh")):
         if word.endswith(ending):
             return word.removesuffix(ending) + instead

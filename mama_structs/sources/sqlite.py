@@ -13,15 +13,15 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.errors import InvalidArgument, shown
-from mama_structs.references.schemes import TELLING, IdScheme, Source
+from mama_structs.errors import InvalidArgument, repr_short
+from mama_structs.references.schemes import INFORMATIVE_FIELD_NAMES, IdScheme, Source
 
 # Old versions of SQLite allow 999 variables per statement, and each id may use two.
-_MAX_BATCH: Final = 400
+_MAX_BATCH_IDS: Final = 400
 # Seconds to wait for a lock while another process writes.
-_PATIENCE: Final = 1.0
-_BRIEF: Final = 4
-_LARGEST: Final = 2**63 - 1
+_LOCK_TIMEOUT_SECONDS: Final = 1.0
+_MAX_BRIEF_COLUMNS: Final = 4
+_MAX_INTEGER: Final = 2**63 - 1
 
 
 @attrs.frozen(eq=False)
@@ -32,17 +32,19 @@ class SqliteTable:
     columns: tuple[str, ...]
     # None without a single-column primary key, as in a join table.
     key: str | None
-    foreign: Mapping[str, str]
+    foreign_keys: Mapping[str, str]
 
     @property
-    def brief(self) -> tuple[str, ...]:
+    def brief_columns(self) -> tuple[str, ...]:
         """The most informative columns of a row."""
-        own = [name for name in self.columns if name != self.key and name not in self.foreign]
-        telling = [name for name in own if name.lower().rpartition("_")[2] in TELLING]
-        return (*(telling or own)[:_BRIEF], *list(self.foreign)[:_BRIEF])
+        own = [name for name in self.columns if name != self.key and name not in self.foreign_keys]
+        telling = [name for name in own if name.lower().rpartition("_")[2] in INFORMATIVE_FIELD_NAMES]
+        return (*(telling or own)[:_MAX_BRIEF_COLUMNS], *list(self.foreign_keys)[:_MAX_BRIEF_COLUMNS])
 
 
-def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None = None) -> dict[str, SqliteTable]:
+def read_tables(
+    connection: sqlite3.Connection, *, table_names: Collection[str] | None = None
+) -> dict[str, SqliteTable]:
     """Return the tables by name, with the foreign keys between them."""
     listed = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~' ORDER BY name"
@@ -50,7 +52,7 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
     columns: dict[str, tuple[str, ...]] = {}
     keys: dict[str, str] = {}
     for (name,) in listed.fetchall():
-        if only is not None and name not in only:
+        if table_names is not None and name not in table_names:
             continue
         try:
             told = connection.execute("SELECT name, pk FROM pragma_table_info(?) ORDER BY cid", (name,)).fetchall()
@@ -84,7 +86,7 @@ def read_tables(connection: sqlite3.Connection, *, only: Collection[str] | None 
     return {name: SqliteTable(name, held, keys.get(name), dict(foreign[name])) for name, held in columns.items()}
 
 
-def fields_of(tables: Iterable[SqliteTable]) -> dict[str, str]:
+def map_reference_fields(tables: Iterable[SqliteTable]) -> dict[str, str]:
     """
     Return the referenced table by field name.
 
@@ -92,7 +94,7 @@ def fields_of(tables: Iterable[SqliteTable]) -> dict[str, str]:
     """
     meanings: dict[str, dict[str, str]] = defaultdict(dict)
     for table in tables:
-        for column, parent in table.foreign.items():
+        for column, parent in table.foreign_keys.items():
             meanings[column][table.name] = parent
     fields: dict[str, str] = {}
     for column, by_table in meanings.items():
@@ -111,9 +113,9 @@ class SqliteDatabase:
     tables: Mapping[str, SqliteTable] = attrs.field(factory=dict)
 
     @contextmanager
-    def opened(self) -> Iterator[sqlite3.Connection]:
+    def open_read_only(self) -> Iterator[sqlite3.Connection]:
         """Open the database read-only for the duration of the block."""
-        connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)
+        connection = sqlite3.connect(f"{self.path.as_uri()}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_SECONDS)
         with closing(connection):
             # Replace invalid UTF-8 instead of raising an error.
             connection.text_factory = lambda data: data.decode("utf-8", "replace")
@@ -121,7 +123,7 @@ class SqliteDatabase:
             connection.execute("PRAGMA trusted_schema = OFF")
             yield connection
 
-    def rows(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def fetch_rows(self, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return rows by id. An id is ``table:key``, or the key alone if there is only one table."""
         only = f"{next(iter(self.tables))}:" if len(self.tables) == 1 else ""
         wanted: dict[str, dict[str, str]] = defaultdict(dict)
@@ -129,17 +131,17 @@ class SqliteDatabase:
             table, _, bare = f"{only}{one}".partition(":")
             wanted[table][bare] = one
         found: dict[str, dict[str, Any]] = {}
-        with self.opened() as connection:
+        with self.open_read_only() as connection:
             for table, asked in wanted.items():
                 key = str(self.tables[table].key)
-                values = [value for bare in asked for value in _spellings(bare)]
+                values = [value for bare in asked for value in _to_key_values(bare)]
                 marks = ", ".join("?" * len(values))
                 # Both names come from the database's schema, and are quoted.
-                statement = f"SELECT * FROM {_quoted(table)} WHERE {_quoted(key)} IN ({marks})"  # noqa: S608
+                statement = f"SELECT * FROM {_quote_identifier(table)} WHERE {_quote_identifier(key)} IN ({marks})"  # noqa: S608
                 cursor = connection.execute(statement, values)
                 columns = [column[0] for column in cursor.description]
                 for row in cursor:
-                    shown = dict(zip(columns, map(_shown, row), strict=True))
+                    shown = dict(zip(columns, map(_to_json_value, row), strict=True))
                     named = asked.get(str(shown[key]))
                     if named is not None:
                         found[named] = shown
@@ -172,58 +174,58 @@ def from_sqlite(
         raise InvalidArgument(f"path must be a SQLite database, and there is no file {path!r:.200}")
     database = SqliteDatabase(file)
     try:
-        with database.opened() as connection:
-            every = read_tables(connection, only=None if tables is None else _names(tables))
+        with database.open_read_only() as connection:
+            every = read_tables(connection, table_names=None if tables is None else _check_table_names(tables))
     except sqlite3.Error as error:
         raise InvalidArgument(f"{file.name} cannot be read as a SQLite database: {error}") from error
     known = {name: table for name, table in every.items() if table.key is not None}
-    useful = {*known, *(name for name, table in every.items() if table.foreign)}
-    missing = sorted(_names(tables) - useful) if tables is not None else []
+    useful = {*known, *(name for name, table in every.items() if table.foreign_keys)}
+    missing = sorted(_check_table_names(tables) - useful) if tables is not None else []
     unfit = [table for table in known if ":" in table]
     if missing or unfit:
         raise InvalidArgument(
-            f"{shown((missing or unfit)[0])} is no table whose rows one column names",
+            f"{repr_short((missing or unfit)[0])} is no table whose rows one column names",
             hint=f"such tables are: {', '.join(known) or 'none'}; a name must not have a colon",
         )
-    if not any(table.foreign for table in every.values()):
+    if not any(table.foreign_keys for table in every.values()):
         raise InvalidArgument(
             f"{file.name} has no foreign key of one column, so nothing in it refers to anything",
             hint="declare them (REFERENCES ...), or write a Source of your own: IdScheme(fields={...})",
         )
     # A primary key name that is also a foreign key name cannot be treated as an own id.
-    foreign = {column for table in every.values() for column in table.foreign}
+    foreign = {column for table in every.values() for column in table.foreign_keys}
     scheme = IdScheme(
         name=file.stem if name is None else name,
-        fields=fields_of(every.values()),
+        fields=map_reference_fields(every.values()),
         types=frozenset(known),
         own=frozenset({str(table.key) for table in known.values()} - foreign) | {"id"},
-        brief={table.name: table.brief for table in known.values()},
+        brief={table.name: table.brief_columns for table in known.values()},
     )
-    return Source(scheme, fetch_many=attrs.evolve(database, tables=known).rows, max_batch=_MAX_BATCH)
+    return Source(scheme, fetch_many=attrs.evolve(database, tables=known).fetch_rows, max_batch=_MAX_BATCH_IDS)
 
 
-def _names(tables: object) -> frozenset[str]:
+def _check_table_names(tables: object) -> frozenset[str]:
     if isinstance(tables, str) or not isinstance(tables, Collection):
-        raise InvalidArgument(f"tables must be a collection of names, got {shown(tables)}")
+        raise InvalidArgument(f"tables must be a collection of names, got {repr_short(tables)}")
     return frozenset(tables)
 
 
-def _spellings(bare: str) -> tuple[str | int, ...]:
+def _to_key_values(bare: str) -> tuple[str | int, ...]:
     """
     Return an id as text and, if possible, as a number.
 
     An untyped column compares values by type, so both are needed.
     """
-    is_number = bare.isascii() and bare.removeprefix("-").isdecimal() and len(bare) < len(str(_LARGEST))
+    is_number = bare.isascii() and bare.removeprefix("-").isdecimal() and len(bare) < len(str(_MAX_INTEGER))
     return (bare, int(bare)) if is_number else (bare,)
 
 
-def _shown(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Return a column value as a JSON value."""
     if isinstance(value, bytes):
         return f"<{len(value):,} bytes>"
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _quoted(name: str) -> str:
+def _quote_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote
 
-from mama_structs._internal.event_loop import in_own_thread
+from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import StoreBusy, StoreDamaged, StoreError
-from mama_structs.storage.connection import ERASING, in_use
-from mama_structs.storage.files import DATABASE, JOURNAL, MARK_FILE, DraftDirectory, NewFile, from_os
-from mama_structs.storage.sqlite_errors import damaged, is_busy, store_error
+from mama_structs.storage.connection import ERASING_KEY_PREFIX, register_use
+from mama_structs.storage.files import DATABASE_FILE, JOURNAL_DIRECTORY, MARK_FILE, DraftDirectory, NewFile, from_os
+from mama_structs.storage.sqlite_errors import damaged_database_error, is_busy, store_error
 from mama_structs.storage.wal import crashed
 
-_MARK_BYTES: Final = 4096
-_PAGES: Final = 1024
-_WAIT: Final = 10.0
-_TOLD_EVERY: Final = 0.05
+MAX_MARK_BYTES: Final = 4096
+PAGES_PER_STEP: Final = 1024
+LOCK_TIMEOUT_SECONDS: Final = 10.0
+PROGRESS_INTERVAL_SECONDS: Final = 0.05
 
 
-class _Stopped(Exception):
+class _BackupCancelled(Exception):
     """The copy was cancelled."""
 
 
@@ -39,36 +39,36 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     cancelled_before = task.cancelling() if task else 0
-    told = 0.0
+    last_report = 0.0
 
-    def tell(done: int, total: int) -> None:
-        nonlocal told
+    def report_progress(done: int, total: int) -> None:
+        nonlocal last_report
         if task is not None and task.cancelling() > cancelled_before:
-            raise _Stopped
+            raise _BackupCancelled
         now = time.monotonic()
-        if progress is not None and (done == total or now - told >= _TOLD_EVERY):
-            told = now
+        if progress is not None and (done == total or now - last_report >= PROGRESS_INTERVAL_SECONDS):
+            last_report = now
             with contextlib.suppress(RuntimeError):  # RuntimeError: the loop is closed.
                 loop.call_soon_threadsafe(progress, done, total)
 
-    await in_own_thread(lambda: copy(Path(directory), Path(target), tell))
+    await run_in_own_thread(lambda: copy_store(Path(directory), Path(target), report_progress))
 
 
-def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> None:
+def copy_store(directory: Path, target: Path, report_progress: Callable[[int, int], object]) -> None:
     """
     Run `backup` synchronously.
 
     The callback receives the copied and total pages, and may raise to abort.
     """
-    source = directory / JOURNAL
+    source = directory / JOURNAL_DIRECTORY
     mark = _read_mark(source, directory)
     draft = DraftDirectory(target)
     try:
-        journal = draft.path / JOURNAL
+        journal = draft.path / JOURNAL_DIRECTORY
         try:
             journal.mkdir(mode=0o700)
-            rows = _copy_database(source, journal, tell)
-            _check(journal, source, rows)
+            rows = _copy_database(source, journal, report_progress)
+            _check_copy(journal, source, rows)
             file = NewFile(journal / MARK_FILE)
             file.write(mark)
             file.close()
@@ -84,21 +84,21 @@ def copy(directory: Path, target: Path, tell: Callable[[int, int], object]) -> N
 def _read_mark(source: Path, directory: Path) -> bytes:
     """Return the content of the mark file of a complete store."""
     try:
-        if not stat.S_ISREG((source / DATABASE).stat().st_mode):
-            raise StoreError(f"{source / DATABASE} is no regular file")
+        if not stat.S_ISREG((source / DATABASE_FILE).stat().st_mode):
+            raise StoreError(f"{source / DATABASE_FILE} is no regular file")
         with (source / MARK_FILE).open("rb") as file:
-            return file.read(_MARK_BYTES)
+            return file.read(MAX_MARK_BYTES)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(f"{directory} is no session's directory", hint="name the directory of a session") from error
     except OSError as error:
         raise store_error(error, source) from error
 
 
-def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], object]) -> int:
+def _copy_database(source: Path, journal: Path, report_progress: Callable[[int, int], object]) -> int:
     """Copy the database and return its number of rows."""
-    path = journal / DATABASE
+    path = journal / DATABASE_FILE
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    with in_use(source), crashed(source) as crash, _connected(source / DATABASE, "ro") as origin:
+    with register_use(source), crashed(source) as crash, _connect(source / DATABASE_FILE, "ro") as origin:
         try:
             # The transaction pins a snapshot. Without it, each write of another process would restart the copy.
             origin.execute("BEGIN")
@@ -107,13 +107,19 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
                 crash.findings()
             size = pages * int(origin.execute("PRAGMA page_size").fetchone()[0])
             rows: int = origin.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
-            erasing = origin.execute("SELECT 1 FROM Cache WHERE key GLOB ? LIMIT 1", (f"{ERASING}*",)).fetchone()
+            erasing = origin.execute(
+                "SELECT 1 FROM Cache WHERE key GLOB ? LIMIT 1", (f"{ERASING_KEY_PREFIX}*",)
+            ).fetchone()
         except sqlite3.Error as error:
-            raise _copy_error(error, source, source) from error
-        with _connected(path, "rw") as copied:
+            raise _to_store_error(error, source, source) from error
+        with _connect(path, "rw") as copied:
             try:
                 copied.execute("PRAGMA synchronous = OFF")  # The whole file is synced before it gets its final name.
-                origin.backup(copied, pages=_PAGES, progress=lambda _status, left, total: tell(total - left, total))
+                origin.backup(
+                    copied,
+                    pages=PAGES_PER_STEP,
+                    progress=lambda _status, left, total: report_progress(total - left, total),
+                )
                 if erasing:
                     # Remove erased data that is still in free pages of the original.
                     copied.execute("PRAGMA temp_store = 2").fetchall()
@@ -121,29 +127,29 @@ def _copy_database(source: Path, journal: Path, tell: Callable[[int, int], objec
             except (sqlite3.Error, OSError) as error:
                 # SQLite has truncated the file. Extend it to the full size again, to find out if the disk is full.
                 os.truncate(path, size)
-                raise _copy_error(error, source, journal) from error
+                raise _to_store_error(error, source, journal) from error
     return rows
 
 
-def _check(journal: Path, source: Path, rows: int) -> None:
+def _check_copy(journal: Path, source: Path, rows: int) -> None:
     """Check the copy for damage. Damage in the copy comes from the original."""
-    with _connected(journal / DATABASE, "rw") as copied:
+    with _connect(journal / DATABASE_FILE, "rw") as copied:
         try:
             found = [line for (line,) in copied.execute("PRAGMA quick_check(10)") if line != "ok"]
             count = copied.execute("SELECT COUNT(*) FROM Cache").fetchone()[0]
         except sqlite3.Error as error:
-            raise _copy_error(error, source, journal) from error
+            raise _to_store_error(error, source, journal) from error
     if not found and count != rows:
         found = [f"{count} of {rows} rows could be copied"]
     if found:
-        raise damaged(source, *found)
+        raise damaged_database_error(source, *found)
 
 
 @contextlib.contextmanager
-def _connected(path: Path, mode: Literal["ro", "rw"]) -> Iterator[sqlite3.Connection]:
+def _connect(path: Path, mode: Literal["ro", "rw"]) -> Iterator[sqlite3.Connection]:
     uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
     try:
-        connection = sqlite3.connect(uri, uri=True, timeout=_WAIT, isolation_level=None)
+        connection = sqlite3.connect(uri, uri=True, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
     except sqlite3.Error as error:
         raise store_error(error, path.parent) from error
     try:
@@ -152,11 +158,13 @@ def _connected(path: Path, mode: Literal["ro", "rw"]) -> Iterator[sqlite3.Connec
         connection.close()
 
 
-def _copy_error(error: Exception, source: Path, place: Path) -> StoreError:
+def _to_store_error(error: Exception, source: Path, place: Path) -> StoreError:
     if not is_busy(error):
         made = store_error(error, place)
         # The copy is a new file, so a malformed page comes from the original.
-        return damaged(source, str(error)) if isinstance(made, StoreDamaged) else made
+        return damaged_database_error(source, str(error)) if isinstance(made, StoreDamaged) else made
     return StoreBusy(
-        f"another process kept {source} from being read for {_WAIT:.0f} s", waited=_WAIT, hint="try again later"
+        f"another process kept {source} from being read for {LOCK_TIMEOUT_SECONDS:.0f} s",
+        waited=LOCK_TIMEOUT_SECONDS,
+        hint="try again later",
     )

@@ -22,19 +22,19 @@ import attrs
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.errors import StoreDamaged, StoreError
-from mama_structs.storage.files import DATABASE, MARK_FILE, TemporaryDirectory, make_directory, sync_directory
-from mama_structs.storage.sealed_rows import Damaged, foreign_value, is_own_key, unseal
-from mama_structs.storage.sqlite_errors import Finding, damaged, damaged_file
+from mama_structs.storage.files import DATABASE_FILE, MARK_FILE, TemporaryDirectory, create_directory, sync_directory
+from mama_structs.storage.sealed_rows import DamagedValue, describe_foreign_value, is_package_key, unseal
+from mama_structs.storage.sqlite_errors import Finding, damaged_database_error, damaged_file_error
 from mama_structs.storage.wal import crashed
 
-_MARK: Final = b"mama-structs journal 1\n"
+FORMAT_MARK: Final = b"mama-structs journal 1\n"
 # One byte more than the mark, so that a longer mark is detected as different.
-_MARK_BYTES: Final = len(_MARK) + 1
+MAX_MARK_BYTES: Final = len(FORMAT_MARK) + 1
 # SQLite's application id, which identifies the owner of a database file before any statement changes it.
-_APPLICATION: Final = 0x6D616D61
-_TABLES: Final = frozenset({"Settings", "Cache"})
+APPLICATION_ID: Final = 0x6D616D61
+REQUIRED_TABLES: Final = frozenset({"Settings", "Cache"})
 # Hash of the schema of diskcache 5.6.3. For other versions the schema is determined by creating a database.
-_SCHEMA: Final = "874ea3ad57f4369b4980aaa901a2be9c"
+SCHEMA_HASH: Final = "874ea3ad57f4369b4980aaa901a2be9c"
 
 SETTINGS: Final[dict[str, Any]] = {
     # Disable eviction and culling: by default diskcache deletes the oldest rows at 1 GiB.
@@ -55,25 +55,25 @@ SETTINGS: Final[dict[str, Any]] = {
     "sqlite_temp_store": 2,
 }
 # Smaller than the stored setting, which earlier versions compare: the system caches pages, too, so more wastes memory.
-_CACHE_PAGES: Final = 2**11
-_KNOWN: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
+PAGE_CACHE_SIZE: Final = 2**11
+KNOWN_SETTINGS: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
 # The first is stored in the file, the others are settings of each connection.
-_PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
+CHECKED_PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
 
 # All files that belong in the directory. The journal exists only briefly, while the database is created.
-FILES: Final = frozenset({MARK_FILE, DATABASE, *(f"{DATABASE}-{end}" for end in ("wal", "shm", "journal"))})
+FILES: Final = frozenset({MARK_FILE, DATABASE_FILE, *(f"{DATABASE_FILE}-{end}" for end in ("wal", "shm", "journal"))})
 
 # Older versions have a bug: concurrent commits and checkpoints can corrupt a database in WAL mode.
-_SOUND_SQLITE: Final = (3, 51, 3)
-_NOT_OURS: Final = "was not made by this package"
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+MIN_SAFE_SQLITE_VERSION: Final = (3, 51, 3)
+FOREIGN_ITEM_MESSAGE: Final = "was not made by this package"
+OTHER_USERS_MODE_MASK: Final = stat.S_IRWXG | stat.S_IRWXO
 
 # Type, name, table, SQL.
-_Item = tuple[object, object, object, object]
+_SchemaItem = tuple[object, object, object, object]
 
 
 @attrs.frozen
-class Opened:
+class OpenedDatabase:
     """
     An opened database.
 
@@ -89,40 +89,42 @@ class Opened:
     schema_version: int
 
 
-def open_database(directory: Path) -> Opened:
+def open_database(directory: Path) -> OpenedDatabase:
     """
     Open the database in the calling thread and create it if missing.
 
     May be retried after "locked".
     """
-    make_directory(directory)
-    _check_kinds(directory)
+    create_directory(directory)
+    _check_file_types(directory)
     marked = check_format(directory)
-    _make_file(directory, marked=marked)
+    _create_file(directory, has_mark=marked)
     with contextlib.ExitStack() as stack:
         with crashed(directory) as crash:
             # No thread check, because another thread closes the connection before a fork.
-            connection = sqlite3.connect(directory / DATABASE, timeout=0, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(
+                directory / DATABASE_FILE, timeout=0, isolation_level=None, check_same_thread=False
+            )
             stack.callback(connection.close)
             # Read everything from one snapshot, because another process may be creating the store.
             connection.execute("BEGIN")
-            version = _schema_version(connection)
+            version = _read_schema_version(connection)
             findings = crash.findings() if crash else ()
-        is_complete = _is_complete(connection, directory, marked=marked)
+        is_complete = _is_complete(connection, directory, has_mark=marked)
         connection.execute("COMMIT")
         if not is_complete:
-            _make(connection, directory)
+            _initialize(connection, directory)
             version = check_schema(connection, directory)
-        for name in _PRAGMAS[1:]:
+        for name in CHECKED_PRAGMAS[1:]:
             connection.execute(f"PRAGMA {name} = {SETTINGS[f'sqlite_{name}']}").fetchall()
-        connection.execute(f"PRAGMA cache_size = {_CACHE_PAGES}").fetchall()
-        wrong = wrong_settings(connection)
+        connection.execute(f"PRAGMA cache_size = {PAGE_CACHE_SIZE}").fetchall()
+        wrong = find_wrong_settings(connection)
         if wrong:
             raise StoreError(f"{directory} cannot be used safely: {'; '.join(wrong)}", hint="use a local file system")
         if not marked:
             _write_mark(directory)
         stack.pop_all()
-    return Opened(connection, findings, version)
+    return OpenedDatabase(connection, findings, version)
 
 
 def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
@@ -131,85 +133,85 @@ def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
 
     Raise StoreDamaged if the schema differs from diskcache's.
     """
-    version = _schema_version(connection)
-    foreign, missing = _compare(_schema(connection))
+    version = _read_schema_version(connection)
+    foreign, missing = _compare_schema(_read_schema(connection))
     if foreign:
-        raise _foreign(directory, foreign)
+        raise _foreign_items_error(directory, foreign)
     if missing:
-        raise damaged(directory, *(_said(item, "is missing") for item in missing))
+        raise damaged_database_error(directory, *(_describe_item(item, "is missing") for item in missing))
     return version
 
 
-def wrong_settings(connection: sqlite3.Connection) -> list[str]:
+def find_wrong_settings(connection: sqlite3.Connection) -> list[str]:
     """Return a message for each active or stored setting with a wrong value."""
     wrong = []
-    for name in _PRAGMAS:
+    for name in CHECKED_PRAGMAS:
         row = connection.execute(f"PRAGMA {name}").fetchone()
         # SQLite builds without memory mapping return no row.
         if row is not None and row[0] != SETTINGS[f"sqlite_{name}"]:
             wrong.append(f"{name} is {row[0]!r:.20}")
-    stored = _stored(connection)
+    stored = _read_stored_settings(connection)
     wrong += [
         f"{name} is stored as {stored.get(name)!r:.20}" for name in SETTINGS if stored.get(name) != SETTINGS[name]
     ]
     return wrong
 
 
-def _stored(connection: sqlite3.Connection) -> dict[str, object]:
+def _read_stored_settings(connection: sqlite3.Connection) -> dict[str, object]:
     return dict(connection.execute("SELECT key, value FROM Settings").fetchall())
 
 
-def _is_complete(connection: sqlite3.Connection, directory: Path, *, marked: bool) -> bool:
+def _is_complete(connection: sqlite3.Connection, directory: Path, *, has_mark: bool) -> bool:
     """
     Return True if nothing must be created or repaired.
 
     Reject foreign databases before any write.
     """
-    found = _schema(connection)
-    if not found and marked:
-        raise damaged(directory, "the file is empty")
-    foreign, missing = _compare(found) if found else ([], [])
+    found = _read_schema(connection)
+    if not found and has_mark:
+        raise damaged_database_error(directory, "the file is empty")
+    foreign, missing = _compare_schema(found) if found else ([], [])
     tables = {name for kind, name, _, _ in found if kind == "table"}
-    is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == _APPLICATION
+    is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
     # A process that was killed while it created a store leaves a partial schema without rows.
     if not is_ours and (
         foreign or ("Cache" in tables and connection.execute("SELECT 1 FROM Cache LIMIT 1").fetchone())
     ):
         raise StoreError(f"{directory} belongs to another program", hint="give a session a directory of its own")
     if foreign:
-        raise _foreign(directory, foreign)
-    if is_ours and not tables >= _TABLES:
-        raise damaged(directory, "a table is missing")
-    if not (marked and is_ours) or missing:
+        raise _foreign_items_error(directory, foreign)
+    if is_ours and not tables >= REQUIRED_TABLES:
+        raise damaged_database_error(directory, "a table is missing")
+    if not (has_mark and is_ours) or missing:
         return False
-    stored = _stored(connection)
+    stored = _read_stored_settings(connection)
     is_wal = connection.execute("PRAGMA journal_mode").fetchone()[0] == SETTINGS["sqlite_journal_mode"]
-    return is_wal and stored.keys() == _KNOWN and all(stored[name] == SETTINGS[name] for name in SETTINGS)
+    return is_wal and stored.keys() == KNOWN_SETTINGS and all(stored[name] == SETTINGS[name] for name in SETTINGS)
 
 
-def _make(connection: sqlite3.Connection, directory: Path) -> None:
+def _initialize(connection: sqlite3.Connection, directory: Path) -> None:
     """Store our settings, then let diskcache create the missing parts."""
     # diskcache waits a minute for each lock, so check first that the write lock is available.
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = _schema(connection)
-        if found and (foreign := _compare(found)[0]):
-            raise _foreign(directory, foreign)
+        found = _read_schema(connection)
+        if found and (foreign := _compare_schema(found)[0]):
+            raise _foreign_items_error(directory, foreign)
         if any(name == "Settings" for _, name, _, _ in found):
-            marks = ", ".join("?" * len(_KNOWN))
-            connection.execute(f"DELETE FROM Settings WHERE key NOT IN ({marks})", tuple(_KNOWN))  # noqa: S608 - marks only
+            marks = ", ".join("?" * len(KNOWN_SETTINGS))
+            connection.execute(f"DELETE FROM Settings WHERE key NOT IN ({marks})", tuple(KNOWN_SETTINGS))  # noqa: S608 - marks only
             # diskcache formats stored values into PRAGMA statements without quoting, so overwrite them.
             connection.executemany("INSERT OR REPLACE INTO Settings (key, value) VALUES (?, ?)", SETTINGS.items())
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-    _have_made(directory)
-    if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-        connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+    _initialize_with_diskcache(directory)
+    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
-def _have_made(directory: Path) -> None:
+def _initialize_with_diskcache(directory: Path) -> None:
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
         # In two steps, so that the connection is closed if the constructor fails.
@@ -219,50 +221,50 @@ def _have_made(directory: Path) -> None:
         cache.close()
 
 
-def _schema_version(connection: sqlite3.Connection) -> int:
+def _read_schema_version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA schema_version").fetchone()[0])
 
 
-def _schema(connection: sqlite3.Connection) -> list[_Item]:
+def _read_schema(connection: sqlite3.Connection) -> list[_SchemaItem]:
     found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
     # Only ANALYZE can create these tables.
     return sorted((item for item in found if item[1] not in {"sqlite_stat1", "sqlite_stat4"}), key=repr)
 
 
-def _compare(found: list[_Item]) -> tuple[list[_Item], list[_Item]]:
+def _compare_schema(found: list[_SchemaItem]) -> tuple[list[_SchemaItem], list[_SchemaItem]]:
     """Return the unexpected and the missing schema items."""
-    if blake2b(repr(found).encode(), digest_size=16).hexdigest() == _SCHEMA:
+    if blake2b(repr(found).encode(), digest_size=16).hexdigest() == SCHEMA_HASH:
         return [], []
-    have, wanted = Counter(found), Counter(_made_by_library())
+    have, wanted = Counter(found), Counter(_expected_schema())
     return list(have - wanted), list(wanted - have)
 
 
 @functools.cache
-def _made_by_library() -> tuple[_Item, ...]:
+def _expected_schema() -> tuple[_SchemaItem, ...]:
     temporary = TemporaryDirectory()
-    temporary.make()
+    temporary.create()
     try:
-        _have_made(temporary.path)
-        with contextlib.closing(sqlite3.connect(temporary.path / DATABASE)) as connection:
-            return tuple(_schema(connection))
+        _initialize_with_diskcache(temporary.path)
+        with contextlib.closing(sqlite3.connect(temporary.path / DATABASE_FILE)) as connection:
+            return tuple(_read_schema(connection))
     finally:
         temporary.remove()
 
 
-def _said(item: _Item, what: str) -> str:
+def _describe_item(item: _SchemaItem, problem: str) -> str:
     kind, name, table, _ = item
     on = "" if kind in {"table", "view"} else f" on {table!r:.60}"
-    return f"the {kind!s:.10} {name!r:.60}{on} {what}"
+    return f"the {kind!s:.10} {name!r:.60}{on} {problem}"
 
 
-def _foreign(directory: Path, foreign: list[_Item]) -> StoreDamaged:
-    findings = [_said(item, _NOT_OURS) for item in foreign]
+def _foreign_items_error(directory: Path, foreign: list[_SchemaItem]) -> StoreDamaged:
+    findings = [_describe_item(item, FOREIGN_ITEM_MESSAGE) for item in foreign]
     remove = f"DROP {foreign[0][0]!s:.10} {foreign[0][1]!s:.60}"
     hint = f"find out what made it; restore a backup, or remove it ({remove}) with the program sqlite3"
-    return damaged_file(directory / DATABASE, f"was changed: {'; '.join(findings)}", *findings, hint=hint)
+    return damaged_file_error(directory / DATABASE_FILE, f"was changed: {'; '.join(findings)}", *findings, hint=hint)
 
 
-def _check_kinds(directory: Path) -> None:
+def _check_file_types(directory: Path) -> None:
     """Reject files that are not regular: opening a FIFO could block forever."""
     for name in sorted(FILES):
         path = directory / name
@@ -270,7 +272,7 @@ def _check_kinds(directory: Path) -> None:
             if not stat.S_ISREG(path.stat().st_mode):
                 message = "is no regular file"
                 hint = "find out what put it there, and delete it"
-                raise damaged_file(path, message, f"{name} {message}", hint=hint)
+                raise damaged_file_error(path, message, f"{name} {message}", hint=hint)
 
 
 def check_format(directory: Path, *, fd: int | None = None) -> bool:
@@ -287,37 +289,37 @@ def check_format(directory: Path, *, fd: int | None = None) -> bool:
     """
     try:
         if fd is not None:
-            mark = os.pread(fd, _MARK_BYTES, 0)
+            mark = os.pread(fd, MAX_MARK_BYTES, 0)
         else:
             with (directory / MARK_FILE).open("rb") as file:
-                mark = file.read(_MARK_BYTES)
+                mark = file.read(MAX_MARK_BYTES)
     except FileNotFoundError:
         return False
-    if mark != _MARK and not _MARK.startswith(mark):
+    if mark != FORMAT_MARK and not FORMAT_MARK.startswith(mark):
         raise StoreError(
             f"{directory} was written by a newer version of this package: its file {MARK_FILE} names a format that is "
             "not known here",
             hint="upgrade mama-structs on this host (pip install -U mama-structs), then open a new session",
         )
-    return mark == _MARK
+    return mark == FORMAT_MARK
 
 
 def _write_mark(directory: Path) -> None:
     """Mark the store as complete. From then on an empty database means that rows were lost."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(directory / MARK_FILE, flags, 0o600), "wb") as file:  # noqa: PTH123 - opens a descriptor
-        file.write(_MARK)
+        file.write(FORMAT_MARK)
         file.flush()
         os.fsync(file.fileno())
     sync_directory(directory)
 
 
-def _make_file(directory: Path, *, marked: bool) -> None:
+def _create_file(directory: Path, *, has_mark: bool) -> None:
     """Create the database file with mode 0600."""
-    path = directory / DATABASE
-    if marked and not path.exists():
+    path = directory / DATABASE_FILE
+    if has_mark and not path.exists():
         hint = f"restore a backup, or delete {MARK_FILE} in its directory to start with an empty store"
-        raise damaged_file(path, "is missing", "the file is missing", hint=hint)
+        raise damaged_file_error(path, "is missing", "the file is missing", hint=hint)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     # SQLite would open it read-only without an error, which goes unnoticed if nothing is written.
@@ -325,56 +327,61 @@ def _make_file(directory: Path, *, marked: bool) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-def inspect_store(connection: sqlite3.Connection, directory: Path, *, shared: bool) -> list[Finding]:
+def inspect_store(connection: sqlite3.Connection, directory: Path, *, is_shared: bool) -> list[Finding]:
     """
     Return the issues of the store. Requires a transaction.
 
-    *shared*: other processes may have it open.
+    *is_shared*: other processes may have it open.
     """
     findings = []
     try:
-        foreign, missing = _compare(_schema(connection))
-        findings += [Finding("error", "foreign", f"{DATABASE}: {_said(item, _NOT_OURS)}") for item in foreign]
-        findings += [Finding("error", "integrity", f"{DATABASE}: {_said(item, 'is missing')}") for item in missing]
+        foreign, missing = _compare_schema(_read_schema(connection))
+        findings += [
+            Finding("error", "foreign", f"{DATABASE_FILE}: {_describe_item(item, FOREIGN_ITEM_MESSAGE)}")
+            for item in foreign
+        ]
+        findings += [
+            Finding("error", "integrity", f"{DATABASE_FILE}: {_describe_item(item, 'is missing')}") for item in missing
+        ]
         found = [line for (line,) in connection.execute("PRAGMA quick_check") if line != "ok"]
-        findings += [Finding("error", "integrity", f"{DATABASE}: {line}") for line in found]
-        findings += list(_rows(connection))
-        findings += [Finding("error", "settings", line) for line in wrong_settings(connection)]
+        findings += [Finding("error", "integrity", f"{DATABASE_FILE}: {line}") for line in found]
+        findings += list(_check_rows(connection))
+        findings += [Finding("error", "settings", line) for line in find_wrong_settings(connection)]
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
         # The database is malformed, and the check stopped at the damage.
-        findings.append(Finding("error", "integrity", f"{DATABASE}: {error}"))
-    return [*findings, *_files(directory), *(_version() if shared else ())]
+        findings.append(Finding("error", "integrity", f"{DATABASE_FILE}: {error}"))
+    return [*findings, *_check_files(directory), *(_check_sqlite_version() if is_shared else ())]
 
 
-def _rows(connection: sqlite3.Connection) -> Iterator[Finding]:
+def _check_rows(connection: sqlite3.Connection) -> Iterator[Finding]:
     columns = "rowid, key, raw, expire_time, tag, mode, filename, value"
     for rowid, key, raw, expires, tag, mode, filename, value in connection.execute(f"SELECT {columns} FROM Cache"):  # noqa: S608 - a constant
-        if not is_own_key(key, raw):
+        if not is_package_key(key, raw):
             yield Finding("error", "foreign", f"row {rowid} has a key that this package did not write")
-        elif foreign := foreign_value(mode, filename, value):
+        elif foreign := describe_foreign_value(mode, filename, value):
             yield Finding("error", "foreign", f"row {rowid}: {foreign}", key)
         elif expires is not None or tag is not None:
             yield Finding("error", "foreign", f"row {rowid} expires or has a tag", key)
         else:
             content = unseal(key, value)
-            if isinstance(content, Damaged):
+            if isinstance(content, DamagedValue):
                 yield Finding("error", "damaged", f"row {rowid}: {content.reason}", key)
 
 
-def _files(directory: Path) -> Iterator[Finding]:
+def _check_files(directory: Path) -> Iterator[Finding]:
     for name in sorted(os.listdir(directory)):  # noqa: PTH208 - only names are needed
         if name not in FILES:
             yield Finding("warning", "files", f"{name!r} does not belong in {directory}")
     mode = stat.S_IMODE(directory.stat().st_mode)
-    if os.name == "posix" and mode & _OTHERS:
+    if os.name == "posix" and mode & OTHER_USERS_MODE_MASK:
         yield Finding("warning", "files", f"{directory} is open to other users (mode {mode:o})")
 
 
-def _version() -> Iterator[Finding]:
-    if sqlite3.sqlite_version_info < _SOUND_SQLITE:
-        wanted = ".".join(map(str, _SOUND_SQLITE))
+def _check_sqlite_version() -> Iterator[Finding]:
+    if sqlite3.sqlite_version_info < MIN_SAFE_SQLITE_VERSION:
+        wanted = ".".join(map(str, MIN_SAFE_SQLITE_VERSION))
         risk = "several processes that write one store at once can damage it, rarely"
         seen = "a second one has or had this one open, or the system does not tell"
         yield Finding("warning", "sqlite", f"SQLite {sqlite3.sqlite_version} is older than {wanted}: {risk}; {seen}")

@@ -25,48 +25,48 @@ from pathlib import Path
 from typing import Final
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, StoreError, StoreFull, StoreReadOnly
-from mama_structs.storage.locks import FILE_NAME as LOCKS
-from mama_structs.storage.locks import LockFile, unforked
+from mama_structs.storage.locks import LOCK_FILE_NAME as LOCKS
+from mama_structs.storage.locks import LockFile, block_forks
 
-DATABASE: Final = "cache.db"
+DATABASE_FILE: Final = "cache.db"
 MARK_FILE: Final = "FORMAT"
-JOURNAL: Final = "journal"
+JOURNAL_DIRECTORY: Final = "journal"
 """Name of the database's directory inside a session's directory."""
 
-_OURS: Final = re.compile(r"mama-structs-[0-9a-f]{16}|\.mama-structs-(?:file|copy)-[0-9a-f]{16}\.tmp")
-_ALIVE: Final = "alive"
-_MARK: Final = b"mama-structs temporary store\n"
-_CHUNK: Final = 2**20
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+TEMPORARY_NAME_PATTERN: Final = re.compile(r"mama-structs-[0-9a-f]{16}|\.mama-structs-(?:file|copy)-[0-9a-f]{16}\.tmp")
+OWNER_LOCK_FILE: Final = "alive"
+OWNER_MARK: Final = b"mama-structs temporary store\n"
+WRITE_CHUNK_BYTES: Final = 2**20
+NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+DISK_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+ACCESS_DENIED_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 # Raised by file systems without hard links: FAT and some network file systems.
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
+NO_HARD_LINK_ERRNOS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 
 
-def from_os(error: OSError, place: Path) -> StoreError:
+def from_os(error: OSError, path: Path) -> StoreError:
     """Return the typed error for an error of the operating system."""
-    if error.errno in _NO_ROOM:
-        return full(place)
-    if error.errno in _DENIED:
-        return StoreReadOnly(f"{place} cannot be written to")
-    return StoreError(f"{place} cannot be used: {error.strerror or type(error).__name__}")
+    if error.errno in DISK_FULL_ERRNOS:
+        return disk_full_error(path)
+    if error.errno in ACCESS_DENIED_ERRNOS:
+        return StoreReadOnly(f"{path} cannot be written to")
+    return StoreError(f"{path} cannot be used: {error.strerror or type(error).__name__}")
 
 
-def full(place: Path) -> StoreFull:
+def disk_full_error(path: Path) -> StoreFull:
     """Return the error for a full disk."""
-    return StoreFull(f"there is no room for {place}", hint="what was stored can be read; make room and try again")
+    return StoreFull(f"there is no room for {path}", hint="what was stored can be read; make room and try again")
 
 
 @contextlib.contextmanager
-def explained(place: Path) -> Iterator[None]:
+def convert_os_errors(path: Path) -> Iterator[None]:
     """Convert errors of the operating system about a path to typed errors."""
     try:
         yield
     except MamaStructsError:
         raise
     except OSError as error:
-        raise from_os(error, place) from error
+        raise from_os(error, path) from error
     except ValueError as error:
         raise StoreError(f"the path cannot be used: {error}") from error
 
@@ -86,7 +86,7 @@ class NewFile:
         self._dir_fd = dir_fd
         self._lock = LockFile.open(name) if is_locked else None
         if self._lock is None:
-            self.fd: int = os.open(name, _NEW, mode, dir_fd=dir_fd)
+            self.fd: int = os.open(name, NEW_FILE_FLAGS, mode, dir_fd=dir_fd)
             return
         self.fd = self._lock.fd
         with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ class NewFile:
         left = memoryview(data)
         self.size += left.nbytes
         while left:
-            left = left[os.write(self.fd, left[:_CHUNK]) :]
+            left = left[os.write(self.fd, left[:WRITE_CHUNK_BYTES]) :]
 
     def close(self) -> None:
         """
@@ -125,7 +125,7 @@ class NewFile:
             try:
                 os.link(self.name, target, src_dir_fd=self._dir_fd, dst_dir_fd=self._dir_fd, follow_symlinks=False)
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in NO_HARD_LINK_ERRNOS:
                     raise
                 # Without hard links, another process may create the target between this check and the rename.
                 with contextlib.suppress(FileNotFoundError):
@@ -155,22 +155,22 @@ class DraftFile(NewFile):
     """
 
     def __init__(self, target: Path) -> None:
-        with explained(target):
-            self._target = _resolved(target)
+        with convert_os_errors(target):
+            self._target = _resolve_target(target)
             if self._target.exists() and not stat.S_ISREG(self._target.stat().st_mode):
                 raise StoreError(f"{target} is no regular file", hint="choose another name")
-            sweep(self._target.parent)
+            delete_leftovers(self._target.parent)
             super().__init__(_temporary_name(self._target, "file"), is_locked=True)
 
     def write(self, data: bytes | memoryview) -> None:
         """Append *data*."""
-        with explained(self._target):
+        with convert_os_errors(self._target):
             super().write(data)
 
     def publish(self, target: str | Path | None = None, *, replace: bool = True) -> None:
         """Rename the file to its target. It is durable on return."""
         try:
-            with explained(self._target):
+            with convert_os_errors(self._target):
                 super().publish(target or self._target, replace=replace)
                 sync_directory(self._target.parent)
         finally:
@@ -185,22 +185,22 @@ class TemporaryDirectory:
     """
 
     def __init__(self, parent: Path | None = None, *, path: Path | None = None) -> None:
-        self.path: Path = path or (parent or _temporary_folder()) / f"mama-structs-{secrets.token_hex(8)}"
+        self.path: Path = path or (parent or _temporary_root()) / f"mama-structs-{secrets.token_hex(8)}"
         self._lock: LockFile | None = None
 
-    def make(self) -> None:
+    def create(self) -> None:
         """Create the directory unless it exists already."""
         if self._lock is not None:
             return
         self.path.mkdir(mode=0o700)
         try:
             # Lock the mark before it gets its name, so that no sweep deletes a directory that is being created.
-            draft = self.path / f"{_ALIVE}.new"
+            draft = self.path / f"{OWNER_LOCK_FILE}.new"
             self._lock = LockFile.open(draft)
             with contextlib.suppress(OSError):
                 self._lock.try_lock(0)
-            os.write(self._lock.fd, _MARK)
-            draft.rename(self.path / _ALIVE)
+            os.write(self._lock.fd, OWNER_MARK)
+            draft.rename(self.path / OWNER_LOCK_FILE)
         except BaseException:
             self.remove()
             shutil.rmtree(self.path, ignore_errors=True)
@@ -223,8 +223,8 @@ class DraftDirectory:
     """
 
     def __init__(self, target: Path) -> None:
-        with explained(target):
-            self._target = _resolved(target)
+        with convert_os_errors(target):
+            self._target = _resolve_target(target)
             try:
                 is_used = any(self._target.iterdir())
             except FileNotFoundError:
@@ -234,16 +234,16 @@ class DraftDirectory:
             if is_used:
                 hint = "name one that does not exist yet"
                 raise InvalidArgument(f"{target} exists and is no empty directory", hint=hint)
-            make_directory(self._target.parent)
-            sweep(self._target.parent)
-            self._filled = TemporaryDirectory(path=_temporary_name(self._target, "copy"))
-            self._filled.make()
-        self.path: Path = self._filled.path
+            create_directory(self._target.parent)
+            delete_leftovers(self._target.parent)
+            self._temporary = TemporaryDirectory(path=_temporary_name(self._target, "copy"))
+            self._temporary.create()
+        self.path: Path = self._temporary.path
 
     def publish(self) -> None:
         """Rename the directory to its target. It and its content are durable on return."""
         try:
-            with explained(self._target):
+            with convert_os_errors(self._target):
                 sync_tree(self.path)
                 with contextlib.suppress(FileNotFoundError, FileExistsError):
                     # Fails if the target is not empty any more, and so does the rename.
@@ -253,7 +253,7 @@ class DraftDirectory:
                 # Unlink the mark last.
                 # Without it, no sweep could distinguish the leftover of a killed process from a copy in progress.
                 with contextlib.suppress(OSError):
-                    (self._target / _ALIVE).unlink()
+                    (self._target / OWNER_LOCK_FILE).unlink()
                 sync_directory(self._target)
                 sync_directory(self._target.parent)
         finally:
@@ -261,10 +261,10 @@ class DraftDirectory:
 
     def discard(self) -> None:
         """Delete the directory unless it was published. Idempotent."""
-        self._filled.remove()
+        self._temporary.remove()
 
 
-def check_path(directory: Path) -> Path:
+def absolute_path(directory: Path) -> Path:
     """
     Return *directory* as an absolute path.
 
@@ -279,16 +279,16 @@ def check_path(directory: Path) -> Path:
 def is_store(location: Path) -> bool:
     """Return True if a directory contains a session's store."""
     try:
-        return any((location / JOURNAL / name).exists() for name in (MARK_FILE, DATABASE))
+        return any((location / JOURNAL_DIRECTORY / name).exists() for name in (MARK_FILE, DATABASE_FILE))
     except (OSError, ValueError):
         return False
 
 
-def make_directory(directory: Path) -> None:
+def create_directory(directory: Path) -> None:
     """Durably create *directory* and its missing parents with mode 0700."""
     if directory.is_dir():
         return
-    make_directory(directory.parent)
+    create_directory(directory.parent)
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     sync_directory(directory.parent)
@@ -308,31 +308,31 @@ def sync_tree(directory: Path) -> None:
         sync_directory(Path(parent))
 
 
-def sweep(directory: Path | None = None) -> int:
+def delete_leftovers(directory: Path | None = None) -> int:
     """
     Delete leftovers of killed processes in *directory* (default: the temporary directory).
 
     Return their number.
     """
-    base = directory or _temporary_folder()
+    base = directory or _temporary_root()
     try:
         names = os.listdir(base)  # noqa: PTH208 - faster, and only names are needed
     except OSError:
         return 0
-    return sum(_sweep(base / name) for name in names if _OURS.fullmatch(name))
+    return sum(_delete_leftover(base / name) for name in names if TEMPORARY_NAME_PATTERN.fullmatch(name))
 
 
-def _temporary_folder() -> Path:
+def _temporary_root() -> Path:
     """
     Return the system's temporary directory.
 
     At the first call `tempfile` takes a lock, so forks must wait.
     """
-    with unforked():
+    with block_forks():
         return Path(tempfile.gettempdir())
 
 
-def _sweep(path: Path) -> bool:
+def _delete_leftover(path: Path) -> bool:
     """
     Delete one leftover if its owner is dead.
 
@@ -340,8 +340,8 @@ def _sweep(path: Path) -> bool:
     """
     with contextlib.suppress(OSError):
         is_directory = not path.name.startswith(".mama-structs-file")
-        held = path / _ALIVE if is_directory else path
-        if not (_is_own(held, stat.S_ISREG) and (not is_directory or _is_own(path, stat.S_ISDIR))):
+        held = path / OWNER_LOCK_FILE if is_directory else path
+        if not (_is_owned_by_user(held, stat.S_ISREG) and (not is_directory or _is_owned_by_user(path, stat.S_ISDIR))):
             return False
         lock = LockFile.open(held, create=False)
         try:
@@ -351,7 +351,7 @@ def _sweep(path: Path) -> bool:
                 path.unlink()
                 return True
             os.lseek(lock.fd, 0, os.SEEK_SET)
-            if os.read(lock.fd, len(_MARK) + 1) == _MARK:
+            if os.read(lock.fd, len(OWNER_MARK) + 1) == OWNER_MARK:
                 _remove_tree(path)
                 return True
         finally:
@@ -359,9 +359,9 @@ def _sweep(path: Path) -> bool:
     return False
 
 
-def _is_own(path: Path, kind: Callable[[int], bool]) -> bool:
+def _is_owned_by_user(path: Path, is_kind: Callable[[int], bool]) -> bool:
     status = path.lstat()
-    return kind(status.st_mode) and (not hasattr(os, "geteuid") or status.st_uid == os.geteuid())
+    return is_kind(status.st_mode) and (not hasattr(os, "geteuid") or status.st_uid == os.geteuid())
 
 
 def _remove_tree(path: Path) -> None:
@@ -372,13 +372,13 @@ def _remove_tree(path: Path) -> None:
     """
     for name in os.listdir(path):  # noqa: PTH208 - iterdir would read lazily during the deletion
         inner = path / name
-        if name == _ALIVE:
+        if name == OWNER_LOCK_FILE:
             continue
         if stat.S_ISDIR(inner.lstat().st_mode):
             shutil.rmtree(inner)
         else:
             inner.unlink()
-    (path / _ALIVE).unlink()
+    (path / OWNER_LOCK_FILE).unlink()
     path.rmdir()
 
 
@@ -390,15 +390,15 @@ def _sync(path: Path, flags: int) -> None:
         os.close(fd)
 
 
-def _resolved(target: Path) -> Path:
+def _resolve_target(target: Path) -> Path:
     """
     Return a path without symbolic links.
 
     Raise if writing there would damage a session's own data.
     """
     path = Path(os.path.realpath(target))
-    in_database = any((parent / MARK_FILE).exists() and (parent / DATABASE).exists() for parent in path.parents)
-    if in_database or (path.name == LOCKS and (path.parent / JOURNAL / MARK_FILE).exists()):
+    in_database = any((parent / MARK_FILE).exists() and (parent / DATABASE_FILE).exists() for parent in path.parents)
+    if in_database or (path.name == LOCKS and (path.parent / JOURNAL_DIRECTORY / MARK_FILE).exists()):
         raise StoreError(f"{path} belongs to a session's own data", hint="choose another name")
     return path
 

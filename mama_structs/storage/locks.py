@@ -23,33 +23,33 @@ from typing import Final
 
 import attrs
 
-from mama_structs._internal.event_loop import LoopBound
+from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.errors import StoreBusy, StoreError, StoreReadOnly
 
 if sys.platform != "win32":
     import fcntl
 
-FILE_NAME: Final = "locks"
-_TAKEN: Final = frozenset({errno.EACCES, errno.EAGAIN})
-_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+LOCK_FILE_NAME: Final = "locks"
+LOCKED_ERRNOS: Final = frozenset({errno.EACCES, errno.EAGAIN})
+ACCESS_DENIED_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 # Type, whence, start, length, process id: the layout of `struct flock` on 64-bit systems.
-_LOCK: Final = struct.Struct("hhqqi4x")
-_HAS_OWN_LOCKS: Final = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK") and struct.calcsize("P") == 8  # noqa: PLR2004 - bytes
+FLOCK_STRUCT: Final = struct.Struct("hhqqi4x")
+HAS_OFD_LOCKS: Final = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK") and struct.calcsize("P") == 8  # noqa: PLR2004 - bytes
 
 
 @attrs.define(eq=False)
-class _Opened:
+class _OpenLockFile:
     """A lock file that this process has open."""
 
     identity: tuple[int, int]
     fd: int
-    users: int = 0
-    held: set[int] = attrs.field(factory=set)
+    user_count: int = 0
+    locked_offsets: set[int] = attrs.field(factory=set)
     # True if locks belong to this descriptor, False if they belong to the process. Constant once a lock is held.
-    is_owner: bool = _HAS_OWN_LOCKS
+    uses_ofd_locks: bool = HAS_OFD_LOCKS
     # Further descriptors of the same file. Closing one would release all POSIX locks of the process on it.
-    extra: list[int] = attrs.field(factory=list)
+    extra_descriptors: list[int] = attrs.field(factory=list)
 
     def lock(self, offset: int) -> bool:
         """
@@ -58,113 +58,113 @@ class _Opened:
         Raise OSError if the file system does not support locks.
         """
         try:
-            self._set(offset, taken=True)
+            self._set_lock(offset, is_locked=True)
         except OSError as error:
-            if error.errno in _TAKEN:
+            if error.errno in LOCKED_ERRNOS:
                 return False
-            if error.errno == errno.EINVAL and self.is_owner and not self.held:
+            if error.errno == errno.EINVAL and self.uses_ofd_locks and not self.locked_offsets:
                 # The kernel does not support open-file-description locks.
-                self.is_owner = False
+                self.uses_ofd_locks = False
                 return self.lock(offset)
             raise
-        self.held.add(offset)
+        self.locked_offsets.add(offset)
         return True
 
     def unlock(self, offset: int) -> None:
-        self.held.discard(offset)
-        self._set(offset, taken=False)
+        self.locked_offsets.discard(offset)
+        self._set_lock(offset, is_locked=False)
 
     def close(self) -> None:
-        for fd in (self.fd, *self.extra):
+        for fd in (self.fd, *self.extra_descriptors):
             os.close(fd)
 
-    def _set(self, offset: int, *, taken: bool) -> None:
-        if sys.platform == "linux" and self.is_owner:
-            kind = fcntl.F_WRLCK if taken else fcntl.F_UNLCK
-            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, offset, 1, 0))
+    def _set_lock(self, offset: int, *, is_locked: bool) -> None:
+        if sys.platform == "linux" and self.uses_ofd_locks:
+            kind = fcntl.F_WRLCK if is_locked else fcntl.F_UNLCK
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, FLOCK_STRUCT.pack(kind, os.SEEK_SET, offset, 1, 0))
         elif sys.platform != "win32":
-            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB if taken else fcntl.LOCK_UN, 1, offset)
+            fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB if is_locked else fcntl.LOCK_UN, 1, offset)
 
 
-class _Process:
+class _ProcessFiles:
     """The lock files that this process has open."""
 
     def __init__(self) -> None:
         self.guard = threading.RLock()
-        self.files: dict[tuple[int, int], _Opened] = {}
-        self.watched: list[tuple[tuple[int, int], int]] = []
+        self.files: dict[tuple[int, int], _OpenLockFile] = {}
+        self.watched_files: list[tuple[tuple[int, int], int]] = []
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """
         Reset the state in a forked child.
 
         Inherited descriptors would keep the parent's locks after its death.
         """
-        for identity, fd in self.watched:
+        for identity, fd in self.watched_files:
             with contextlib.suppress(OSError):
-                if _identity(os.fstat(fd)) == identity:
+                if _file_identity(os.fstat(fd)) == identity:
                     os.close(fd)
         for opened in self.files.values():
             # The number may belong to another file if the program closed all its descriptors.
             with contextlib.suppress(OSError):
-                if _identity(os.fstat(opened.fd)) == opened.identity:
+                if _file_identity(os.fstat(opened.fd)) == opened.identity:
                     opened.close()
         self.__init__()  # type: ignore[misc]  # in place, because the module's functions reference this object
 
 
-_process: Final = _Process()
+_process_files: Final = _ProcessFiles()
 if hasattr(os, "register_at_fork"):
     # Hold the guard during a fork, so that the child inherits no half-opened file that it could not close.
     os.register_at_fork(
-        before=lambda: _process.guard.acquire(),  # noqa: PLW0108 - a child has another guard
-        after_in_parent=lambda: _process.guard.release(),  # noqa: PLW0108 - as above
-        after_in_child=_process.forget,
+        before=lambda: _process_files.guard.acquire(),  # noqa: PLW0108 - a child has another guard
+        after_in_parent=lambda: _process_files.guard.release(),  # noqa: PLW0108 - as above
+        after_in_child=_process_files.reset_after_fork,
     )
 
 
 @contextlib.contextmanager
-def unforked() -> Iterator[None]:
+def block_forks() -> Iterator[None]:
     """
     Block forks during the block.
 
     A child would wait forever for a lock that a thread holds in another library.
     """
-    with _process.guard:
+    with _process_files.guard:
         yield
 
 
 class LockFile:
     """One user's access to a lock file. Create it with `open`."""
 
-    def __init__(self, opened: _Opened) -> None:
-        self._opened: _Opened | None = opened
-        self._own: set[int] = set()
-        self._bound = LoopBound("lock")
+    def __init__(self, opened: _OpenLockFile) -> None:
+        self._opened: _OpenLockFile | None = opened
+        self._own_offsets: set[int] = set()
+        self._bound = LoopGuard("lock")
 
     @classmethod
     def open(cls, path: Path | str, *, create: bool = True) -> LockFile:
         """Open a lock file, or share this process's descriptor of it. Symbolic links are rejected."""
-        with _process.guard:
+        with _process_files.guard:
             with contextlib.suppress(FileNotFoundError):
-                opened = _process.files.get(_identity(os.lstat(path)))
+                opened = _process_files.files.get(_file_identity(os.lstat(path)))
                 if opened is not None:
-                    opened.users += 1
+                    opened.user_count += 1
                     return cls(opened)
             flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
             fd = os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
-            identity = _identity(os.fstat(fd))
-            opened = _process.files.get(identity)
+            identity = _file_identity(os.fstat(fd))
+            opened = _process_files.files.get(identity)
             if opened is None:
-                opened = _process.files[identity] = _Opened(identity, fd)
+                opened = _process_files.files[identity] = _OpenLockFile(identity, fd)
             else:
-                opened.extra.append(fd)
-            opened.users += 1
+                opened.extra_descriptors.append(fd)
+            opened.user_count += 1
             return cls(opened)
 
     @property
     def fd(self) -> int:
         """The shared descriptor, for reading and writing. Do not close it."""
-        return self._alive().fd
+        return self._require_open().fd
 
     def try_lock(self, offset: int) -> bool:
         """
@@ -172,55 +172,55 @@ class LockFile:
 
         Raise OSError if the file system does not support locks.
         """
-        with _process.guard:
-            opened = self._alive()
-            if offset in opened.held or not opened.lock(offset):
+        with _process_files.guard:
+            opened = self._require_open()
+            if offset in opened.locked_offsets or not opened.lock(offset):
                 return False
-            self._own.add(offset)
+            self._own_offsets.add(offset)
             return True
 
     def is_locked(self, offset: int) -> bool:
         """Return True if the byte at *offset* is locked by this process or another."""
-        with _process.guard:
-            opened = self._alive()
-            known = is_locked(opened.fd, offset, by_others=False) if opened.is_owner else None
-            if known is None and offset not in opened.held:
+        with _process_files.guard:
+            opened = self._require_open()
+            known = is_range_locked(opened.fd, offset, ignore_own=False) if opened.uses_ofd_locks else None
+            if known is None and offset not in opened.locked_offsets:
                 # POSIX locks can only be tested by trying to acquire them.
                 known = not self.try_lock(offset)
                 self.unlock(offset)
-            return bool(known) or offset in opened.held
+            return bool(known) or offset in opened.locked_offsets
 
     def unlock(self, offset: int) -> None:
         """Unlock the byte at *offset* if this user has locked it."""
-        with _process.guard:
-            opened = self._alive()
-            if offset not in self._own:
+        with _process_files.guard:
+            opened = self._require_open()
+            if offset not in self._own_offsets:
                 return
-            self._own.discard(offset)
+            self._own_offsets.discard(offset)
             opened.unlock(offset)
 
     def close(self) -> None:
         """Release all locks of this user. The last user closes the file."""
-        if self._bound.is_elsewhere or self._opened is None:
+        if self._bound.is_forked_child or self._opened is None:
             return
-        with _process.guard:
+        with _process_files.guard:
             opened = self._opened
-            for offset in list(self._own):
+            for offset in list(self._own_offsets):
                 self.unlock(offset)
             self._opened = None
-            opened.users -= 1
-            if opened.users == 0:
-                del _process.files[opened.identity]
+            opened.user_count -= 1
+            if opened.user_count == 0:
+                del _process_files.files[opened.identity]
                 opened.close()
 
-    def _alive(self) -> _Opened:
+    def _require_open(self) -> _OpenLockFile:
         self._bound.check_thread()
         if self._opened is None:
             raise ValueError("the lock file is closed")
         return self._opened
 
 
-def watch(path: Path) -> int | None:
+def watch_locks(path: Path) -> int | None:
     """
     Return a descriptor of a file that another library locks, or None if that fails.
 
@@ -228,60 +228,62 @@ def watch(path: Path) -> int | None:
 
     It stays open until the file is deleted, because closing it would release that library's locks in this process.
     """
-    if not _HAS_OWN_LOCKS:
+    if not HAS_OFD_LOCKS:
         return None
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with _process.guard:
-        unwatch()
+    with _process_files.guard:
+        close_deleted_watches()
         with contextlib.suppress(OSError):
-            wanted = _identity(os.lstat(path))
-            for identity, fd in _process.watched:
+            wanted = _file_identity(os.lstat(path))
+            for identity, fd in _process_files.watched_files:
                 if identity == wanted:
                     return fd
             fd = os.open(path, flags)
-            _process.watched.append((_identity(os.fstat(fd)), fd))
+            _process_files.watched_files.append((_file_identity(os.fstat(fd)), fd))
             return fd
     return None
 
 
-def unwatch() -> None:
+def close_deleted_watches() -> None:
     """Close the descriptors of `watch` whose files were deleted."""
-    with _process.guard:
-        _process.watched = [one for one in _process.watched if _is_kept(*one)]
+    with _process_files.guard:
+        _process_files.watched_files = [one for one in _process_files.watched_files if _is_watch_valid(*one)]
 
 
-def _is_kept(identity: tuple[int, int], fd: int) -> bool:
+def _is_watch_valid(identity: tuple[int, int], fd: int) -> bool:
     with contextlib.suppress(OSError):
         status = os.fstat(fd)
         # Otherwise the number belongs to another file, because the program closed all its descriptors.
-        if _identity(status) == identity:
+        if _file_identity(status) == identity:
             if status.st_nlink:
                 return True
             os.close(fd)
     return False
 
 
-def is_locked(fd: int, offset: int, *, by_others: bool, length: int = 1, to_read: bool = False) -> bool | None:
+def is_range_locked(
+    fd: int, offset: int, *, ignore_own: bool, length: int = 1, ignore_shared: bool = False
+) -> bool | None:
     """
     Return True if a process has locked bytes from *offset*, None if unknown.
 
-    With *by_others*, ignore the locks of this process.
+    With *ignore_own*, ignore the locks of this process.
 
-    With *to_read*, ignore shared locks, which do not conflict with readers.
+    With *ignore_shared*, ignore shared locks, which do not conflict with readers.
     """
-    if sys.platform != "linux" or not _HAS_OWN_LOCKS:
+    if sys.platform != "linux" or not HAS_OFD_LOCKS:
         return None
     # A query for a descriptor's lock conflicts with all process locks, including this process's own.
-    command = fcntl.F_GETLK if by_others else fcntl.F_OFD_GETLK
+    command = fcntl.F_GETLK if ignore_own else fcntl.F_OFD_GETLK
     try:
-        wanted = fcntl.F_RDLCK if to_read else fcntl.F_WRLCK
-        answer = fcntl.fcntl(fd, command, _LOCK.pack(wanted, os.SEEK_SET, offset, length, 0))
+        wanted = fcntl.F_RDLCK if ignore_shared else fcntl.F_WRLCK
+        answer = fcntl.fcntl(fd, command, FLOCK_STRUCT.pack(wanted, os.SEEK_SET, offset, length, 0))
     except OSError:
         return None
-    return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    return bool(FLOCK_STRUCT.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
-def _identity(status: os.stat_result) -> tuple[int, int]:
+def _file_identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
@@ -290,9 +292,9 @@ class DirectoryLocks:
 
     def __init__(self, directory: Path) -> None:
         try:
-            self._file = LockFile.open(directory / FILE_NAME)
+            self._file = LockFile.open(directory / LOCK_FILE_NAME)
         except OSError as error:
-            kind = StoreReadOnly if error.errno in _DENIED else StoreError
+            kind = StoreReadOnly if error.errno in ACCESS_DENIED_ERRNOS else StoreError
             raise kind(f"the locks of {directory} cannot be opened: {error.strerror}") from error
         self._directory = directory
 
@@ -303,7 +305,7 @@ class DirectoryLocks:
         Raise StoreBusy if it is locked.
         """
         try:
-            taken = self._file.try_lock(_offset(name))
+            taken = self._file.try_lock(_offset_of_name(name))
         except OSError as error:
             raise StoreError(f"{self._directory} cannot be locked: {error.strerror}") from error
         if not taken:
@@ -311,18 +313,18 @@ class DirectoryLocks:
 
     def is_claimed(self, name: str) -> bool:
         """Return True if *name* is locked by any process, including this one."""
-        return self._file.is_locked(_offset(name))
+        return self._file.is_locked(_offset_of_name(name))
 
     def release(self, name: str) -> None:
         """Unlock *name* if this object has locked it."""
-        self._file.unlock(_offset(name))
+        self._file.unlock(_offset_of_name(name))
 
     def close(self) -> None:
         """Unlock all names that were claimed here. Does nothing in a forked child."""
         self._file.close()
 
 
-def _offset(name: str) -> int:
+def _offset_of_name(name: str) -> int:
     """
     Return the byte offset that represents *name*: a 62-bit hash.
 

@@ -14,20 +14,20 @@ import diskcache  # type: ignore[import-untyped]  # it ships no types
 from mama_structs.errors import InvalidArgument, SessionClosed
 
 # Far below SQLite's maximum size of a value, so that a value with its checksum always fits.
-LARGEST_VALUE: Final = 2**29
-LONGEST_KEY: Final = 1024
+MAX_VALUE_BYTES: Final = 2**29
+MAX_KEY_CHARS: Final = 1024
 
-_MAGIC: Final = b"ms1\0"
-_DIGEST: Final = 16
-SEAL_BYTES: Final = len(_MAGIC) + _DIGEST
+MAGIC_PREFIX: Final = b"ms1\0"
+DIGEST_BYTES: Final = 16
+SEAL_BYTES: Final = len(MAGIC_PREFIX) + DIGEST_BYTES
 # Value of diskcache's column `mode` for bytes that are stored in the row.
-_RAW: Final = diskcache.core.MODE_RAW
+RAW_MODE: Final = diskcache.core.MODE_RAW
 # Older SQLite versions allow 999 variables per statement.
-_MARKS: Final = 500
+MAX_VARIABLES: Final = 500
 
-_SELECT: Final = "SELECT key, value, mode, filename FROM Cache WHERE raw = 1"
+SELECT_SQL: Final = "SELECT key, value, mode, filename FROM Cache WHERE raw = 1"
 # Writes the same columns as `diskcache.Cache.set`.
-_PUT: Final = (
+PUT_SQL: Final = (
     "INSERT INTO Cache(key, raw, size, mode, value) VALUES (?, 1, 0, ?, ?)"
     " ON CONFLICT(key, raw) DO UPDATE SET expire_time = NULL, tag = NULL, size = 0, mode = excluded.mode,"
     " filename = NULL, value = excluded.value"
@@ -35,20 +35,20 @@ _PUT: Final = (
 
 
 @attrs.frozen
-class Damaged:
+class DamagedValue:
     """Placeholder for a stored value that is corrupt. *reason* is a message for people."""
 
     reason: str
 
 
 @attrs.frozen
-class New:
+class NewValue:
     """A value to write only if no intact value is stored under its key."""
 
     value: bytes
 
 
-Change = bytes | New | None
+RowChange = bytes | NewValue | None
 """The change of one key: set a value, set it if there is none, or delete the key (None)."""
 
 
@@ -57,7 +57,7 @@ class PendingCall:
     """The changes of one `enqueue` call, written in one transaction. *size* is in bytes."""
 
     number: int
-    changes: dict[str, Change]
+    changes: dict[str, RowChange]
     size: int
     namespace: str = ""
 
@@ -66,9 +66,9 @@ def check_key(key: object) -> str:
     """Return *key* if it is a valid row key, else raise `InvalidArgument`."""
     if type(key) is not str:
         raise InvalidArgument(f"a key must be a str, got {type(key).__name__}")
-    if not 0 < len(key) <= LONGEST_KEY or not key.isascii() or "\0" in key:
+    if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or "\0" in key:
         raise InvalidArgument(
-            f"a key must be 1 to {LONGEST_KEY} ASCII characters without NUL, got {len(key)} characters"
+            f"a key must be 1 to {MAX_KEY_CHARS} ASCII characters without NUL, got {len(key)} characters"
         )
     return key
 
@@ -77,40 +77,40 @@ def check_value(value: object) -> None:
     """Raise `InvalidArgument` if *value* is not a valid row value."""
     if type(value) is not bytes:
         raise InvalidArgument(f"a value must be bytes, got {type(value).__name__}")
-    if len(value) > LARGEST_VALUE:
-        raise InvalidArgument(f"a value must be at most {LARGEST_VALUE} bytes, got {len(value)}")
+    if len(value) > MAX_VALUE_BYTES:
+        raise InvalidArgument(f"a value must be at most {MAX_VALUE_BYTES} bytes, got {len(value)}")
 
 
 def seal(key: str, value: bytes) -> bytes:
     """Return *value* in stored form: magic prefix, checksum over key and value, value."""
-    return b"".join((_MAGIC, _checksum(key, memoryview(value)), value))
+    return b"".join((MAGIC_PREFIX, _checksum(key, memoryview(value)), value))
 
 
-def unseal(key: str, stored: object) -> bytes | Damaged:
+def unseal(key: str, stored: object) -> bytes | DamagedValue:
     """Return the value from its stored form, or the damage that was found."""
     if type(stored) is not bytes:
-        return Damaged(f"the row holds {type(stored).__name__} instead of bytes")
-    if not stored.startswith(_MAGIC) or len(stored) < SEAL_BYTES:
-        return Damaged("the row has no valid beginning")
+        return DamagedValue(f"the row holds {type(stored).__name__} instead of bytes")
+    if not stored.startswith(MAGIC_PREFIX) or len(stored) < SEAL_BYTES:
+        return DamagedValue("the row has no valid beginning")
     value = memoryview(stored)[SEAL_BYTES:]
-    if _checksum(key, value) != stored[len(_MAGIC) : SEAL_BYTES]:
-        return Damaged("the checksum does not match")
+    if _checksum(key, value) != stored[len(MAGIC_PREFIX) : SEAL_BYTES]:
+        return DamagedValue("the checksum does not match")
     return bytes(value)
 
 
 def _checksum(key: str, value: memoryview) -> bytes:
     # The key is part of the checksum, so that swapped rows are detected. NUL separates it, because keys contain none.
-    digest = blake2b(key.encode("ascii") + b"\0", digest_size=_DIGEST, person=b"mama-structs-row")
+    digest = blake2b(key.encode("ascii") + b"\0", digest_size=DIGEST_BYTES, person=b"mama-structs-row")
     digest.update(value)
     return digest.digest()
 
 
-def is_own_key(key: object, raw: object = 1) -> bool:
+def is_package_key(key: object, raw: object = 1) -> bool:
     """Return True if the columns `key` and `raw` look like a row of this package."""
     return raw == 1 and type(key) is str and key.isascii()
 
 
-def foreign_value(mode: object, filename: object, value: object) -> str | None:
+def describe_foreign_value(mode: object, filename: object, value: object) -> str | None:
     """
     Return why a value was not written by this package, or None if it was.
 
@@ -120,30 +120,30 @@ def foreign_value(mode: object, filename: object, value: object) -> str | None:
         return "the row names a file"
     if mode == diskcache.core.MODE_PICKLE:
         return "the row is pickled"
-    if mode != _RAW:
+    if mode != RAW_MODE:
         return f"the row has the mode {mode!r:.20}"
     return None if type(value) is bytes else f"the row holds {type(value).__name__} instead of bytes"
 
 
-def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:
+def merge_changes(rows: Iterable[tuple[str, RowChange]]) -> dict[str, RowChange]:
     """
     Validate *rows* and merge them: the last row of a key wins.
 
     Errors name the position, never the content.
     """
-    changes: dict[str, Change] = {}
+    changes: dict[str, RowChange] = {}
     for position, row in enumerate(rows):
         try:
             key, change = row
             check_key(key)
             if change is not None:
-                check_value(_bytes(change))
+                check_value(_value_of(change))
         except InvalidArgument as error:
             error.add_note(f"in row {position}, from 0")
             raise
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"row {position}, from 0, must be a pair of key and value") from error
-        _fold(changes, key, change)
+        _merge_change(changes, key, change)
     return changes
 
 
@@ -151,36 +151,36 @@ def checked_changes(rows: Iterable[tuple[str, Change]]) -> dict[str, Change]:
 class PreparedChanges:
     """Validated rows of one call and their size in bytes. May be created in any thread."""
 
-    changes: dict[str, Change]
+    changes: dict[str, RowChange]
     size: int
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[str, Change]]) -> PreparedChanges:
+    def from_rows(cls, rows: Iterable[tuple[str, RowChange]]) -> PreparedChanges:
         """Validate rows and compute their size."""
-        changes = checked_changes(rows)
-        return cls(changes, size_of(changes))
+        changes = merge_changes(rows)
+        return cls(changes, total_bytes(changes))
 
 
-def combined(calls: Iterable[PendingCall]) -> dict[str, Change]:
+def merge_calls(calls: Iterable[PendingCall]) -> dict[str, RowChange]:
     """Merge the changes of consecutive calls."""
-    changes: dict[str, Change] = {}
+    changes: dict[str, RowChange] = {}
     for call in calls:
         for key, change in call.changes.items():
-            _fold(changes, key, change)
+            _merge_change(changes, key, change)
     return changes
 
 
-def size_of(changes: dict[str, Change]) -> int:
+def total_bytes(changes: dict[str, RowChange]) -> int:
     """Return the total bytes of keys and values."""
-    return sum(len(key) + (0 if change is None else len(_bytes(change))) for key, change in changes.items())
+    return sum(len(key) + (0 if change is None else len(_value_of(change))) for key, change in changes.items())
 
 
-def _bytes(change: bytes | New) -> bytes:
-    return change.value if isinstance(change, New) else change
+def _value_of(change: bytes | NewValue) -> bytes:
+    return change.value if isinstance(change, NewValue) else change
 
 
-def _fold(changes: dict[str, Change], key: str, change: Change) -> None:
-    if not isinstance(change, New) or key not in changes:
+def _merge_change(changes: dict[str, RowChange], key: str, change: RowChange) -> None:
+    if not isinstance(change, NewValue) or key not in changes:
         changes[key] = change
     elif changes[key] is None:
         # The key is deleted first, so the value on disk no longer prevents the write.
@@ -192,7 +192,7 @@ class Snapshot:
 
     failure: Exception | None = None
 
-    def within(self, namespace: str) -> Self:  # noqa: ARG002 - a directory stores all namespaces together
+    def in_namespace(self, namespace: str) -> Self:  # noqa: ARG002 - a directory stores all namespaces together
         """
         Return the rows of one namespace.
 
@@ -209,11 +209,11 @@ class Snapshot:
         """
         return True
 
-    def get(self, key: str) -> bytes | Damaged | None:
+    def get(self, key: str) -> bytes | DamagedValue | None:
         """Return the value stored under *key*, or None."""
         return self.get_many([check_key(key)]).get(key)
 
-    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | DamagedValue]:
         """Return the stored values of *keys*. Keys without a value are left out."""
         raise NotImplementedError
 
@@ -221,11 +221,11 @@ class Snapshot:
         """Return the keys that begin with *prefix*, sorted."""
         raise NotImplementedError
 
-    def last(self, prefix: str) -> str | None:
+    def last_key(self, prefix: str) -> str | None:
         """Return the last key that begins with *prefix*, or None."""
         raise NotImplementedError
 
-    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
+    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | DamagedValue]]:
         """
         Return the rows whose keys begin with *prefix* and follow *after*, sorted by key.
 
@@ -259,18 +259,18 @@ class Rows(Snapshot):
         """Delete *key*. Return True if it existed."""
         raise NotImplementedError
 
-    def apply(self, changes: dict[str, Change]) -> None:
+    def apply_changes(self, changes: dict[str, RowChange]) -> None:
         """Apply *changes* in order."""
         for key, change in changes.items():
             if change is None:
                 self.delete(key)
-            elif isinstance(change, New):
+            elif isinstance(change, NewValue):
                 self.put_new(key, change.value)
             else:
                 self.put(key, change)
 
     @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
+    def savepoint(self) -> Iterator[None]:
         """Run the block in a savepoint, and roll back to it if the block raises."""
         raise NotImplementedError
         yield
@@ -282,54 +282,54 @@ class SqliteSnapshot(Snapshot):
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self.failure: Exception | None = None
         self._connection = connection
-        self._over = False
+        self._has_ended = False
 
-    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | DamagedValue]:
         """See `Snapshot`."""
-        found: dict[str, bytes | Damaged] = {}
-        for start in range(0, len(keys), _MARKS):
-            some = keys[start : start + _MARKS]
-            found.update(self._opened(f"{_SELECT} AND key IN ({','.join('?' * len(some))})", some))
+        found: dict[str, bytes | DamagedValue] = {}
+        for start in range(0, len(keys), MAX_VARIABLES):
+            some = keys[start : start + MAX_VARIABLES]
+            found.update(self._read_values(f"{SELECT_SQL} AND key IN ({','.join('?' * len(some))})", some))
         return found
 
     def keys(self, prefix: str = "") -> list[str]:
         """See `Snapshot`."""
         sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key"
-        found = self._do(sql, range_of(prefix) if prefix else ("", "\x80"))
-        return [key for (key,) in found if is_own_key(key)]
+        found = self._execute(sql, key_range(prefix) if prefix else ("", "\x80"))
+        return [key for (key,) in found if is_package_key(key)]
 
-    def last(self, prefix: str) -> str | None:
+    def last_key(self, prefix: str) -> str | None:
         """See `Snapshot`."""
         sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
-        found = self._do(sql, range_of(prefix))
+        found = self._execute(sql, key_range(prefix))
         return str(found[0][0]) if found else None
 
-    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
+    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | DamagedValue]]:
         """See `Snapshot`."""
-        sql = f"{_SELECT} AND key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?"
-        return self._opened(sql, (*range_of(prefix), after, limit))
+        sql = f"{SELECT_SQL} AND key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?"
+        return self._read_values(sql, (*key_range(prefix), after, limit))
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """See `Snapshot`."""
         # The value is NULL if diskcache stored it in a file.
         sql = "SELECT key, COALESCE(LENGTH(value), 0) FROM Cache WHERE raw = 1 AND key >= ? AND key < ?"
-        found = self._do(sql, range_of(prefix))
-        return {key: max(size - SEAL_BYTES, 0) for key, size in found if is_own_key(key)}
+        found = self._execute(sql, key_range(prefix))
+        return {key: max(size - SEAL_BYTES, 0) for key, size in found if is_package_key(key)}
 
     def end(self) -> None:
         """Reject any further use, because the transaction has ended."""
-        self._over = True
+        self._has_ended = True
 
-    def _opened(self, sql: str, arguments: Sequence[Any]) -> list[tuple[str, bytes | Damaged]]:
-        opened: list[tuple[str, bytes | Damaged]] = []
-        for key, value, mode, filename in self._do(sql, arguments):
-            if is_own_key(key):
-                foreign = foreign_value(mode, filename, value)
-                opened.append((key, unseal(key, value) if foreign is None else Damaged(foreign)))
+    def _read_values(self, sql: str, arguments: Sequence[Any]) -> list[tuple[str, bytes | DamagedValue]]:
+        opened: list[tuple[str, bytes | DamagedValue]] = []
+        for key, value, mode, filename in self._execute(sql, arguments):
+            if is_package_key(key):
+                foreign = describe_foreign_value(mode, filename, value)
+                opened.append((key, unseal(key, value) if foreign is None else DamagedValue(foreign)))
         return opened
 
-    def _do(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
-        if self._over:
+    def _execute(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        if self._has_ended:
             raise SessionClosed("these rows belong to a transaction that is over")
         if self.failure is not None:
             # SQLite may have rolled back on its own, so further writes would be outside of any transaction.
@@ -349,35 +349,35 @@ class SqliteRows(SqliteSnapshot, Rows):
     def put(self, key: str, value: bytes) -> None:
         """See `Rows`."""
         check_value(value)
-        self._do(_PUT, (check_key(key), _RAW, seal(key, value)))
+        self._execute(PUT_SQL, (check_key(key), RAW_MODE, seal(key, value)))
 
     def delete(self, key: str) -> bool:
         """See `Rows`."""
-        is_there = bool(self._do("SELECT 1 FROM Cache WHERE key = ? AND raw = 1", (check_key(key),)))
+        is_there = bool(self._execute("SELECT 1 FROM Cache WHERE key = ? AND raw = 1", (check_key(key),)))
         if is_there:
-            self._do("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
+            self._execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
         return is_there
 
     @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
+    def savepoint(self) -> Iterator[None]:
         """See `Rows`."""
-        self._do("SAVEPOINT attempt")
+        self._execute("SAVEPOINT attempt")
         try:
             yield
         except BaseException:
             if self.failure is None:
-                self._do("ROLLBACK TO attempt")
+                self._execute("ROLLBACK TO attempt")
             raise
         finally:
             if self.failure is None:
-                self._do("RELEASE attempt")
+                self._execute("RELEASE attempt")
 
     def commit(self) -> None:
         """Commit durably. Raise an earlier failure even if the caller's function swallowed it."""
-        self._do("COMMIT")
+        self._execute("COMMIT")
 
 
-def range_of(prefix: str) -> tuple[str, str]:
+def key_range(prefix: str) -> tuple[str, str]:
     """Return the range of keys with *prefix*: first key (included), last key (excluded)."""
     check_key(prefix)
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)

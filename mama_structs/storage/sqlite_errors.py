@@ -11,15 +11,15 @@ from typing import Final, Literal
 import attrs
 
 from mama_structs.errors import StoreDamaged, StoreError, StoreReadOnly
-from mama_structs.storage.files import DATABASE, from_os, full
+from mama_structs.storage.files import DATABASE_FILE, disk_full_error, from_os
 
-_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
-_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_READ_ONLY: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
+BUSY_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+DAMAGED_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+READ_ONLY_CODES: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
 # SQLite hides the cause of these errors. It is found by trying to write a file.
-_UNCLEAR: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+AMBIGUOUS_CODES: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 
-_PROBE: Final = b"\0" * 65536
+PROBE_DATA: Final = b"\0" * 65536
 
 
 @attrs.frozen
@@ -65,15 +65,15 @@ class CheckReport:
 
 def is_busy(error: BaseException) -> bool:
     """Return True if another connection was writing, so that a retry may succeed."""
-    cause = _cause(error)
-    return cause is not None and _primary(cause) in _BUSY
+    cause = _find_sqlite_error(error)
+    return cause is not None and _primary_code(cause) in BUSY_CODES
 
 
 def store_error(error: BaseException, directory: Path) -> StoreError:
     """Return the typed error for *error*, and probe *directory* for a cause that SQLite hides."""
     if isinstance(error, StoreError):
         return error
-    cause = _cause(error)
+    cause = _find_sqlite_error(error)
     if cause is not None:
         return _from_sqlite(cause, directory)
     if isinstance(error, OSError):
@@ -81,35 +81,35 @@ def store_error(error: BaseException, directory: Path) -> StoreError:
     return StoreError(f"{directory} failed: {type(error).__name__}")
 
 
-def damaged(directory: Path, *findings: str) -> StoreDamaged:
+def damaged_database_error(directory: Path, *findings: str) -> StoreDamaged:
     """Return the error for a corrupt database."""
     hint = "restore a backup, or move the directory away and start with an empty store"
-    return damaged_file(directory / DATABASE, f"is damaged: {'; '.join(findings)}", *findings, hint=hint)
+    return damaged_file_error(directory / DATABASE_FILE, f"is damaged: {'; '.join(findings)}", *findings, hint=hint)
 
 
-def damaged_file(path: Path, message: str, *findings: str, hint: str) -> StoreDamaged:
+def damaged_file_error(path: Path, message: str, *findings: str, hint: str) -> StoreDamaged:
     """Return the error for a corrupt file."""
     return StoreDamaged(f"{path} {message}", file=str(path), findings=findings, hint=hint)
 
 
 def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
-    primary = _primary(error)
-    hidden = _try_to_write(directory) if primary in _UNCLEAR else None
+    primary = _primary_code(error)
+    hidden = _probe_write(directory) if primary in AMBIGUOUS_CODES else None
     if hidden is not None:
         return from_os(hidden, directory)
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_DBMOVED:
-        return damaged(directory, "the file was moved or deleted while it was open")
-    if primary in _DAMAGED:
-        return damaged(directory, str(error))
+        return damaged_database_error(directory, "the file was moved or deleted while it was open")
+    if primary in DAMAGED_CODES:
+        return damaged_database_error(directory, str(error))
     if primary == sqlite3.SQLITE_FULL:
-        return full(directory)
-    if primary in _READ_ONLY:
+        return disk_full_error(directory)
+    if primary in READ_ONLY_CODES:
         return StoreReadOnly(f"{directory} cannot be written to")
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
-    return StoreError(f"{directory / DATABASE} failed: {name}: {error}")
+    return StoreError(f"{directory / DATABASE_FILE} failed: {name}: {error}")
 
 
-def _cause(error: BaseException | None) -> sqlite3.Error | None:
+def _find_sqlite_error(error: BaseException | None) -> sqlite3.Error | None:
     """Return the innermost SQLite error in the chain of causes."""
     # diskcache raises its own `Timeout` while it opens a database, and cleanup after a failure may fail as well.
     found = None
@@ -121,12 +121,12 @@ def _cause(error: BaseException | None) -> sqlite3.Error | None:
     return found
 
 
-def _primary(error: sqlite3.Error) -> int:
+def _primary_code(error: sqlite3.Error) -> int:
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF
 
 
-def _try_to_write(directory: Path) -> OSError | None:
+def _probe_write(directory: Path) -> OSError | None:
     """
     Write a probe file as long as the largest file in the directory.
 
@@ -137,7 +137,7 @@ def _try_to_write(directory: Path) -> OSError | None:
             reach = max((entry.stat().st_size for entry in entries if entry.is_file()), default=0)
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             file.seek(reach)
-            file.write(_PROBE)
+            file.write(PROBE_DATA)
             os.fsync(file.fileno())
     except OSError as error:
         return error

@@ -33,40 +33,40 @@ from weakref import WeakKeyDictionary, ref
 
 import diskcache  # type: ignore[import-untyped]  # it ships no types
 
-from mama_structs._internal.event_loop import LoopBound, done_at_once, in_own_thread
-from mama_structs._internal.validation import seconds
+from mama_structs._internal.event_loop import LoopGuard, call_sync, run_in_own_thread
+from mama_structs._internal.validation import check_seconds
 from mama_structs.errors import SessionClosed, StoreBusy, StoreError, StoreFull, StoreReadOnly
 from mama_structs.storage.cache_factory import inspect_store
-from mama_structs.storage.connection import Database, scrub
-from mama_structs.storage.files import TemporaryDirectory, check_path, sweep
+from mama_structs.storage.connection import Database, erase_deleted_data
+from mama_structs.storage.files import TemporaryDirectory, absolute_path, delete_leftovers
 from mama_structs.storage.sealed_rows import (
-    Change,
-    Damaged,
-    New,
+    DamagedValue,
+    NewValue,
     PendingCall,
     PreparedChanges,
+    RowChange,
     Rows,
     Snapshot,
     SqliteRows,
     SqliteSnapshot,
     check_key,
-    combined,
+    merge_calls,
 )
 from mama_structs.storage.sqlite_errors import Finding, is_busy, store_error
 
 T = TypeVar("T")
 
-WAIT: Final = 10.0
+DEFAULT_WAIT_SECONDS: Final = 10.0
 # Maximum bytes of rows per transaction. The rows of one call are never split.
-_TRANSACTION_BYTES: Final = 2 * 2**20
+MAX_TRANSACTION_BYTES: Final = 2 * 2**20
 
-_SHORTEST_PAUSE: Final = 0.001
-_LONGEST_PAUSE: Final = 0.005
+MIN_RETRY_SECONDS: Final = 0.001
+MAX_RETRY_SECONDS: Final = 0.005
 # After this many seconds the lock is probably held by a stuck process, so poll less often.
-_LONG: Final = 0.5
-_RELAXED_PAUSE: Final = 0.05
+SLOW_RETRY_AFTER_SECONDS: Final = 0.5
+SLOW_RETRY_SECONDS: Final = 0.05
 
-_worker: Final = threading.local()
+_thread_state: Final = threading.local()
 
 _log: Final = logging.getLogger("mama_structs")
 
@@ -84,16 +84,16 @@ class RowStorage:
 
     def __init__(self, location: str, *, name: str, wait: float) -> None:
         self.location: str = location
-        self._wait = seconds("wait", wait, zero=True)
-        self._bound = LoopBound("store")
+        self._wait = check_seconds("wait", wait, allow_zero=True)
+        self._bound = LoopGuard("store")
         # Reentrant, because garbage collection may run another store's finalizer inside any block that holds it.
         self._guard = threading.RLock()
         self._queue: deque[PendingCall] = deque()
         # Not a SimpleQueue: in CPython 3.11 its `get` may block forever if the timeout expires early.
-        self._looks: Queue[Callable[[], None]] = Queue()
-        self._enqueued = 0
-        self._durable = 0
-        self._waiting: list[tuple[int, Future[None]]] = []
+        self._queued_reads: Queue[Callable[[], None]] = Queue()
+        self._enqueued_number = 0
+        self._durable_number = 0
+        self._flush_waiters: list[tuple[int, Future[None]]] = []
         self._is_drain_due = False
         self._failure: StoreError | None = None
         self._closing: Future[None] | None = None
@@ -105,7 +105,7 @@ class RowStorage:
 
     def __del__(self) -> None:
         # Take no lock and submit no job: garbage collection may run this anywhere, even inside of either.
-        if not hasattr(self, "_executor") or self._closing is not None or self._bound.is_elsewhere:
+        if not hasattr(self, "_executor") or self._closing is not None or self._bound.is_forked_child:
             return
         if self._has_database():
             warnings.warn(f"the store in {self.location} was not closed", ResourceWarning, stacklevel=2, source=self)
@@ -121,7 +121,7 @@ class RowStorage:
         """True if the store was read-only when it was opened."""
         return False
 
-    def space(self, namespace: str | None) -> str:  # noqa: ARG002 - used by subclasses
+    def storage_namespace(self, namespace: str | None) -> str:  # noqa: ARG002 - used by subclasses
         """
         Return the storage namespace for a namespace.
 
@@ -129,28 +129,28 @@ class RowStorage:
         """
         return ""
 
-    async def spaces(self) -> tuple[str, ...]:
+    async def storage_namespaces(self) -> tuple[str, ...]:
         """Return the results of `space` for all namespaces that have visible rows."""
         return ("",)
 
-    def enqueue(self, rows: Iterable[tuple[str, Change]] | PreparedChanges, *, namespace: str | None = None) -> None:
+    def enqueue(self, rows: Iterable[tuple[str, RowChange]] | PreparedChanges, *, namespace: str | None = None) -> None:
         """
         Write rows in the background.
 
         Each call is atomic: if one row is invalid, none is written.
         """
         self._check_open()
-        space = self.space(namespace)
-        prepared = rows if isinstance(rows, PreparedChanges) else PreparedChanges.of(rows)
+        space = self.storage_namespace(namespace)
+        prepared = rows if isinstance(rows, PreparedChanges) else PreparedChanges.from_rows(rows)
         if not prepared.changes:
             return
-        self._accept(prepared.changes)
+        self._check_changes(prepared.changes)
         with self._guard:
-            self._schedule()
-            self._enqueued += 1
-            self._queue.append(PendingCall(self._enqueued, prepared.changes, prepared.size, space))
+            self._schedule_drain()
+            self._enqueued_number += 1
+            self._queue.append(PendingCall(self._enqueued_number, prepared.changes, prepared.size, space))
 
-    def _accept(self, changes: dict[str, Change]) -> None:
+    def _check_changes(self, changes: dict[str, RowChange]) -> None:
         """Raise if the changes cannot be written."""
 
     async def flush(self) -> None:
@@ -164,29 +164,29 @@ class RowStorage:
         done.set_running_or_notify_cancel()
         with self._guard:
             self._check_open()
-            if self._durable == self._enqueued:
+            if self._durable_number == self._enqueued_number:
                 done.set_result(None)
             else:
-                self._schedule()
-                self._waiting.append((self._enqueued, done))
-        await outcome(done)
+                self._schedule_drain()
+                self._flush_waiters.append((self._enqueued_number, done))
+        await await_job(done)
 
-    async def read(self, keys: Sequence[str], *, namespace: str | None = None) -> dict[str, bytes | Damaged]:
+    async def read(self, keys: Sequence[str], *, namespace: str | None = None) -> dict[str, bytes | DamagedValue]:
         """Return the existing values of *keys* from one snapshot, including enqueued changes."""
-        wanted, space = [check_key(key) for key in keys], self.space(namespace)
-        return await outcome(self._looking(lambda: self._read(wanted, space)))
+        wanted, space = [check_key(key) for key in keys], self.storage_namespace(namespace)
+        return await await_job(self._submit_read(lambda: self._read(wanted, space)))
 
     def has(self, key: str, *, namespace: str | None = None) -> bool:
         """Return True if a value is stored or enqueued under *key*. Blocks."""
-        wanted, space = [check_key(key)], self.space(namespace)
-        return key in self._looking(lambda: self._read(wanted, space)).result()
+        wanted, space = [check_key(key)], self.storage_namespace(namespace)
+        return key in self._submit_read(lambda: self._read(wanted, space)).result()
 
     async def keys(self, prefix: str = "", *, namespace: str | None = None) -> list[str]:
         """Return the keys that begin with *prefix*, sorted, including enqueued changes."""
         if prefix != "":
             check_key(prefix)
-        space = self.space(namespace)
-        return await outcome(self._looking(lambda: self._keys(prefix, space)))
+        space = self.storage_namespace(namespace)
+        return await await_job(self._submit_read(lambda: self._keys(prefix, space)))
 
     async def transact(
         self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
@@ -196,9 +196,9 @@ class RowStorage:
 
         *work* gets the rows of the first of *namespaces*. `Snapshot.within` gives access to the other namespaces.
         """
-        return await outcome(self.in_thread(lambda: self.transact_here(work, namespaces=namespaces, wait=wait)))
+        return await await_job(self.submit_job(lambda: self.transact_in_job(work, namespaces=namespaces, wait=wait)))
 
-    async def look(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
+    async def run_read(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
         """
         Run *work* in the store's thread on one snapshot.
 
@@ -206,9 +206,9 @@ class RowStorage:
 
         It gets the rows of *namespace*, or by default those of all visible namespaces.
         """
-        return await outcome(self._looking(lambda: self.look_here(work, namespace=namespace)))
+        return await await_job(self._submit_read(lambda: self.run_read_in_job(work, namespace=namespace)))
 
-    def in_thread(self, job: Callable[[], T]) -> Future[T]:
+    def submit_job(self, job: Callable[[], T]) -> Future[T]:
         """
         Run *job* in the store's thread after earlier jobs.
 
@@ -220,11 +220,11 @@ class RowStorage:
 
     def _submit(self, job: Callable[[], T]) -> Future[T]:
         try:
-            return self._executor.submit(self._in_turn, job)
+            return self._executor.submit(self._run_job, job)
         except RuntimeError as error:
             raise SessionClosed("the interpreter is shutting down") from error
 
-    def _looking(self, look: Callable[[], T]) -> Future[T]:
+    def _submit_read(self, look: Callable[[], T]) -> Future[T]:
         """Run a read in submission order, or earlier while a transaction waits for a lock."""
         done: Future[T] = Future()
         done.set_running_or_notify_cancel()
@@ -239,11 +239,11 @@ class RowStorage:
 
         with self._guard:
             self._check_open()
-            self._looks.put(run)
-            self._submit(functools.partial(_run_next, self._looks))
+            self._queued_reads.put(run)
+            self._submit(functools.partial(_run_queued_read, self._queued_reads))
         return done
 
-    async def scrub(self, *, wait: float | None = None) -> bool:
+    async def erase_deleted_data(self, *, wait: float | None = None) -> bool:
         """
         Remove deleted data from disk.
 
@@ -253,7 +253,7 @@ class RowStorage:
 
     async def check(self) -> list[Finding]:
         """Check every page, row, setting and file, and return the issues."""
-        return await outcome(self.in_thread(self._check))
+        return await await_job(self.submit_job(self._check))
 
     async def close(self) -> None:
         """
@@ -263,9 +263,9 @@ class RowStorage:
         """
         closing = self._begin_close()
         try:
-            await outcome(closing)
+            await await_job(closing)
         finally:
-            self._join()
+            self._join_thread()
 
     def close_now(self) -> None:
         """
@@ -276,7 +276,7 @@ class RowStorage:
         try:
             self._begin_close().result()
         finally:
-            self._join()
+            self._join_thread()
 
     def _begin_close(self) -> Future[None]:
         self._bound.check_thread()
@@ -291,7 +291,7 @@ class RowStorage:
         if closing.exception() is None:
             self._executor.shutdown(wait=False)
 
-    def _join(self) -> None:
+    def _join_thread(self) -> None:
         """Wait briefly for the end of the thread if the store was closed."""
         if self._closing is not None and self._closing.done() and self._closing.exception() is None:
             self._executor.shutdown(wait=True)
@@ -301,14 +301,14 @@ class RowStorage:
         if self._closing is not None:
             raise SessionClosed(f"the store in {self.location} was closed")
 
-    def _schedule(self) -> None:
+    def _schedule_drain(self) -> None:
         """Schedule the queue to be written. The caller must hold the guard."""
         self._check_open()
         if not self._is_drain_due:
             # The thread references a proxy with the same state, so that an unclosed store can be collected.
-            behind = object.__new__(_silent(type(self)))  # type: ignore[arg-type]  # a class can be hashed
-            behind.__dict__ = self.__dict__
-            self.in_thread(behind._drain)
+            proxy = object.__new__(_without_finalizer(type(self)))  # type: ignore[arg-type]  # a class can be hashed
+            proxy.__dict__ = self.__dict__
+            self.submit_job(proxy._drain)
             self._is_drain_due = True
 
     def _has_database(self) -> bool:
@@ -317,36 +317,36 @@ class RowStorage:
 
     # The methods below run in the store's thread.
 
-    def transact_here(
+    def transact_in_job(
         self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
     ) -> T:
         """Run `transact` synchronously, inside a job."""
-        spaces = [self.space(one) for one in namespaces or (None,)]
+        spaces = [self.storage_namespace(one) for one in namespaces or (None,)]
         self._write_pending(spaces)
-        return self._in_transaction(work, spaces=spaces, wait=wait)
+        return self._run_transaction(work, spaces=spaces, wait=wait)
 
-    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
+    def run_read_in_job(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
         """Run `look` synchronously, inside a job."""
         raise NotImplementedError
 
-    def _in_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
+    def _run_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
         """Run *work* in one write transaction on the rows of *spaces*."""
         raise NotImplementedError
 
-    def _write_changes(self, changes: dict[str, Change], space: str) -> None:
+    def _write_changes(self, changes: dict[str, RowChange], space: str) -> None:
         """Apply changes in one write transaction."""
-        self._in_transaction(lambda rows: rows.apply(changes), spaces=[space])
+        self._run_transaction(lambda rows: rows.apply_changes(changes), spaces=[space])
 
     def _inspect(self) -> list[Finding]:
         """Return the issues of the stored data."""
         raise NotImplementedError
 
-    def _shut(self) -> None:
+    def _close_database(self) -> None:
         """Close the database."""
         raise NotImplementedError
 
     @staticmethod
-    def _in_turn(job: Callable[[], T]) -> T:
+    def _run_job(job: Callable[[], T]) -> T:
         """Run a job in the store's thread."""
         return job()
 
@@ -356,12 +356,12 @@ class RowStorage:
         except StoreError as error:
             error.add_note(f"the rows of {len(self._queue)} calls were not written: close it again when they can be")
             raise
-        self._shut()
+        self._close_database()
 
     def _drain(self) -> None:
         with self._guard:
             self._is_drain_due = False
-            waiting, self._waiting = self._waiting, []
+            waiting, self._flush_waiters = self._flush_waiters, []
         failure: BaseException | None = None
         try:
             self._write_pending()
@@ -370,10 +370,10 @@ class RowStorage:
             if not waiting:
                 _log.warning("the rows of %d calls are not written yet: %s", len(self._queue), error)
         for number, done in waiting:
-            if failure is None or number <= self._durable:
+            if failure is None or number <= self._durable_number:
                 done.set_result(None)
             else:
-                done.set_exception(again(failure))
+                done.set_exception(copy_error(failure))
 
     def _write_pending(self, spaces: Sequence[str] | None = None) -> None:
         """
@@ -383,11 +383,11 @@ class RowStorage:
         error is raised afterwards if the namespace is in *spaces*, by default any.
         """
         with self._guard:
-            target = self._enqueued
+            target = self._enqueued_number
         one_by_one = False
         denied: dict[str, StoreReadOnly] = {}
-        while group := self._take(target, 1 if one_by_one else None, denied):
-            changes = combined(group)
+        while group := self._next_group(target, 1 if one_by_one else None, denied):
+            changes = merge_calls(group)
             try:
                 self._write_changes(changes, group[0].namespace)
             except StoreError as error:
@@ -407,13 +407,13 @@ class RowStorage:
                 else:
                     for _ in group:
                         self._queue.popleft()
-                self._durable = self._queue[0].number - 1 if self._queue else self._enqueued
+                self._durable_number = self._queue[0].number - 1 if self._queue else self._enqueued_number
         self._failure = next(iter(denied.values()), None)
         for space, denial in denied.items():
             if spaces is None or space in spaces:
                 raise denial
 
-    def _take(self, target: int, count: int | None, denied: Container[str]) -> list[PendingCall]:
+    def _next_group(self, target: int, count: int | None, denied: Container[str]) -> list[PendingCall]:
         """
         Return the next calls up to *target* that form one transaction of one namespace.
 
@@ -423,7 +423,7 @@ class RowStorage:
         size = 0
         with self._guard:
             for call in islice((call for call in self._queue if call.namespace not in denied), count):
-                if call.number > target or (group and size + call.size > _TRANSACTION_BYTES):
+                if call.number > target or (group and size + call.size > MAX_TRANSACTION_BYTES):
                     break
                 if group and call.namespace != group[0].namespace:
                     break
@@ -431,28 +431,28 @@ class RowStorage:
                 size += call.size
         return group
 
-    def _read(self, keys: list[str], space: str) -> dict[str, bytes | Damaged]:
-        found = self.look_here(lambda rows: rows.get_many(keys), namespace=space)
-        for key, change in self._on_their_way(space).items():
-            if key not in keys or (isinstance(change, New) and isinstance(found.get(key), bytes)):
+    def _read(self, keys: list[str], storage_namespace: str) -> dict[str, bytes | DamagedValue]:
+        found = self.run_read_in_job(lambda rows: rows.get_many(keys), namespace=storage_namespace)
+        for key, change in self._pending_changes(storage_namespace).items():
+            if key not in keys or (isinstance(change, NewValue) and isinstance(found.get(key), bytes)):
                 continue
             if change is None:
                 found.pop(key, None)
             else:
-                found[key] = change.value if isinstance(change, New) else change
+                found[key] = change.value if isinstance(change, NewValue) else change
         return {key: found[key] for key in keys if key in found}
 
     def _keys(self, prefix: str, space: str) -> list[str]:
-        keys = set(self.look_here(lambda rows: rows.keys(prefix), namespace=space))
-        for key, change in self._on_their_way(space).items():
+        keys = set(self.run_read_in_job(lambda rows: rows.keys(prefix), namespace=space))
+        for key, change in self._pending_changes(space).items():
             if key.startswith(prefix):
                 (keys.discard if change is None else keys.add)(key)
         return sorted(keys)
 
-    def _on_their_way(self, space: str) -> dict[str, Change]:
+    def _pending_changes(self, space: str) -> dict[str, RowChange]:
         with self._guard:
             calls = [call for call in self._queue if call.namespace == space]
-        return combined(calls)
+        return merge_calls(calls)
 
     def _check(self) -> list[Finding]:
         findings = self._inspect()
@@ -462,37 +462,39 @@ class RowStorage:
         return findings
 
 
-class Storage(RowStorage):
+class SqliteStorage(RowStorage):
     """A store in a directory. Create it with `open` or `temporary`."""
 
-    def __init__(self, directory: Path, *, wait: float = WAIT, temporary: TemporaryDirectory | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, wait: float = DEFAULT_WAIT_SECONDS, temporary: TemporaryDirectory | None = None
+    ) -> None:
         self.directory: Path = directory
         self._temporary = temporary
-        self._opened: Database | None = None
+        self._database: Database | None = None
         super().__init__(str(directory), name=directory.name, wait=wait)
 
     @classmethod
-    def open(cls, directory: Path, *, wait: float = WAIT) -> Storage:
+    def open(cls, directory: Path, *, wait: float = DEFAULT_WAIT_SECONDS) -> SqliteStorage:
         """Open the store in *directory* and create missing directories (mode 0700). Blocks."""
-        storage = cls(check_path(directory), wait=wait)
+        storage = cls(absolute_path(directory), wait=wait)
         executor = storage._executor
         try:
-            executor.submit(storage._in_turn, storage._open).result()
+            executor.submit(storage._run_job, storage._open).result()
         except BaseException:
             # After Ctrl-C the thread may still be opening the database; it closes it when it ends.
             storage._closing = Future()
             executor.shutdown(wait=False)
             raise
-        executor.submit(sweep)
+        executor.submit(delete_leftovers)
         return storage
 
     @classmethod
-    def temporary(cls, *, wait: float = WAIT) -> Storage:
+    def temporary(cls, *, wait: float = DEFAULT_WAIT_SECONDS) -> SqliteStorage:
         """Return a store that is deleted when closed. Its directory is created by the first write."""
         temporary = TemporaryDirectory()
         return cls(temporary.path / "journal", wait=wait, temporary=temporary)
 
-    async def scrub(self, *, wait: float | None = None) -> bool:
+    async def erase_deleted_data(self, *, wait: float | None = None) -> bool:
         """
         Remove deleted data from disk.
 
@@ -502,15 +504,15 @@ class Storage(RowStorage):
         if not self._has_database():
             return True
         seconds = self._wait if wait is None else min(wait, self._wait)
-        return await in_own_thread(lambda: scrub(self.directory, wait=seconds))
+        return await run_in_own_thread(lambda: erase_deleted_data(self.directory, wait=seconds))
 
     def _has_database(self) -> bool:
         """Return True if the database exists. A temporary store has none before its first write."""
-        return self._temporary is None or self._opened is not None
+        return self._temporary is None or self._database is not None
 
     # The methods below run in the store's thread.
 
-    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:  # noqa: ARG002 - unused
+    def run_read_in_job(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:  # noqa: ARG002 - unused
         """Run `look` synchronously, inside a job."""
         if not self._has_database():
             return work(SqliteSnapshot(None))
@@ -522,53 +524,53 @@ class Storage(RowStorage):
             finally:
                 rows.end()
 
-        return self._snapshot(looked)
+        return self._run_on_snapshot(looked)
 
     def _open(self) -> Database:
-        if self._opened is None:
+        if self._database is None:
             try:
                 if self._temporary is not None:
-                    self._temporary.make()
-                self._opened = self._patiently(lambda: Database(self.directory, temporary=self._temporary))
+                    self._temporary.create()
+                self._database = self._retry_while_busy(lambda: Database(self.directory, temporary=self._temporary))
             except OSError as error:
                 raise store_error(error, self.directory) from error
             finally:
-                if self._opened is None and self._temporary is not None:
+                if self._database is None and self._temporary is not None:
                     self._temporary.remove()
-            _worker.opened = self._opened
+            _thread_state.opened = self._database
             if self._temporary is not None:
-                sweep()
-        return self._opened
+                delete_leftovers()
+        return self._database
 
-    def _shut(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+    def _close_database(self) -> None:
+        if self._database is not None:
+            self._database.close()
 
     @staticmethod
-    def _in_turn(job: Callable[[], T]) -> T:
+    def _run_job(job: Callable[[], T]) -> T:
         """Run a job in the store's thread, and hold the database's process lock meanwhile."""
-        opened: Database | None = getattr(_worker, "opened", None)
+        opened: Database | None = getattr(_thread_state, "opened", None)
         if opened is not None:
-            opened.take()
+            opened.acquire()
         try:
             return job()
         finally:
             # Read it again, because this job may have opened the database.
-            opened = getattr(_worker, "opened", None)
+            opened = getattr(_thread_state, "opened", None)
             if opened is not None:
-                opened.let_go()
+                opened.release()
 
-    def _in_transaction(
+    def _run_transaction(
         self,
         work: Callable[[Rows], T],
         *,
         spaces: Sequence[str] = (),  # noqa: ARG002 - unused
         wait: float | None = None,
     ) -> T:
-        opened = self._begun(self._wait if wait is None else wait)
+        opened = self._begin_write(self._wait if wait is None else wait)
         rows = SqliteRows(opened.connection)
         try:
-            result = done_at_once(work, rows)
+            result = call_sync(work, rows)
             rows.commit()
         except Exception as error:
             if rows.failure is None or isinstance(error, StoreError):
@@ -576,11 +578,11 @@ class Storage(RowStorage):
             raise store_error(rows.failure, self.directory) from error
         finally:
             rows.end()
-            opened.leave_transaction()
-        opened.check_place()
+            opened.rollback()
+        opened.check_files()
         return result
 
-    def _begun(self, wait: float) -> Database:
+    def _begin_write(self, wait: float) -> Database:
         """
         Begin a write transaction when it is this process's turn.
 
@@ -591,10 +593,10 @@ class Storage(RowStorage):
 
         def begin() -> None:
             # The directory may have been moved since the database was opened.
-            opened.check_place()
+            opened.check_files()
             # The queue is best effort: the process ahead may be stopped, so ignore it after half of the wait.
-            if not opened.queue() and time.monotonic() - started < wait / 2:
-                raise _Queued
+            if not opened.enter_queue() and time.monotonic() - started < wait / 2:
+                raise _NotNextWriter
             opened.begin("IMMEDIATE")
 
         def pause(seconds: float) -> None:
@@ -602,15 +604,15 @@ class Storage(RowStorage):
             with contextlib.suppress(Empty):
                 while (left := until - time.monotonic()) > 0:
                     # No statement is running, so a fork may happen now.
-                    opened.let_go()
+                    opened.release()
                     try:
-                        look = self._looks.get(timeout=left)
+                        look = self._queued_reads.get(timeout=left)
                     finally:
-                        opened.take()
+                        opened.acquire()
                     look()
 
         try:
-            self._patiently(begin, wait=wait, pause=pause)
+            self._retry_while_busy(begin, wait=wait, pause=pause)
         finally:
             opened.leave_queue()
         return opened
@@ -620,80 +622,80 @@ class Storage(RowStorage):
         if self._has_database():
             try:
                 opened = self._open()
-                look = functools.partial(inspect_store, directory=self.directory, shared=opened.is_shared())
-                findings = [*self._snapshot(look), *opened.findings]
+                look = functools.partial(inspect_store, directory=self.directory, is_shared=opened.is_shared())
+                findings = [*self._run_on_snapshot(look), *opened.findings]
             except StoreError:
                 raise
             except OSError as error:
                 raise store_error(error, self.directory) from error
         return findings
 
-    def _snapshot(self, look: Callable[[sqlite3.Connection], T]) -> T:
+    def _run_on_snapshot(self, look: Callable[[sqlite3.Connection], T]) -> T:
         """Run *look* in one read transaction, so that it sees a single snapshot."""
         opened = self._open()
 
         def attempt() -> T:
-            opened.check_place()
+            opened.check_files()
             try:
                 opened.begin("DEFERRED")
                 return look(opened.connection)
             finally:
-                opened.leave_transaction()
+                opened.rollback()
 
-        return self._patiently(attempt)
+        return self._retry_while_busy(attempt)
 
-    def _patiently(
+    def _retry_while_busy(
         self, attempt: Callable[[], T], *, wait: float | None = None, pause: Callable[[float], object] = time.sleep
     ) -> T:
         """Retry *attempt* while other connections hold the lock, for at most *wait* seconds."""
         started = time.monotonic()
-        longest = self._wait if wait is None else wait
-        seconds = _SHORTEST_PAUSE
+        max_wait = self._wait if wait is None else wait
+        seconds = MIN_RETRY_SECONDS
         while True:
             try:
                 return attempt()
-            except (_Queued, diskcache.Timeout, sqlite3.Error) as error:
+            except (_NotNextWriter, diskcache.Timeout, sqlite3.Error) as error:
                 waited = time.monotonic() - started
-                if not (isinstance(error, _Queued) or is_busy(error)):
+                if not (isinstance(error, _NotNextWriter) or is_busy(error)):
                     raise store_error(error, self.directory) from error
-                if waited >= longest:
+                if waited >= max_wait:
                     raise StoreBusy(
                         f"another process kept {self.directory} from being written for {waited:.1f} s",
                         waited=waited,
                         hint="try again, or look for a process that holds a transaction open",
                     ) from error
             # Jitter keeps processes that collided once from colliding again.
-            pause(min(random.uniform(seconds / 2, seconds), longest - waited))  # noqa: S311 - not security-relevant
-            seconds = min(2 * seconds, _LONGEST_PAUSE if waited < _LONG else _RELAXED_PAUSE)
+            pause(min(random.uniform(seconds / 2, seconds), max_wait - waited))  # noqa: S311 - not security-relevant
+            seconds = min(2 * seconds, MAX_RETRY_SECONDS if waited < SLOW_RETRY_AFTER_SECONDS else SLOW_RETRY_SECONDS)
 
 
-class _Queued(Exception):
+class _NotNextWriter(Exception):
     """Another process is ahead of this one in the queue of writers."""
 
 
-def _run_next(looks: Queue[Callable[[], None]]) -> None:
+def _run_queued_read(queued_reads: Queue[Callable[[], None]]) -> None:
     """Run the oldest queued read, unless it has already run."""
     with contextlib.suppress(Empty):
-        looks.get_nowait()()
+        queued_reads.get_nowait()()
 
 
 @functools.cache
-def _silent(kind: type[Any]) -> type[Any]:
+def _without_finalizer(kind: type[Any]) -> type[Any]:
     """Return a subclass without finalizer, for the thread's reference to a store."""
     return type(kind.__name__, (kind,), {"__del__": lambda _self: None})
 
 
-async def outcome(job: Future[T]) -> T:
+async def await_job(job: Future[T]) -> T:
     """Wait for *job*. It continues if the caller is cancelled or its loop is closed."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
-    due = _due.setdefault(loop, _Due())
+    due = _wake_batches.setdefault(loop, _WakeBatch())
     job.add_done_callback(lambda _job: due.wake(loop, woken))
     await woken
     return job.result()
 
 
-class _Due:
+class _WakeBatch:
     """
     Futures of one event loop to wake together.
 
@@ -706,28 +708,28 @@ class _Due:
     def __init__(self) -> None:
         # Weak references: a future references its loop, which would then never be removed from `_due`.
         self._waiting: deque[ref[asyncio.Future[None]]] = deque()
-        self._is_marked = False
+        self._is_scheduled = False
 
-    def wake(self, loop: asyncio.AbstractEventLoop, one: asyncio.Future[None]) -> None:
+    def wake(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
         """Schedule the wake-up of a future. Thread-safe."""
-        self._waiting.append(ref(one))
-        if not self._is_marked:
-            self._is_marked = True
+        self._waiting.append(ref(waiter))
+        if not self._is_scheduled:
+            self._is_scheduled = True
             with contextlib.suppress(RuntimeError):  # RuntimeError: the loop is closed.
                 loop.call_soon_threadsafe(self._wake_all)
 
     def _wake_all(self) -> None:
-        self._is_marked = False
+        self._is_scheduled = False
         while self._waiting:
             one = self._waiting.popleft()()
             if one is not None and not one.done():
                 one.set_result(None)
 
 
-_due: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Due]] = WeakKeyDictionary()
+_wake_batches: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _WakeBatch]] = WeakKeyDictionary()
 
 
-def again(error: BaseException) -> BaseException:
+def copy_error(error: BaseException) -> BaseException:
     """Return a copy of an error, so that the tracebacks of several waiters do not mix."""
     try:
         other = copy.copy(error)

@@ -21,8 +21,8 @@ from typing import Final
 
 import attrs
 
-from mama_structs.storage.files import DATABASE, MARK_FILE
-from mama_structs.storage.locks import LockFile, is_locked, watch
+from mama_structs.storage.files import DATABASE_FILE, MARK_FILE
+from mama_structs.storage.locks import LockFile, is_range_locked, watch_locks
 from mama_structs.storage.sqlite_errors import Finding
 
 # The index starts with two copies of a header in native byte order, followed by the number of checkpointed frames.
@@ -111,7 +111,9 @@ class Crash:
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self.fd), _index(self.directory).stat()):
                 after = read_position(os.pread(self.fd, _LENGTH, 0))
-                lost = count_lost(self.before, after, alone=is_locked(self.fd, _OPEN_BYTE, by_others=True) is False)
+                lost = count_lost(
+                    self.before, after, alone=is_range_locked(self.fd, _OPEN_BYTE, ignore_own=True) is False
+                )
                 if lost:
                     message = _message(lost, self.before.frames)
                     _log.warning("%s: %s", self.directory, message)
@@ -136,18 +138,18 @@ def crashed(directory: Path) -> Iterator[Crash | None]:
 
 def others(directory: Path) -> bool:
     """Return True if another process has the database open, or if that is unknown."""
-    fd = watch(_index(directory))
-    return fd is None or is_locked(fd, _OPEN_BYTE, by_others=True) is not False
+    fd = watch_locks(_index(directory))
+    return fd is None or is_range_locked(fd, _OPEN_BYTE, ignore_own=True) is not False
 
 
 def _index(directory: Path) -> Path:
-    return directory / f"{DATABASE}-shm"
+    return directory / f"{DATABASE_FILE}-shm"
 
 
 def _left(directory: Path) -> Crash | None:
     with contextlib.suppress(OSError):
-        fd = watch(_index(directory))
-        if fd is not None and is_locked(fd, _OPEN_BYTE, by_others=False) is False:
+        fd = watch_locks(_index(directory))
+        if fd is not None and is_range_locked(fd, _OPEN_BYTE, ignore_own=False) is False:
             before = read_position(os.pread(fd, _LENGTH, 0))
             return None if before is None else Crash(directory, fd, before)
     return None
@@ -177,7 +179,7 @@ def _claim(directory: Path) -> LockFile | None:
 
 def _message(lost: int, frames: int) -> str:
     return (
-        f"{lost} of the {frames} pages that were written to {DATABASE}-wal before a process was killed are gone, and "
+        f"{lost} of the {frames} pages that were written to {DATABASE_FILE}-wal before a process was killed are gone, and "
         "the newest saves with them: the file was damaged or deleted since, or an older one was put in its place; "
         "put a newer backup back, or save again what is missing"
     )

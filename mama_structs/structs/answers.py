@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import attrs
 
 from mama_structs.structs import entities
-from mama_structs.structs.chain_json import JSON_NUMBER, OFF_WIRE, Record, wire
+from mama_structs.structs.chain_json import JSON_NUMBER, OFF_WIRE, Record, wire_name_metadata
 from mama_structs.structs.ids import EntityId
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
 # JSON names of the record of an answer and of the records of a page, if they differ from the class name.
-_IN_ANSWER: dict[type[Record], str] = {entities.GridRecord: "gridRecord"}
-_IN_PAGE: dict[type[Record], str] = {
+_ANSWER_KEYS: dict[type[Record], str] = {entities.GridRecord: "gridRecord"}
+_PAGE_KEYS: dict[type[Record], str] = {
     entities.Address: "address",
     entities.GridRecord: "gridRecords",
     entities.StructAttributeRecord: "structAttributeRecords",
@@ -24,7 +24,7 @@ _IN_PAGE: dict[type[Record], str] = {
 }
 
 
-class Envelope(dict[str, Any]):
+class RawAnswer(dict[str, Any]):
     """
     A raw answer: the JSON object with its chain height.
 
@@ -44,7 +44,7 @@ class Envelope(dict[str, Any]):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class _Of(Record, Generic[R_co]):
+class _GenericAnswer(Record, Generic[R_co]):
     """
     Generic base of answers and pages.
 
@@ -57,16 +57,16 @@ class _Of(Record, Generic[R_co]):
 
         def __class_getitem__(cls, record: Any) -> Any:
             is_record = isinstance(record, type) and issubclass(record, Record)
-            return _class_of(cls, record) if is_record else super().__class_getitem__(record)
+            return _make_class(cls, record) if is_record else super().__class_getitem__(record)
 
     def __reduce__(self) -> tuple[Any, ...]:
         _, (cls, values) = super().__reduce__()
         # ``Answer[Guild]`` is not an attribute of any module, so pickle must create the class again.
-        return _remade, (*vars(cls).get("_parts", (cls, None)), values)
+        return _rebuild, (*vars(cls).get("_parts", (cls, None)), values)
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Answer(_Of[R_co]):
+class Answer(_GenericAnswer[R_co]):
     """
     The chain's answer for one entity, such as ``Answer[Guild]``.
 
@@ -91,12 +91,12 @@ class Pagination(Record):
 
     """
 
-    next_key: str | None = attrs.field(default=None, metadata=wire("next_key"))
+    next_key: str | None = attrs.field(default=None, metadata=wire_name_metadata("next_key"))
     total: int = 0
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Page(_Of[R_co]):
+class Page(_GenericAnswer[R_co]):
     """
     One page of a list, such as ``Page[Guild]``.
 
@@ -114,19 +114,24 @@ class Page(_Of[R_co]):
 
 
 @functools.cache
-def _class_of(cls: type[Any], record: type[Record]) -> type[Any]:
+def _make_class(cls: type[Any], record: type[Record]) -> type[Any]:
     if issubclass(cls, Page):
         hint: Any = tuple[record, ...]  # type: ignore[valid-type]
-        field = {"records": attrs.field(default=(), metadata=wire(_IN_PAGE.get(record, record.__name__)))}
+        field = {
+            "records": attrs.field(default=(), metadata=wire_name_metadata(_PAGE_KEYS.get(record, record.__name__)))
+        }
     else:
-        hint, field = record, {"entity": attrs.field(metadata=wire(_IN_ANSWER.get(record, record.__name__)))}
+        hint, field = (
+            record,
+            {"entity": attrs.field(metadata=wire_name_metadata(_ANSWER_KEYS.get(record, record.__name__)))},
+        )
     name = f"{cls.__name__}[{record.__name__}]"
     body: dict[str, Any] = {"__module__": __name__, "__doc__": cls.__doc__, "_parts": (cls, record), **field}
     body["__annotations__"] = dict.fromkeys(field, hint)
     return attrs.frozen(kw_only=True, repr=False)(type(name, (cls,), body))
 
 
-def _remade(cls: Any, record: type[Record] | None, values: dict[str, Any]) -> Any:
+def _rebuild(cls: Any, record: type[Record] | None, values: dict[str, Any]) -> Any:
     return (cls if record is None else cls[record])(**values)
 
 

@@ -19,46 +19,46 @@ from typing import Any, TypeVar, Union
 import attrs
 import cattrs
 
-from mama_structs._internal.jsonable import written
+from mama_structs._internal.jsonable import to_plain
 from mama_structs.errors import InvalidArgument, MalformedResponse
 from mama_structs.structs.ids import EntityId
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Record")
-Read = Callable[[Any, Any], Any]
-Write = Callable[[Any], Any]
+ReadHook = Callable[[Any, Any], Any]
+WriteHook = Callable[[Any], Any]
 
-_UINT = re.compile(r"0|[1-9][0-9]{0,77}", re.ASCII)
-_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,77})(?:\.[0-9]{1,40})?", re.ASCII)
-_NULL_ID = re.compile(r"(?:[0-9]|1[01])-0", re.ASCII)
-_SHOWN = 40
+_UINT_PATTERN = re.compile(r"0|[1-9][0-9]{0,77}", re.ASCII)
+_DECIMAL_PATTERN = re.compile(r"-?(?:0|[1-9][0-9]{0,77})(?:\.[0-9]{1,40})?", re.ASCII)
+_NULL_ID_PATTERN = re.compile(r"(?:[0-9]|1[01])-0", re.ASCII)
+_MAX_QUOTED_CHARS = 40
 
-_WIRE = "wire"
-_OFF_WIRE = "off_wire"
-NUMBER = "number"
+_WIRE_NAME_KEY = "wire"
+_OFF_WIRE_KEY = "off_wire"
+NUMBER_KEY = "number"
 
-OFF_WIRE: Mapping[str, Any] = {_OFF_WIRE: True}
+OFF_WIRE: Mapping[str, Any] = {_OFF_WIRE_KEY: True}
 """Metadata of an attribute that is not a field of the JSON object."""
 
-UINT256: Mapping[str, Any] = {NUMBER: "uint256"}
+UINT256: Mapping[str, Any] = {NUMBER_KEY: "uint256"}
 """Metadata of a whole number with up to 256 bits: token amounts only."""
 
-JSON_NUMBER: Mapping[str, Any] = {NUMBER: "json"}
+JSON_NUMBER: Mapping[str, Any] = {NUMBER_KEY: "json"}
 """Metadata of a whole number that JSON contains as a number, not as text: codes of error bodies only."""
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_EMPTY_MAPPING: Mapping[str, Any] = MappingProxyType({})
 
 
-def wire(name: str) -> dict[str, Any]:
+def wire_name_metadata(name: str) -> dict[str, Any]:
     """Return the metadata of an attribute whose JSON name is not its name in camelCase."""
-    return {_WIRE: name}
+    return {_WIRE_NAME_KEY: name}
 
 
-def _frozen(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    if isinstance(given, MappingProxyType):
-        return given
+def _freeze(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(mapping, MappingProxyType):
+        return mapping
     # Most records have no such fields, so they share one empty mapping.
-    return MappingProxyType(dict(given)) if given else _NOTHING
+    return MappingProxyType(dict(mapping)) if mapping else _EMPTY_MAPPING
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -79,15 +79,15 @@ class Record:
 
     """
 
-    extra: Mapping[str, Any] = attrs.field(default=_NOTHING, hash=False, converter=_frozen)
+    extra: Mapping[str, Any] = attrs.field(default=_EMPTY_MAPPING, hash=False, converter=_freeze)
     absent: frozenset[str] = frozenset()
-    as_written: Mapping[str, Any] = attrs.field(default=_NOTHING, hash=False, converter=_frozen)
+    as_written: Mapping[str, Any] = attrs.field(default=_EMPTY_MAPPING, hash=False, converter=_freeze)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Read-only mappings cannot be pickled or copied.
         values = {attribute.name: getattr(self, attribute.name) for attribute in attrs.fields(type(self))}
-        values.update({name: dict(values[name]) for name in _MAPPINGS})
-        return _remade, (type(self), values)
+        values.update({name: dict(values[name]) for name in _MAPPING_FIELDS})
+        return _rebuild, (type(self), values)
 
     def __repr__(self) -> str:
         """
@@ -96,18 +96,18 @@ class Record:
         Most fields of most records are zero.
         """
         shown = [
-            f"{attribute.alias}={_shown(value)}"
-            for attribute in sorted(attrs.fields(type(self)), key=lambda attribute: attribute.name in _BOOKKEEPING)
-            if (value := getattr(self, attribute.name)) != default_of(attribute)
+            f"{attribute.alias}={_format_value(value)}"
+            for attribute in sorted(attrs.fields(type(self)), key=lambda attribute: attribute.name in _BASE_FIELDS)
+            if (value := getattr(self, attribute.name)) != get_default(attribute)
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _remade(cls: type[R], values: dict[str, Any]) -> R:
+def _rebuild(cls: type[R], values: dict[str, Any]) -> R:
     return cls(**values)
 
 
-def default_of(attribute: Any) -> Any:
+def get_default(attribute: Any) -> Any:
     """Return the default value of an attribute, or `attrs.NOTHING` if it has none."""
     default: Any = attribute.default
     return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
@@ -115,12 +115,12 @@ def default_of(attribute: Any) -> Any:
 
 def is_on_wire(attribute: Any) -> bool:
     """Return True if the attribute is a field of the JSON object."""
-    return attribute.name not in _BOOKKEEPING and not attribute.metadata.get(_OFF_WIRE, False)
+    return attribute.name not in _BASE_FIELDS and not attribute.metadata.get(_OFF_WIRE_KEY, False)
 
 
-def wire_name(attribute: Any) -> str:
+def get_wire_name(attribute: Any) -> str:
     """Return the JSON name of an attribute: camelCase, or the name in its metadata."""
-    given: str | None = attribute.metadata.get(_WIRE)
+    given: str | None = attribute.metadata.get(_WIRE_NAME_KEY)
     if given is not None:
         return given
     name: str = attribute.name
@@ -128,7 +128,7 @@ def wire_name(attribute: Any) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     # The repr of an enum member is not valid code, and the order of a set changes between runs.
     if isinstance(value, enum.Enum):
         return repr(value.value)
@@ -139,8 +139,8 @@ def _shown(value: Any) -> str:
     return repr(value)
 
 
-_MAPPINGS = ("extra", "as_written")
-_BOOKKEEPING = frozenset(attribute.name for attribute in attrs.fields(Record))
+_MAPPING_FIELDS = ("extra", "as_written")
+_BASE_FIELDS = frozenset(attribute.name for attribute in attrs.fields(Record))
 
 
 def structure(payload: Any, cls: type[T]) -> T:
@@ -159,7 +159,7 @@ def structure(payload: Any, cls: type[T]) -> T:
     read = _converter.get_structure_hook(cls)
     try:
         value: T = read(payload, cls)
-    except _Mismatch as mismatch:
+    except _TypeMismatch as mismatch:
         raise MalformedResponse(mismatch.rule, path="$" + "".join(reversed(mismatch.steps))) from mismatch
     return value
 
@@ -178,11 +178,11 @@ def unstructure(value: Any) -> Any:
     write = _converter.get_unstructure_hook(value.__class__)
     try:
         return write(value)
-    except _Mismatch as mismatch:
+    except _TypeMismatch as mismatch:
         raise InvalidArgument(f"as_written holds what cannot be read: {mismatch.rule}") from mismatch
 
 
-class _Mismatch(Exception):
+class _TypeMismatch(Exception):
     """
     A value violates *rule*.
 
@@ -195,15 +195,15 @@ class _Mismatch(Exception):
         self.steps: list[str] = []
 
 
-def _mismatch(wanted: str, value: Any) -> _Mismatch:
-    return _Mismatch(f"must be {wanted}, got {_described(value)}")
+def _make_mismatch(expected: str, value: Any) -> _TypeMismatch:
+    return _TypeMismatch(f"must be {expected}, got {_describe_value(value)}")
 
 
-def _described(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
-        return f"the text {value[:_SHOWN]!r}" + ("…" if len(value) > _SHOWN else "")
+        return f"the text {value[:_MAX_QUOTED_CHARS]!r}" + ("…" if len(value) > _MAX_QUOTED_CHARS else "")
     if isinstance(value, bool):
         return "true" if value else "false"
     for kind, name in ((int | float, "a number"), (dict, "an object"), (list, "an array")):
@@ -215,39 +215,43 @@ def _described(value: Any) -> str:
 # --- scalars: one strict reader each ---------------------------------------------------------------------------------
 
 
-def _strict(wanted: str, accepts: Callable[[Any], object], made: Callable[[Any], Any] | None = None) -> Read:
+def _make_strict_reader(
+    expected: str, is_valid: Callable[[Any], object], convert: Callable[[Any], Any] | None = None
+) -> ReadHook:
     def read(value: Any, _: Any) -> Any:
-        if not accepts(value):
-            raise _mismatch(wanted, value)
-        return value if made is None else made(value)
+        if not is_valid(value):
+            raise _make_mismatch(expected, value)
+        return value if convert is None else convert(value)
 
     return read
 
 
-def _is(*kinds: type) -> Callable[[Any], bool]:
+def _make_type_check(*kinds: type) -> Callable[[Any], bool]:
     # bool is a subclass of int.
     return lambda value: isinstance(value, kinds) and isinstance(value, bool) <= (bool in kinds)
 
 
-def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+def _make_pattern_check(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
-def _uint(bits: int) -> tuple[Read, Write]:
+def _make_uint_hooks(bits: int) -> tuple[ReadHook, WriteHook]:
     # The pattern limits the length, because int() raises another error for very long texts.
-    is_decimal = _matches(_UINT)
-    return _strict(f"a uint{bits} as decimal text", lambda value: is_decimal(value) and int(value) < 2**bits, int), str
+    is_decimal = _make_pattern_check(_UINT_PATTERN)
+    return _make_strict_reader(
+        f"a uint{bits} as decimal text", lambda value: is_decimal(value) and int(value) < 2**bits, int
+    ), str
 
 
 def _read_id(value: Any, _: Any) -> EntityId:
     try:
         return EntityId.parse(value if isinstance(value, str) else "")
     except InvalidArgument as error:
-        raise _mismatch("an entity id", value) from error
+        raise _make_mismatch("an entity id", value) from error
 
 
 def _read_reference(value: Any, _: Any) -> EntityId | None:
-    is_null = isinstance(value, str) and (not value or _NULL_ID.fullmatch(value))
+    is_null = isinstance(value, str) and (not value or _NULL_ID_PATTERN.fullmatch(value))
     return None if is_null else _read_id(value, EntityId)
 
 
@@ -255,47 +259,50 @@ def _read_member(value: Any, names: type[enum.StrEnum]) -> enum.StrEnum:
     for member in names:
         if isinstance(value, str) and member.value == value:
             return member
-    raise _mismatch(f"the name of a member of {names.__name__}", value)
+    raise _make_mismatch(f"the name of a member of {names.__name__}", value)
 
 
-def _as_is(value: Any, _: Any = None) -> Any:
+def _copy_value(value: Any, _: Any = None) -> Any:
     return copy.deepcopy(value)
 
 
-_SCALARS: Mapping[Any, tuple[Read, Write]] = {
-    str: (_strict("text", _is(str)), str),
-    bool: (_strict("true or false", _is(bool)), bool),
-    int: _uint(64),
+_SCALAR_HOOKS: Mapping[Any, tuple[ReadHook, WriteHook]] = {
+    str: (_make_strict_reader("text", _make_type_check(str)), str),
+    bool: (_make_strict_reader("true or false", _make_type_check(bool)), bool),
+    int: _make_uint_hooks(64),
     # str() writes a zero with 18 decimal places as 0E-18.
-    Decimal: (_strict("a decimal as text", _matches(_DECIMAL), Decimal), lambda value: format(value, "f")),
+    Decimal: (
+        _make_strict_reader("a decimal as text", _make_pattern_check(_DECIMAL_PATTERN), Decimal),
+        lambda value: format(value, "f"),
+    ),
     EntityId: (_read_id, str),
     enum.StrEnum: (_read_member, lambda member: member.value),
 }
-_NUMBERS: Mapping[str, tuple[Read, Write]] = {
-    "uint256": _uint(256),
-    "json": (_strict("a whole number", _is(int)), _as_is),
+_NUMBER_HOOKS: Mapping[str, tuple[ReadHook, WriteHook]] = {
+    "uint256": _make_uint_hooks(256),
+    "json": (_make_strict_reader("a whole number", _make_type_check(int)), _copy_value),
 }
 
 
 # --- shapes: built from the annotation -------------------------------------------------------------------------------
 
 
-def _hooks(hint: Any) -> tuple[Read, Write]:
+def _get_hooks(hint: Any) -> tuple[ReadHook, WriteHook]:
     return _converter.get_structure_hook(hint), _converter.get_unstructure_hook(hint)
 
 
-def _sequence(hint: Any) -> tuple[Read, Write]:
+def _make_sequence_hooks(hint: Any) -> tuple[ReadHook, WriteHook]:
     build, item = typing.get_origin(hint), typing.get_args(hint)[0]
-    read_item, write_item = _hooks(item)
+    read_item, write_item = _get_hooks(item)
 
     def read(value: Any, _: Any) -> Any:
         if not isinstance(value, list):
-            raise _mismatch("an array", value)
+            raise _make_mismatch("an array", value)
         items = []
         for index, raw in enumerate(value):
             try:
                 items.append(read_item(raw, item))
-            except _Mismatch as mismatch:
+            except _TypeMismatch as mismatch:
                 mismatch.steps.append(f"[{index}]")
                 raise
         return build(items)
@@ -303,7 +310,7 @@ def _sequence(hint: Any) -> tuple[Read, Write]:
     return read, lambda value: [write_item(item) for item in value]
 
 
-def _union(hint: Any) -> tuple[Read, Write]:
+def _make_union_hooks(hint: Any) -> tuple[ReadHook, WriteHook]:
     """
     Return hooks for a reference, an optional value, or an open enum.
 
@@ -313,12 +320,12 @@ def _union(hint: Any) -> tuple[Read, Write]:
     if main is EntityId:
         return _read_reference, lambda value: "" if value is None else str(value)
     if not others:
-        read_main, write_main = _hooks(main)
+        read_main, write_main = _get_hooks(main)
         return (
             lambda value, _: None if value is None else read_main(value, main),
             lambda value: None if value is None else write_main(value),
         )
-    names, (read_text, _) = {member.value: member for member in main}, _SCALARS[str]
+    names, (read_text, _) = {member.value: member for member in main}, _SCALAR_HOOKS[str]
 
     def read(value: Any, _: Any) -> Any:
         text = read_text(value, str)
@@ -328,7 +335,7 @@ def _union(hint: Any) -> tuple[Read, Write]:
 
 
 @attrs.frozen
-class _Member:
+class _AttributeConversion:
     """
     Conversion of one attribute of a record.
 
@@ -339,30 +346,32 @@ class _Member:
     wire: str
     hint: Any
     zero: Any
-    read: Read
-    write: Write
+    read: ReadHook
+    write: WriteHook
     needs_text: bool
 
 
-def _members(cls: type[Record]) -> list[_Member]:
+def _list_conversions(cls: type[Record]) -> list[_AttributeConversion]:
     hints = typing.get_type_hints(cls)
     members = []
     for attribute in filter(is_on_wire, attrs.fields(cls)):
-        hint, number = hints[attribute.name], attribute.metadata.get(NUMBER)
-        read, write = _hooks(hint) if number is None else _NUMBERS[number]
+        hint, number = hints[attribute.name], attribute.metadata.get(NUMBER_KEY)
+        read, write = _get_hooks(hint) if number is None else _NUMBER_HOOKS[number]
         is_reference = EntityId | None in (hint, *typing.get_args(hint))
-        zero = default_of(attribute)
-        members.append(_Member(attribute.name, wire_name(attribute), hint, zero, read, write, is_reference))
+        zero = get_default(attribute)
+        members.append(
+            _AttributeConversion(attribute.name, get_wire_name(attribute), hint, zero, read, write, is_reference)
+        )
     return members
 
 
-def _record(cls: type[Record]) -> tuple[Read, Write]:  # noqa: C901 - two functions over the same members
-    members = _members(cls)
+def _make_record_hooks(cls: type[Record]) -> tuple[ReadHook, WriteHook]:  # noqa: C901 - two functions over the same members
+    members = _list_conversions(cls)
     known = {member.wire for member in members}
 
     def read(payload: Any, _: Any) -> Any:
         if not isinstance(payload, dict):
-            raise _mismatch("an object", payload)
+            raise _make_mismatch("an object", payload)
         values: dict[str, Any] = {}
         absent: list[str] = []
         as_written: dict[str, Any] = {}
@@ -370,12 +379,12 @@ def _record(cls: type[Record]) -> tuple[Read, Write]:  # noqa: C901 - two functi
             try:
                 if member.wire not in payload:
                     if member.zero is attrs.NOTHING:
-                        raise _Mismatch("is missing")
+                        raise _TypeMismatch("is missing")
                     absent.append(member.name)
                     continue
                 raw = payload[member.wire]
                 value = values[member.name] = member.read(raw, member.hint)
-            except _Mismatch as mismatch:
+            except _TypeMismatch as mismatch:
                 mismatch.steps.append(f".{member.wire}")
                 raise
             if member.needs_text and member.write(value) != raw:
@@ -402,36 +411,39 @@ def _record(cls: type[Record]) -> tuple[Read, Write]:  # noqa: C901 - two functi
 # --- the converter ---------------------------------------------------------------------------------------------------
 
 
-def _refuse_type(hint: Any) -> Any:
+def _reject_type(hint: Any) -> Any:
     raise InvalidArgument(f"no rule to read or write {hint!r}", hint="give a model, or a list of models")
 
 
 # cattrs tries the newest hook first, so types that no other hook supports are rejected instead of coerced.
-_SHAPES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[Read, Write]]], ...] = (
-    (lambda _: True, _refuse_type),
-    (lambda hint: isinstance(hint, type) and issubclass(hint, Record), _record),
-    (lambda hint: typing.get_origin(hint) in (list, tuple), _sequence),
-    (lambda hint: typing.get_origin(hint) in (Union, types.UnionType), _union),
-    (lambda hint: hint is Any, lambda _: (_as_is, _as_is)),
+_HOOK_FACTORIES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[ReadHook, WriteHook]]], ...] = (
+    (lambda _: True, _reject_type),
+    (lambda hint: isinstance(hint, type) and issubclass(hint, Record), _make_record_hooks),
+    (lambda hint: typing.get_origin(hint) in (list, tuple), _make_sequence_hooks),
+    (lambda hint: typing.get_origin(hint) in (Union, types.UnionType), _make_union_hooks),
+    (lambda hint: hint is Any, lambda _: (_copy_value, _copy_value)),
 )
 # cattrs checks classes before these factories, and its built-in hooks for some classes coerce.
-_REFUSED: tuple[Read, Write] = (lambda _, hint: _refuse_type(hint), lambda value: _refuse_type(type(value)))
-_LISTED: tuple[Read, Write] = (_REFUSED[0], lambda items: [unstructure(item) for item in items])
-_CLASSES: Mapping[Any, tuple[Read, Write]] = {
-    **_SCALARS, **dict.fromkeys((float, bytes), _REFUSED), **dict.fromkeys((list, tuple), _LISTED),
+_REJECTING_HOOKS: tuple[ReadHook, WriteHook] = (
+    lambda _, hint: _reject_type(hint),
+    lambda value: _reject_type(type(value)),
+)
+_LIST_HOOKS: tuple[ReadHook, WriteHook] = (_REJECTING_HOOKS[0], lambda items: [unstructure(item) for item in items])
+_CLASS_HOOKS: Mapping[Any, tuple[ReadHook, WriteHook]] = {
+    **_SCALAR_HOOKS, **dict.fromkeys((float, bytes), _REJECTING_HOOKS), **dict.fromkeys((list, tuple), _LIST_HOOKS),
 }  # fmt: skip
 
 
 def _make_converter() -> cattrs.Converter:
     made = cattrs.Converter()
-    for is_shape, pair in _SHAPES:
+    for is_shape, pair in _HOOK_FACTORIES:
         made.register_structure_hook_factory(is_shape, lambda hint, pair=pair: pair(hint)[0])
         made.register_unstructure_hook_factory(is_shape, lambda hint, pair=pair: pair(hint)[1])
-    for kind, (read, write) in _CLASSES.items():
+    for kind, (read, write) in _CLASS_HOOKS.items():
         made.register_structure_hook(kind, read)
         made.register_unstructure_hook(kind, write)
     return made
 
 
 _converter = _make_converter()
-written.register(Record, unstructure)
+to_plain.register(Record, unstructure)

@@ -10,46 +10,46 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import LoopBound
+from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.errors import EntityNotFound, InvalidArgument, SessionClosed
-from mama_structs.references.rate_limit import Gate, gate_to
-from mama_structs.references.urls import base_url_of
+from mama_structs.references.rate_limit import RateLimiter, get_rate_limiter
+from mama_structs.references.urls import parse_base_url
 from mama_structs.structs import entities, routes
 from mama_structs.structs.answers import (
     AddressAnswer,
     Answer,
     AttributeAnswer,
     BlockHeightAnswer,
-    Envelope,
     GridAnswer,
     PlanetAnswer,
     PlayerAnswer,
+    RawAnswer,
     StructAnswer,
 )
 from mama_structs.structs.chain_json import Record, structure
 from mama_structs.structs.enums import GridAttribute, PlanetAttribute, StructAttribute
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
-from mama_structs.structs.routes import ANSWERS, Listing, NodeQuery, id_of
+from mama_structs.structs.routes import ANSWER_MODELS, ChainRequest, ListRoute, parse_entity_id
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
     from mama_structs.references.http_api import Backoff
-    from mama_structs.structs.transport import Transport
+    from mama_structs.structs.transport import NodeTransport
 else:
     # aiohttp is imported when a client is first used, but annotations must resolve before that.
-    ClientSession = Backoff = Transport = Any
+    ClientSession = Backoff = NodeTransport = Any
 
 A = TypeVar("A", bound=Record)
 R = TypeVar("R", bound=Record)
-Id = EntityId | str
-Rows = AsyncGenerator[R, None]
+EntityIdLike = EntityId | str
+RecordIterator = AsyncGenerator[R, None]
 
-_SOURCES = (EntityType.PLAYER, EntityType.REACTOR, EntityType.SUBSTATION)
-_INFUSED = (EntityType.REACTOR, EntityType.STRUCT)
-_MANY = 10_000
-_whole = functools.partial(_check.field, _check.whole)
-_HOW_TO_READ = {
+_ALLOCATION_SOURCE_TYPES = (EntityType.PLAYER, EntityType.REACTOR, EntityType.SUBSTATION)
+_INFUSION_TYPES = (EntityType.REACTOR, EntityType.STRUCT)
+_MAX_CONNECTIONS = 10_000
+_integer_field = functools.partial(_check.field_validator, _check.check_integer)
+_NO_ID_HINTS = {
     EntityType.INFUSION: "infusions have no ids: read one by its destination and address",
     EntityType.ADDRESS: "addresses have no ids: read one by the address itself",
 }
@@ -81,15 +81,15 @@ class StructsClient:
 
     """
 
-    base_url: str = attrs.field(converter=base_url_of)
+    base_url: str = attrs.field(converter=parse_base_url)
     session: ClientSession | None = attrs.field(default=None, kw_only=True)
-    timeout: float = attrs.field(default=10.0, kw_only=True, validator=_check.field(_check.seconds))
-    max_connections: int = attrs.field(default=8, kw_only=True, validator=_whole(1, _MANY))
-    retries: int = attrs.field(default=2, kw_only=True, validator=_whole(0, _MANY))
-    max_response_bytes: int = attrs.field(default=16 * 2**20, kw_only=True, validator=_whole(1, 2**40))
+    timeout: float = attrs.field(default=10.0, kw_only=True, validator=_check.field_validator(_check.check_seconds))
+    max_connections: int = attrs.field(default=8, kw_only=True, validator=_integer_field(1, _MAX_CONNECTIONS))
+    retries: int = attrs.field(default=2, kw_only=True, validator=_integer_field(0, _MAX_CONNECTIONS))
+    max_response_bytes: int = attrs.field(default=16 * 2**20, kw_only=True, validator=_integer_field(1, 2**40))
     _backoff: Backoff | None = attrs.field(default=None, kw_only=True, alias="_backoff")
-    _transport: Transport | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
-    _home: LoopBound | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
+    _transport: NodeTransport | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
+    _home: LoopGuard | None = attrs.field(default=None, init=False, on_setattr=attrs.setters.NO_OP)
     _closed: bool = attrs.field(default=False, init=False, on_setattr=attrs.setters.NO_OP)
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class StructsClient:
         if getattr(self, "_closed", True) or not self._owns_open_session():
             return
         # A forked child process does not own the connections of its parent.
-        if self._home is not None and not self._home.is_elsewhere:
+        if self._home is not None and not self._home.is_forked_child:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
 
     @property
@@ -140,13 +140,13 @@ class StructsClient:
         own = self._transport.session if self._owns_open_session() and self._transport else None
         self._closed = True
         if self._transport is not None:
-            self._transport.gate.leave(self)
+            self._transport.limiter.unregister(self)
         if own is not None:
             await own.close()
             # aiohttp closes the transports one iteration of the event loop later.
             await asyncio.sleep(0)
 
-    async def query(self, entity_id: EntityId | str) -> Envelope:
+    async def query(self, entity_id: EntityId | str) -> RawAnswer:
         """
         Return the node's JSON answer for an entity, unchanged.
 
@@ -157,12 +157,12 @@ class StructsClient:
             QueryTimeout: It did not answer in time.
 
         """
-        return await self._read(_readable(entity_id))
+        return await self._fetch_entity(_parse_readable_id(entity_id))
 
     async def fetch(self, entity_id: EntityId | str) -> Answer[Any]:
         """Return the typed answer for an entity of any type with ids; see `query` for the errors."""
-        asked = _readable(entity_id)
-        return _typed(await self._read(asked), ANSWERS[asked.type])
+        asked = _parse_readable_id(entity_id)
+        return _to_model(await self._fetch_entity(asked), ANSWER_MODELS[asked.type])
 
     async def list_page(
         self,
@@ -173,7 +173,7 @@ class StructsClient:
         offset: int | None = None,
         reverse: bool = False,
         count_total: bool = False,
-    ) -> Envelope:
+    ) -> RawAnswer:
         """
         Return one raw page of all entities of a type.
 
@@ -186,13 +186,13 @@ class StructsClient:
             count_total: Whether the node counts all records, which requires a scan of all of them.
 
         """
-        listing = routes.listing_of(entity_type)
-        query = routes.page_query(key=key, limit=limit, offset=offset, reverse=reverse, count_total=count_total)
-        envelope = await self._send(listing.request(query=query))
-        listing.next_key(envelope, after=None if reverse else key)
+        listing = routes.get_list_route(entity_type)
+        query = routes.make_page_query(key=key, limit=limit, offset=offset, reverse=reverse, count_total=count_total)
+        envelope = await self._send(listing.make_request(query=query))
+        listing.check_next_key(envelope, after=None if reverse else key)
         return envelope
 
-    def join_gate(self, user: object, limit: int) -> Gate:
+    def join_gate(self, user: object, limit: int) -> RateLimiter:
         """
         Register *user* and its maximum of concurrent queries with the node's rate limiter.
 
@@ -202,58 +202,72 @@ class StructsClient:
         """
         backoff = self._backoff
         clock = time.monotonic if backoff is None else backoff.clock
-        gate = gate_to(self.base_url if self.session is None else id(self), is_shared=self.session is None, clock=clock)
-        gate.join(user, limit)
+        gate = get_rate_limiter(
+            self.base_url if self.session is None else id(self), is_shared=self.session is None, clock=clock
+        )
+        gate.register(user, limit)
         return gate
 
     # --- single entities ----------------------------------------------------------------------------------------------
 
-    async def guild(self, guild_id: Id) -> Answer[entities.Guild]:
+    async def guild(self, guild_id: EntityIdLike) -> Answer[entities.Guild]:
         """Return a guild."""
-        return _typed(await self._read(id_of(guild_id, EntityType.GUILD)), Answer[entities.Guild])
+        return _to_model(await self._fetch_entity(parse_entity_id(guild_id, EntityType.GUILD)), Answer[entities.Guild])
 
-    async def player(self, player_id: Id) -> PlayerAnswer:
+    async def player(self, player_id: EntityIdLike) -> PlayerAnswer:
         """Return a player, with grid attributes and inventory."""
-        return _typed(await self._read(id_of(player_id, EntityType.PLAYER)), PlayerAnswer)
+        return _to_model(await self._fetch_entity(parse_entity_id(player_id, EntityType.PLAYER)), PlayerAnswer)
 
-    async def planet(self, planet_id: Id) -> PlanetAnswer:
+    async def planet(self, planet_id: EntityIdLike) -> PlanetAnswer:
         """Return a planet, with grid and planet attributes."""
-        return _typed(await self._read(id_of(planet_id, EntityType.PLANET)), PlanetAnswer)
+        return _to_model(await self._fetch_entity(parse_entity_id(planet_id, EntityType.PLANET)), PlanetAnswer)
 
-    async def reactor(self, reactor_id: Id) -> GridAnswer[entities.Reactor]:
+    async def reactor(self, reactor_id: EntityIdLike) -> GridAnswer[entities.Reactor]:
         """Return a reactor, with grid attributes."""
-        return _typed(await self._read(id_of(reactor_id, EntityType.REACTOR)), GridAnswer[entities.Reactor])
+        return _to_model(
+            await self._fetch_entity(parse_entity_id(reactor_id, EntityType.REACTOR)), GridAnswer[entities.Reactor]
+        )
 
-    async def substation(self, substation_id: Id) -> GridAnswer[entities.Substation]:
+    async def substation(self, substation_id: EntityIdLike) -> GridAnswer[entities.Substation]:
         """Return a substation, with grid attributes."""
-        return _typed(await self._read(id_of(substation_id, EntityType.SUBSTATION)), GridAnswer[entities.Substation])
+        return _to_model(
+            await self._fetch_entity(parse_entity_id(substation_id, EntityType.SUBSTATION)),
+            GridAnswer[entities.Substation],
+        )
 
-    async def struct(self, struct_id: Id) -> StructAnswer:
+    async def struct(self, struct_id: EntityIdLike) -> StructAnswer:
         """Return a struct, with grid and struct attributes and its defenders."""
-        return _typed(await self._read(id_of(struct_id, EntityType.STRUCT)), StructAnswer)
+        return _to_model(await self._fetch_entity(parse_entity_id(struct_id, EntityType.STRUCT)), StructAnswer)
 
-    async def allocation(self, allocation_id: Id) -> GridAnswer[entities.Allocation]:
+    async def allocation(self, allocation_id: EntityIdLike) -> GridAnswer[entities.Allocation]:
         """Return an allocation; its power is in the grid attributes."""
-        return _typed(await self._read(id_of(allocation_id, EntityType.ALLOCATION)), GridAnswer[entities.Allocation])
+        return _to_model(
+            await self._fetch_entity(parse_entity_id(allocation_id, EntityType.ALLOCATION)),
+            GridAnswer[entities.Allocation],
+        )
 
-    async def fleet(self, fleet_id: Id) -> Answer[entities.Fleet]:
+    async def fleet(self, fleet_id: EntityIdLike) -> Answer[entities.Fleet]:
         """Return a fleet."""
-        return _typed(await self._read(id_of(fleet_id, EntityType.FLEET)), Answer[entities.Fleet])
+        return _to_model(await self._fetch_entity(parse_entity_id(fleet_id, EntityType.FLEET)), Answer[entities.Fleet])
 
-    async def provider(self, provider_id: Id) -> GridAnswer[entities.Provider]:
+    async def provider(self, provider_id: EntityIdLike) -> GridAnswer[entities.Provider]:
         """Return a provider, with grid attributes."""
-        return _typed(await self._read(id_of(provider_id, EntityType.PROVIDER)), GridAnswer[entities.Provider])
+        return _to_model(
+            await self._fetch_entity(parse_entity_id(provider_id, EntityType.PROVIDER)), GridAnswer[entities.Provider]
+        )
 
-    async def agreement(self, agreement_id: Id) -> Answer[entities.Agreement]:
+    async def agreement(self, agreement_id: EntityIdLike) -> Answer[entities.Agreement]:
         """Return an agreement."""
-        return _typed(await self._read(id_of(agreement_id, EntityType.AGREEMENT)), Answer[entities.Agreement])
+        return _to_model(
+            await self._fetch_entity(parse_entity_id(agreement_id, EntityType.AGREEMENT)), Answer[entities.Agreement]
+        )
 
-    async def infusion(self, destination_id: Id, address: str) -> Answer[entities.Infusion]:
+    async def infusion(self, destination_id: EntityIdLike, address: str) -> Answer[entities.Infusion]:
         """Return the infusion of an address into a reactor or struct."""
-        to, payer = str(id_of(destination_id, *_INFUSED)), routes.address_of(address)
+        to, payer = str(parse_entity_id(destination_id, *_INFUSION_TYPES)), routes.check_address(address)
         asked = f"{to}-{payer}"
-        return await self._one(
-            Answer[entities.Infusion], "infusion", to, payer, asked=asked, destinationId=to, address=payer
+        return await self._fetch_model(
+            Answer[entities.Infusion], "infusion", to, payer, requested_id=asked, destinationId=to, address=payer
         )
 
     async def address(self, address: str) -> AddressAnswer:
@@ -262,13 +276,13 @@ class StructsClient:
 
         The player of an unknown address is None.
         """
-        text = routes.address_of(address)
-        return await self._one(AddressAnswer, "address", text, asked=text, address=text)
+        text = routes.check_address(address)
+        return await self._fetch_model(AddressAnswer, "address", text, requested_id=text, address=text)
 
     async def struct_type(self, number: int) -> Answer[entities.StructType]:
         """Return a struct type. Struct types change only with upgrades of the chain."""
-        text = str(_check.whole("number", number, 0, MAX_INDEX))
-        return await self._one(Answer[entities.StructType], "struct_type", text, asked=text, id=text)
+        text = str(_check.check_integer("number", number, 0, MAX_INDEX))
+        return await self._fetch_model(Answer[entities.StructType], "struct_type", text, requested_id=text, id=text)
 
     async def grid(self, attribute_id: str) -> entities.GridRecord:
         """
@@ -276,170 +290,200 @@ class StructsClient:
 
         *attribute_id* is an id such as ``11-1-194``. The result is 0 for an unknown object.
         """
-        text = routes.attribute_id_of(attribute_id, GridAttribute)
-        return (await self._one(Answer[entities.GridRecord], "grid", text, asked=text)).entity
+        text = routes.parse_attribute_id(attribute_id, GridAttribute)
+        return (await self._fetch_model(Answer[entities.GridRecord], "grid", text, requested_id=text)).entity
 
-    async def struct_attribute(self, struct_id: Id, name: StructAttribute | str) -> int:
+    async def struct_attribute(self, struct_id: EntityIdLike, name: StructAttribute | str) -> int:
         """Return one attribute of a struct; 0 for an unknown struct."""
-        asked, attribute = str(id_of(struct_id, EntityType.STRUCT)), routes.attribute_of(name, StructAttribute)
-        return (await self._one(AttributeAnswer, "struct_attribute", asked, attribute, asked=asked)).attribute
+        asked, attribute = (
+            str(parse_entity_id(struct_id, EntityType.STRUCT)),
+            routes.parse_attribute_name(name, StructAttribute),
+        )
+        return (
+            await self._fetch_model(AttributeAnswer, "struct_attribute", asked, attribute, requested_id=asked)
+        ).attribute
 
-    async def planet_attribute(self, planet_id: Id, name: PlanetAttribute | str) -> int:
+    async def planet_attribute(self, planet_id: EntityIdLike, name: PlanetAttribute | str) -> int:
         """Return one attribute of a planet; 0 for an unknown planet."""
-        asked, attribute = str(id_of(planet_id, EntityType.PLANET)), routes.attribute_of(name, PlanetAttribute)
-        return (await self._one(AttributeAnswer, "planet_attribute", asked, attribute, asked=asked)).attribute
+        asked, attribute = (
+            str(parse_entity_id(planet_id, EntityType.PLANET)),
+            routes.parse_attribute_name(name, PlanetAttribute),
+        )
+        return (
+            await self._fetch_model(AttributeAnswer, "planet_attribute", asked, attribute, requested_id=asked)
+        ).attribute
 
     async def block_height(self) -> int:
         """Return the chain's height."""
-        request = NodeQuery(path="/blockheight", key="blockHeight")
+        request = ChainRequest(path="/blockheight", key="blockHeight")
         return structure(await self._send(request), BlockHeightAnswer).block_height
 
     # --- lists -------------------------------------------------------------------------------------------------------
 
-    def guilds(self, *, page_size: int = 100) -> Rows[entities.Guild]:
+    def guilds(self, *, page_size: int = 100) -> RecordIterator[entities.Guild]:
         """Iterate over all guilds."""
-        return self._records(page_size, "guild", entities.Guild)
+        return self._iter_records(page_size, "guild", entities.Guild)
 
-    def players(self, *, page_size: int = 100) -> Rows[entities.Player]:
+    def players(self, *, page_size: int = 100) -> RecordIterator[entities.Player]:
         """Iterate over all players."""
-        return self._records(page_size, "player", entities.Player)
+        return self._iter_records(page_size, "player", entities.Player)
 
-    def planets(self, *, page_size: int = 100) -> Rows[entities.Planet]:
+    def planets(self, *, page_size: int = 100) -> RecordIterator[entities.Planet]:
         """Iterate over all planets."""
-        return self._records(page_size, "planet", entities.Planet)
+        return self._iter_records(page_size, "planet", entities.Planet)
 
-    def reactors(self, *, page_size: int = 100) -> Rows[entities.Reactor]:
+    def reactors(self, *, page_size: int = 100) -> RecordIterator[entities.Reactor]:
         """Iterate over all reactors."""
-        return self._records(page_size, "reactor", entities.Reactor)
+        return self._iter_records(page_size, "reactor", entities.Reactor)
 
-    def substations(self, *, page_size: int = 100) -> Rows[entities.Substation]:
+    def substations(self, *, page_size: int = 100) -> RecordIterator[entities.Substation]:
         """Iterate over all substations."""
-        return self._records(page_size, "substation", entities.Substation)
+        return self._iter_records(page_size, "substation", entities.Substation)
 
-    def structs(self, *, page_size: int = 100) -> Rows[entities.Struct]:
+    def structs(self, *, page_size: int = 100) -> RecordIterator[entities.Struct]:
         """Iterate over all structs."""
-        return self._records(page_size, "struct", entities.Struct)
+        return self._iter_records(page_size, "struct", entities.Struct)
 
-    def allocations(self, *, page_size: int = 100) -> Rows[entities.Allocation]:
+    def allocations(self, *, page_size: int = 100) -> RecordIterator[entities.Allocation]:
         """Iterate over all allocations."""
-        return self._records(page_size, "allocation", entities.Allocation)
+        return self._iter_records(page_size, "allocation", entities.Allocation)
 
-    def infusions(self, *, page_size: int = 100) -> Rows[entities.Infusion]:
+    def infusions(self, *, page_size: int = 100) -> RecordIterator[entities.Infusion]:
         """Iterate over all infusions."""
-        return self._records(page_size, "infusion", entities.Infusion)
+        return self._iter_records(page_size, "infusion", entities.Infusion)
 
-    def addresses(self, *, page_size: int = 100) -> Rows[entities.Address]:
+    def addresses(self, *, page_size: int = 100) -> RecordIterator[entities.Address]:
         """Iterate over all addresses."""
-        return self._records(page_size, "address", entities.Address)
+        return self._iter_records(page_size, "address", entities.Address)
 
-    def fleets(self, *, page_size: int = 100) -> Rows[entities.Fleet]:
+    def fleets(self, *, page_size: int = 100) -> RecordIterator[entities.Fleet]:
         """Iterate over all fleets."""
-        return self._records(page_size, "fleet", entities.Fleet)
+        return self._iter_records(page_size, "fleet", entities.Fleet)
 
-    def providers(self, *, page_size: int = 100) -> Rows[entities.Provider]:
+    def providers(self, *, page_size: int = 100) -> RecordIterator[entities.Provider]:
         """Iterate over all providers."""
-        return self._records(page_size, "provider", entities.Provider)
+        return self._iter_records(page_size, "provider", entities.Provider)
 
-    def agreements(self, *, page_size: int = 100) -> Rows[entities.Agreement]:
+    def agreements(self, *, page_size: int = 100) -> RecordIterator[entities.Agreement]:
         """Iterate over all agreements."""
-        return self._records(page_size, "agreement", entities.Agreement)
+        return self._iter_records(page_size, "agreement", entities.Agreement)
 
-    def struct_types(self, *, page_size: int = 100) -> Rows[entities.StructType]:
+    def struct_types(self, *, page_size: int = 100) -> RecordIterator[entities.StructType]:
         """Iterate over all struct types."""
-        return self._records(page_size, "struct_type", entities.StructType)
+        return self._iter_records(page_size, "struct_type", entities.StructType)
 
-    def planets_by_player(self, player_id: Id, *, page_size: int = 100) -> Rows[entities.Planet]:
+    def planets_by_player(self, player_id: EntityIdLike, *, page_size: int = 100) -> RecordIterator[entities.Planet]:
         """
         Iterate over a player's planets.
 
         The node scans all planets for it: prefer `Player.planet_id`.
         """
-        return self._records(page_size, "planet_by_player", entities.Planet, player_id, EntityType.PLAYER)
+        return self._iter_records(page_size, "planet_by_player", entities.Planet, player_id, EntityType.PLAYER)
 
-    def addresses_by_player(self, player_id: Id, *, page_size: int = 100) -> Rows[entities.Address]:
+    def addresses_by_player(self, player_id: EntityIdLike, *, page_size: int = 100) -> RecordIterator[entities.Address]:
         """Iterate over a player's addresses. The node scans all addresses for it."""
-        return self._records(page_size, "address_by_player", entities.Address, player_id, EntityType.PLAYER)
+        return self._iter_records(page_size, "address_by_player", entities.Address, player_id, EntityType.PLAYER)
 
-    def permissions_by_object(self, object_id: Id, *, page_size: int = 100) -> Rows[entities.PermissionRecord]:
+    def permissions_by_object(
+        self, object_id: EntityIdLike, *, page_size: int = 100
+    ) -> RecordIterator[entities.PermissionRecord]:
         """Iterate over the permissions on an object. The node scans all permissions for it."""
-        return self._records(page_size, "permission/object", entities.PermissionRecord, object_id)
+        return self._iter_records(page_size, "permission/object", entities.PermissionRecord, object_id)
 
-    def permissions_by_player(self, player_id: Id, *, page_size: int = 100) -> Rows[entities.PermissionRecord]:
+    def permissions_by_player(
+        self, player_id: EntityIdLike, *, page_size: int = 100
+    ) -> RecordIterator[entities.PermissionRecord]:
         """Iterate over the permissions of a player. The node scans all permissions for it."""
-        return self._records(page_size, "permission/player", entities.PermissionRecord, player_id, EntityType.PLAYER)
+        return self._iter_records(
+            page_size, "permission/player", entities.PermissionRecord, player_id, EntityType.PLAYER
+        )
 
-    def agreements_by_provider(self, provider_id: Id, *, page_size: int = 100) -> Rows[entities.Agreement]:
+    def agreements_by_provider(
+        self, provider_id: EntityIdLike, *, page_size: int = 100
+    ) -> RecordIterator[entities.Agreement]:
         """Iterate over the agreements with a provider."""
-        return self._records(page_size, "agreement_by_provider", entities.Agreement, provider_id, EntityType.PROVIDER)
+        return self._iter_records(
+            page_size, "agreement_by_provider", entities.Agreement, provider_id, EntityType.PROVIDER
+        )
 
-    def allocations_by_source(self, source_id: Id, *, page_size: int = 100) -> Rows[entities.Allocation]:
+    def allocations_by_source(
+        self, source_id: EntityIdLike, *, page_size: int = 100
+    ) -> RecordIterator[entities.Allocation]:
         """Iterate over the allocations from a player, reactor or substation."""
-        return self._records(page_size, "allocation_by_source", entities.Allocation, source_id, *_SOURCES)
+        return self._iter_records(
+            page_size, "allocation_by_source", entities.Allocation, source_id, *_ALLOCATION_SOURCE_TYPES
+        )
 
-    def allocations_by_destination(self, destination_id: Id, *, page_size: int = 100) -> Rows[entities.Allocation]:
+    def allocations_by_destination(
+        self, destination_id: EntityIdLike, *, page_size: int = 100
+    ) -> RecordIterator[entities.Allocation]:
         """Iterate over the allocations to a substation."""
-        return self._records(
+        return self._iter_records(
             page_size, "allocation_by_destination", entities.Allocation, destination_id, EntityType.SUBSTATION
         )
 
-    def infusions_by_destination(self, destination_id: Id, *, page_size: int = 100) -> Rows[entities.Infusion]:
+    def infusions_by_destination(
+        self, destination_id: EntityIdLike, *, page_size: int = 100
+    ) -> RecordIterator[entities.Infusion]:
         """Iterate over the infusions into a reactor or struct."""
-        return self._records(page_size, "infusion_by_destination", entities.Infusion, destination_id, *_INFUSED)
+        return self._iter_records(
+            page_size, "infusion_by_destination", entities.Infusion, destination_id, *_INFUSION_TYPES
+        )
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _records(self, page_size: int, route: str, record: type[R], *of: Any) -> Rows[R]:
+    def _iter_records(self, page_size: int, route: str, record: type[R], *of: Any) -> RecordIterator[R]:
         # Validated here, because the body of a generator does not run before the first record is requested.
-        segments = [str(id_of(*of))] if of else []
-        _check.whole("page_size", page_size, 1, MAX_INDEX)
-        return self._walk(Listing(route, record), segments, page_size)
+        segments = [str(parse_entity_id(*of))] if of else []
+        _check.check_integer("page_size", page_size, 1, MAX_INDEX)
+        return self._iter_pages(ListRoute(route, record), segments, page_size)
 
-    async def _walk(self, listing: Listing[R], segments: list[str], page_size: int) -> Rows[R]:
+    async def _iter_pages(self, listing: ListRoute[R], segments: list[str], page_size: int) -> RecordIterator[R]:
         key: str | None = None
         while True:
-            query = routes.page_query(key=key, limit=page_size)
-            envelope = await self._send(listing.request(*segments, query=query))
-            next_key = listing.next_key(envelope, after=key)
-            for record in _typed(envelope, listing.page).records:
+            query = routes.make_page_query(key=key, limit=page_size)
+            envelope = await self._send(listing.make_request(*segments, query=query))
+            next_key = listing.check_next_key(envelope, after=key)
+            for record in _to_model(envelope, listing.page_model).records:
                 yield record
             # An empty page need not be the last one: some routes filter after paging.
             if next_key is None:
                 return
             key = next_key
 
-    async def _read(self, asked: EntityId) -> Envelope:
-        model, text = ANSWERS[asked.type], str(asked)
-        envelope = await self._send(routes.one(model, asked.type, text, asked=text))
-        routes.check_about(envelope, model, id=text)
+    async def _fetch_entity(self, asked: EntityId) -> RawAnswer:
+        model, text = ANSWER_MODELS[asked.type], str(asked)
+        envelope = await self._send(routes.make_entity_request(model, asked.type, text, requested_id=text))
+        routes.check_answer_entity(envelope, model, id=text)
         return envelope
 
-    async def _one(self, model: type[A], *segments: str, asked: str, **expected: str) -> A:
-        envelope = await self._send(routes.one(model, *segments, asked=asked))
-        routes.check_about(envelope, model, **expected)
-        return _typed(envelope, model)
+    async def _fetch_model(self, model: type[A], *segments: str, requested_id: str, **expected: str) -> A:
+        envelope = await self._send(routes.make_entity_request(model, *segments, requested_id=requested_id))
+        routes.check_answer_entity(envelope, model, **expected)
+        return _to_model(envelope, model)
 
-    async def _send(self, request: NodeQuery) -> Envelope:
+    async def _send(self, request: ChainRequest) -> RawAnswer:
         self._check_usable()
         if not self.is_open:
             raise InvalidArgument(f"{self!r} is not open", hint="use it with `async with`")
         return await self._connect().get(request)
 
-    def _connect(self) -> Transport:
+    def _connect(self) -> NodeTransport:
         if self._transport is None:
             from mama_structs.references import http_api as http  # noqa: PLC0415 - aiohttp is imported on first use
             from mama_structs.structs import transport  # noqa: PLC0415
 
             # Created lazily, because a client may be created outside of a loop and before a fork.
-            self._home = LoopBound(repr(self))
+            self._home = LoopGuard(repr(self))
             self._home.check()
             session = self.session or http.open_session(max_connections=self.max_connections)
-            self._transport = transport.Transport(
+            self._transport = transport.NodeTransport(
                 session=session,
                 base_url=self.base_url,
                 timeout=self.timeout,
                 retries=self.retries,
                 max_response_bytes=self.max_response_bytes,
-                gate=self.join_gate(self, http.connections_of(session, self.max_connections)),
+                limiter=self.join_gate(self, http.count_connections(session, self.max_connections)),
                 backoff=self._backoff or http.Backoff(),
             )
         return self._transport
@@ -457,15 +501,15 @@ class StructsClient:
         return self.session is None and self._transport is not None and not self._closed
 
 
-def _readable(entity_id: EntityId | str) -> EntityId:
+def _parse_readable_id(entity_id: EntityId | str) -> EntityId:
     """Return the parsed id, or raise `EntityNotFound` if entities of its type have no ids."""
-    asked = id_of(entity_id)
-    if asked.type in _HOW_TO_READ:
-        raise EntityNotFound(str(asked), hint=_HOW_TO_READ[asked.type])
+    asked = parse_entity_id(entity_id)
+    if asked.type in _NO_ID_HINTS:
+        raise EntityNotFound(str(asked), hint=_NO_ID_HINTS[asked.type])
     return asked
 
 
-def _typed(envelope: Envelope, model: type[A]) -> A:
+def _to_model(envelope: RawAnswer, model: type[A]) -> A:
     """Return the answer or page in *envelope* as a model, with its chain height."""
     answer: Any = structure(envelope, model)
     with_height: A = attrs.evolve(answer, height=envelope.height)

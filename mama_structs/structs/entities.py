@@ -10,7 +10,7 @@ from decimal import Decimal
 import attrs
 
 from mama_structs.structs import enums
-from mama_structs.structs.chain_json import UINT256, Record, wire
+from mama_structs.structs.chain_json import UINT256, Record, wire_name_metadata
 from mama_structs.structs.ids import EntityId, EntityType
 
 
@@ -373,7 +373,7 @@ class StructType(Record):
 
     id: int
     type: str = ""
-    class_: str = attrs.field(default="", metadata=wire("class"))
+    class_: str = attrs.field(default="", metadata=wire_name_metadata("class"))
     class_abbreviation: str = ""
     default_cosmetic_model_number: str = ""
     default_cosmetic_name: str = ""

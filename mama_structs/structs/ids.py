@@ -12,12 +12,12 @@ from typing import Self
 
 import attrs
 
-from mama_structs._internal.jsonable import written
-from mama_structs._internal.lazy_import import announce
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs._internal.jsonable import to_plain
+from mama_structs._internal.lazy_import import run_load_callbacks
+from mama_structs.errors import InvalidArgument, repr_short
 
 MAX_INDEX = 2**64 - 1
-_TEXT = re.compile(r"(0|[1-9][0-9]?)-([1-9][0-9]{0,19})", re.ASCII)
+_ID_PATTERN = re.compile(r"(0|[1-9][0-9]?)-([1-9][0-9]{0,19})", re.ASCII)
 
 
 class EntityType(enum.StrEnum):
@@ -58,12 +58,12 @@ class EntityType(enum.StrEnum):
     def from_code(cls, code: int) -> EntityType:
         """Return the type with this code, or raise `InvalidArgument`."""
         try:
-            return _BY_CODE[code]
+            return _TYPES_BY_CODE[code]
         except (KeyError, TypeError):
-            raise InvalidArgument(f"entity type codes are 0 to 11, got {shown(code)}") from None
+            raise InvalidArgument(f"entity type codes are 0 to 11, got {repr_short(code)}") from None
 
 
-_BY_CODE = {member.code: member for member in EntityType}
+_TYPES_BY_CODE = {member.code: member for member in EntityType}
 
 
 @attrs.frozen(order=True, repr=False)
@@ -83,9 +83,9 @@ class EntityId:
     def __attrs_post_init__(self) -> None:
         """Raise `InvalidArgument` for an invalid type or index."""
         if not isinstance(self.type, EntityType):
-            raise InvalidArgument(f"type must be an EntityType, got {shown(self.type)}")
+            raise InvalidArgument(f"type must be an EntityType, got {repr_short(self.type)}")
         if not isinstance(self.index, int) or isinstance(self.index, bool) or not 1 <= self.index <= MAX_INDEX:
-            raise InvalidArgument(f"index must be a whole number from 1 to 2**64 - 1, got {shown(self.index)}")
+            raise InvalidArgument(f"index must be a whole number from 1 to 2**64 - 1, got {repr_short(self.index)}")
 
     @classmethod
     def parse(cls, text: str) -> EntityId:
@@ -99,10 +99,10 @@ class EntityId:
         """
         if isinstance(text, EntityId):
             return text
-        matched = _TEXT.fullmatch(text) if isinstance(text, str) else None
+        matched = _ID_PATTERN.fullmatch(text) if isinstance(text, str) else None
         if matched is None:
             raise InvalidArgument(
-                f"an entity id must look like 1-11, got {shown(text)}",
+                f"an entity id must look like 1-11, got {repr_short(text)}",
                 hint="type code 0 to 11, one hyphen, an index from 1 without leading zeros",
             )
         return cls(EntityType.from_code(int(matched[1])), int(matched[2]))
@@ -115,7 +115,7 @@ class EntityId:
 
 
 # Tools may return models, so ids in them must be detected like text.
-written.register(EntityId, str)
+to_plain.register(EntityId, str)
 
 
-announce(__name__)
+run_load_callbacks(__name__)

@@ -10,23 +10,23 @@ from urllib.parse import quote
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.errors import InvalidArgument, MalformedResponse, shown
+from mama_structs.errors import InvalidArgument, MalformedResponse, repr_short
 from mama_structs.structs import entities
 from mama_structs.structs.answers import Answer, GridAnswer, Page, Pagination, PlanetAnswer, PlayerAnswer, StructAnswer
-from mama_structs.structs.chain_json import Record, structure, wire_name
+from mama_structs.structs.chain_json import Record, get_wire_name, structure
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 
 N = TypeVar("N", bound=enum.StrEnum)
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-_ADDRESS = re.compile(r"[a-z0-9]{3,90}", re.ASCII)
-_ATTRIBUTE_ID = re.compile(r"(0|[1-9][0-9]?)-([0-9]+-[0-9]+)", re.ASCII)
-_LONGEST_KEY = 4096
+_ADDRESS_PATTERN = re.compile(r"[a-z0-9]{3,90}", re.ASCII)
+_ATTRIBUTE_ID_PATTERN = re.compile(r"(0|[1-9][0-9]?)-([0-9]+-[0-9]+)", re.ASCII)
+_MAX_PAGE_KEY_CHARS = 4096
 
 # --- validation of arguments -----------------------------------------------------------------------------------------
 
 
-def id_of(value: EntityId | str, *types: EntityType) -> EntityId:
+def parse_entity_id(value: EntityId | str, *types: EntityType) -> EntityId:
     """Return an id with a type in *types* (any type by default), or raise `InvalidArgument`."""
     entity_id = EntityId.parse(value)  # type: ignore[arg-type]  # parse() also accepts an EntityId
     if types and entity_id.type not in types:
@@ -38,32 +38,32 @@ def id_of(value: EntityId | str, *types: EntityType) -> EntityId:
     return entity_id
 
 
-def address_of(text: str) -> str:
+def check_address(text: str) -> str:
     """
     Return an account address, or raise `InvalidArgument`.
 
     It becomes part of a path without escaping.
     """
-    if not isinstance(text, str) or not _ADDRESS.fullmatch(text):
+    if not isinstance(text, str) or not _ADDRESS_PATTERN.fullmatch(text):
         raise InvalidArgument(
-            f"an address must be of 3 to 90 lower-case letters and digits, got {shown(text)}",
+            f"an address must be of 3 to 90 lower-case letters and digits, got {repr_short(text)}",
             hint="such as structs1…",
         )
     return text
 
 
-def attribute_id_of(text: str, names: type[enum.StrEnum]) -> str:
+def parse_attribute_id(text: str, names: type[enum.StrEnum]) -> str:
     """Return an attribute id such as ``11-1-194``, or raise `InvalidArgument`."""
-    matched = _ATTRIBUTE_ID.fullmatch(text) if isinstance(text, str) else None
+    matched = _ATTRIBUTE_ID_PATTERN.fullmatch(text) if isinstance(text, str) else None
     if matched is None or int(matched[1]) >= len(names):
         raise InvalidArgument(
-            f"an attribute id must be an attribute's number and an entity id, got {shown(text)}",
+            f"an attribute id must be an attribute's number and an entity id, got {repr_short(text)}",
             hint=f"such as 11-1-194, the number being below {len(names)}",
         )
     return f"{int(matched[1])}-{EntityId.parse(matched[2])}"
 
 
-def attribute_of(name: str, names: type[N]) -> N:
+def parse_attribute_name(name: str, names: type[N]) -> N:
     """
     Return an attribute by name, or raise `InvalidArgument`.
 
@@ -73,13 +73,13 @@ def attribute_of(name: str, names: type[N]) -> N:
         return names(name)
     except ValueError:
         raise InvalidArgument(
-            f"there is no attribute {shown(name)}", hint=f"one of {', '.join(member.value for member in names)}"
+            f"there is no attribute {repr_short(name)}", hint=f"one of {', '.join(member.value for member in names)}"
         ) from None
 
 
-def place_of(key: object) -> bytes | None:
+def decode_page_key(key: object) -> bytes | None:
     """Return the decoded list position of a page key, or None if it is not base64 or too long."""
-    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
+    if not isinstance(key, str) or not 0 < len(key) <= _MAX_PAGE_KEY_CHARS:
         return None
     try:
         return base64.b64decode(key, validate=True)
@@ -87,7 +87,7 @@ def place_of(key: object) -> bytes | None:
         return None
 
 
-def page_query(
+def make_page_query(
     *,
     key: str | None = None,
     limit: int = 100,
@@ -102,15 +102,15 @@ def page_query(
     """
     if key is not None and offset is not None:
         raise InvalidArgument("key and offset exclude each other", hint="give key to go on, offset to begin somewhere")
-    query = [("pagination.limit", str(_check.whole("limit", limit, 1, MAX_INDEX)))]
+    query = [("pagination.limit", str(_check.check_integer("limit", limit, 1, MAX_INDEX)))]
     if key is not None:
-        if place_of(key) is None:
-            raise InvalidArgument(f"key must be base64 text, got {shown(key)}", hint="give the next_key of a page")
+        if decode_page_key(key) is None:
+            raise InvalidArgument(f"key must be base64 text, got {repr_short(key)}", hint="give the next_key of a page")
         query.append(("pagination.key", key))
     if offset is not None:
-        query.append(("pagination.offset", str(_check.whole("offset", offset, 0, MAX_INDEX))))
+        query.append(("pagination.offset", str(_check.check_integer("offset", offset, 0, MAX_INDEX))))
     for name, flag in (("reverse", reverse), ("count_total", count_total)):
-        if _check.flag(name, flag):
+        if _check.check_bool(name, flag):
             query.append((f"pagination.{name}", "true"))
     return tuple(query)
 
@@ -119,13 +119,13 @@ def page_query(
 
 
 @attrs.frozen(kw_only=True)
-class NodeQuery:
+class ChainRequest:
     """A GET request: a path of safe characters, and the required field of the answer."""
 
     path: str
     key: str
     # The requested id, None if the request cannot fail with an unknown id.
-    asked: str | None = None
+    requested_id: str | None = None
     # The query parameters, not yet encoded.
     query: tuple[tuple[str, str], ...] = ()
 
@@ -141,18 +141,18 @@ class NodeQuery:
         return self.path + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in self.query)
 
 
-def one(model: type[Record], *segments: str, asked: str) -> NodeQuery:
+def make_entity_request(model: type[Record], *segments: str, requested_id: str) -> ChainRequest:
     """
     Return the request for the entity at the path *segments*.
 
     *model* is the type of its answer.
     """
-    return NodeQuery(path="/".join(("/structs", *segments)), key=_key_of(model), asked=asked)
+    return ChainRequest(path="/".join(("/structs", *segments)), key=_item_key(model), requested_id=requested_id)
 
 
-def check_about(payload: Mapping[str, Any], model: type[Record], **expected: str) -> None:
+def check_answer_entity(payload: Mapping[str, Any], model: type[Record], **expected: str) -> None:
     """Raise `MalformedResponse` unless the answer's entity has the *expected* fields."""
-    key = _key_of(model)
+    key = _item_key(model)
     record, path = (payload[key], f"$.{key}") if issubclass(model, Answer) else (payload, "$")
     if not isinstance(record, dict):
         raise MalformedResponse("must be an object", path=path)
@@ -161,21 +161,21 @@ def check_about(payload: Mapping[str, Any], model: type[Record], **expected: str
             raise MalformedResponse(f"must be {value!r}, which was asked for", path=f"{path}.{name}")
 
 
-def _key_of(model: type[Record]) -> str:
+def _item_key(model: type[Record]) -> str:
     """Return the JSON name of the entity, or of the first field of a flat answer."""
     fields = attrs.fields_dict(model)
-    return wire_name(next(fields[name] for name in ("entity", "address", "attribute") if name in fields))
+    return get_wire_name(next(fields[name] for name in ("entity", "address", "attribute") if name in fields))
 
 
 @attrs.frozen
-class Listing(Generic[R_co]):
+class ListRoute(Generic[R_co]):
     """Route of a list of records, and their class."""
 
     name: str
     record: type[R_co]
 
     @property
-    def page(self) -> type[Page[R_co]]:
+    def page_model(self) -> type[Page[R_co]]:
         """The model of a page."""
         pages: Any = Page
         return pages[self.record]  # type: ignore[no-any-return]
@@ -183,13 +183,13 @@ class Listing(Generic[R_co]):
     @property
     def key(self) -> str:
         """The JSON name of a page's records."""
-        return wire_name(attrs.fields_dict(self.page)["records"])
+        return get_wire_name(attrs.fields_dict(self.page_model)["records"])
 
-    def request(self, *segments: str, query: tuple[tuple[str, str], ...]) -> NodeQuery:
+    def make_request(self, *segments: str, query: tuple[tuple[str, str], ...]) -> ChainRequest:
         """Return the request for one page."""
-        return NodeQuery(path="/".join((f"/structs/{self.name}", *segments)), key=self.key, query=query)
+        return ChainRequest(path="/".join((f"/structs/{self.name}", *segments)), key=self.key, query=query)
 
-    def next_key(self, payload: Mapping[str, Any], *, after: str | None) -> str | None:
+    def check_next_key(self, payload: Mapping[str, Any], *, after: str | None) -> str | None:
         """
         Validate a page without its records.
 
@@ -197,25 +197,25 @@ class Listing(Generic[R_co]):
         """
         if not isinstance(payload[self.key], list):
             raise MalformedResponse("must be an array", path=f"$.{self.key}")
-        pagination = structure({"pagination": payload.get("pagination")}, _End).pagination
+        pagination = structure({"pagination": payload.get("pagination")}, _PageFields).pagination
         key = pagination.next_key if pagination else None
         if not key:
             return None
-        place = place_of(key)
+        place = decode_page_key(key)
         # Keys ascend in byte order from *after*. Without *after*, the next page may start anywhere.
-        if place is None or (after is not None and place <= (place_of(after) or b"")):
+        if place is None or (after is not None and place <= (decode_page_key(after) or b"")):
             raise MalformedResponse("must be a later place in base64", path="$.pagination.next_key")
         return key
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class _End(Record):
+class _PageFields(Record):
     """The fields of every page except its records."""
 
     pagination: Pagination | None = None
 
 
-ANSWERS: Mapping[EntityType, type[Answer[Any]]] = {
+ANSWER_MODELS: Mapping[EntityType, type[Answer[Any]]] = {
     EntityType.GUILD: Answer[entities.Guild],
     EntityType.PLAYER: PlayerAnswer,
     EntityType.PLANET: PlanetAnswer,
@@ -229,16 +229,18 @@ ANSWERS: Mapping[EntityType, type[Answer[Any]]] = {
 }
 """The model of the answer for each type with ``type-index`` ids."""
 
-LISTINGS: Mapping[str, Listing[Any]] = {
-    **{kind: Listing(kind.value, getattr(entities, kind.capitalize())) for kind in EntityType},
-    "struct_type": Listing("struct_type", entities.StructType),
+LIST_ROUTES: Mapping[str, ListRoute[Any]] = {
+    **{kind: ListRoute(kind.value, getattr(entities, kind.capitalize())) for kind in EntityType},
+    "struct_type": ListRoute("struct_type", entities.StructType),
 }
 """The lists of all entities, by the name of the type."""
 
 
-def listing_of(name: EntityType | str) -> Listing[Any]:
+def get_list_route(name: EntityType | str) -> ListRoute[Any]:
     """Return the list of all entities of a type, or raise `InvalidArgument`."""
-    listing = LISTINGS.get(name) if isinstance(name, str) else None
+    listing = LIST_ROUTES.get(name) if isinstance(name, str) else None
     if listing is None:
-        raise InvalidArgument(f"there is no list of {shown(name)}", hint=f"one of {', '.join(sorted(LISTINGS))}")
+        raise InvalidArgument(
+            f"there is no list of {repr_short(name)}", hint=f"one of {', '.join(sorted(LIST_ROUTES))}"
+        )
     return listing

@@ -17,37 +17,37 @@ from mama_structs.structs.ids import MAX_INDEX, EntityType
 
 # Field names by role: denied (some contain free text of the guild API, which once allowed names such as 1-11), of a
 # single type, primary (direct relations), and brief (name, owner, location and state of an entity).
-_WORDS: Final = json.loads(Path(__file__).with_name("scheme.json").read_text(encoding="utf-8"))
+_FIELD_NAMES: Final = json.loads(Path(__file__).with_name("scheme.json").read_text(encoding="utf-8"))
 # Types whose reference fields have many names with the same ending (`attackerStructId`, `member_guild_ids`).
-_ENDINGS: Final = {
+_HINTS_BY_SUFFIX: Final = {
     f"{start}{number}": kind
     for kind in ("guild", "player", "planet", "struct", "fleet")
     for start in (f"{kind}Id", f"*{kind.capitalize()}Id", f"*_{kind}_id")
     for number in ("", "s")
 }
-_HINTS: Final = {name: (kind,) for kind, names in _WORDS["hints"].items() for name in names.split()} | {
-    **{name: (kind,) for name, kind in _ENDINGS.items()},
+_HINTS: Final = {name: (kind,) for kind, names in _FIELD_NAMES["hints"].items() for name in names.split()} | {
+    **{name: (kind,) for name, kind in _HINTS_BY_SUFFIX.items()},
     "locationId": ("planet", "fleet"),
     "destinationId": ("reactor", "substation", "struct"),
     "sourceObjectId": ("player", "reactor", "substation"),
 }
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def _both_forms(names: Iterable[str]) -> Iterator[str]:
+def _iter_name_forms(names: Iterable[str]) -> Iterator[str]:
     """Yield names in camelCase, as in the chain, and in snake_case, as in the guild API."""
     for name in names:
         yield name
         if not name.startswith("*"):
-            yield _snake(name)
+            yield _to_snake_case(name)
 
 
-def _whole_numbers(largest: int) -> str:
-    """Return a regular expression for 1 to *largest* without leading zeros."""
-    digits = str(largest)
+def _make_number_pattern(max_value: int) -> str:
+    """Return a regular expression for 1 to *max_value* without leading zeros."""
+    digits = str(max_value)
     same_length = [
         f"{digits[:place]}[{0 if place else 1}-{int(digit) - 1}][0-9]{{{len(digits) - place - 1}}}"
         for place, digit in enumerate(digits)
@@ -58,17 +58,17 @@ def _whole_numbers(largest: int) -> str:
 
 STRUCTS_SCHEME: Final = IdScheme(
     name="structs",
-    pattern=re.compile(rf"([0-9]|1[01])-(?:{_whole_numbers(MAX_INDEX)})", re.ASCII),
+    pattern=re.compile(rf"([0-9]|1[01])-(?:{_make_number_pattern(MAX_INDEX)})", re.ASCII),
     type_of={str(member.code): str(member) for member in EntityType},
-    deny=frozenset(_both_forms(" ".join(_WORDS["deny"]).split())),
+    deny=frozenset(_iter_name_forms(" ".join(_FIELD_NAMES["deny"]).split())),
     deny_subtrees=frozenset({"pagination"}),
-    hints={form: types for name, types in _HINTS.items() for form in _both_forms((name,))},
-    primary=frozenset(_both_forms(" ".join(_WORDS["primary"]).split())),
+    hints={form: types for name, types in _HINTS.items() for form in _iter_name_forms((name,))},
+    primary=frozenset(_iter_name_forms(" ".join(_FIELD_NAMES["primary"]).split())),
     contains="-",
     bare={"protectedStructIndex": "5-", "protected_struct_index": "5-"},
     embedded=frozenset({"map", "detail"}),
     types=frozenset(EntityType),
     # `EntityType` includes 7-n and 8-n, but the chain has no such ids, so they never are references.
     unresolvable=frozenset(member for member in EntityType if not member.has_ids),
-    brief={kind: tuple(fields.split()) for kind, fields in _WORDS["brief"].items()},
+    brief={kind: tuple(fields.split()) for kind, fields in _FIELD_NAMES["brief"].items()},
 )

@@ -13,20 +13,20 @@ from typing import Annotated, Any, Final
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.introspection import awaited
-from mama_structs.errors import InvalidArgument, shown
-from mama_structs.references.decorator import ReferencedTool, bound_to
+from mama_structs._internal.introspection import make_async
+from mama_structs.errors import InvalidArgument, repr_short
+from mama_structs.references.decorator import ReferencedTool, make_decorator
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.rate_limit import Gate
+from mama_structs.references.rate_limit import RateLimiter
 from mama_structs.references.resolver import Resolver
 from mama_structs.references.schemes import EntitySource, Fetch, IdScheme
 from mama_structs.structs.client import StructsClient
 from mama_structs.structs.ids import EntityId, EntityType
-from mama_structs.structs.routes import place_of
+from mama_structs.structs.routes import decode_page_key
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 
 JSON = dict[str, Any]
-MOST_ROWS: Final = 1000
+MAX_PAGE_ROWS: Final = 1000
 StructsTool = ReferencedTool[..., dict[str, Any]]
 
 
@@ -50,17 +50,17 @@ class StructsSource:
 
     def __init__(self, origin: str | StructsClient | Any, *, shared: bool = True) -> None:
         url = origin if isinstance(origin, str) else getattr(origin, "url", None)
-        self._owned = StructsClient(url) if isinstance(url, str) else None
-        self.client: StructsClient | None = origin if isinstance(origin, StructsClient) else self._owned
+        self._own_client = StructsClient(url) if isinstance(url, str) else None
+        self.client: StructsClient | None = origin if isinstance(origin, StructsClient) else self._own_client
         self._shared = shared
-        self._opening = asyncio.Lock()
+        self._open_lock = asyncio.Lock()
         own = None if self.client is not None else getattr(origin, "fetch", None)
         if self.client is None and not callable(own):
             raise InvalidArgument(
-                f"structs must be a URL, a StructsClient or an object with fetch(entity_id), got {shown(origin)}"
+                f"structs must be a URL, a StructsClient or an object with fetch(entity_id), got {repr_short(origin)}"
             )
         self._own_fetch = own
-        self.fetch: Fetch = self._query if own is None else awaited(own, what="fetch")
+        self.fetch: Fetch = self._query if own is None else make_async(own, role="fetch")
 
     def __repr__(self) -> str:
         return f"StructsSource({self.client or self._own_fetch!r})"
@@ -85,10 +85,10 @@ class StructsSource:
         """
         if self.client is None:
             raise InvalidArgument("this source only fetches by id", hint="make it from a URL or a StructsClient")
-        if self._owned is not None and not self._owned.is_open:
-            async with self._opening:
-                if not self._owned.is_open:
-                    await self._owned.open()
+        if self._own_client is not None and not self._own_client.is_open:
+            async with self._open_lock:
+                if not self._own_client.is_open:
+                    await self._own_client.open()
         return self.client
 
     async def _query(self, entity_id: str) -> Mapping[str, Any]:
@@ -101,7 +101,7 @@ class StructsSource:
         client = self.client
         return client.base_url if self._shared and client is not None and client.session is None else None
 
-    def join_gate(self, user: object, limit: int) -> Gate | None:
+    def join_gate(self, user: object, limit: int) -> RateLimiter | None:
         """Register a resolver and its maximum of concurrent queries with the node's rate limiter."""
         return None if self.client is None else self.client.join_gate(user, limit)
 
@@ -119,16 +119,16 @@ class StructsSource:
 
         They query through *resolver*; *options* sets defaults and ceilings.
         """
-        return list(_tools(self, resolver, options).values())
+        return list(_make_tools(self, resolver, options).values())
 
     async def close(self) -> None:
         """Close the client that the source created itself."""
-        if self._owned is not None:
-            await self._owned.close()
+        if self._own_client is not None:
+            await self._own_client.close()
 
 
 @attrs.frozen
-class _Entity:
+class _ToolTexts:
     """Texts for the descriptions of the two tools for one type."""
 
     kind: EntityType
@@ -176,30 +176,30 @@ def tools(
     if resolver is None:
         resolver = Resolver([source])
     elif not isinstance(resolver, Resolver):
-        raise InvalidArgument(f"resolver must be a Resolver, got {shown(resolver)}")
-    elif not any(_are_one(source, other) for other in resolver.sources):
+        raise InvalidArgument(f"resolver must be a Resolver, got {repr_short(resolver)}")
+    elif not any(_have_same_origin(source, other) for other in resolver.sources):
         raise InvalidArgument(
             f"resolver must ask the chain that the tools ask, got {resolver!r}",
             hint="Resolver([StructsSource(client)]) and tools(client, ...) with the same client, or leave resolver out",
         )
-    return _tools(source, resolver, None, **defaults)
+    return _make_tools(source, resolver, None, **defaults)
 
 
-def _tools(
+def _make_tools(
     source: StructsSource, resolver: Resolver, options: ReferenceOptions | None, **defaults: Any
 ) -> dict[str, StructsTool]:
-    bound = bound_to(resolver, options, types=[str(kind) for kind in EntityType])
+    bound = make_decorator(resolver, options, allowed_types=[str(kind) for kind in EntityType])
     decorate = functools.partial(bound, **defaults)
-    chain = _Chain(source, resolver, decorate)
+    chain = _ToolContext(source, resolver, decorate)
     texts = json.loads(Path(__file__).with_name("tools.json").read_text(encoding="utf-8"))
-    entities = [_Entity(EntityType[kind.upper()], **words) for kind, words in texts.items()]
-    ready = [_query_tool(chain, entity) for entity in entities]
+    entities = [_ToolTexts(EntityType[kind.upper()], **words) for kind, words in texts.items()]
+    ready = [_make_query_tool(chain, entity) for entity in entities]
     if source.client is not None:
-        ready += [_list_tool(chain, entity) for entity in entities]
+        ready += [_make_list_tool(chain, entity) for entity in entities]
     return {tool.__name__: tool for tool in ready}
 
 
-def _are_one(source: StructsSource, other: EntitySource) -> bool:
+def _have_same_origin(source: StructsSource, other: EntitySource) -> bool:
     """Return True if two sources have the same origin: one node, or the `fetch` of one object."""
     if isinstance(other, StructsSource) and source.client is not None and other.client is not None:
         return source.client.base_url == other.client.base_url
@@ -208,14 +208,14 @@ def _are_one(source: StructsSource, other: EntitySource) -> bool:
 
 
 @attrs.frozen
-class _Chain:
+class _ToolContext:
     """Source, resolver and decorator of the predefined tools."""
 
     source: StructsSource
     resolver: Resolver
     decorate: Callable[..., Callable[..., Any]]
 
-    async def query(self, entity: _Entity, text: str) -> JSON:
+    async def query(self, entity: _ToolTexts, text: str) -> JSON:
         """Return the node's answer for one entity."""
         try:
             entity_id = EntityId.parse(text)
@@ -232,13 +232,13 @@ class _Chain:
         """Return one page of the node's records."""
         # Models often pass "" for an omitted argument.
         key = key or None if isinstance(key, str) else key
-        if key is not None and place_of(key) is None:
+        if key is not None and decode_page_key(key) is None:
             raise InvalidArgument(
-                f"pagination_key must be the next_key of a page, got {shown(key)}",
+                f"pagination_key must be the next_key of a page, got {repr_short(key)}",
                 hint="leave it out for the first page",
             )
         try:
-            _check.whole("pagination_limit", limit, 1, MOST_ROWS)
+            _check.check_integer("pagination_limit", limit, 1, MAX_PAGE_ROWS)
         except InvalidArgument as error:
             raise InvalidArgument(error.args[0], hint="further rows are on the next page") from None
         client = await self.source.ready_client()
@@ -251,7 +251,7 @@ class _Chain:
         return await self.resolver.load(name, fetch, kind=kind, source=self.source)
 
 
-def _query_tool(chain: _Chain, entity: _Entity) -> StructsTool:
+def _make_query_tool(chain: _ToolContext, entity: _ToolTexts) -> StructsTool:
     name = f"structs_query_{entity.kind}"
     parameter = inspect.Parameter(entity.parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
     signature = inspect.Signature([parameter], return_annotation=JSON)
@@ -266,7 +266,7 @@ def _query_tool(chain: _Chain, entity: _Entity) -> StructsTool:
 
     shown: Any = query
     shown.__signature__, shown.__annotations__ = signature, {entity.parameter: str, "return": JSON}
-    _name(query, name, f"Look up {entity.noun}")
+    _set_name(query, name, f"Look up {entity.noun}")
     query.__doc__ = (
         f"Use when you want {entity.tells} by id.\n"
         f"Don't use for {entity.avoid}: {entity.instead}.\n\n"
@@ -276,14 +276,14 @@ def _query_tool(chain: _Chain, entity: _Entity) -> StructsTool:
     return tool
 
 
-def _list_tool(chain: _Chain, entity: _Entity) -> StructsTool:
+def _make_list_tool(chain: _ToolContext, entity: _ToolTexts) -> StructsTool:
     import msgspec  # noqa: PLC0415 - needed for list tools only
 
     async def page(*, pagination_key: str | None = None, pagination_limit: int = 100) -> JSON:
         return await chain.page(entity.kind, pagination_key, pagination_limit)
 
-    page.__annotations__["pagination_limit"] = Annotated[int, msgspec.Meta(ge=1, le=MOST_ROWS)]
-    _name(page, f"structs_list_{entity.kind}s", f"List {entity.kind}s")
+    page.__annotations__["pagination_limit"] = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE_ROWS)]
+    _set_name(page, f"structs_list_{entity.kind}s", f"List {entity.kind}s")
     page.__doc__ = (
         f"Use when you search by {entity.finds}.\n"
         f"Don't use for ids: structs_query_{entity.kind}.\n\n"
@@ -294,6 +294,6 @@ def _list_tool(chain: _Chain, entity: _Entity) -> StructsTool:
     return tool
 
 
-def _name(function: Any, name: str, title: str) -> None:
+def _set_name(function: Any, name: str, title: str) -> None:
     function.__name__ = function.__qualname__ = name
     function.tool_title = title

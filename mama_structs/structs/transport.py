@@ -12,42 +12,49 @@ from typing import Any
 import attrs
 
 from mama_structs.errors import EntityNotFound, MalformedResponse
-from mama_structs.references.http_api import HttpAnswer, HttpApi
-from mama_structs.structs.answers import Envelope
-from mama_structs.structs.routes import NodeQuery
+from mama_structs.references.http_api import HttpClient, HttpResponse
+from mama_structs.structs.answers import RawAnswer
+from mama_structs.structs.routes import ChainRequest
 
-_HEIGHT = re.compile(r"[0-9]{1,20}", re.ASCII)
-_WRONG_BASE = "is the base URL that of the chain's REST interface (port 1317 on a local node)?"
+_HEIGHT_PATTERN = re.compile(r"[0-9]{1,20}", re.ASCII)
+_WRONG_BASE_URL_HINT = "is the base URL that of the chain's REST interface (port 1317 on a local node)?"
 
 
 @attrs.frozen(kw_only=True)
-class Transport(HttpApi):
+class NodeTransport(HttpClient):
     """HTTP transport to the API of one node."""
 
-    wrong_base: str = _WRONG_BASE
+    wrong_base_url_hint: str = _WRONG_BASE_URL_HINT
 
-    async def get(self, request: NodeQuery) -> Envelope:
+    async def get(self, request: ChainRequest) -> RawAnswer:
         """Return the JSON object of the response, or raise the error that it represents."""
-        return await self.ask(request.path, request.target, functools.partial(_envelope, request))
+        return await self.ask(request.path, request.target, functools.partial(_parse_envelope, request))
 
 
-def _envelope(request: NodeQuery, answer: HttpAnswer) -> Envelope:
+def _parse_envelope(request: ChainRequest, answer: HttpResponse) -> RawAnswer:
     payload = answer.payload
-    code, message = _error_of(payload)
+    code, message = _parse_error(payload)
     is_answer = isinstance(payload, dict) and request.key in payload
     # By the chain's documentation, a response with a success status may contain an error body.
     if answer.is_error or (code not in (None, 0) and message is not None and not is_answer):
         # The chain answers 500 for an unknown id, so the body decides.
-        if request.asked is not None and code is not None and message is not None and "not found" in message.lower():
-            raise EntityNotFound(request.asked)
-        answer.refuse(code=code, message=message)
+        if (
+            request.requested_id is not None
+            and code is not None
+            and message is not None
+            and "not found" in message.lower()
+        ):
+            raise EntityNotFound(request.requested_id)
+        answer.raise_error(code=code, message=message)
     if not is_answer:
-        raise MalformedResponse(f"the answer of {request.path} is no object with {request.key!r}", hint=_WRONG_BASE)
+        raise MalformedResponse(
+            f"the answer of {request.path} is no object with {request.key!r}", hint=_WRONG_BASE_URL_HINT
+        )
     height = answer.headers.get("Grpc-Metadata-X-Cosmos-Block-Height", "")
-    return Envelope(payload, height=int(height) if _HEIGHT.fullmatch(height) else None)
+    return RawAnswer(payload, height=int(height) if _HEIGHT_PATTERN.fullmatch(height) else None)
 
 
-def _error_of(payload: Any) -> tuple[int | None, str | None]:
+def _parse_error(payload: Any) -> tuple[int | None, str | None]:
     """Return the code and the message of an error body, None for missing ones."""
     if not isinstance(payload, dict):
         return None, None

@@ -5,6 +5,6 @@ Names are imported on first use, so that importing this package is fast. `mama_s
 extra ``testing``.
 """
 
-from mama_structs._internal.lazy_import import attach
+from mama_structs._internal.lazy_import import make_lazy_exports
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = make_lazy_exports(__name__, __file__)

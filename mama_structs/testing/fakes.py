@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from mama_structs._internal.sync_proxy import bare
+from mama_structs._internal.sync_proxy import unwrap
 from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.schemes import Fetch, FetchMany, IdScheme
 from mama_structs.structs.scheme import STRUCTS_SCHEME
@@ -18,7 +18,7 @@ from mama_structs.structs.scheme import STRUCTS_SCHEME
 if TYPE_CHECKING:
     from mama_structs.session.session import Session
 
-Behaviour = Callable[[str], Awaitable[Any]] | BaseException
+FakeBehaviour = Callable[[str], Awaitable[Any]] | BaseException
 
 
 @attrs.define
@@ -60,12 +60,12 @@ class FakeClock:
                 `time.time`.
 
         """
-        inner: Session = bare(session)
+        inner: Session = unwrap(session)
         shared = inner.memories._shared  # noqa: SLF001 - there is no public access to the clock
         for one in (shared, *(other._shared for other in getattr(shared, "others", ()))):  # noqa: SLF001 - as above
             one.clock = self.now
-        if shared.judging is not None:
-            shared.judging._clock = self.now  # noqa: SLF001 - as above
+        if shared.judge_runner is not None:
+            shared.judge_runner._clock = self.now  # noqa: SLF001 - as above
         inner.refs._clock = lambda: datetime.fromtimestamp(self.now(), UTC)  # noqa: SLF001 - as above
 
 
@@ -89,30 +89,30 @@ class FakeSource:
         *,
         scheme: IdScheme = STRUCTS_SCHEME,
         delays: Mapping[str, float] | float = 0.0,
-        behaviours: Mapping[str, Behaviour] | None = None,
+        behaviours: Mapping[str, FakeBehaviour] | None = None,
         batch: bool = False,
     ) -> None:
         self.entities: dict[str, Any] = dict(entities or {})
         self.scheme = scheme
         self.delays = delays
-        self.behaviours: dict[str, Behaviour] = dict(behaviours or {})
-        self.asked: list[str] = []
+        self.behaviours: dict[str, FakeBehaviour] = dict(behaviours or {})
+        self.requested_ids: list[str] = []
         self.batches: list[list[str]] = []
-        self.under_way: int = 0
-        self.most_at_once: int = 0
-        self.cancelled: list[str] = []
+        self.in_flight: int = 0
+        self.max_in_flight: int = 0
+        self.cancelled_ids: list[str] = []
         self.closed: bool = False
         self._batch = batch
 
     @property
     def fetch(self) -> Fetch | None:
         """Return the function for one id, or None for a batch source."""
-        return None if self._batch else self._one
+        return None if self._batch else self._fetch_one
 
     @property
     def fetch_many(self) -> FetchMany | None:
         """Return the function for several ids, or None unless it is a batch source."""
-        return self._many if self._batch else None
+        return self._fetch_many if self._batch else None
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
         """Return the answer unchanged."""
@@ -122,14 +122,14 @@ class FakeSource:
         """Record that the source was closed."""
         self.closed = True
 
-    async def _one(self, entity_id: str) -> Any:
-        async with self._asked_for([entity_id]):
+    async def _fetch_one(self, entity_id: str) -> Any:
+        async with self._record_request([entity_id]):
             return await self._answer(entity_id)
 
-    async def _many(self, entity_ids: list[str]) -> Mapping[str, Any]:
+    async def _fetch_many(self, entity_ids: list[str]) -> Mapping[str, Any]:
         self.batches.append(list(entity_ids))
         answers: dict[str, Any] = {}
-        async with self._asked_for(entity_ids):
+        async with self._record_request(entity_ids):
             for entity_id in entity_ids:
                 try:
                     answers[entity_id] = await self._answer(entity_id)
@@ -138,20 +138,20 @@ class FakeSource:
         return answers
 
     @asynccontextmanager
-    async def _asked_for(self, entity_ids: list[str]) -> AsyncIterator[None]:
-        self.asked += entity_ids
-        self.under_way += 1
-        self.most_at_once = max(self.most_at_once, self.under_way)
+    async def _record_request(self, entity_ids: list[str]) -> AsyncIterator[None]:
+        self.requested_ids += entity_ids
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
-            await asyncio.sleep(max(map(self._delay, entity_ids)))
+            await asyncio.sleep(max(map(self._get_delay, entity_ids)))
             yield
         except asyncio.CancelledError:
-            self.cancelled += entity_ids
+            self.cancelled_ids += entity_ids
             raise
         finally:
-            self.under_way -= 1
+            self.in_flight -= 1
 
-    def _delay(self, entity_id: str) -> float:
+    def _get_delay(self, entity_id: str) -> float:
         return self.delays.get(entity_id, 0.0) if isinstance(self.delays, Mapping) else self.delays
 
     async def _answer(self, entity_id: str) -> Any:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mama_structs._internal.lazy_import import when_loaded
+from mama_structs._internal.lazy_import import call_when_loaded
 
 
 def register() -> None:
     """Register strategies for `EntityId` and `EntityType` as soon as their module is imported."""
-    when_loaded("mama_structs.structs.ids", _register)
+    call_when_loaded("mama_structs.structs.ids", _register)
 
 
 def _register() -> None:

@@ -29,10 +29,10 @@ __all__ = ["MemoryMachine", "SessionMachine"]
 
 T = TypeVar("T")
 
-_DISK: Final = st.sampled_from(["failing", "full", "read_only", "busy"])
-_SECONDS: Final = st.sampled_from([1.0, 60.0, 3_600.0, 86_400.0, 31 * 86_400.0, -3_600.0])
-_START: Final = 1_767_225_600.0
-_ALL: Final = 100_000
+_DISK_FAULTS: Final = st.sampled_from(["failing", "full", "read_only", "busy"])
+_CLOCK_STEPS: Final = st.sampled_from([1.0, 60.0, 3_600.0, 86_400.0, 31 * 86_400.0, -3_600.0])
+_START_TIMESTAMP: Final = 1_767_225_600.0
+_MAX_MEMORIES: Final = 100_000
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -64,16 +64,16 @@ class SessionMachine(RuleBasedStateMachine):
         super().__init__()
         memory = Path("/dev/shm")  # noqa: S108 - faster than a disk; a private directory is created in it
         self._home = Path(tempfile.mkdtemp(prefix="mama-structs-machine-", dir=memory if memory.is_dir() else None))
-        self._outer = sys.exception()
+        self._outer_exception = sys.exception()
         self._runner = asyncio.Runner()
         self._refs: dict[str, str] = {}
-        self._saved: list[str] = []
+        self._saved_ids: list[str] = []
         self.place: Path = self._home / "agent-0.mama"
-        self.clock: FakeClock = FakeClock(start=_START)
+        self.clock: FakeClock = FakeClock(start=_START_TIMESTAMP)
         try:
             self._open()
         except BaseException:
-            self._leave()
+            self._close_all()
             raise
 
     # Hooks for subclasses
@@ -125,14 +125,14 @@ class SessionMachine(RuleBasedStateMachine):
     def call_a_tool(self, data: st.DataObject) -> None:
         """Call any tool with arguments that its schema accepts."""
         name = data.draw(st.sampled_from(self.tools_to_call()), label="tool")
-        given = tool_arguments(self.session.tools[name].input_schema, texts={**self.texts, **self._known()})
+        given = tool_arguments(self.session.tools[name].input_schema, texts={**self.texts, **self._existing_ids()})
         arguments = data.draw(given, label="arguments")
         try:
             answer = self.attempt(self.session.call(name, arguments))
         except MamaStructsError:
             return
         if name.startswith("save/") and isinstance(answer, Mapping) and "id" in answer:
-            self._saved.append(answer["id"])
+            self._saved_ids.append(answer["id"])
 
     @rule(planted=messages())
     def the_model_answers(self, planted: PlantedMessage) -> None:
@@ -143,7 +143,7 @@ class SessionMachine(RuleBasedStateMachine):
             assert wanted == got, f"{wanted} were marked, and {got} stored"  # noqa: S101 - test code
             self._refs.update({ref.versioned: ref.text for ref in seen.refs})
 
-    @rule(seconds=_SECONDS)
+    @rule(seconds=_CLOCK_STEPS)
     def time_passes(self, seconds: float) -> None:
         """Move the clock forward or back."""
         self.clock.step(seconds)
@@ -166,7 +166,7 @@ class SessionMachine(RuleBasedStateMachine):
         self._open(left.conversation)
         shutil.rmtree(old)
 
-    @rule(kind=_DISK)
+    @rule(kind=_DISK_FAULTS)
     def the_disk_fails(self, kind: DiskFault) -> None:
         """Make the next transaction fail."""
         self.faults.disk(kind)
@@ -183,19 +183,19 @@ class SessionMachine(RuleBasedStateMachine):
         """Assert that every ref has its text, and that every memory saved by a tool can be read."""
         for handle, text in self._refs.items():
             assert text == self.session.refs.get(handle).text, f"{handle} is not as it was stored"  # noqa: S101 - test code
-        for memory_id in self._saved:
+        for memory_id in self._saved_ids:
             self.run(self.session.memories.get(memory_id))
 
     def teardown(self) -> None:
         """Check the store for damage, unless a step already failed, and close everything."""
         try:
-            if sys.exception() is self._outer:
+            if sys.exception() is self._outer_exception:
                 self.faults.clear()
                 # Write data that a fault kept from the disk.
                 self.run(self.session.flush())
                 assert self.run(self.session.check()).ok, "the directory is damaged"  # noqa: S101 - test code
         finally:
-            self._leave()
+            self._close_all()
 
     # Internals
 
@@ -209,15 +209,15 @@ class SessionMachine(RuleBasedStateMachine):
         self.session = self.run(opened())
         self.faults = SessionFaults(self.session)
 
-    def _known(self) -> dict[str, st.SearchStrategy[Any]]:
+    def _existing_ids(self) -> dict[str, st.SearchStrategy[Any]]:
         """Return strategies for existing ids and handles."""
         known = {
-            **dict.fromkeys(["id", "to_id", "decision_id", "supersedes", "implements", "ids"], self._saved[-20:]),
+            **dict.fromkeys(["id", "to_id", "decision_id", "supersedes", "implements", "ids"], self._saved_ids[-20:]),
             **dict.fromkeys(["fd", "ref_id", "evidence"], list(self._refs)[-20:]),
         }
         return {name: st.sampled_from(several) for name, several in known.items() if several}
 
-    def _leave(self) -> None:
+    def _close_all(self) -> None:
         try:
             if hasattr(self, "faults"):
                 self.faults.clear()
@@ -265,7 +265,7 @@ class MemoryMachine(SessionMachine):
         if not chosen:
             return
         memory_id = data.draw(st.sampled_from(chosen), label="decision")
-        store, said = self.session.memories, _said(record)
+        store, said = self.session.memories, _main_text(record)
         if replaces:
             memory = self.attempt(store.supersede(memory_id, said, "better"))
         else:
@@ -291,7 +291,7 @@ class MemoryMachine(SessionMachine):
 
         Hits must be distinct existing memories, and as many as the limit allows.
         """
-        hits = self.attempt(self.session.memories.search(_said(record), limit=limit))
+        hits = self.attempt(self.session.memories.search(_main_text(record), limit=limit))
         if hits is not None:
             found = [hit.memory.id for hit in hits]
             assert min(limit, len(self.known)) == len(found) == len(set(found)), "a search gives too few or one twice"  # noqa: S101 - test code
@@ -300,10 +300,10 @@ class MemoryMachine(SessionMachine):
     @invariant()
     def the_memories_are_those_that_were_acknowledged(self) -> None:
         """Assert that exactly the acknowledged memories exist, each as it was returned."""
-        there = {memory.id: memory for memory in self.run(self.session.memories.recent(limit=_ALL))}
+        there = {memory.id: memory for memory in self.run(self.session.memories.recent(limit=_MAX_MEMORIES))}
         assert there == self.known, "the memories are not those that were acknowledged"  # noqa: S101 - test code
 
 
-def _said(record: Mapping[str, Any]) -> str:
+def _main_text(record: Mapping[str, Any]) -> str:
     """Return the main text of a memory record."""
     return next(str(record[name]) for name in ("decision", "summary", "content") if name in record)

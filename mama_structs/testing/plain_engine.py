@@ -17,27 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.types.duplicates import NO_WORDING, wording
+from mama_structs.memory.types.duplicates import NO_FINGERPRINT, duplicate_fingerprint
 from mama_structs.memory.types.engine import (
-    NUMBERS,
+    TYPE_NUMBERS,
     Direction,
     EmbedderRecord,
-    Facts,
     Filter,
     LinkTable,
     Matches,
     NewMemory,
+    NodeAttributes,
     Nodes,
-    Progress,
+    ProgressCallback,
     Query,
     Reader,
-    Scanned,
+    ScannedMemory,
     Scores,
     Vectors,
     Writer,
-    ends_at,
-    nfc,
-    sampled,
+    expiry_milliseconds,
+    sample_slice,
+    to_nfc,
 )
 from mama_structs.memory.types.model import (
     CREATORS,
@@ -46,10 +46,16 @@ from mama_structs.memory.types.model import (
     LinkType,
     Memory,
     MemoryType,
-    digests_in,
-    milliseconds,
+    evidence_digests,
+    to_milliseconds,
 )
-from mama_structs.memory.types.text_analysis import asking_of, indexed_text, scripts_of, terms_of, weighted_terms
+from mama_structs.memory.types.text_analysis import (
+    detect_scripts,
+    indexed_text,
+    question_percentage,
+    resolve_terms,
+    weighted_terms,
+)
 from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
@@ -57,15 +63,15 @@ T = TypeVar("T")
 # BM25 term weights: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009), with the
 # usual parameters, without the factor k1 + 1, as in `WordIndex`.
 _K1: Final = 1.2
-_LONGEST: Final = 200.0
-_SPARE: Final = 30.0
+_MAX_DOCUMENT_LENGTH: Final = 200.0
+_LENGTH_SMOOTHING: Final = 30.0
 
 
 @attrs.define
 class PlainReader(Writer):
     """A `Reader` and `Writer` over dicts, without indexes."""
 
-    is_due: bool = attrs.field(default=False, kw_only=True)
+    should_yield: bool = attrs.field(default=False, kw_only=True)
     _next: int = attrs.field(default=0, init=False)
     _nodes: dict[str, int] = attrs.field(factory=dict, init=False)
     _memories: dict[int, Memory] = attrs.field(factory=dict, init=False)
@@ -74,13 +80,13 @@ class PlainReader(Writer):
     _links: dict[str, Link] = attrs.field(factory=dict, init=False)
     _contents: dict[str, str] = attrs.field(factory=dict, init=False)
     _notes: dict[str, str] = attrs.field(factory=dict, init=False)
-    _others: dict[EmbedderRecord, dict[int, Vectors]] = attrs.field(factory=dict, init=False)
+    _inactive_vectors: dict[EmbedderRecord, dict[int, Vectors]] = attrs.field(factory=dict, init=False)
     # The nodes that each change touched.
-    _touched: list[frozenset[int]] = attrs.field(factory=list, init=False)
+    _touched_nodes_by_change: list[frozenset[int]] = attrs.field(factory=list, init=False)
 
     @property
     def change(self) -> int:
-        return len(self._touched)
+        return len(self._touched_nodes_by_change)
 
     @property
     def damaged(self) -> int:
@@ -98,10 +104,10 @@ class PlainReader(Writer):
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
         return [memory.topic for memory in self.get(nodes)]
 
-    def alike(self, wordings: Sequence[int]) -> list[Nodes]:
-        said = {node: wording(memory) for node, memory in sorted(self._memories.items())}
+    def duplicates(self, wordings: Sequence[int]) -> list[Nodes]:
+        said = {node: duplicate_fingerprint(memory) for node, memory in sorted(self._memories.items())}
         return [
-            np.array([node for node, one in said.items() if one == wanted != NO_WORDING], np.int64)
+            np.array([node for node, one in said.items() if one == wanted != NO_FINGERPRINT], np.int64)
             for wanted in wordings
         ]
 
@@ -111,26 +117,28 @@ class PlainReader(Writer):
         return np.concatenate(some or [np.zeros((0, 0), np.float32)]), np.array([len(one) for one in found], np.int64)
 
     def count(self, where: Filter | None = None) -> int:
-        return len(self._where(where))
+        return len(self._filter_nodes(where))
 
-    def facts(self, nodes: Nodes) -> Facts:
+    def facts(self, nodes: Nodes) -> NodeAttributes:
         memories = self.get(nodes)
-        names = sorted({nfc(memory.topic) for memory in self._memories.values() if memory.topic is not None})
-        return Facts(
-            np.array([milliseconds(memory.created_at) for memory in memories], np.int64),
-            np.array([NUMBERS[memory.type] for memory in memories], np.int8),
-            np.array([-1 if memory.topic is None else names.index(nfc(memory.topic)) for memory in memories], np.int32),
-            np.array([scripts_of(memory.content) for memory in memories], np.uint8),
-            np.array([asking_of(memory.content) for memory in memories], np.uint8),
-            np.array([ends_at(memory) for memory in memories], np.int64),
+        names = sorted({to_nfc(memory.topic) for memory in self._memories.values() if memory.topic is not None})
+        return NodeAttributes(
+            np.array([to_milliseconds(memory.created_at) for memory in memories], np.int64),
+            np.array([TYPE_NUMBERS[memory.type] for memory in memories], np.int8),
+            np.array(
+                [-1 if memory.topic is None else names.index(to_nfc(memory.topic)) for memory in memories], np.int32
+            ),
+            np.array([detect_scripts(memory.content) for memory in memories], np.uint8),
+            np.array([question_percentage(memory.content) for memory in memories], np.uint8),
+            np.array([expiry_milliseconds(memory) for memory in memories], np.int64),
             np.array([ORIGINS.index(memory.origin) for memory in memories], np.int8),
             np.array([ORIGINS.index(memory.trust) for memory in memories], np.int8),
-            np.array([wording(memory) for memory in memories], np.int64),
+            np.array([duplicate_fingerprint(memory) for memory in memories], np.int64),
         )
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
-        nodes = np.array([node for node in self._where(where) if len(self._vectors[node])], np.int64)
-        return _best(nodes, self.similarities(vector, nodes), limit)
+        nodes = np.array([node for node in self._filter_nodes(where) if len(self._vectors[node])], np.int64)
+        return _top_k(nodes, self.similarities(vector, nodes), limit)
 
     def similarities(self, vector: Vectors, nodes: Nodes) -> Scores:
         found = [self._vectors[int(node)] for node in nodes]
@@ -138,30 +146,30 @@ class PlainReader(Writer):
 
     def sample(self) -> Vectors:
         first = [vectors[:1] for _, vectors in sorted(self._vectors.items()) if len(vectors)]
-        return np.concatenate(first[sampled(len(first))] or [np.zeros((0, 0), np.float32)])
+        return np.concatenate(first[sample_slice(len(first))] or [np.zeros((0, 0), np.float32)])
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
-        nodes = np.array(self._where(where), np.int64)
+        nodes = np.array(self._filter_nodes(where), np.int64)
         scores = self.word_scores(query, nodes)
-        return _best(nodes[scores > 0], scores[scores > 0], limit)
+        return _top_k(nodes[scores > 0], scores[scores > 0], limit)
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
-        wanted, rarity = terms_of(query), self.rarity(query)
-        lengths = {node: min(sum(counts.values()), _LONGEST) for node, counts in self._terms.items()}
+        wanted, rarity = resolve_terms(query), self.rarity(query)
+        lengths = {node: min(sum(counts.values()), _MAX_DOCUMENT_LENGTH) for node, counts in self._terms.items()}
         mean = sum(lengths.values()) / max(len(lengths), 1) or 1.0
         scores = []
         for node in map(int, nodes):
-            norm = _K1 * (_SPARE + lengths[node]) / (_SPARE + mean)
+            norm = _K1 * (_LENGTH_SMOOTHING + lengths[node]) / (_LENGTH_SMOOTHING + mean)
             found = [(term, weight, self._terms[node].get(term, 0)) for term, weight in wanted.items()]
             scores.append(sum(weight * rarity[term] * often / (often + norm) for term, weight, often in found))
         return np.array(scores, np.float32)
 
     def lengths(self, nodes: Nodes) -> Scores:
-        return np.array([min(sum(self._terms[int(node)].values()), _LONGEST) for node in nodes], np.float32)
+        return np.array([min(sum(self._terms[int(node)].values()), _MAX_DOCUMENT_LENGTH) for node in nodes], np.float32)
 
     def rarity(self, query: Query) -> dict[str, float]:
         total = len(self._terms)
-        having = {term: sum(term in counts for counts in self._terms.values()) for term in terms_of(query)}
+        having = {term: sum(term in counts for counts in self._terms.values()) for term in resolve_terms(query)}
         return {term: math.log(1 + (total - number + 0.5) / (number + 0.5)) for term, number in having.items()}
 
     def links(
@@ -172,10 +180,10 @@ class PlainReader(Writer):
         return LinkTable(
             np.array([self._nodes[link.from_id] for link in links], np.int64),
             np.array([self._nodes[link.to_id] for link in links], np.int64),
-            np.array([NUMBERS[link.link_type] for link in links], np.int8),
+            np.array([TYPE_NUMBERS[link.link_type] for link in links], np.int8),
             np.array([CREATORS.index(link.created_by) for link in links], np.int8),
             np.array([link.confidence for link in links], np.float32),
-            np.array([milliseconds(link.created_at) for link in links], np.int64),
+            np.array([to_milliseconds(link.created_at) for link in links], np.int64),
         )
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
@@ -188,7 +196,7 @@ class PlainReader(Writer):
         return [self._links.get(link_id) for link_id in link_ids]
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
-        nodes = sorted(self._where(where), key=lambda node: (self._memories[node].created_at, node))
+        nodes = sorted(self._filter_nodes(where), key=lambda node: (self._memories[node].created_at, node))
         if newest_first:
             nodes.reverse()
         return np.array(nodes[:limit], np.int64)
@@ -204,13 +212,13 @@ class PlainReader(Writer):
     def relationships(self) -> dict[str, int]:
         return dict(Counter(link.metadata.original_relationship for link in self._links.values()))
 
-    def touched_since(self, change: int) -> frozenset[int] | None:
-        return frozenset().union(*self._touched[change:])
+    def changed_nodes_since(self, change: int) -> frozenset[int] | None:
+        return frozenset().union(*self._touched_nodes_by_change[change:])
 
-    def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
+    def scan(self, *, after: int = -1, limit: int | None = None) -> list[ScannedMemory]:
         nodes = [node for node in sorted(self._memories) if node > after]
         return [
-            Scanned(node, self._memories[node], self._vectors[node], tuple(self.read_links(node, "out")))
+            ScannedMemory(node, self._memories[node], self._vectors[node], tuple(self.read_links(node, "out")))
             for node in nodes[:limit]
         ]
 
@@ -228,7 +236,7 @@ class PlainReader(Writer):
 
     def users_of_content(self, digest: str) -> Nodes:
         """Return the memories whose evidence refers to the stored text with this hash."""
-        users = (node for node, memory in self._memories.items() if digest in digests_in(memory.evidence))
+        users = (node for node, memory in self._memories.items() if digest in evidence_digests(memory.evidence))
         return np.array(sorted(users), np.int64)
 
     def notes(self, prefix: str = "") -> dict[str, str]:
@@ -238,12 +246,12 @@ class PlainReader(Writer):
         """Return the names of the notes with a prefix."""
         return sorted(name for name in self._notes if name.startswith(prefix))
 
-    def notes_named(self, names: Sequence[str]) -> dict[str, str]:
+    def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:
         """Return the notes with these names."""
         return {name: self._notes[name] for name in names if name in self._notes}
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
-        return self.ids(sorted(self._memories.keys() - self._others.get(embedder, {}).keys()))
+        return self.ids(sorted(self._memories.keys() - self._inactive_vectors.get(embedder, {}).keys()))
 
     def put(
         self,
@@ -254,7 +262,7 @@ class PlainReader(Writer):
         contents: Mapping[str, str] | None = None,
     ) -> int:
         known = self._contents | dict(contents or {})
-        for digest in digests_in(memory.evidence):
+        for digest in evidence_digests(memory.evidence):
             if digest not in known:
                 raise KeyError(digest)
         node = self.find(memory.id)
@@ -266,8 +274,8 @@ class PlainReader(Writer):
         self._terms[node] = weighted_terms(indexed_text(memory))
         if vectors is not None:
             self._vectors[node] = np.asarray(vectors, np.float32)
-        self._keep_what_is_named(known)
-        self._touch(memory.id)
+        self._drop_unused_contents(known)
+        self._record_change(memory.id)
         for link in links:
             if link.from_id != memory.id:
                 raise ValueError(f"the link {link.id} begins at another memory")
@@ -293,24 +301,24 @@ class PlainReader(Writer):
             raise ValueError(f"the link {link.id} leads to the memory where it begins")
         replaced = self._links.get(link.id, link)
         self._links[link.id] = link
-        self._touch(link.from_id, link.to_id, replaced.from_id, replaced.to_id)
+        self._record_change(link.from_id, link.to_id, replaced.from_id, replaced.to_id)
 
     def delete(self, memory_id: str) -> int:
         node = self.find(memory_id)
         if node is None:
             raise KeyError(memory_id)
         deleted = self.delete_links([link.id for link in self.read_links(node)])
-        self._touch(memory_id)
+        self._record_change(memory_id)
         del self._memories[node], self._vectors[node], self._terms[node], self._nodes[memory_id]
-        for record, vectors in self._others.items():
-            self._others[record] = {other: found for other, found in vectors.items() if other != node}
-        self._keep_what_is_named(self._contents)
+        for record, vectors in self._inactive_vectors.items():
+            self._inactive_vectors[record] = {other: found for other, found in vectors.items() if other != node}
+        self._drop_unused_contents(self._contents)
         return deleted
 
     def delete_links(self, link_ids: Collection[str]) -> int:
         known = [self._links.pop(link_id) for link_id in set(link_ids) if link_id in self._links]
         for link in known:
-            self._touch(link.from_id, link.to_id)
+            self._record_change(link.from_id, link.to_id)
         return len(known)
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
@@ -319,16 +327,16 @@ class PlainReader(Writer):
             if text is not None:
                 self._notes[name] = text
 
-    def leave_no_trace(self) -> None: ...
+    def mark_for_erasure(self) -> None: ...
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         found = {self._nodes[memory_id]: one for memory_id, one in vectors.items() if memory_id in self._nodes}
-        self._others[embedder] = self._others.get(embedder, {}) | found
+        self._inactive_vectors[embedder] = self._inactive_vectors.get(embedder, {}) | found
 
-    def take_vectors(self, embedder: EmbedderRecord) -> None:
+    def activate_vectors(self, embedder: EmbedderRecord) -> None:
         """Activate the vectors of an embedder, and delete all others."""
-        self._vectors = dict(self._others.get(embedder, {}))
-        self._others = {}
+        self._vectors = dict(self._inactive_vectors.get(embedder, {}))
+        self._inactive_vectors = {}
 
     def copy(self) -> PlainReader:
         """Return a copy that later writes do not change."""
@@ -338,12 +346,12 @@ class PlainReader(Writer):
             setattr(made, field.name, copy.copy(getattr(self, field.name)))
         return made
 
-    def _keep_what_is_named(self, contents: Mapping[str, str]) -> None:
-        named = {digest for memory in self._memories.values() for digest in digests_in(memory.evidence)}
+    def _drop_unused_contents(self, contents: Mapping[str, str]) -> None:
+        named = {digest for memory in self._memories.values() for digest in evidence_digests(memory.evidence)}
         self._contents = {digest: text for digest, text in contents.items() if digest in named}
 
-    def _touch(self, *memory_ids: str) -> None:
-        self._touched.append(frozenset(self._nodes[memory_id] for memory_id in memory_ids))
+    def _record_change(self, *memory_ids: str) -> None:
+        self._touched_nodes_by_change.append(frozenset(self._nodes[memory_id] for memory_id in memory_ids))
 
     def _links_of(self, ids: Collection[str], direction: Direction) -> list[Link]:
         return [
@@ -352,8 +360,8 @@ class PlainReader(Writer):
             if (direction != "in" and link.from_id in ids) or (direction != "out" and link.to_id in ids)
         ]
 
-    def _where(self, where: Filter | None) -> list[int]:
-        return sorted(node for node, memory in self._memories.items() if where is None or where.passes(memory))
+    def _filter_nodes(self, where: Filter | None) -> list[int]:
+        return sorted(node for node, memory in self._memories.items() if where is None or where.matches(memory))
 
 
 @attrs.define
@@ -385,7 +393,7 @@ class PlainEngine:
         self.memories = attempt
         return answer
 
-    async def check(self, progress: Progress | None = None) -> list[Finding]:
+    async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
         """Return the findings: links to missing memories, which never exist here."""
         memories = self.memories
         known = set(memories.ids(memories.window()))
@@ -398,13 +406,13 @@ class PlainEngine:
             if not {link.from_id, link.to_id} <= known
         ]
 
-    async def rebuild(self, progress: Progress | None = None) -> list[str]:
+    async def rebuild(self, progress: ProgressCallback | None = None) -> list[str]:
         """Do nothing: there is no derived data."""
         if progress is not None:
             progress(self.memories.count(), self.memories.count())
         return []
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return immediately: there is no background indexing."""
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
@@ -423,7 +431,7 @@ class PlainEngine:
         if embedder != self.embedder:
             if self.memories.without_vectors(embedder):
                 return False
-            self.memories.take_vectors(embedder)
+            self.memories.activate_vectors(embedder)
             self.embedder = embedder
         return True
 
@@ -443,6 +451,6 @@ class PlainEngine:
         }
 
 
-def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
+def _top_k(nodes: Nodes, scores: Scores, limit: int) -> Matches:
     order = np.lexsort((-nodes, -scores))[: max(limit, 0)]
     return Matches(nodes[order], scores[order])

@@ -11,11 +11,11 @@ import attrs
 from mama_structs.errors import InvalidArgument
 
 Data = dict[str, Any]
-Cut = Callable[[str], list[str]]
+SplitText = Callable[[str], list[str]]
 
 
 @attrs.frozen
-class WireCall:
+class ScriptedToolCall:
     """One tool call with its id."""
 
     id: str
@@ -23,19 +23,19 @@ class WireCall:
     arguments: Mapping[str, Any] | str
 
     @property
-    def text(self) -> str:
+    def arguments_text(self) -> str:
         """The arguments as JSON text, as a model writes them."""
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments, separators=(",", ":"))
 
     @property
-    def data(self) -> Data:
+    def arguments_data(self) -> Data:
         """
         The arguments as a dict, for formats without JSON text.
 
         Raise `InvalidArgument` for invalid JSON.
         """
         try:
-            given = json.loads(self.text)
+            given = json.loads(self.arguments_text)
         except ValueError:
             given = None
         if not isinstance(given, dict):
@@ -44,42 +44,42 @@ class WireCall:
 
 
 @attrs.frozen
-class WireAnswer:
+class ScriptedMessage:
     """One message of the model."""
 
     id: str
     text: str
-    calls: list[WireCall]
+    calls: list[ScriptedToolCall]
 
     @property
-    def known(self) -> Data:
+    def common_fields(self) -> Data:
         """The fields that all formats have in common."""
         return {"id": self.id, "model": "scripted"}
 
 
 # OpenAI's Responses API
 
-_FIELDS: Final[Data] = {
+_RESPONSE_FIELDS: Final[Data] = {
     "object": "response", "created_at": 0, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto",
 }  # fmt: skip
 
 
-def response(answer: WireAnswer) -> Data:
+def make_response(answer: ScriptedMessage) -> Data:
     """Return a complete response."""
     text = {"type": "output_text", "text": answer.text, "annotations": []}
     said = {"type": "message", "id": f"{answer.id}_m", "role": "assistant", "status": "completed", "content": [text]}
     called = [
-        {"type": "function_call", "id": f"fc_{one.id}", "call_id": one.id, "name": one.name, "arguments": one.text,
+        {"type": "function_call", "id": f"fc_{one.id}", "call_id": one.id, "name": one.name, "arguments": one.arguments_text,
          "status": "completed"}
         for one in answer.calls
     ]  # fmt: skip
     output = [*([said] if answer.text or not called else []), *called]
-    return {**answer.known, **_FIELDS, "status": "completed", "output": output}
+    return {**answer.common_fields, **_RESPONSE_FIELDS, "status": "completed", "output": output}
 
 
-def response_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
+def iter_response_events(answer: ScriptedMessage, split_text: SplitText) -> Iterator[Data]:
     """Yield the stream events of a response."""
-    whole = response(answer)
+    whole = make_response(answer)
     yield {"type": "response.created", "response": {**whole, "status": "in_progress", "output": []}}
     for index, item in enumerate(whole["output"]):
         at = {"item_id": item["id"], "output_index": index}
@@ -92,12 +92,12 @@ def response_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
             at["content_index"] = 0
             (part,) = item["content"]
             yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
-            for piece in cut(answer.text):
+            for piece in split_text(answer.text):
                 yield {"type": "response.output_text.delta", **at, "delta": piece, "logprobs": []}
             yield {"type": "response.output_text.done", **at, "text": answer.text, "logprobs": []}
             yield {"type": "response.content_part.done", **at, "part": part}
         else:
-            for piece in cut(item["arguments"]):
+            for piece in split_text(item["arguments"]):
                 yield {"type": "response.function_call_arguments.delta", **at, "delta": piece}
             done = {"name": item["name"], "arguments": item["arguments"]}
             yield {"type": "response.function_call_arguments.done", **at, **done}
@@ -108,72 +108,78 @@ def response_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
 # OpenAI's Chat Completions
 
 
-def _function(call: WireCall, arguments: str) -> Data:
+def _make_function_call(call: ScriptedToolCall, arguments: str) -> Data:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def completion(answer: WireAnswer) -> Data:
+def make_completion(answer: ScriptedMessage) -> Data:
     """Return a complete chat completion."""
-    functions = [_function(one, one.text) for one in answer.calls]
+    functions = [_make_function_call(one, one.arguments_text) for one in answer.calls]
     message = {"role": "assistant", "content": answer.text} | ({"tool_calls": functions} if functions else {})
     choice = {"index": 0, "finish_reason": "tool_calls" if functions else "stop", "message": message}
-    return {**answer.known, "object": "chat.completion", "created": 0, "choices": [choice]}
+    return {**answer.common_fields, "object": "chat.completion", "created": 0, "choices": [choice]}
 
 
-def completion_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
+def iter_completion_events(answer: ScriptedMessage, split_text: SplitText) -> Iterator[Data]:
     """Yield the chunks of a chat completion."""
 
     def chunk(delta: Data, finish_reason: str | None = None) -> Data:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        return {**answer.known, "object": "chat.completion.chunk", "created": 0, "choices": [choice]}
+        return {**answer.common_fields, "object": "chat.completion.chunk", "created": 0, "choices": [choice]}
 
     yield chunk({"role": "assistant", "content": ""})
-    for piece in cut(answer.text):
+    for piece in split_text(answer.text):
         yield chunk({"content": piece})
     for index, one in enumerate(answer.calls):
-        yield chunk({"tool_calls": [{"index": index, **_function(one, "")}]})
-        for piece in cut(one.text):
+        yield chunk({"tool_calls": [{"index": index, **_make_function_call(one, "")}]})
+        for piece in split_text(one.arguments_text):
             yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     yield chunk({}, "tool_calls" if answer.calls else "stop")
 
 
 # Anthropic's Messages API
 
-_USAGE: Final[Data] = {"input_tokens": 0, "output_tokens": 0}
+_ZERO_USAGE: Final[Data] = {"input_tokens": 0, "output_tokens": 0}
 
 
-def _called(call: WireCall) -> Data:
+def _make_tool_use(call: ScriptedToolCall) -> Data:
     return {"type": "tool_use", "id": call.id, "name": call.name}
 
 
-def _message(answer: WireAnswer, content: list[Data], stop_reason: str | None) -> Data:
-    known = {**answer.known, "type": "message", "role": "assistant", "stop_sequence": None, "usage": _USAGE}
+def _wrap_message(answer: ScriptedMessage, content: list[Data], stop_reason: str | None) -> Data:
+    known = {
+        **answer.common_fields,
+        "type": "message",
+        "role": "assistant",
+        "stop_sequence": None,
+        "usage": _ZERO_USAGE,
+    }
     return {**known, "content": content, "stop_reason": stop_reason}
 
 
-def message(answer: WireAnswer) -> Data:
+def make_message(answer: ScriptedMessage) -> Data:
     """Return a complete message."""
-    blocks = [{**_called(one), "input": one.data} for one in answer.calls]
+    blocks = [{**_make_tool_use(one), "input": one.arguments_data} for one in answer.calls]
     content: list[Data] = [*([{"type": "text", "text": answer.text}] if answer.text else []), *blocks]
-    return _message(answer, content, "tool_use" if blocks else "end_turn")
+    return _wrap_message(answer, content, "tool_use" if blocks else "end_turn")
 
 
-def message_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
+def iter_message_events(answer: ScriptedMessage, split_text: SplitText) -> Iterator[Data]:
     """Yield the stream events of a message."""
-    yield {"type": "message_start", "message": _message(answer, [], None)}
+    yield {"type": "message_start", "message": _wrap_message(answer, [], None)}
     text = [({"type": "text", "text": ""}, "text_delta", "text", answer.text)] if answer.text else []
     calls = [
         (
             {"type": "tool_use", "id": one.id, "name": one.name, "input": {}},
             "input_json_delta",
             "partial_json",
-            one.text,
+            one.arguments_text,
         )
         for one in answer.calls
     ]
     for index, (block, kind, name, written) in enumerate([*text, *calls]):
         yield {"type": "content_block_start", "index": index, "content_block": block}
-        for piece in cut(written):
+        for piece in split_text(written):
             yield {"type": "content_block_delta", "index": index, "delta": {"type": kind, name: piece}}
         yield {"type": "content_block_stop", "index": index}
     stopped = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
@@ -182,14 +188,16 @@ def message_events(answer: WireAnswer, cut: Cut) -> Iterator[Data]:
 
 
 # Renderers by the end of the request path: for a complete answer, and for its events.
-APIS: Final[Mapping[str, tuple[Callable[[WireAnswer], Data], Callable[[WireAnswer, Cut], Iterator[Data]]]]] = {
-    "/responses": (response, response_events),
-    "/chat/completions": (completion, completion_events),
-    "/messages": (message, message_events),
+RENDERERS_BY_PATH: Final[
+    Mapping[str, tuple[Callable[[ScriptedMessage], Data], Callable[[ScriptedMessage, SplitText], Iterator[Data]]]]
+] = {
+    "/responses": (make_response, iter_response_events),
+    "/chat/completions": (make_completion, iter_completion_events),
+    "/messages": (make_message, iter_message_events),
 }
 
 
-def sent_events(events: Iterable[Data]) -> str:
+def encode_events(events: Iterable[Data]) -> str:
     """Return the body of a server-sent event stream."""
     lines = [
         (f"event: {event['type']}\n" if "type" in event else "")

@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from mama_structs.testing.node.fake_node import FakeNode
 
 # 2026-01-01 in UTC.
-_START = 1_767_225_600.0
-_ASYNC = "_mama_session_of_the_tests_loop"
+_START_TIMESTAMP = 1_767_225_600.0
+_ASYNC_FIXTURE_NAME = "_mama_session_of_the_tests_loop"
 
 
-async def _of_the_loop(tmp_path: Path, mama_clock: FakeClock, request: pytest.FixtureRequest) -> AsyncIterator[Session]:
+async def _open_async_session(
+    tmp_path: Path, mama_clock: FakeClock, request: pytest.FixtureRequest
+) -> AsyncIterator[Session]:
     from mama_structs import Session  # noqa: PLC0415 - see the module docstring
 
-    async with Session.open(tmp_path / "agent.mama", **_options(request)) as session:
+    async with Session.open(tmp_path / "agent.mama", **_get_session_options(request)) as session:
         mama_clock.drive(session)
         yield session
 
@@ -48,11 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # pytest-asyncio in strict mode runs only fixtures of its decorator. If it is used, it is already imported.
     made = sys.modules.get("pytest_asyncio") if config.pluginmanager.hasplugin("asyncio") else None
     fixtures: Any = types.ModuleType("mama_structs_async_fixtures")
-    fixtures.session = (pytest.fixture if made is None else made.fixture)(name=_ASYNC)(_of_the_loop)
+    fixtures.session = (pytest.fixture if made is None else made.fixture)(name=_ASYNC_FIXTURE_NAME)(_open_async_session)
     config.pluginmanager.register(fixtures)
 
 
-def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+def _get_session_options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return the options of the marker, with an embedder that is identical on all machines."""
     from mama_structs import HashEmbedder  # noqa: PLC0415 - see the module docstring
 
@@ -73,7 +75,7 @@ def mama_clock() -> FakeClock:
     """
     from mama_structs.testing.fakes import FakeClock  # noqa: PLC0415 - see the module docstring
 
-    return FakeClock(start=_START)
+    return FakeClock(start=_START_TIMESTAMP)
 
 
 @pytest.fixture
@@ -88,11 +90,11 @@ def mama_session(
     The marker of the same name sets further options of `Session.open`, by name.
     """
     if inspect.iscoroutinefunction(request.function):
-        yield request.getfixturevalue(_ASYNC)
+        yield request.getfixturevalue(_ASYNC_FIXTURE_NAME)
         return
     from mama_structs import sync  # noqa: PLC0415 - see the module docstring
 
-    with sync.Session.open(tmp_path / "agent.mama", **_options(request)) as session:
+    with sync.Session.open(tmp_path / "agent.mama", **_get_session_options(request)) as session:
         mama_clock.drive(session)
         yield session
 
@@ -107,11 +109,11 @@ def mama_structs_node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
     Invalid options raise a `pytest.UsageError`.
     """
     marker = request.node.get_closest_marker("mama_structs_node")
-    with _made(marker).in_thread() as node:
+    with _make_node(marker).in_thread() as node:
         yield node
 
 
-def _made(marker: pytest.Mark | None) -> FakeNode:
+def _make_node(marker: pytest.Mark | None) -> FakeNode:
     """Return the node that a marker describes, or raise a `pytest.UsageError`."""
     from mama_structs.errors import InvalidArgument  # noqa: PLC0415 - see the module docstring
     from mama_structs.testing.node.fake_node import FakeNode  # noqa: PLC0415

@@ -10,14 +10,14 @@ from typing import Any, TypeAlias
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.errors import InvalidArgument, shown
-from mama_structs.refs.messages.transcript import Spoken, spoken_in
-from mama_structs.testing.provider_formats import APIS, WireAnswer, WireCall, sent_events
+from mama_structs.errors import InvalidArgument, repr_short
+from mama_structs.refs.messages.transcript import TranscriptMessage, extract_transcript
+from mama_structs.testing.provider_formats import RENDERERS_BY_PATH, ScriptedMessage, ScriptedToolCall, encode_events
 
 __all__ = ["ModelRequest", "ModelTurn", "ScriptedModel"]
 
 
-def _turns_calls(
+def _parse_calls(
     calls: Iterable[tuple[str, Mapping[str, Any] | str]],
 ) -> tuple[tuple[str, dict[str, Any] | str], ...]:
     turned: list[tuple[str, dict[str, Any] | str]] = []
@@ -27,12 +27,12 @@ def _turns_calls(
                 turned.append((name.replace("/", "__"), given if isinstance(given, str) else dict(given)))
             case _:
                 raise InvalidArgument(
-                    f"calls[{at}] must be a pair of a tool's name and its arguments, got {shown(call)}"
+                    f"calls[{at}] must be a pair of a tool's name and its arguments, got {repr_short(call)}"
                 )
     return tuple(turned)
 
 
-def _turns_text(text: str) -> str:
+def _check_text(text: str) -> str:
     if not isinstance(text, str):
         raise InvalidArgument(f"text must be a text, got {type(text).__name__}")
     return text
@@ -50,8 +50,8 @@ class ModelTurn:
 
     """
 
-    text: str = attrs.field(default="", converter=_turns_text)
-    calls: tuple[tuple[str, dict[str, Any] | str], ...] = attrs.field(default=(), converter=_turns_calls)
+    text: str = attrs.field(default="", converter=_check_text)
+    calls: tuple[tuple[str, dict[str, Any] | str], ...] = attrs.field(default=(), converter=_parse_calls)
 
 
 @attrs.frozen
@@ -68,7 +68,7 @@ class ModelRequest:
 
     """
 
-    said: tuple[Spoken, ...]
+    said: tuple[TranscriptMessage, ...]
     tools: tuple[str, ...]
     messages: Any = attrs.field(repr=False)
     sent: Any = attrs.field(repr=False)
@@ -79,11 +79,13 @@ class ModelRequest:
         return [one.text for one in self.said if one.speaker == "tool"]
 
 
-Said: TypeAlias = str | ModelTurn | tuple[str, Mapping[str, Any] | str]
-Step: TypeAlias = Said | Callable[[ModelRequest], Said] | Generator[Said, ModelRequest, None]
+ScriptedTurn: TypeAlias = str | ModelTurn | tuple[str, Mapping[str, Any] | str]
+ScriptStep: TypeAlias = (
+    ScriptedTurn | Callable[[ModelRequest], ScriptedTurn] | Generator[ScriptedTurn, ModelRequest, None]
+)
 
 
-class _ScriptOver(LookupError):
+class _ScriptExhausted(LookupError):
     """Raised if the model receives a request after the end of its script."""
 
 
@@ -106,7 +108,7 @@ class ScriptedModel:
 
     """
 
-    def __init__(self, *script: Step, cut: int | Callable[[str], Iterable[str]] = 8) -> None:
+    def __init__(self, *script: ScriptStep, cut: int | Callable[[str], Iterable[str]] = 8) -> None:
         for number, step in enumerate(script):
             if not (isinstance(step, str | tuple | ModelTurn | Generator) or callable(step)):
                 kinds = "a text, a pair, a ModelTurn, a function or a generator"
@@ -114,8 +116,8 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
         self._script = list(script)
         self._next = 0
-        self._telling: Generator[Said, ModelRequest, None] | None = None
-        self._cutting = cut if callable(cut) else _check.whole("cut", cut, 1)
+        self._active_generator: Generator[ScriptedTurn, ModelRequest, None] | None = None
+        self._split = cut if callable(cut) else _check.check_integer("cut", cut, 1)
 
     def __repr__(self) -> str:
         return f"<ScriptedModel, {self.left} of {len(self._script)} steps left>"
@@ -125,29 +127,29 @@ class ScriptedModel:
         """The number of remaining steps of the script."""
         return len(self._script) - self._next
 
-    def _turn(self, messages: object, tools: Iterable[str], sent: object) -> WireAnswer:
+    def _next_answer(self, messages: object, tools: Iterable[str], sent: object) -> ScriptedMessage:
         """Record the request and return the next message."""
-        request = ModelRequest(tuple(spoken_in(messages)), tuple(tools), messages, sent)
+        request = ModelRequest(tuple(extract_transcript(messages)), tuple(tools), messages, sent)
         self.requests.append(request)
-        said = self._said(request)
+        said = self._next_step(request)
         turn = ModelTurn(said) if isinstance(said, str) else ModelTurn("", [said]) if isinstance(said, tuple) else said
         if not isinstance(turn, ModelTurn):
             kinds = "a text, a pair or a ModelTurn"
             raise InvalidArgument(f"a step of the script must give {kinds}, got {type(turn).__name__}")
         number = len(self.requests)
-        calls = [WireCall(f"call_{number}_{at}", *call) for at, call in enumerate(turn.calls)]
-        return WireAnswer(f"answer_{number}", turn.text, calls)
+        calls = [ScriptedToolCall(f"call_{number}_{at}", *call) for at, call in enumerate(turn.calls)]
+        return ScriptedMessage(f"answer_{number}", turn.text, calls)
 
-    def _said(self, request: ModelRequest) -> Said:
+    def _next_step(self, request: ModelRequest) -> ScriptedTurn:
         while True:
-            if self._telling is not None:
+            if self._active_generator is not None:
                 try:
-                    return self._telling.send(request)
+                    return self._active_generator.send(request)
                 except StopIteration:
-                    self._telling = None
+                    self._active_generator = None
             if not self.left:
                 count = len(self.requests) - 1
-                raise _ScriptOver(
+                raise _ScriptExhausted(
                     f"the script is over after {count} message{'s' * (count != 1)}, and the model is asked once more"
                 )
             step = self._script[self._next]
@@ -155,25 +157,25 @@ class ScriptedModel:
             if not isinstance(step, Generator):
                 return step(request) if callable(step) else step
             for said in step:
-                self._telling = step
+                self._active_generator = step
                 return said
 
-    def _cut(self, text: str) -> list[str]:
-        if not callable(self._cutting):
-            size = self._cutting
+    def _split_text(self, text: str) -> list[str]:
+        if not callable(self._split):
+            size = self._split
             return [text[start : start + size] for start in range(0, len(text), size)]
-        pieces = list(self._cutting(text))
+        pieces = list(self._split(text))
         if "".join(pieces) != text:
             raise InvalidArgument("cut must give pieces that make up the text when they are joined")
         return pieces
 
-    def _pieces(self, answer: WireAnswer) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _iter_pieces(self, answer: ScriptedMessage) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the stream in order: pieces of the text, then pieces of each call."""
-        for piece in self._cut(answer.text) or [""] * (not answer.calls):
+        for piece in self._split_text(answer.text) or [""] * (not answer.calls):
             yield piece, {}
         for index, one in enumerate(answer.calls):
             yield "", {"index": index, "id": one.id, "name": one.name, "args": ""}
-            for piece in self._cut(one.text):
+            for piece in self._split_text(one.arguments_text):
                 yield "", {"index": index, "id": None, "name": None, "args": piece}
 
     def openai(self) -> Any:
@@ -182,26 +184,26 @@ class ScriptedModel:
 
         It supports ``responses`` and ``chat.completions``.
         """
-        return self._client(importlib.import_module("openai"), "AsyncOpenAI")
+        return self._make_client(importlib.import_module("openai"), "AsyncOpenAI")
 
     def anthropic(self) -> Any:
         """Return an ``anthropic.AsyncAnthropic`` for its ``messages`` (extra ``anthropic``)."""
-        return self._client(importlib.import_module("anthropic"), "AsyncAnthropic")
+        return self._make_client(importlib.import_module("anthropic"), "AsyncAnthropic")
 
-    def _client(self, sdk: Any, name: str) -> Any:
+    def _make_client(self, sdk: Any, name: str) -> Any:
         # Use the HTTP client of this version of the SDK.
         http = importlib.import_module(sdk.DefaultAsyncHttpxClient.__mro__[1].__module__)
 
         def respond(request: Any) -> Any:
             body = json.loads(request.content)
             tools = [tool.get("name") or tool.get("function", tool).get("name", "") for tool in body.get("tools", ())]
-            whole, events = next(api for end, api in APIS.items() if request.url.path.endswith(end))
+            whole, events = next(api for end, api in RENDERERS_BY_PATH.items() if request.url.path.endswith(end))
             try:
-                answer = self._turn(body["messages"] if "messages" in body else body["input"], tools, body)
+                answer = self._next_answer(body["messages"] if "messages" in body else body["input"], tools, body)
                 if not body.get("stream"):
                     return http.Response(200, json=whole(answer))
-                told = sent_events(events(answer, self._cut))
-            except (_ScriptOver, InvalidArgument) as error:
+                told = encode_events(events(answer, self._split_text))
+            except (_ScriptExhausted, InvalidArgument) as error:
                 return http.Response(400, json={"error": {"message": str(error), "type": "script"}})
             return http.Response(200, text=told, headers={"content-type": "text/event-stream"})
 
@@ -219,14 +221,14 @@ class ScriptedModel:
         function = importlib.import_module("pydantic_ai.models.function")
 
         async def respond(messages: list[Any], info: Any) -> Any:
-            answer = self._turn(messages, [tool.name for tool in info.function_tools], info)
+            answer = self._next_answer(messages, [tool.name for tool in info.function_tools], info)
             said = [parts.TextPart(answer.text)] if answer.text else []
             calls = [parts.ToolCallPart(one.name, one.arguments, tool_call_id=one.id) for one in answer.calls]
             return parts.ModelResponse([*said, *calls])
 
         async def stream(messages: list[Any], info: Any) -> AsyncIterator[Any]:
-            answer = self._turn(messages, [tool.name for tool in info.function_tools], info)
-            for text, call in self._pieces(answer):
+            answer = self._next_answer(messages, [tool.name for tool in info.function_tools], info)
+            for text, call in self._iter_pieces(answer):
                 if call:
                     yield {call["index"]: function.DeltaToolCall(call["name"], call["args"], tool_call_id=call["id"])}
                 else:
@@ -251,8 +253,10 @@ class ScriptedModel:
                 return self.bind(tools=[described(tool) for tool in tools], **options)
 
             def _stream(self, asked: list[Any], *_: object, **options: Any) -> Iterator[Any]:
-                answer = script._turn(asked, [tool["function"]["name"] for tool in options.get("tools", ())], options)
-                for text, call in script._pieces(answer):
+                answer = script._next_answer(
+                    asked, [tool["function"]["name"] for tool in options.get("tools", ())], options
+                )
+                for text, call in script._iter_pieces(answer):
                     calls = [call] if call else []
                     message = messages.AIMessageChunk(text, tool_call_chunks=calls)
                     yield outputs.ChatGenerationChunk(message=message)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar
 
 from mama_structs import Session
-from mama_structs._internal.sync_proxy import bare
-from mama_structs._internal.validation import choice
+from mama_structs._internal.sync_proxy import unwrap
+from mama_structs._internal.validation import check_choice
 from mama_structs.errors import EmbeddingFailed, StoreBusy
 from mama_structs.storage.sealed_rows import Rows
 from mama_structs.storage.sqlite_store import RowStorage
@@ -21,35 +21,35 @@ T = TypeVar("T")
 DiskFault = Literal["failing", "full", "read_only", "busy"]
 """An I/O error, a full disk, a file that is no longer writable, or a lock held by another process."""
 
-_CODES: Final = {
+_SQLITE_CODES: Final = {
     "failing": sqlite3.SQLITE_IOERR,
     "full": sqlite3.SQLITE_FULL,
     "read_only": sqlite3.SQLITE_READONLY,
 }
 
 
-def fail_transactions(storage: RowStorage, planned: Callable[[], DiskFault | None]) -> None:
+def inject_transaction_faults(storage: RowStorage, get_next_fault: Callable[[], DiskFault | None]) -> None:
     """
     Inject faults into a storage's transactions.
 
-    *planned* returns the fault of each transaction, or None.
+    *get_next_fault* returns the fault of each transaction, or None.
     """
 
     def in_transaction(work: Callable[[Rows], T], **given: Any) -> T:
-        kind = planned()
+        kind = get_next_fault()
         if kind is None:
-            return type(storage)._in_transaction(storage, work, **given)  # noqa: SLF001 - there is no public access to the storage
+            return type(storage)._run_transaction(storage, work, **given)  # noqa: SLF001 - there is no public access to the storage
         if kind == "busy":
             raise StoreBusy("another process kept the directory from being written (planned)", waited=0.0)
 
         def undone(rows: Rows) -> T:
             work(rows)
             rows.failure = sqlite3.OperationalError("planned")
-            rows.failure.sqlite_errorcode = _CODES[kind]
+            rows.failure.sqlite_errorcode = _SQLITE_CODES[kind]
             rows.failure.sqlite_errorname = "SQLITE_PLANNED"
             raise rows.failure
 
-        return type(storage)._in_transaction(storage, undone, **given)  # noqa: SLF001 - as above
+        return type(storage)._run_transaction(storage, undone, **given)  # noqa: SLF001 - as above
 
     vars(storage)["_in_transaction"] = in_transaction
 
@@ -71,23 +71,23 @@ class SessionFaults:
     """
 
     def __init__(self, session: Any) -> None:
-        inner: Session = bare(session)
+        inner: Session = unwrap(session)
         self.met: int = 0
-        storage: RowStorage = inner._common.home.storage  # noqa: SLF001 - there is no public access to the storage
+        storage: RowStorage = inner._shared.home.storage  # noqa: SLF001 - there is no public access to the storage
         self._embedding = inner.memories._shared.embedding  # noqa: SLF001 - as above
         self._disk: DiskFault = "failing"
-        self._left = {"disk": 0.0, "embedder": 0.0}
-        fail_transactions(storage, lambda: self._disk if self._meets("disk") else None)
-        vars(self._embedding)["_call"] = self._call
+        self._remaining = {"disk": 0.0, "embedder": 0.0}
+        inject_transaction_faults(storage, lambda: self._disk if self._use_fault("disk") else None)
+        vars(self._embedding)["_call_embedder"] = self._call_embedder
 
     def __repr__(self) -> str:
-        planned = ", ".join(f"{what} {left:g}" for what, left in self._left.items() if left)
+        planned = ", ".join(f"{what} {left:g}" for what, left in self._remaining.items() if left)
         return f"<SessionFaults, {self.met} met, planned: {planned or 'none'}>"
 
     @property
     def planned(self) -> bool:
         """True if a planned fault remains."""
-        return any(self._left.values())
+        return any(self._remaining.values())
 
     def disk(self, kind: DiskFault = "failing", *, times: int | None = 1) -> None:
         """
@@ -98,8 +98,8 @@ class SessionFaults:
             times: The number of failures; None for all until `clear`.
 
         """
-        self._disk = choice("kind", kind, ("failing", "full", "read_only", "busy"))
-        self._left["disk"] = math.inf if times is None else times
+        self._disk = check_choice("kind", kind, ("failing", "full", "read_only", "busy"))
+        self._remaining["disk"] = math.inf if times is None else times
 
     def embedder(self, *, times: int | None = 1) -> None:
         """
@@ -109,20 +109,20 @@ class SessionFaults:
             times: The number of failures; None for all until `clear`.
 
         """
-        self._left["embedder"] = math.inf if times is None else times
+        self._remaining["embedder"] = math.inf if times is None else times
 
     def clear(self) -> None:
         """Remove all planned faults."""
-        self._left = dict.fromkeys(self._left, 0.0)
+        self._remaining = dict.fromkeys(self._remaining, 0.0)
 
-    def _meets(self, what: str) -> bool:
-        if not self._left[what]:
+    def _use_fault(self, what: str) -> bool:
+        if not self._remaining[what]:
             return False
-        self._left[what] -= 1
+        self._remaining[what] -= 1
         self.met += 1
         return True
 
-    async def _call(self, batch: Any) -> EmbeddingFailed | None:
-        if self._meets("embedder"):
+    async def _call_embedder(self, batch: Any) -> EmbeddingFailed | None:
+        if self._use_fault("embedder"):
             return EmbeddingFailed("the embedder failed: planned")
-        return await type(self._embedding)._call(self._embedding, batch)  # noqa: SLF001 - as above
+        return await type(self._embedding)._call_embedder(self._embedding, batch)  # noqa: SLF001 - as above

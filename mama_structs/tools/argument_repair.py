@@ -18,33 +18,33 @@ from collections import Counter, abc
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Required, Union, get_args, get_origin
 
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.errors import InvalidArgument, repr_short
 
 # Placeholder words that are ambiguous for a list parameter, so they do not become list items.
-_NOTHING_SAID: Final = frozenset({"", "null", "none", "nil", "undefined", "n/a", "na", "-"})
-_LONGEST_NUMBER: Final = 64
-_WHOLE: Final = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,29})(?:\.0+)?")
-_NUMBER: Final = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+PLACEHOLDER_WORDS: Final = frozenset({"", "null", "none", "nil", "undefined", "n/a", "na", "-"})
+MAX_NUMBER_CHARS: Final = 64
+INTEGER_PATTERN: Final = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,29})(?:\.0+)?")
+NUMBER_PATTERN: Final = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 # Larger integers are not all exactly representable as float.
-_EXACT: Final = 2**53
-_MAX_NOTES: Final = 3
-_LONGEST_NAME: Final = 1_000
-_UNSTYLED: Final = re.compile(r"[\s_-]+")
-_BOOLEANS: Final = {"true": True, "false": False}
-_SEPARATOR: Final = re.compile(r"[,;|]")
-_LISTS: Final = frozenset(
+MAX_EXACT_FLOAT: Final = 2**53
+MAX_NOTES: Final = 3
+MAX_COMPARED_NAME_CHARS: Final = 1_000
+NAME_SEPARATOR_PATTERN: Final = re.compile(r"[\s_-]+")
+BOOLEAN_WORDS: Final = {"true": True, "false": False}
+ITEM_SEPARATOR_PATTERN: Final = re.compile(r"[,;|]")
+LIST_TYPES: Final = frozenset(
     {list, tuple, set, frozenset, abc.Collection, abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet}
 )
-_MAPPINGS: Final = frozenset({dict, abc.Mapping, abc.MutableMapping})
-_WORDS = {None: "null", True: "true", False: "false"}
+MAPPING_TYPES: Final = frozenset({dict, abc.Mapping, abc.MutableMapping})
+JSON_CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
-def told(value: object) -> str:
+def describe_value(value: object) -> str:
     """Describe a value for a model: as in an error, with JSON's spelling of constants."""
-    return _WORDS[value] if value is None or isinstance(value, bool) else shown(value)
+    return JSON_CONSTANTS[value] if value is None or isinstance(value, bool) else repr_short(value)
 
 
-def converted(value: object, kind: Any) -> Any:
+def convert(value: object, kind: Any) -> Any:
     """Return a value converted to a type. Raise ValueError or RecursionError if it is invalid."""
     import msgspec  # noqa: PLC0415 - already loaded when the tool was created
 
@@ -54,10 +54,10 @@ def converted(value: object, kind: Any) -> Any:
     return msgspec.convert(value, kind, strict=True, str_keys=True)
 
 
-def fits(value: object, kind: Any) -> bool:
+def is_valid(value: object, kind: Any) -> bool:
     """Return True if a value is valid for a type without repair."""
     try:
-        converted(value, kind)
+        convert(value, kind)
     except (ValueError, RecursionError):
         return False
     return True
@@ -71,103 +71,103 @@ def _is_finite(value: object) -> bool:
     return not isinstance(value, (list, tuple)) or all(map(_is_finite, value))
 
 
-def mended(value: Any, kind: Any, notes: list[str]) -> Any:
+def coerce(value: Any, kind: Any, notes: list[str]) -> Any:
     """
     Return a value repaired for a type, or unchanged if it is ambiguous.
 
     Suggested names go to *notes*.
     """
-    if fits(value, kind):
+    if is_valid(value, kind):
         return value
-    kind = _bare(kind)
+    kind = _unwrap_type(kind)
     origin = get_origin(kind) or kind
-    meant = value
+    repaired = value
     if origin in (Union, types.UnionType):
-        meant = _as_one_of(value, get_args(kind), notes)
+        repaired = _coerce_union(value, get_args(kind), notes)
     elif origin is Literal or (isinstance(origin, type) and issubclass(origin, enum.Enum)):
-        meant = _as_choice(value, kind)
+        repaired = _coerce_choice(value, kind)
     elif origin in (int, float, bool):
-        meant = _as_scalar(value, origin)
-    elif origin in _LISTS:
-        meant = _as_list(value, kind, notes)
-    elif origin in _MAPPINGS:
-        found = _object_in(value)
+        repaired = _coerce_scalar(value, origin)
+    elif origin in LIST_TYPES:
+        repaired = _coerce_list(value, kind, notes)
+    elif origin in MAPPING_TYPES:
+        found = _parse_object(value)
         _, item_kind = get_args(kind) or (Any, Any)
-        meant = value if found is None else {key: mended(item, item_kind, notes) for key, item in found.items()}
-    elif (fields := _fields_of(origin)) is not None:
-        meant = _as_object(value, fields, notes)
-    return meant
+        repaired = value if found is None else {key: coerce(item, item_kind, notes) for key, item in found.items()}
+    elif (fields := _get_fields(origin)) is not None:
+        repaired = _coerce_object(value, fields, notes)
+    return repaired
 
 
-def _as_one_of(value: Any, kinds: Iterable[Any], notes: list[str]) -> Any:
-    wanted = [kind for kind in kinds if kind is not type(None)]
-    if len(wanted) == 1:
-        return mended(value, wanted[0], notes)
+def _coerce_union(value: Any, kinds: Iterable[Any], notes: list[str]) -> Any:
+    non_null_types = [kind for kind in kinds if kind is not type(None)]
+    if len(non_null_types) == 1:
+        return coerce(value, non_null_types[0], notes)
     meanings: list[Any] = []
     tried: list[str] = []
-    for kind in wanted:
-        meaning = mended(value, kind, tried)
-        if fits(meaning, kind) and meaning not in meanings:
+    for kind in non_null_types:
+        meaning = coerce(value, kind, tried)
+        if is_valid(meaning, kind) and meaning not in meanings:
             meanings.append(meaning)
     notes.extend(tried if not meanings else ())
     return meanings[0] if len(meanings) == 1 else value
 
 
-def _as_choice(value: Any, kind: Any) -> Any:
+def _coerce_choice(value: Any, kind: Any) -> Any:
     if not isinstance(value, str):
-        return _as_scalar(value, int)
+        return _coerce_scalar(value, int)
     word = value.strip()
 
     def is_meant(choice: Any) -> bool:
         # Match choices in another case, and numbers or bools written as text.
         is_text = isinstance(choice, str)
-        return bool(choice.casefold() == word.casefold() if is_text else _as_scalar(word, type(choice)) == choice)
+        return bool(choice.casefold() == word.casefold() if is_text else _coerce_scalar(word, type(choice)) == choice)
 
     found = [*filter(is_meant, get_args(kind) if get_origin(kind) is Literal else [one.value for one in kind])]
     return found[0] if len(found) == 1 else value
 
 
-def _as_scalar(value: Any, kind: Any) -> Any:
+def _coerce_scalar(value: Any, kind: Any) -> Any:
     if isinstance(value, float) and kind is int:
-        return int(value) if value.is_integer() and abs(value) < _EXACT else value
-    if not isinstance(value, str) or len(value) > _LONGEST_NUMBER:
+        return int(value) if value.is_integer() and abs(value) < MAX_EXACT_FLOAT else value
+    if not isinstance(value, str) or len(value) > MAX_NUMBER_CHARS:
         return value
     word = value.strip()
     if kind is bool:
-        return _BOOLEANS.get(word.lower(), value)
-    if kind is int and _WHOLE.fullmatch(word):
+        return BOOLEAN_WORDS.get(word.lower(), value)
+    if kind is int and INTEGER_PATTERN.fullmatch(word):
         return int(word.partition(".")[0])
-    if kind is float and _NUMBER.fullmatch(word):
+    if kind is float and NUMBER_PATTERN.fullmatch(word):
         return float(word)
     return value
 
 
-def _as_list(value: Any, kind: Any, notes: list[str]) -> Any:
+def _coerce_list(value: Any, kind: Any, notes: list[str]) -> Any:
     item_kinds = get_args(kind)
     if (get_origin(kind) or kind) is tuple and item_kinds[1:] != (...,):
-        found = _from_json(value) if isinstance(value, str) else value
+        found = _parse_json(value) if isinstance(value, str) else value
         if not isinstance(found, list | tuple) or len(found) != len(item_kinds):
             return value
-        return [mended(item, item_kind, notes) for item, item_kind in zip(found, item_kinds, strict=True)]
+        return [coerce(item, item_kind, notes) for item, item_kind in zip(found, item_kinds, strict=True)]
     item_kind = item_kinds[0] if item_kinds else Any
-    bare = _bare(item_kind)
-    found = _listed(value) if isinstance(value, str) else value
-    if bare in (Any, object) or (get_origin(bare) or bare) in _LISTS:
+    bare = _unwrap_type(item_kind)
+    found = _parse_list(value) if isinstance(value, str) else value
+    if bare in (Any, object) or (get_origin(bare) or bare) in LIST_TYPES:
         # In nested lists it is ambiguous which level is missing.
         if not isinstance(found, list | tuple):
             return value
-        is_list = [isinstance(_from_json(one) if isinstance(one, str) else one, list | tuple) for one in found]
-        return [mended(one, item_kind, notes) if inner else one for one, inner in zip(found, is_list, strict=True)]
+        is_list = [isinstance(_parse_json(one) if isinstance(one, str) else one, list | tuple) for one in found]
+        return [coerce(one, item_kind, notes) if inner else one for one, inner in zip(found, is_list, strict=True)]
     if isinstance(found, list | tuple):
-        return [mended(item, item_kind, notes) for item in found]
+        return [coerce(item, item_kind, notes) for item in found]
     # A single item instead of a list.
-    item = mended(found, item_kind, notes)
-    return [item] if found is not None and fits(item, item_kind) else value
+    item = coerce(found, item_kind, notes)
+    return [item] if found is not None and is_valid(item, item_kind) else value
 
 
-def _listed(text: str) -> Any:
+def _parse_list(text: str) -> Any:
     """Return the JSON value in a text, the text itself for one item, or None if ambiguous."""
-    found = _from_json(text)
+    found = _parse_json(text)
     if found is not None:
         return found
     word = text.strip()
@@ -175,50 +175,50 @@ def _listed(text: str) -> Any:
     is_bracketed = word[:1] + word[-1:] in ("[]", "{}")
     # Several items, such as ``auth, jwt`` or one per line. A sentence contains commas, too, so each part must be one
     # word.
-    parts = _SEPARATOR.split(word)
+    parts = ITEM_SEPARATOR_PATTERN.split(word)
     may_be_several = len(word.splitlines()) > 1 or (len(parts) > 1 and all(len(part.split()) <= 1 for part in parts))
-    return None if word.casefold() in _NOTHING_SAID or is_bracketed or may_be_several else text
+    return None if word.casefold() in PLACEHOLDER_WORDS or is_bracketed or may_be_several else text
 
 
-def _as_object(value: Any, fields: Mapping[str, _Field], notes: list[str]) -> Any:
-    found = _object_in(value)
+def _coerce_object(value: Any, fields: Mapping[str, _ObjectField], notes: list[str]) -> Any:
+    found = _parse_object(value)
     if found is None:
         return value
     right = {}
-    for key, item in renamed(found, fields).items():
+    for key, item in fix_names(found, fields).items():
         field = fields.get(key)
         if field is None:
-            _note(notes, key, fields)
+            _add_name_note(notes, key, fields)
             right[key] = item
-        elif item is not None or field.required or fits(None, field.type):
-            right[key] = mended(item, field.type, notes)
+        elif item is not None or field.required or is_valid(None, field.type):
+            right[key] = coerce(item, field.type, notes)
     return right
 
 
-def _note(notes: list[str], key: object, names: Iterable[str]) -> None:
+def _add_name_note(notes: list[str], key: object, names: Iterable[str]) -> None:
     # The search for similar names is slow, and a few suggestions are enough.
-    near = nearest(key, names) if len(notes) < _MAX_NOTES else None
-    note = f"did you mean {near} by {told(key)}?"
-    if near is not None and note not in notes:
+    similar_name = find_similar_name(key, names) if len(notes) < MAX_NOTES else None
+    note = f"did you mean {similar_name} by {describe_value(key)}?"
+    if similar_name is not None and note not in notes:
         notes.append(note)
 
 
-def _object_in(value: Any) -> Mapping[Any, Any] | None:
-    found = _from_json(value) if isinstance(value, str) else value
+def _parse_object(value: Any) -> Mapping[Any, Any] | None:
+    found = _parse_json(value) if isinstance(value, str) else value
     return found if isinstance(found, Mapping) else None
 
 
-def _from_json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """Return the object or list of a JSON text, or None if it contains none."""
     if text.strip()[:1] not in ("{", "["):
         return None
     try:
-        return json.loads(text, parse_constant=_refuse, object_pairs_hook=each_once)
+        return json.loads(text, parse_constant=_reject_constant, object_pairs_hook=make_unique_dict)
     except (ValueError, RecursionError):
         return None
 
 
-def _refuse(word: str) -> None:
+def _reject_constant(word: str) -> None:
     raise ValueError(word)
 
 
@@ -230,7 +230,7 @@ def read_arguments(arguments: object) -> Mapping[str, Any]:
     for _ in range(2):
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments, object_pairs_hook=each_once)
+                arguments = json.loads(arguments, object_pairs_hook=make_unique_dict)
             except (ValueError, RecursionError) as fault:
                 raise InvalidArgument(
                     f"the arguments are no JSON: {fault!s:.120}", hint="give one JSON object with the arguments by name"
@@ -240,7 +240,7 @@ def read_arguments(arguments: object) -> Mapping[str, Any]:
     return arguments
 
 
-def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     Return a JSON object as a dict (an `object_pairs_hook`).
 
@@ -256,50 +256,50 @@ def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 # Argument names
 
 
-def renamed(given: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:
+def fix_names(arguments: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:
     """Return the arguments with correct names if a name differs only in case, ``_`` and ``-``."""
     by_style: dict[str, list[str]] = {}
     for name in names:
-        by_style.setdefault(_unstyled(name), []).append(name)
-    meant: dict[Any, str] = {}
-    for key in given:
-        found = by_style.get(_unstyled(key), []) if isinstance(key, str) and key not in names else []
-        if len(found) == 1 and found[0] not in given:
-            meant[key] = found[0]
-    times = Counter(meant.values())
+        by_style.setdefault(_normalize_name(name), []).append(name)
+    corrected_names: dict[Any, str] = {}
+    for key in arguments:
+        found = by_style.get(_normalize_name(key), []) if isinstance(key, str) and key not in names else []
+        if len(found) == 1 and found[0] not in arguments:
+            corrected_names[key] = found[0]
+    times = Counter(corrected_names.values())
     right = {}
-    for key, value in given.items():
-        if key in meant and times[meant[key]] == 1:
-            right[meant[key]] = value
+    for key, value in arguments.items():
+        if key in corrected_names and times[corrected_names[key]] == 1:
+            right[corrected_names[key]] = value
         # An unknown argument that is null is dropped: it is an omitted value.
         elif key in names or value is not None or not isinstance(key, str):
             right[key] = value
     return right
 
 
-def nearest(name: object, names: Iterable[str]) -> str | None:
+def find_similar_name(name: object, names: Iterable[str]) -> str | None:
     """Return the most similar name, or None if none is similar."""
-    by_style = {_unstyled(one): one for one in names}
-    near = difflib.get_close_matches(_unstyled(str(name)), by_style, n=1)
-    return by_style[near[0]] if near else None
+    by_style = {_normalize_name(one): one for one in names}
+    similar_styles = difflib.get_close_matches(_normalize_name(str(name)), by_style, n=1)
+    return by_style[similar_styles[0]] if similar_styles else None
 
 
-def _unstyled(name: str) -> str:
+def _normalize_name(name: str) -> str:
     # Limit the length, since comparing long names is slow and no parameter has one.
-    return _UNSTYLED.sub("", name[:_LONGEST_NAME]).casefold()
+    return NAME_SEPARATOR_PATTERN.sub("", name[:MAX_COMPARED_NAME_CHARS]).casefold()
 
 
 # Fields of the classes that tools accept as objects
 
 
-class _Field(NamedTuple):
+class _ObjectField(NamedTuple):
     """A field of an object: its type for `msgspec.convert`, and whether it has no default."""
 
     type: Any
     required: bool
 
 
-def _bare(kind: Any) -> Any:
+def _unwrap_type(kind: Any) -> Any:
     """Remove `Annotated`, `NewType` and type aliases around a type."""
     while True:
         if get_origin(kind) is Annotated:
@@ -312,7 +312,7 @@ def _bare(kind: Any) -> Any:
             return kind
 
 
-def _fields_of(kind: Any) -> dict[str, _Field] | None:
+def _get_fields(kind: Any) -> dict[str, _ObjectField] | None:
     """Return the fields of a class by their JSON names, or None for other types."""
     from msgspec import inspect  # noqa: PLC0415 - already loaded when the tool was created
 
@@ -320,8 +320,10 @@ def _fields_of(kind: Any) -> dict[str, _Field] | None:
     if not isinstance(found, inspect.StructType | inspect.TypedDictType | inspect.DataclassType):
         return None
     hints = typing.get_type_hints(kind, include_extras=True)
-    return {field.encode_name: _Field(_unmarked(hints[field.name]), field.required) for field in found.fields}
+    return {
+        field.encode_name: _ObjectField(_unwrap_required(hints[field.name]), field.required) for field in found.fields
+    }
 
 
-def _unmarked(hint: Any) -> Any:
+def _unwrap_required(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint

@@ -21,8 +21,8 @@ from typing import Annotated, Any, Final, Literal
 import attrs
 import msgspec
 
-from mama_structs._internal.prompt_quoting import cut, plainly
-from mama_structs._internal.reprs import counted
+from mama_structs._internal.prompt_quoting import neutralize, neutralize_and_truncate
+from mama_structs._internal.reprs import format_count
 from mama_structs.errors import (
     InvalidArgument,
     MamaStructsError,
@@ -30,10 +30,10 @@ from mama_structs.errors import (
     NoSession,
     SessionClosed,
     WrongLoop,
-    shown,
+    repr_short,
 )
-from mama_structs.memory.graph.results import Chain, Hit, shortened
-from mama_structs.memory.graph.traversal import holding
+from mama_structs.memory.graph.results import Chain, Hit, shorten_to_line
+from mama_structs.memory.graph.traversal import find_superseded
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.model import (
     CheckpointMetadata,
@@ -45,15 +45,15 @@ from mama_structs.memory.types.model import (
     Outcome,
 )
 from mama_structs.memory.types.requests import check_topic
-from mama_structs.provenance import least_trusted, mark_of
-from mama_structs.tools.memory_results import age
-from mama_structs.tools.tool import Tool, ToolAnnotations, bound
-from mama_structs.tools.wire_names import last_line, note_on
+from mama_structs.provenance import get_mark, least_trusted
+from mama_structs.tools.memory_results import format_age
+from mama_structs.tools.tool import Tool, ToolAnnotations, bind_template
+from mama_structs.tools.wire_names import get_deprecation_line, get_deprecation_note
 
-Function = Callable[..., Coroutine[Any, Any, Any]]
+AsyncFunction = Callable[..., Coroutine[Any, Any, Any]]
 
 # Outcome words of v1.0. Two of them set no outcome.
-_OUTCOMES: Final[Mapping[str, Outcome | None]] = {
+OUTCOMES_BY_WORD: Final[Mapping[str, Outcome | None]] = {
     "pending": None,
     "success": Outcome.SUCCESS,
     "failure": Outcome.FAILED,
@@ -63,45 +63,45 @@ _OUTCOMES: Final[Mapping[str, Outcome | None]] = {
     "FAILED": Outcome.FAILED,
     "PARTIAL": Outcome.PARTIAL,
 }
-_SHOWN_OUTCOMES: Final[Mapping[Outcome | None, str]] = {
+OUTCOME_LABELS: Final[Mapping[Outcome | None, str]] = {
     None: "⏳ Pending",
     Outcome.SUCCESS: "✅ SUCCESS",
     Outcome.FAILED: "❌ FAILED",
     Outcome.PARTIAL: "⚠️ PARTIAL",
 }
 # The words differ in case only, which models often get wrong: accept any text, and ignore the case.
-OutcomeWord = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*_OUTCOMES]})]
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+OutcomeWord = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*OUTCOMES_BY_WORD]})]
+Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Days = Annotated[float, msgspec.Meta(gt=0)]
 Decay = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
-_SUGGESTED: Final = 5
-_CANDIDATES: Final = 20
-_SIMILAR_TOPICS: Final = 3
-_SHORT_QUESTION: Final = 3
+MAX_SUGGESTIONS: Final = 5
+MAX_CANDIDATES: Final = 20
+MAX_SIMILAR_TOPICS: Final = 3
+MIN_QUESTION_WORDS: Final = 3
 # A search with lower relevance found nothing, see `Hit`.
-_MIN_RELEVANCE: Final = 0.3
+MIN_RELEVANCE: Final = 0.3
 # Length limits of v1.0 for listed texts.
-_PREVIEW: Final = 60
-_REASONING: Final = 300
-_NOT_KEPT: Final = "trust_context was not kept: say in the reasoning what the decision rests on"
-_WORD: Final = re.compile(r"[^\W_]+")
-_DAY: Final = 86400
+MAX_PREVIEW_CHARS: Final = 60
+MAX_REASONING_CHARS: Final = 300
+TRUST_CONTEXT_NOTE: Final = "trust_context was not kept: say in the reasoning what the decision rests on"
+WORD_PATTERN: Final = re.compile(r"[^\W_]+")
+DAY_SECONDS: Final = 86400
 # Beyond this number of scales squared, the recency is practically 0.
-_FAR: Final = 1e6
+MAX_SQUARED_SCALES: Final = 1e6
 # Top-level packages of the frames between the tool and the host's calling code.
-_PASSED_OVER: Final = frozenset({"mama_structs", "asyncio"})
+SKIPPED_PACKAGES: Final = frozenset({"mama_structs", "asyncio"})
 
-_READS: Final = ToolAnnotations(read_only=True, open_world=False)
+READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only=True, open_world=False)
 # Earlier data is retained.
-_ADDS: Final = ToolAnnotations(destructive=False, open_world=False)
+ADDING_ANNOTATIONS: Final = ToolAnnotations(destructive=False, open_world=False)
 
 _TEMPLATES: Final[list[Tool]] = []
-_warned: set[str] = set()
+_warned_names: set[str] = set()
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class OldTools:
+class DeprecatedTools:
     """The store of the tools, and the clock (seconds since 1970) for ages."""
 
     memories: MemoryStore
@@ -112,69 +112,71 @@ class OldTools:
         """The current time in UTC."""
         return datetime.fromtimestamp(self.clock(), UTC)
 
-    async def newest_on(self, topic: str) -> Memory | None:
+    async def find_current_decision(self, topic: str) -> Memory | None:
         """Return the newest current and writable decision of a topic, or None."""
         chain = await self.memories.by_topic(topic)
-        found = [one for one in standing(chain.memories, chain.links) if one.namespace == self.memories.namespace]
+        found = [
+            one for one in drop_superseded(chain.memories, chain.links) if one.namespace == self.memories.namespace
+        ]
         return next((one for one in found if one.type is MemoryType.DECISION and one.topic == topic), None)
 
-    async def newest_holding(self, limit: int) -> list[Memory]:
+    async def list_current_decisions(self, limit: int) -> list[Memory]:
         """Return the newest decisions that were not superseded, newest first."""
-        asked = 2 * limit
+        requested = 2 * limit
         while True:
-            newest = await self.memories.recent(limit=asked, types=[MemoryType.DECISION])
+            newest = await self.memories.recent(limit=requested, types=[MemoryType.DECISION])
             # Internal API that all tools use.
-            beside = await self.memories._beside(memory.id for memory in newest)  # noqa: SLF001
+            extras = await self.memories._get_annotations(memory.id for memory in newest)  # noqa: SLF001
             # A memory may be deleted between the two reads.
-            found = [one for one in newest if one.id in beside and beside[one.id].superseded_by is None]
-            if len(found) >= limit or len(newest) < asked:
+            found = [one for one in newest if one.id in extras and extras[one.id].superseded_by is None]
+            if len(found) >= limit or len(newest) < requested:
                 return found[:limit]
-            asked *= 4
+            requested *= 4
 
 
-def deprecated_tools(memories: MemoryStore, *, clock: Callable[[], float] = time.time) -> list[Tool]:
+def make_deprecated_tools(memories: MemoryStore, *, clock: Callable[[], float] = time.time) -> list[Tool]:
     """Return the seven tools of v1.0, in its order, for a store."""
-    place = OldTools(memories=memories, clock=clock)
-    return [bound(template, place=place) for template in _TEMPLATES]
+    deprecated = DeprecatedTools(memories=memories, clock=clock)
+    return [bind_template(template, place=deprecated) for template in _TEMPLATES]
 
 
 # Creation of tools with deprecation warnings: once per process for developers, in each result for models
 
 
-def forget_warnings() -> None:
+def reset_warnings() -> None:
     """Reset the warnings, as in a new process; for tests."""
-    _warned.clear()
+    _warned_names.clear()
 
 
-def _warn(name: str) -> None:
+def _warn_once(name: str) -> None:
     """Warn the host's developer once per process. The model gets the note in each result."""
-    if name in _warned:
+    if name in _warned_names:
         return
     # Attribute the warning to the host's line, since by default Python shows only warnings of the main script. The
     # frame of an awaiting coroutine is on the stack like any caller's.
     level, frame = 1, inspect.currentframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PASSED_OVER:
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in SKIPPED_PACKAGES:
         level, frame = level + 1, frame.f_back
     # If the host turns warnings into errors, this raises before the tool runs, in every call.
-    warnings.warn(f"the tool {name} is deprecated: {note_on(name)}", DeprecationWarning, stacklevel=level)
-    _warned.add(name)
+    warnings.warn(f"the tool {name} is deprecated: {get_deprecation_note(name)}", DeprecationWarning, stacklevel=level)
+    _warned_names.add(name)
 
 
-def _old_tool(title: str, annotations: ToolAnnotations) -> Callable[[Function], Function]:
+def _register_tool(title: str, annotations: ToolAnnotations) -> Callable[[AsyncFunction], AsyncFunction]:
     """Register a function as a tool that warns, and adds a deprecation note to its result."""
 
-    def offered(function: Function) -> Function:
+    def offered(function: AsyncFunction) -> AsyncFunction:
         name = function.__name__
         # v1.0 raised errors for checkpoints, and returned an object for all others.
-        on_error = None if name.endswith("_checkpoint") else functools.partial(_answer, name)
+        on_error = None if name.endswith("_checkpoint") else functools.partial(_render_error, name)
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            _warn(name)
+            _warn_once(name)
             found = await function(*args, **kwargs)
             if isinstance(found, dict):
-                return {**found, "deprecated": note_on(name)}
-            return f"{found}\n\n{last_line(name)}"
+                return {**found, "deprecated": get_deprecation_note(name)}
+            return f"{found}\n\n{get_deprecation_line(name)}"
 
         tool = Tool.from_function(
             functools.partial(call, place=None), title=f"{title} (deprecated)", annotations=annotations
@@ -185,13 +187,13 @@ def _old_tool(title: str, annotations: ToolAnnotations) -> Callable[[Function], 
     return offered
 
 
-def _answer(name: str, error: MamaStructsError, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _render_error(name: str, error: MamaStructsError, _arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return an error in the format of v1.0. Errors that a model cannot fix are raised."""
     if isinstance(error, SessionClosed | WrongLoop | NoSession):
         raise error
-    _warn(name)
+    _warn_once(name)
     what = "Validation error" if isinstance(error, InvalidArgument) else f"Failed to {name.replace('_', ' ')}"
-    return {"success": False, "message": f"❌ {what}: {error}", "deprecated": note_on(name)}
+    return {"success": False, "message": f"❌ {what}: {error}", "deprecated": get_deprecation_note(name)}
 
 
 # Selection and order of decisions
@@ -211,23 +213,23 @@ class Recency:
         # 0.486 instead of 0.5 at the scale.
         scales = max(age_days, 0.0) / self.scale
         # Multiply, since a large power would raise OverflowError. Future times count as now.
-        recency = math.pow(self.decay, min(scales * scales, _FAR))
+        recency = math.pow(self.decay, min(scales * scales, MAX_SQUARED_SCALES))
         return (1 - self.weight) * relevance + self.weight * recency
 
 
-def standing(memories: Sequence[Memory], links: Iterable[Link]) -> list[Memory]:
+def drop_superseded(memories: Sequence[Memory], links: Iterable[Link]) -> list[Memory]:
     """Return the memories, newest first, that no other one supersedes, directly or indirectly."""
-    replaced = holding(((link.from_id, link.to_id) for link in links), (memory.id for memory in memories))
+    replaced = find_superseded(((link.from_id, link.to_id) for link in links), (memory.id for memory in memories))
     return [memory for memory in memories if memory.id not in replaced]
 
 
-def ranked(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) -> list[Hit]:
+def rank_hits(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) -> list[Hit]:
     """Return the relevant hits, best first, in search order or weighted by recency."""
-    found = [hit for hit in hits if hit.relevance >= _MIN_RELEVANCE]
+    found = [hit for hit in hits if hit.relevance >= MIN_RELEVANCE]
     if recency is None:
         return found
     scores = {
-        hit.memory.id: recency.score(hit.relevance, (now - hit.memory.created_at).total_seconds() / _DAY)
+        hit.memory.id: recency.score(hit.relevance, (now - hit.memory.created_at).total_seconds() / DAY_SECONDS)
         for hit in found
     }
 
@@ -238,8 +240,8 @@ def ranked(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) -> li
     return sorted(found, key=key, reverse=True)
 
 
-def _first_word(topic: str) -> str:
-    found = _WORD.search(topic)
+def _get_first_word(topic: str) -> str:
+    found = WORD_PATTERN.search(topic)
     return found[0].casefold() if found else ""
 
 
@@ -247,28 +249,28 @@ def _first_word(topic: str) -> str:
 
 
 @contextlib.contextmanager
-def _named(**names: str) -> Iterator[None]:
+def _rename_argument_in_errors(**names: str) -> Iterator[None]:
     """Rename arguments in errors from the store's name to the tool's name."""
     try:
         yield
     except InvalidArgument as error:
         message = str(error.args[0])
-        for own, shown in names.items():
+        for own, tool_argument in names.items():
             # Every message starts with the name of the argument.
             if re.match(rf"{own}\b", message):
-                raise InvalidArgument(f"{shown}{message.removeprefix(own)}", hint=error.hint) from error
+                raise InvalidArgument(f"{tool_argument}{message.removeprefix(own)}", hint=error.hint) from error
         raise
 
 
-def _outcome(word: str) -> tuple[str, Outcome | None]:
+def _parse_outcome(word: str) -> tuple[str, Outcome | None]:
     """Return a word in lower case and its outcome, None for the two words without one."""
-    meanings = {known.lower(): outcome for known, outcome in _OUTCOMES.items()}
-    if (given := word.strip().lower()) in meanings:
-        return given, meanings[given]
-    raise InvalidArgument(f"outcome must be one of {', '.join(_OUTCOMES)}, got {shown(word)}")
+    meanings = {known.lower(): outcome for known, outcome in OUTCOMES_BY_WORD.items()}
+    if (word_key := word.strip().lower()) in meanings:
+        return word_key, meanings[word_key]
+    raise InvalidArgument(f"outcome must be one of {', '.join(OUTCOMES_BY_WORD)}, got {repr_short(word)}")
 
 
-def _reason(failure_reason: str | None, limitation: str | None) -> tuple[str | None, str]:
+def _merge_reasons(failure_reason: str | None, limitation: str | None) -> tuple[str | None, str]:
     """Merge both texts of v1.0 into one, and return the names of the given ones."""
     why, but = (failure_reason or "").strip(), (limitation or "").strip()
     names = " and ".join(name for name, text in (("failure_reason", why), ("limitation", but)) if text)
@@ -278,19 +280,19 @@ def _reason(failure_reason: str | None, limitation: str | None) -> tuple[str | N
 # The tools
 
 
-@_old_tool("Save a decision", _ADDS)
+@_register_tool("Save a decision", ADDING_ANNOTATIONS)
 async def save_decision(
     topic: str,
     decision: str,
     reasoning: str,
     *,
-    confidence: Share = 0.5,
+    confidence: Ratio = 0.5,
     type: Literal["user_decision", "assistant_insight"] = "user_decision",  # noqa: A002 - as v1.0 called it
     outcome: OutcomeWord | None = None,
     failure_reason: str | None = None,
     limitation: str | None = None,
     trust_context: dict[str, Any] | None = None,
-    place: OldTools,
+    place: DeprecatedTools,
 ) -> dict[str, Any]:
     """
     Deprecated, use save/decision. Save a decision; it takes the place of the newest one with the same topic.
@@ -307,20 +309,20 @@ async def save_decision(
         trust_context: Accepted as in v1.0, and not kept
 
     """
-    result = None if outcome is None else _outcome(outcome)[1]
-    reason, names = _reason(failure_reason, limitation)
+    result = None if outcome is None else _parse_outcome(outcome)[1]
+    reason, names = _merge_reasons(failure_reason, limitation)
     if result is None and reason is not None:
         raise InvalidArgument("failure_reason and limitation need an outcome", hint="give failure or partial")
     if result is Outcome.FAILED and reason is None:
         # v1.0 accepted a failure without a reason. The reasoning would be wrong here: it explains the choice, not the
         # failure.
-        reason = f"No reason was given why this failed: {shortened(decision)}"
+        reason = f"No reason was given why this failed: {shorten_to_line(decision)}"
     created_by: CreatedBy = "llm" if type == "assistant_insight" else "user"
     about = check_topic(topic)
     # A session and its forks share this lock, so that concurrent saves create one chain. Separately opened sessions
     # have different locks, so their concurrent saves may fork a chain, which recalling and listing can handle.
-    async with place.memories._shared.chaining:  # noqa: SLF001 - internal state that all views of the store share
-        before = await place.newest_on(about)
+    async with place.memories._shared.chain_lock:  # noqa: SLF001 - internal state that all views of the store share
+        before = await place.find_current_decision(about)
         memory = await place.memories.save_decision(
             about,
             decision,
@@ -334,7 +336,7 @@ async def save_decision(
     message = f"✅ Decision saved successfully (ID: {memory.id})"
     if result is not None:
         try:
-            with _named(reason=names):
+            with _rename_argument_in_errors(reason=names):
                 await place.memories.set_outcome(
                     memory.id, result, reason=reason, created_by=created_by, origin="model"
                 )
@@ -347,12 +349,12 @@ async def save_decision(
         "topic": about,
         "message": message,
         "recall_command": f"To recall: recall_decision with topic {json.dumps(about, ensure_ascii=False)}",
-        **({} if trust_context is None else {"note": _NOT_KEPT}),
+        **({} if trust_context is None else {"note": TRUST_CONTEXT_NOTE}),
     }
 
 
-@_old_tool("Recall a topic's decisions", _READS)
-async def recall_decision(topic: str, *, place: OldTools) -> dict[str, Any]:
+@_register_tool("Recall a topic's decisions", READ_ONLY_ANNOTATIONS)
+async def recall_decision(topic: str, *, place: DeprecatedTools) -> dict[str, Any]:
     """
     Deprecated, use search/by_topic. Show how a topic's decisions evolved, newest first.
 
@@ -364,27 +366,33 @@ async def recall_decision(topic: str, *, place: OldTools) -> dict[str, Any]:
     chain = await place.memories.by_topic(about)
     topics = [memory.topic for memory in chain if memory.type is MemoryType.DECISION]
     if about in topics:
-        message = f"✅ {counted(len(topics), 'decision')} found for topic: {plainly(about)}"
-        return {"success": True, "history": _history(about, chain, place.now), "message": message}
-    hits = await place.memories.search(about, types=[MemoryType.DECISION], limit=_CANDIDATES)
+        message = f"✅ {format_count(len(topics), 'decision')} found for topic: {neutralize(about)}"
+        return {"success": True, "history": _render_history(about, chain, place.now), "message": message}
+    hits = await place.memories.search(about, types=[MemoryType.DECISION], limit=MAX_CANDIDATES)
     others = dict.fromkeys(hit.memory.topic for hit in hits if hit.memory.topic)
-    first = _first_word(about)
-    near = [one for one in others if first and one != about and _first_word(one) == first][:_SIMILAR_TOPICS]
-    nothing = f"❌ No decisions found for topic: {plainly(about)}"
-    histories = [_history(one, await place.memories.by_topic(one), place.now) for one in near]
-    message = f"{nothing}; these topics begin with the same word: {', '.join(map(plainly, near))}" if near else nothing
+    first = _get_first_word(about)
+    similar_topics = [one for one in others if first and one != about and _get_first_word(one) == first][
+        :MAX_SIMILAR_TOPICS
+    ]
+    nothing = f"❌ No decisions found for topic: {neutralize(about)}"
+    histories = [_render_history(one, await place.memories.by_topic(one), place.now) for one in similar_topics]
+    message = (
+        f"{nothing}; these topics begin with the same word: {', '.join(map(neutralize, similar_topics))}"
+        if similar_topics
+        else nothing
+    )
     return {"success": True, "history": "\n\n".join(histories) or nothing, "message": message}
 
 
-@_old_tool("Suggest past decisions", _READS)
+@_register_tool("Suggest past decisions", READ_ONLY_ANNOTATIONS)
 async def suggest_decision(
     userQuestion: str,
     *,
-    recencyWeight: Share | None = None,
+    recencyWeight: Ratio | None = None,
     recencyScale: Days | None = None,
     recencyDecay: Decay | None = None,
     disableRecency: bool = False,
-    place: OldTools,
+    place: DeprecatedTools,
 ) -> dict[str, Any]:
     """
     Deprecated, use search/by_context. Find earlier decisions that answer a question.
@@ -397,21 +405,27 @@ async def suggest_decision(
         disableRecency: Whether age does not count at all
 
     """
-    given = {"weight": recencyWeight, "scale": recencyScale, "decay": recencyDecay}
-    asked = {name: value for name, value in given.items() if value is not None}
-    recency = Recency(weight=0.0) if disableRecency else Recency(**asked) if asked else None
-    with _named(query="userQuestion"):
-        hits = await place.memories.search(userQuestion, types=[MemoryType.DECISION], limit=_CANDIDATES)
-    best = ranked(hits, recency, now=place.now)[:_SUGGESTED]
+    recency_options = {"weight": recencyWeight, "scale": recencyScale, "decay": recencyDecay}
+    given_options = {name: value for name, value in recency_options.items() if value is not None}
+    recency = Recency(weight=0.0) if disableRecency else Recency(**given_options) if given_options else None
+    with _rename_argument_in_errors(query="userQuestion"):
+        hits = await place.memories.search(userQuestion, types=[MemoryType.DECISION], limit=MAX_CANDIDATES)
+    best = rank_hits(hits, recency, now=place.now)[:MAX_SUGGESTIONS]
     if best:
-        shown = "\n".join(_suggestion(number, hit, place.now) for number, hit in enumerate(best, 1))
-        return {"success": True, "suggestions": shown, "message": f"💡 {counted(len(best), 'past decision')} found"}
-    hint = " Ask in more words." if len(userQuestion.split()) < _SHORT_QUESTION else ""
+        suggestions = "\n".join(_render_suggestion(number, hit, place.now) for number, hit in enumerate(best, 1))
+        return {
+            "success": True,
+            "suggestions": suggestions,
+            "message": f"💡 {format_count(len(best), 'past decision')} found",
+        }
+    hint = " Ask in more words." if len(userQuestion.split()) < MIN_QUESTION_WORDS else ""
     return {"success": True, "message": f"💡 No relevant past decisions found for this question.{hint}"}
 
 
-@_old_tool("List decisions", _READS)
-async def list_decisions(*, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20, place: OldTools) -> dict[str, Any]:
+@_register_tool("List decisions", READ_ONLY_ANNOTATIONS)
+async def list_decisions(
+    *, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20, place: DeprecatedTools
+) -> dict[str, Any]:
     """
     Deprecated, use search/recent. List the newest decisions that still hold.
 
@@ -419,18 +433,18 @@ async def list_decisions(*, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 
         limit: Decisions at most
 
     """
-    found = await place.newest_holding(limit)
+    found = await place.list_current_decisions(limit)
     lines = [
-        f"{number}. **{cut(memory.topic or '', _PREVIEW)}**: {cut(memory.content, _PREVIEW)} "
-        f"· {_facts_in_line(memory, place.now)} · {memory.id}"
+        f"{number}. **{neutralize_and_truncate(memory.topic or '', MAX_PREVIEW_CHARS)}**: {neutralize_and_truncate(memory.content, MAX_PREVIEW_CHARS)} "
+        f"· {_render_metadata(memory, place.now)} · {memory.id}"
         for number, memory in enumerate(found, 1)
     ]
     nothing = "❌ No decisions found"
-    message = f"✅ {counted(len(found), 'decision')}, newest first" if found else nothing
+    message = f"✅ {format_count(len(found), 'decision')}, newest first" if found else nothing
     return {"success": True, "list": "\n".join(lines) or nothing, "message": message}
 
 
-@_old_tool("Update an outcome", _ADDS)
+@_register_tool("Update an outcome", ADDING_ANNOTATIONS)
 async def update_outcome(
     outcome: OutcomeWord,
     *,
@@ -438,7 +452,7 @@ async def update_outcome(
     topic: str | None = None,
     failure_reason: str | None = None,
     limitation: str | None = None,
-    place: OldTools,
+    place: DeprecatedTools,
 ) -> dict[str, Any]:
     """
     Deprecated, use evolve/outcome. Say what became of a decision. Give decisionId or topic.
@@ -451,34 +465,39 @@ async def update_outcome(
         limitation: What it does not do, for a partial success
 
     """
-    word, result = _outcome(outcome)
-    before = await _decision_for(place, (decisionId or "").strip(), (topic or "").strip())
-    reason, names = _reason(failure_reason, limitation)
+    word, result = _parse_outcome(outcome)
+    before = await _find_decision(place, (decisionId or "").strip(), (topic or "").strip())
+    reason, names = _merge_reasons(failure_reason, limitation)
     if result is not None:
         if result is Outcome.FAILED and reason is None:
             raise InvalidArgument("failure_reason is required when outcome is failure", hint="say why it failed")
-        with _named(reason=names):
+        with _rename_argument_in_errors(reason=names):
             await place.memories.set_outcome(before.id, result, reason=reason, created_by="llm")
     elif word == "superseded":
-        beside = await place.memories._beside([before.id])  # noqa: SLF001 - internal API that all tools use
-        if before.id not in beside:
+        extras = await place.memories._get_annotations([before.id])  # noqa: SLF001 - internal API that all tools use
+        if before.id not in extras:
             raise MemoryNotFound(before.id)
-        if beside[before.id].superseded_by is None:
+        if extras[before.id].superseded_by is None:
             raise InvalidArgument(
                 "outcome cannot say superseded before something took the decision's place",
                 hint="save_decision with the same topic does that",
             )
-    elif _facts(before).outcome is not None:
+    elif _get_metadata(before).outcome is not None:
         raise InvalidArgument(
             "outcome cannot become pending again", hint="give success, failure or partial: the history is kept"
         )
-    said = result.value if result else word
-    return {"success": True, "decision_id": before.id, "outcome": said, "message": f"✅ Outcome of {before.id}: {said}"}
+    outcome_word = result.value if result else word
+    return {
+        "success": True,
+        "decision_id": before.id,
+        "outcome": outcome_word,
+        "message": f"✅ Outcome of {before.id}: {outcome_word}",
+    }
 
 
-async def _decision_for(place: OldTools, decision_id: str, topic: str) -> Memory:
+async def _find_decision(place: DeprecatedTools, decision_id: str, topic: str) -> Memory:
     if decision_id:
-        with _named(id="decisionId"):
+        with _rename_argument_in_errors(id="decisionId"):
             memory = await place.memories.get(decision_id)
         if memory.type is not MemoryType.DECISION:
             raise InvalidArgument(f"decisionId must be a decision's, and is that of a memory of type {memory.type}")
@@ -487,15 +506,15 @@ async def _decision_for(place: OldTools, decision_id: str, topic: str) -> Memory
         return memory
     if not topic:
         raise InvalidArgument("decisionId or topic is required", hint="list_decisions shows the ids")
-    found = await place.newest_on(check_topic(topic))
+    found = await place.find_current_decision(check_topic(topic))
     if found is None:
         raise InvalidArgument("no decision that still holds has this topic", hint="list_decisions shows the topics")
     return found
 
 
-@_old_tool("Save a checkpoint", _ADDS)
+@_register_tool("Save a checkpoint", ADDING_ANNOTATIONS)
 async def save_checkpoint(
-    summary: str, *, open_files: Sequence[str] = (), next_steps: str | list[str] = "", place: OldTools
+    summary: str, *, open_files: Sequence[str] = (), next_steps: str | list[str] = "", place: DeprecatedTools
 ) -> str:
     """
     Deprecated, use save/checkpoint. Save where the work stands.
@@ -510,23 +529,23 @@ async def save_checkpoint(
     memory = await place.memories.save_checkpoint(
         summary, open_files=open_files, next_steps=[step.rstrip() for step in steps if step.strip()], created_by="llm"
     )
-    return f"✅ Checkpoint saved (ID: {memory.id})\nSummary: {_told(memory.content)}"
+    return f"✅ Checkpoint saved (ID: {memory.id})\nSummary: {_render_text(memory.content)}"
 
 
-@_old_tool("Load the checkpoint", _READS)
-async def load_checkpoint(*, place: OldTools) -> str:
+@_register_tool("Load the checkpoint", READ_ONLY_ANNOTATIONS)
+async def load_checkpoint(*, place: DeprecatedTools) -> str:
     """Deprecated, use load/checkpoint. Show where the work stood at the newest checkpoint."""
     memory = await place.memories.latest_checkpoint()
     if memory is None:
         return "ℹ️ No active checkpoint found."
     facts = memory.metadata if isinstance(memory.metadata, CheckpointMetadata) else CheckpointMetadata()
-    lines = "\n".join(map(plainly, facts.next_steps))
+    lines = "\n".join(map(neutralize, facts.next_steps))
     title = f"📍 Checkpoint of {memory.created_at:%Y-%m-%d %H:%M:%S} UTC (ID: {memory.id})"
-    mark = _mark(memory)
+    mark = _get_mark(memory)
     parts = [
         title if mark is None else f"{title} · {mark}",
-        f"Summary: {_told(memory.content)}",
-        f"Open files: {json.dumps([*map(plainly, facts.open_files)], ensure_ascii=False)}",
+        f"Summary: {_render_text(memory.content)}",
+        f"Open files: {json.dumps([*map(neutralize, facts.open_files)], ensure_ascii=False)}",
         f"Next steps:\n{lines}" if len(facts.next_steps) > 1 else f"Next steps: {lines or 'None'}",
     ]
     return "\n\n".join(parts)
@@ -535,56 +554,71 @@ async def load_checkpoint(*, place: OldTools) -> str:
 # Markdown
 
 
-def _told(text: str) -> str:
+def _render_text(text: str) -> str:
     """Return a memory's text; several lines become a Markdown quotation."""
     lines = text.strip().splitlines()
-    return plainly(text) if len(lines) < 2 else "".join(f"\n> {plainly(one)}" for one in lines)  # noqa: PLR2004
+    return neutralize(text) if len(lines) < 2 else "".join(f"\n> {neutralize(one)}" for one in lines)  # noqa: PLR2004
 
 
-def _facts(memory: Memory) -> DecisionMetadata:
+def _get_metadata(memory: Memory) -> DecisionMetadata:
     return memory.metadata if isinstance(memory.metadata, DecisionMetadata) else DecisionMetadata()
 
 
-def _facts_in_line(memory: Memory, now: datetime) -> str:
-    facts = _facts(memory)
+def _render_metadata(memory: Memory, now: datetime) -> str:
+    facts = _get_metadata(memory)
     author = "👤 User" if facts.created_by == "user" else "🤖 Assistant"
-    outcome = _SHOWN_OUTCOMES[facts.outcome]
-    said = f"{author} · {outcome} · {facts.confidence:.0%} confidence · {age(memory.created_at, now)}"
-    mark = _mark(memory)
-    return said if mark is None else f"{said} · {mark}"
+    outcome = OUTCOME_LABELS[facts.outcome]
+    line = f"{author} · {outcome} · {facts.confidence:.0%} confidence · {format_age(memory.created_at, now)}"
+    mark = _get_mark(memory)
+    return line if mark is None else f"{line} · {mark}"
 
 
-def _mark(memory: Memory) -> str | None:
+def _get_mark(memory: Memory) -> str | None:
     """Return the mark of a memory from a tool or an outside source, or None for others."""
-    return mark_of(least_trusted([memory.origin, memory.trust]))
+    return get_mark(least_trusted([memory.origin, memory.trust]))
 
 
-def _history(topic: str, chain: Chain, now: datetime) -> str:
+def _render_history(topic: str, chain: Chain, now: datetime) -> str:
     """Return a topic's decisions newest first, deduplicated, with reasoning and outcome."""
-    ends = {memory.id for memory in standing(chain.memories, chain.links)}
+    ends = {memory.id for memory in drop_superseded(chain.memories, chain.links)}
     decisions = [memory for memory in chain if memory.type is MemoryType.DECISION]
-    parts = [f"# Decisions: {cut(topic, _PREVIEW)}"]
+    parts = [f"# Decisions: {neutralize_and_truncate(topic, MAX_PREVIEW_CHARS)}"]
     for number, memory in enumerate(decisions, 1):
-        facts = _facts(memory)
-        other = "" if memory.topic == topic else f" · topic {cut(memory.topic or '', _PREVIEW)}"
+        facts = _get_metadata(memory)
+        other = (
+            ""
+            if memory.topic == topic
+            else f" · topic {neutralize_and_truncate(memory.topic or '', MAX_PREVIEW_CHARS)}"
+        )
         parts += [
             f"## {number}. {memory.id} ({'holds' if memory.id in ends else 'superseded'})",
-            f"{_facts_in_line(memory, now)}{other}",
-            f"Decision: {_told(memory.content)}",
-            f"Reasoning: {_told(facts.reasoning) or 'none was given'}",
-            *([f"Outcome: {_told(facts.outcome_reason)}"] if facts.outcome_reason else []),
+            f"{_render_metadata(memory, now)}{other}",
+            f"Decision: {_render_text(memory.content)}",
+            f"Reasoning: {_render_text(facts.reasoning) or 'none was given'}",
+            *([f"Outcome: {_render_text(facts.outcome_reason)}"] if facts.outcome_reason else []),
         ]
     return "\n\n".join(parts)
 
 
-def _suggestion(number: int, hit: Hit, now: datetime) -> str:
-    memory, facts = hit.memory, _facts(hit.memory)
-    topic, decision = cut(memory.topic or "", _PREVIEW), cut(memory.content, _REASONING)
+def _render_suggestion(number: int, hit: Hit, now: datetime) -> str:
+    memory, facts = hit.memory, _get_metadata(hit.memory)
+    topic, decision = (
+        neutralize_and_truncate(memory.topic or "", MAX_PREVIEW_CHARS),
+        neutralize_and_truncate(memory.content, MAX_REASONING_CHARS),
+    )
     replaced = f" · superseded by {hit.superseded_by}" if hit.superseded_by else ""
     lines = [
         f"{number}. **{topic}** (relevance {hit.relevance:.2f}): {decision}",
-        f"   {_facts_in_line(memory, now)} · {memory.id}{replaced}",
-        *([f"   Reasoning: {cut(facts.reasoning, _REASONING)}"] if facts.reasoning else []),
-        *([f"   Outcome: {cut(facts.outcome_reason, _REASONING)}"] if facts.outcome_reason else []),
+        f"   {_render_metadata(memory, now)} · {memory.id}{replaced}",
+        *(
+            [f"   Reasoning: {neutralize_and_truncate(facts.reasoning, MAX_REASONING_CHARS)}"]
+            if facts.reasoning
+            else []
+        ),
+        *(
+            [f"   Outcome: {neutralize_and_truncate(facts.outcome_reason, MAX_REASONING_CHARS)}"]
+            if facts.outcome_reason
+            else []
+        ),
     ]
     return "\n".join(lines)

@@ -10,15 +10,15 @@ from typing import Literal, TypeAlias, get_args
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.telemetry import raised
+from mama_structs._internal.telemetry import format_error
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools.exposure import NO_CONTEXT, Context, Exposure
 from mama_structs.tools.tool import Tool, ToolSet
-from mama_structs.tools.wire_names import SUCCESSORS
+from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS
 
 _log = logging.getLogger("mama_structs")
 
-Mode: TypeAlias = Literal["auto", "force_static", "force_dynamic"]
+ExposureMode: TypeAlias = Literal["auto", "force_static", "force_dynamic"]
 
 
 @attrs.frozen(kw_only=True)
@@ -57,8 +57,8 @@ class ToolView:
 
     """
 
-    def __init__(self, tools: ToolSet, *, exposure: Exposure | None = None, mode: Mode = "auto") -> None:
-        self.mode: Mode = _check.choice("mode", mode, get_args(Mode))
+    def __init__(self, tools: ToolSet, *, exposure: Exposure | None = None, mode: ExposureMode = "auto") -> None:
+        self.mode: ExposureMode = _check.check_choice("mode", mode, get_args(ExposureMode))
         self._tools = tools
         self._exposure = exposure
         self._subscribers: dict[object, Callable[[Exposed], object]] = {}
@@ -81,25 +81,25 @@ class ToolView:
             self._known = self._tools.names
             self._current = current = Exposed(version=1, names=self._known, context=NO_CONTEXT, narrowed=False)
         elif self._tools.names != self._known:
-            current = self._expose(current.context)
+            current = self._update(current.context)
         return current
 
     def for_message(self, message: object) -> Exposed:
         """Choose the tools for a message with `Exposure.detect`, and store the choice."""
-        exposed = self._expose(self.exposure.detect(message))
+        exposed = self._update(self.exposure.detect(message))
         self._log(exposed.context, exposed.names, f"exposed, version {exposed.version}")
         return exposed
 
     def allowed_for(self, message: object) -> tuple[str, ...]:
         """Return the tool names for a message without storing the choice."""
         context = self.exposure.detect(message)
-        names = self._chosen(self._tools.names, context)
+        names = self._choose(self._tools.names, context)
         self._log(context, names, "allowed")
         return names
 
-    def _log(self, context: Context, names: tuple[str, ...], what: str) -> None:
-        said = "tools for a message: %s (confidence %.2f), %d of %d %s, %s"
-        _log.info(said, context.kind, context.confidence, len(names), len(self._tools), what, self.mode)
+    def _log(self, context: Context, names: tuple[str, ...], action: str) -> None:
+        template = "tools for a message: %s (confidence %.2f), %d of %d %s, %s"
+        _log.info(template, context.kind, context.confidence, len(names), len(self._tools), action, self.mode)
 
     def tools(self) -> list[Tool]:
         """Return the tools that are currently visible."""
@@ -132,34 +132,40 @@ class ToolView:
 
     def __repr__(self) -> str:
         """Return version, number of visible tools and mode, without initializing the state."""
-        known = len(self._tools)
-        version, offered = (1, known) if self._current is None else (self._current.version, len(self._current.names))
-        return f"<ToolView version {version}: {offered} of {known} tools, {self.mode}>"
+        tool_count = len(self._tools)
+        version, offered = (
+            (1, tool_count) if self._current is None else (self._current.version, len(self._current.names))
+        )
+        return f"<ToolView version {version}: {offered} of {tool_count} tools, {self.mode}>"
 
-    def _expose(self, context: Context) -> Exposed:
+    def _update(self, context: Context) -> Exposed:
         before = self.current if self._current is None else self._current
-        known = self._tools.names
-        names = self._chosen(known, context)
+        all_names = self._tools.names
+        names = self._choose(all_names, context)
         changed = frozenset(names) != frozenset(before.names)
-        self._known = known
+        self._known = all_names
         self._current = exposed = Exposed(
-            version=before.version + changed, names=names, context=context, narrowed=len(names) < len(known)
+            version=before.version + changed, names=names, context=context, narrowed=len(names) < len(all_names)
         )
         for subscriber in tuple(self._subscribers.values()) if changed else ():
             try:
                 subscriber(exposed)
             # A failing subscriber must not break the turn or other subscribers.
             except Exception as error:  # noqa: BLE001
-                _log.error("a subscriber failed at version %d of the tools: %s", exposed.version, raised(error))
+                _log.error("a subscriber failed at version %d of the tools: %s", exposed.version, format_error(error))
             if self._current is not exposed:
                 # A subscriber has processed another message, so all subscribers already have a newer version.
                 break
         return exposed
 
-    def _chosen(self, known: tuple[str, ...], context: Context) -> tuple[str, ...]:
+    def _choose(self, all_names: tuple[str, ...], context: Context) -> tuple[str, ...]:
         if self.mode == "force_static":
-            return known
-        seen = self.exposure.select(known, context)
+            return all_names
+        visible_names = self.exposure.select(all_names, context)
         # A host's own tool with a name of v1.0 is never hidden.
-        own = [name for name in known if name in SUCCESSORS and name not in seen and not self._tools[name].deprecated]
-        return (*seen, *own)
+        own = [
+            name
+            for name in all_names
+            if name in DEPRECATED_SUCCESSORS and name not in visible_names and not self._tools[name].deprecated
+        ]
+        return (*visible_names, *own)

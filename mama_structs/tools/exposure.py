@@ -20,32 +20,32 @@ from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
-from mama_structs.errors import InvalidArgument, shown
-from mama_structs.refs.messages.provider_messages import said_by_user
-from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS
+from mama_structs.errors import InvalidArgument, repr_short
+from mama_structs.refs.messages.provider_messages import extract_user_text
+from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
 
 # Kind of the cues for requests that no context covers.
-OTHER: Final = "other"
-ALWAYS: Final[tuple[str, ...]] = ("save/decision", "save/checkpoint", "load/checkpoint")
+OTHER_KIND: Final = "other"
+ALWAYS_EXPOSED: Final[tuple[str, ...]] = ("save/decision", "save/checkpoint", "load/checkpoint")
 # Order of the learned weights of an n-gram, and the letters that encode their values.
-_LEARNED: Final[tuple[str | None, ...]] = (None, "resuming", "deciding", "searching", "tracking")
-_SCALE: Final = string.ascii_uppercase + string.ascii_lowercase
+LEARNED_KINDS: Final[tuple[str | None, ...]] = (None, "resuming", "deciding", "searching", "tracking")
+WEIGHT_LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase
 
-_HANGUL = re.compile("[가-힣]")
-_LETTERS: Final = {"ko": _HANGUL, "en": re.compile("[a-z]")}
+HANGUL_PATTERN = re.compile("[가-힣]")
+LETTER_PATTERNS: Final = {"ko": HANGUL_PATTERN, "en": re.compile("[a-z]")}
 
 
 # Cues and context rules
 
 
-def _as_tuple(value: object) -> object:
+def _convert_tuple(value: object) -> object:
     # A text would be split into letters. Other values that are not iterable are rejected by the validator.
     return value if isinstance(value, str) or not hasattr(value, "__iter__") else tuple(value)
 
 
 def _check_texts(_owner: object, field: Any, value: object) -> None:
     if not isinstance(value, tuple) or not all(isinstance(item, str) and item.strip() for item in value):
-        raise InvalidArgument(f"{field.name} must be a tuple of texts that are not blank, got {shown(value)}")
+        raise InvalidArgument(f"{field.name} must be a tuple of texts that are not blank, got {repr_short(value)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -73,7 +73,7 @@ class Cue:
     """
 
     kind: str | None
-    words: tuple[str, ...] = attrs.field(default=(), converter=_as_tuple, validator=_check_texts)
+    words: tuple[str, ...] = attrs.field(default=(), converter=_convert_tuple, validator=_check_texts)
     pattern: str | None = None
     weight: float = 0.8
     asks: bool = True
@@ -83,16 +83,16 @@ class Cue:
     def __attrs_post_init__(self) -> None:
         """Reject cues that never match, or match everything."""
         if self.kind is not None and not (isinstance(self.kind, str) and self.kind.strip()):
-            raise InvalidArgument(f"kind must be a text or None, got {shown(self.kind)}")
+            raise InvalidArgument(f"kind must be a text or None, got {repr_short(self.kind)}")
         if bool(self.words) == (self.pattern is not None):
             raise InvalidArgument("a cue needs either words or a pattern", hint='such as words=("weiter",)')
         if not (isinstance(self.weight, int | float) and 0 < self.weight <= 1):
-            raise InvalidArgument(f"weight must be above 0 and at most 1, got {shown(self.weight)}")
-        object.__setattr__(self, "regex", self._compiled())
+            raise InvalidArgument(f"weight must be above 0 and at most 1, got {repr_short(self.weight)}")
+        object.__setattr__(self, "regex", self._compile())
         if self.regex.search("") is not None:
             raise InvalidArgument("the pattern of a cue must not match the empty text")
 
-    def _compiled(self) -> re.Pattern[str]:
+    def _compile(self) -> re.Pattern[str]:
         if self.pattern is None:
             # Longer words first, for the longest match. Spaces are optional, since Korean is often typed without them.
             ordered = sorted(self.words, key=len, reverse=True)
@@ -107,7 +107,7 @@ class Cue:
             return re.compile(source, re.MULTILINE | (re.ASCII if self.language == "en" else re.NOFLAG))
         except re.error as error:
             raise InvalidArgument(
-                f"the pattern of a cue must be a regular expression, got {shown(source)}: {error}",
+                f"the pattern of a cue must be a regular expression, got {repr_short(source)}: {error}",
                 hint="escape what is meant literally, or give it as words=(...)",
             ) from error
 
@@ -118,7 +118,7 @@ def _check_pattern(_rule: object, field: Any, value: object) -> None:
             # A host's value may be of any type; a wrong one raises below.
             re.compile(value)  # type: ignore[call-overload]
     except (re.error, TypeError) as error:
-        raise InvalidArgument(f"{field.name} must be a regular expression, got {shown(value)}: {error}") from error
+        raise InvalidArgument(f"{field.name} must be a regular expression, got {repr_short(value)}: {error}") from error
 
 
 @attrs.frozen(kw_only=True)
@@ -136,27 +136,27 @@ class ContextRule:
     """
 
     kind: str
-    tools: tuple[str, ...] = attrs.field(converter=_as_tuple, validator=_check_texts)
-    priority: tuple[str, ...] = attrs.field(default=(), converter=_as_tuple, validator=_check_texts)
+    tools: tuple[str, ...] = attrs.field(converter=_convert_tuple, validator=_check_texts)
+    priority: tuple[str, ...] = attrs.field(default=(), converter=_convert_tuple, validator=_check_texts)
     doubts: str | None = attrs.field(default=None, validator=_check_pattern)
 
 
 # Built-in data
 
 
-def _data(name: str) -> list[str]:
+def _read_data_lines(name: str) -> list[str]:
     lines = files("mama_structs.tools").joinpath("data", name).read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _patterns(name: str) -> Iterator[tuple[list[str], str]]:
+def _read_patterns(name: str) -> Iterator[tuple[list[str], str]]:
     """
     Yield the header and pattern of each record in a file.
 
     ``{NAME}`` is replaced by an earlier part.
     """
     parts: dict[str, str] = {}
-    lines = _data(name)
+    lines = _read_data_lines(name)
     heads = [number for number, line in enumerate(lines) if not line.startswith(" ")]
     for start, end in itertools.pairwise([*heads, len(lines)]):
         joined = "|".join(line[2:] for line in lines[start + 1 : end])
@@ -168,7 +168,7 @@ def _patterns(name: str) -> Iterator[tuple[list[str], str]]:
 
 
 @functools.cache
-def _default_cues() -> tuple[Cue, ...]:
+def _load_default_cues() -> tuple[Cue, ...]:
     # Lazy: compiling about 400 patterns takes a fifth of a second.
     return tuple(
         Cue(
@@ -179,136 +179,140 @@ def _default_cues() -> tuple[Cue, ...]:
             language=language,
         )
         for language in ("en", "ko")
-        for (kind, weight, *told), pattern in _patterns(f"cues_{language}.txt")
+        for (kind, weight, *told), pattern in _read_patterns(f"cues_{language}.txt")
     )
 
 
 @functools.cache
-def _default_contexts() -> tuple[ContextRule, ...]:
+def _load_default_contexts() -> tuple[ContextRule, ...]:
     return tuple(
         ContextRule(kind=kind, tools=tools.split(","), priority=priority.split(","), doubts=doubts)
-        for (kind, tools, priority), doubts in _patterns("contexts.txt")
+        for (kind, tools, priority), doubts in _read_patterns("contexts.txt")
     )
 
 
 class _LearnedWeights(NamedTuple):
     numbers: Mapping[str, float]
     bias: tuple[float, ...]
-    pieces: Mapping[str, tuple[int, ...]]
+    features: Mapping[str, tuple[int, ...]]
 
 
 @functools.cache
-def _weights() -> _LearnedWeights:
+def _load_weights() -> _LearnedWeights:
     """Read the thresholds, and the learned weights of n-grams in steps of ``unit``."""
     named: dict[str, str] = {}
     pieces: dict[str, tuple[int, ...]] = {}
-    for line in _data("weights.tsv"):
+    for line in _read_data_lines("weights.tsv"):
         match line.split("\t"):
             case [name, value, _meaning]:
                 named[name] = value
             case [piece, letters]:
-                pieces[piece.replace("_", " ")] = tuple(_SCALE.index(one) - _SCALE.index("a") for one in letters)
+                pieces[piece.replace("_", " ")] = tuple(
+                    WEIGHT_LETTERS.index(one) - WEIGHT_LETTERS.index("a") for one in letters
+                )
     bias = tuple(map(float, named.pop("bias").split()))
     return _LearnedWeights({name: float(value) for name, value in named.items()}, bias, pieces)
 
 
-def _number(name: str) -> float:
-    return _weights().numbers[name]
+def _get_threshold(name: str) -> float:
+    return _load_weights().numbers[name]
 
 
 @functools.cache
-def _asking() -> Mapping[str, re.Pattern[str]]:
+def _load_request_patterns() -> Mapping[str, re.Pattern[str]]:
     """Read the patterns that separate requests from statements and negations."""
-    return {name: re.compile(pattern) for (name,), pattern in _patterns("asking.txt")}
+    return {name: re.compile(pattern) for (name,), pattern in _read_patterns("asking.txt")}
 
 
 # Extraction of the user's own words: quotations, pasted text and code do not show what the user wants. The limits bound
 # the cost of long messages; requests are at the beginning or end of a message.
 
 # Replaces removed text, so that "mark `auth` as failed" still has an object.
-GAP: Final = "◻"
+PLACEHOLDER: Final = "◻"
 # Characters of a long message that are read, before and after the removal of quoted and pasted text.
-_HEAD, _TAIL = 3_000, 5_000
-_KEPT_HEAD, _KEPT_TAIL = 300, 600
+MAX_HEAD_CHARS, MAX_TAIL_CHARS = 3_000, 5_000
+MAX_KEPT_HEAD_CHARS, MAX_KEPT_TAIL_CHARS = 300, 600
 # Longer sentences are split: a request and its object are close together.
-_SENTENCE = 240
+MAX_SENTENCE_CHARS = 240
 # Maximum number of sentences that n-grams are taken from.
-_SENTENCES: Final = 40
-_LETTERS_IN_A_ROW: Final = (2, 3, 4)
-_FENCE: Final = "```"
-_FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-_INLINE = re.compile(r"`[^`\n]{1,300}`")
-_QUOTED = re.compile(
+MAX_SENTENCES: Final = 40
+NGRAM_LENGTHS: Final = (2, 3, 4)
+FENCE: Final = "```"
+FENCED_PATTERN = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+INLINE_CODE_PATTERN = re.compile(r"`[^`\n]{1,300}`")
+QUOTATION_PATTERN = re.compile(
     r"\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|„[^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|「[^」\n]{1,400}」|『[^』\n]{1,400}』"
     r"|(?<!\w)['\u2018][^'\u2019\n]{2,400}['\u2019](?!\w)"
 )
 # Lines of logs, stack traces, diffs, shells and quoted mail.
-_PASTED = re.compile(
+PASTED_LINE_PATTERN = re.compile(
     r"^[ \t]*(?:>|\$ |\+\+\+|@@|(?:[-+] ?){3}|\d{4}-\d\d-\d\d[ T]\d|\[?\d\d:\d\d:\d\d"
     r"|Traceback |File \"|at [\w.$<>]+\("
     r"|\[?(?:ERROR|INFO|WARN(?:ING)?|DEBUG|FATAL|TRACE|FAILED|PASSED)\b|E {2,}|\w+(?:Error|Exception)\b).*$",
     re.MULTILINE,
 )
-_MEMORY_ID = re.compile(r"\b(?:decision|checkpoint|insight)_\w+", re.ASCII)
+MEMORY_ID_PATTERN = re.compile(r"\b(?:decision|checkpoint|insight)_\w+", re.ASCII)
 # Addresses, paths, calls, file names and identifiers; ASCII, as a Korean particle that follows is not part of one.
-_NAMES = re.compile(
+IDENTIFIER_PATTERN = re.compile(
     r"https?://[^\s가-힣]+|(?<!\S)[~.]?/[\w./-]{2,}|\b\w+(?:\.\w+)*\(\)|\b[A-Za-z0-9]*_[A-Za-z0-9_]+"
     r"|\b[\w-]+\.(?:py|js|ts|tsx|md|json|ya?ml|toml|rs|go|txt|log|csv|sql|sh|html|css|java|kt|db)\b"
     r"|\b[A-Z][a-z]+[A-Z]\w*",
     re.ASCII,
 )
-_SENTENCE_END = re.compile(r"(?<=[.!?;。?!…])\s+|\n+")
-_BLANKS = re.compile(r"[ \t\r\f\v\u00a0\u3000]+")
+SENTENCE_END_PATTERN = re.compile(r"(?<=[.!?;。?!…])\s+|\n+")
+BLANKS_PATTERN = re.compile(r"[ \t\r\f\v\u00a0\u3000]+")
 # "where'd we get to", "what'd you say", "u remember".
-_SHORTENED = re.compile(r"\b(where|what|how|why|who|when)'?d(?= (?:we|i|you|u|they|he|she|the|that|it)\b)")
-_YOU = re.compile(r"(?<![\w'-])u(?![\w'-])")
-_APOSTROPHES: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
+CONTRACTION_PATTERN = re.compile(r"\b(where|what|how|why|who|when)'?d(?= (?:we|i|you|u|they|he|she|the|that|it)\b)")
+SHORT_YOU_PATTERN = re.compile(r"(?<![\w'-])u(?![\w'-])")
+APOSTROPHE_TRANSLATION: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
 
 
-class Wording(NamedTuple):
+class NormalizedMessage(NamedTuple):
     """The user's words (NFC, lower case, one sentence a line), and if they are complete."""
 
     words: str
-    whole: bool
+    is_complete: bool
 
 
-def own_words(text: str) -> Wording:
+def normalize_message(text: str) -> NormalizedMessage:
     """Extract the user's own words from a message; of a long one, only its beginning and end."""
-    whole = len(text) <= _HEAD + _TAIL
-    plain = unicodedata.normalize("NFC", _bounded(text))
-    plain = _FENCED.sub(f"\n{GAP}\n", plain) if _FENCE in plain or "~~~" in plain else plain
-    plain = _QUOTED.sub(GAP, _INLINE.sub(GAP, _PASTED.sub("", plain)))
-    if not plain.strip(f"{GAP} \n\t.,:;!?"):
+    is_complete = len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS
+    plain = unicodedata.normalize("NFC", _truncate_message(text))
+    plain = FENCED_PATTERN.sub(f"\n{PLACEHOLDER}\n", plain) if FENCE in plain or "~~~" in plain else plain
+    plain = QUOTATION_PATTERN.sub(PLACEHOLDER, INLINE_CODE_PATTERN.sub(PLACEHOLDER, PASTED_LINE_PATTERN.sub("", plain)))
+    if not plain.strip(f"{PLACEHOLDER} \n\t.,:;!?"):
         # The whole message is in quotation marks, which are only a wrapper. A code fence is not.
-        is_wrapped = _QUOTED.fullmatch(text.strip()) is not None
-        plain = text[:_KEPT_HEAD].strip("\"'“”\u2018\u2019「」『』«» \n\t") if is_wrapped else ""
+        is_wrapped = QUOTATION_PATTERN.fullmatch(text.strip()) is not None
+        plain = text[:MAX_KEPT_HEAD_CHARS].strip("\"'“”\u2018\u2019「」『』«» \n\t") if is_wrapped else ""
         plain = unicodedata.normalize("NFC", plain)
-    plain = _NAMES.sub(GAP, _MEMORY_ID.sub("that decision", plain))
-    lines = filter(None, (_BLANKS.sub(" ", line).strip() for line in _SENTENCE_END.split(plain)))
-    short = (line[start : start + _SENTENCE] for line in lines for start in range(0, len(line), _SENTENCE))
-    words = "\n".join(short).lower().translate(_APOSTROPHES)
-    words = _YOU.sub("you", _SHORTENED.sub(r"\1 did", words))
-    if len(words) > _KEPT_HEAD + _KEPT_TAIL:
-        return Wording(f"{words[:_KEPT_HEAD]}\n{words[-_KEPT_TAIL:]}", whole=False)
-    return Wording(words, whole)
+    plain = IDENTIFIER_PATTERN.sub(PLACEHOLDER, MEMORY_ID_PATTERN.sub("that decision", plain))
+    lines = filter(None, (BLANKS_PATTERN.sub(" ", line).strip() for line in SENTENCE_END_PATTERN.split(plain)))
+    short = (
+        line[start : start + MAX_SENTENCE_CHARS] for line in lines for start in range(0, len(line), MAX_SENTENCE_CHARS)
+    )
+    words = "\n".join(short).lower().translate(APOSTROPHE_TRANSLATION)
+    words = SHORT_YOU_PATTERN.sub("you", CONTRACTION_PATTERN.sub(r"\1 did", words))
+    if len(words) > MAX_KEPT_HEAD_CHARS + MAX_KEPT_TAIL_CHARS:
+        return NormalizedMessage(f"{words[:MAX_KEPT_HEAD_CHARS]}\n{words[-MAX_KEPT_TAIL_CHARS:]}", is_complete=False)
+    return NormalizedMessage(words, is_complete)
 
 
-def _bounded(text: str) -> str:
-    if len(text) <= _HEAD + _TAIL:
+def _truncate_message(text: str) -> str:
+    if len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS:
         return text
     # A fence may start in the head or in the omitted middle, and end in the tail.
-    opens = text.count(_FENCE, 0, len(text) - _TAIL) % 2 == 1
-    head = text[:_HEAD]
-    closed = f"\n{_FENCE}" if head.count(_FENCE) % 2 else ""
-    return f"{head}{closed}\n{_FENCE if opens else ''}{text[-_TAIL:]}"
+    opens = text.count(FENCE, 0, len(text) - MAX_TAIL_CHARS) % 2 == 1
+    head = text[:MAX_HEAD_CHARS]
+    closed = f"\n{FENCE}" if head.count(FENCE) % 2 else ""
+    return f"{head}{closed}\n{FENCE if opens else ''}{text[-MAX_TAIL_CHARS:]}"
 
 
-def pieces(words: str) -> set[str]:
+def extract_features(words: str) -> set[str]:
     """Return the features of a text: character n-grams, words, word pairs, sentence ends."""
     found: set[str] = set()
-    for sentence in words.split("\n")[:_SENTENCES]:
+    for sentence in words.split("\n")[:MAX_SENTENCES]:
         line = f" {sentence} "
-        for length in _LETTERS_IN_A_ROW:
+        for length in NGRAM_LENGTHS:
             found.update(line[start : start + length] for start in range(len(line) - length + 1))
         each = line.split()
         found.update(f" {word} " for word in each)
@@ -321,23 +325,25 @@ def pieces(words: str) -> set[str]:
 # Requests besides the recognized ones: their tools are unknown.
 
 # Shorter clauses are greetings and fillers.
-_WORDS: Final = 3
-_KOREAN_WORDS: Final = 2
+MIN_REQUEST_WORDS: Final = 3
+MIN_KOREAN_REQUEST_WORDS: Final = 2
 
 
-def _asks_beside(words: str, understood: list[int]) -> bool:
+def _has_other_request(words: str, match_starts: list[int]) -> bool:
     """Return True if a clause without a recognized cue contains a request."""
-    asking = _asking()
+    asking = _load_request_patterns()
     breaks = [found.end() for found in asking["breaks"].finditer(words)]
     for start, end in itertools.pairwise([0, *breaks, len(words)]):
-        if any(start <= place < end for place in understood):
+        if any(start <= place < end for place in match_starts):
             continue
         clause = words[start:end].strip()
         count = len(clause.split())
-        if _HANGUL.search(clause) is not None:
-            if count >= _KOREAN_WORDS and asking["urges_in_korean"].search(clause) is not None:
+        if HANGUL_PATTERN.search(clause) is not None:
+            if count >= MIN_KOREAN_REQUEST_WORDS and asking["urges_in_korean"].search(clause) is not None:
                 return True
-        elif count >= _WORDS and (asking["urges"].search(clause) is not None or asking["tells"].match(clause) is None):
+        elif count >= MIN_REQUEST_WORDS and (
+            asking["urges"].search(clause) is not None or asking["tells"].match(clause) is None
+        ):
             return True
     return False
 
@@ -368,7 +374,7 @@ class Context:
 NO_CONTEXT: Final = Context(None, 0.0, "all", ())
 
 
-class _Sign(NamedTuple):
+class _CueMatch(NamedTuple):
     """The match of a cue."""
 
     kind: str
@@ -399,29 +405,31 @@ class Exposure:
 
     """
 
-    cues: tuple[Cue, ...] = attrs.field(factory=_default_cues, converter=_as_tuple, repr=False)
-    contexts: tuple[ContextRule, ...] = attrs.field(factory=_default_contexts, converter=_as_tuple, repr=False)
-    always: tuple[str, ...] = attrs.field(default=ALWAYS, converter=_as_tuple, validator=_check_texts)
+    cues: tuple[Cue, ...] = attrs.field(factory=_load_default_cues, converter=_convert_tuple, repr=False)
+    contexts: tuple[ContextRule, ...] = attrs.field(
+        factory=_load_default_contexts, converter=_convert_tuple, repr=False
+    )
+    always: tuple[str, ...] = attrs.field(default=ALWAYS_EXPOSED, converter=_convert_tuple, validator=_check_texts)
     threshold: float = 0.7
-    _learned: bool = attrs.field(init=False, eq=False, repr=False, default=False)
+    _uses_weights: bool = attrs.field(init=False, eq=False, repr=False, default=False)
 
     def __attrs_post_init__(self) -> None:
         """Reject inconsistent arguments."""
         if not (isinstance(self.threshold, int | float) and 0 <= self.threshold <= 1):
-            raise InvalidArgument(f"threshold must be from 0 to 1, got {shown(self.threshold)}")
-        for name, items, wanted in (("cues", self.cues, Cue), ("contexts", self.contexts, ContextRule)):
-            if not isinstance(items, tuple) or not all(isinstance(item, wanted) for item in items):
-                raise InvalidArgument(f"{name} must be objects of {wanted.__name__}, got {shown(items)}")
+            raise InvalidArgument(f"threshold must be from 0 to 1, got {repr_short(self.threshold)}")
+        for name, items, item_class in (("cues", self.cues, Cue), ("contexts", self.contexts, ContextRule)):
+            if not isinstance(items, tuple) or not all(isinstance(item, item_class) for item in items):
+                raise InvalidArgument(f"{name} must be objects of {item_class.__name__}, got {repr_short(items)}")
         kinds = [rule.kind for rule in self.contexts]
         if len(set(kinds)) < len(kinds):
             raise InvalidArgument(f"contexts must have one rule a kind, got {', '.join(kinds):.200}")
         for cue in self.cues:
-            if cue.kind not in (None, OTHER, *kinds):
+            if cue.kind not in (None, OTHER_KIND, *kinds):
                 raise InvalidArgument(
-                    f"the kind of a cue must be one of {', '.join((*kinds, OTHER))} or None, got {shown(cue.kind)}",
+                    f"the kind of a cue must be one of {', '.join((*kinds, OTHER_KIND))} or None, got {repr_short(cue.kind)}",
                     hint="add a ContextRule for a kind of your own",
                 )
-        learned = {*_LEARNED[1:]} <= {*kinds} and {*_default_cues()} <= {*self.cues}
+        learned = {*LEARNED_KINDS[1:]} <= {*kinds} and {*_load_default_cues()} <= {*self.cues}
         object.__setattr__(self, "_learned", learned)
 
     def detect(self, message: object) -> Context:
@@ -433,15 +441,17 @@ class Exposure:
                 objects. Their last text of the user is used. None and unknown formats match no context.
 
         """
-        wording = own_words(said_by_user(message))
-        signs = self._signs(wording.words)
-        context = self._decide(signs, wording)
+        wording = normalize_message(extract_user_text(message))
+        matches = self._find_matches(wording.words)
+        context = self._decide(matches, wording)
         # The weights were trained together with the built-in cues, so they do not apply to other cues. They also cannot
         # detect a negation, or a request that no context covers.
-        keeps = any(not sign.weight or (sign.kind == OTHER and sign.weight >= _number("sure")) for sign in signs)
-        if not self._learned or context.kind not in _LEARNED or (context.kind is None and keeps):
+        keeps = any(
+            not sign.weight or (sign.kind == OTHER_KIND and sign.weight >= _get_threshold("sure")) for sign in matches
+        )
+        if not self._uses_weights or context.kind not in LEARNED_KINDS or (context.kind is None and keeps):
             return context
-        return self._weighed(context, signs, wording)
+        return self._apply_weights(context, matches, wording)
 
     def select(self, names: Iterable[str], context: Context) -> tuple[str, ...]:
         """
@@ -453,137 +463,151 @@ class Exposure:
 
         """
         allowed = context.allowed
-        seen = [
+        visible_names = [
             name
             for name in names
             if allowed == "all"
-            or SUCCESSORS.get(name, name) in allowed
-            or (name not in SUCCESSORS and name not in MEMORY_TOOLS)
+            or DEPRECATED_SUCCESSORS.get(name, name) in allowed
+            or (name not in DEPRECATED_SUCCESSORS and name not in MEMORY_TOOLS)
         ]
-        first = [name for name in context.priority if name in seen]
-        return (*first, *(name for name in seen if name not in first))
+        first = [name for name in context.priority if name in visible_names]
+        return (*first, *(name for name in visible_names if name not in first))
 
-    def _signs(self, text: str) -> list[_Sign]:
-        absent = {language for language, letters in _LETTERS.items() if letters.search(text) is None}
+    def _find_matches(self, text: str) -> list[_CueMatch]:
+        absent = {language for language, letters in LETTER_PATTERNS.items() if letters.search(text) is None}
         cues = [cue for cue in self.cues if cue.language not in absent]
         for cue in cues:
             if cue.kind is None:
-                text = cue.regex.sub(GAP, text)
-        most = int(_number("matches"))
-        signs = []
+                text = cue.regex.sub(PLACEHOLDER, text)
+        max_matches = int(_get_threshold("matches"))
+        matches = []
         for cue in cues:
             # Most cues do not match, and `search` is faster than an iterator.
             if cue.kind is not None and cue.regex.search(text) is not None:
-                for found in itertools.islice(cue.regex.finditer(text), most):
+                for found in itertools.islice(cue.regex.finditer(text), max_matches):
                     # A negated match has no weight.
-                    weighs = not _negated(text, found)
-                    signs.append(_Sign(cue.kind, cue.weight * weighs, cue.asks and weighs, *found.span()))
-        return [_read_again(sign, signs) for sign in signs]
+                    weighs = not _is_negated(text, found)
+                    matches.append(_CueMatch(cue.kind, cue.weight * weighs, cue.asks and weighs, *found.span()))
+        return [_weaken_if_misread(sign, matches) for sign in matches]
 
-    def _decide(self, signs: list[_Sign], wording: Wording) -> Context:
-        elsewhere = max((sign.weight for sign in signs if sign.kind == OTHER), default=0.0)
-        strengths = {rule.kind: _strength(rule.kind, signs, elsewhere=bool(elsewhere)) for rule in self.contexts}
-        other_at = _last_asked(OTHER, signs) if elsewhere >= _number("sure") else -1
-        needed = {kind: _number("sure" if other_at > _last_asked(kind, signs) else "named") for kind in strengths}
+    def _decide(self, matches: list[_CueMatch], wording: NormalizedMessage) -> Context:
+        elsewhere = max((sign.weight for sign in matches if sign.kind == OTHER_KIND), default=0.0)
+        strengths = {
+            rule.kind: _compute_strength(rule.kind, matches, has_other_request=bool(elsewhere))
+            for rule in self.contexts
+        }
+        other_at = _find_last_request(OTHER_KIND, matches) if elsewhere >= _get_threshold("sure") else -1
+        needed = {
+            kind: _get_threshold("sure" if other_at > _find_last_request(kind, matches) else "named")
+            for kind in strengths
+        }
         named = [kind for kind, strength in strengths.items() if strength >= needed[kind]]
         if not named:
             return NO_CONTEXT
         best = max(strengths[one] for one in named)
-        close = [one for one in named if strengths[one] >= best - _number("clearly")]
-        kind = max(close, key=lambda one: (_last_asked(one, signs), strengths[one]))
+        close = [one for one in named if strengths[one] >= best - _get_threshold("clearly")]
+        kind = max(close, key=lambda one: (_find_last_request(one, matches), strengths[one]))
         rivals = (elsewhere, *(strength for rival, strength in strengths.items() if rival != kind))
-        confidence = math.prod((1 - _number("rivalry") * each for each in rivals), start=strengths[kind])
-        if self._doubts(kind, wording, [sign for sign in signs if sign.weight >= _number("strong")]):
-            confidence = min(confidence, self.threshold - _number("doubt"))
+        confidence = math.prod((1 - _get_threshold("rivalry") * each for each in rivals), start=strengths[kind])
+        if self._has_doubts(kind, wording, [sign for sign in matches if sign.weight >= _get_threshold("strong")]):
+            confidence = min(confidence, self.threshold - _get_threshold("doubt"))
         confidence = round(max(confidence, 0.0), 3)
-        return _unsure(kind, confidence) if confidence < self.threshold else self._narrowed(kind, confidence)
-
-    def _weighed(self, context: Context, signs: list[_Sign], wording: Wording) -> Context:
-        """Combine the result of the cues with the learned weights."""
-        likely = _likeness(wording.words, context)
-        unsure = max(self.threshold - _number("doubt"), 0.0)
-        if context.allowed != "all":
-            needed = _number("unlike" if context.confidence >= _number("firm") else "likely_enough")
-            return context if likely[context.kind] >= needed else _unsure(context.kind, unsure)
-        kind = max(likely, key=lambda one: likely[one])
-        if kind is not None and kind == context.kind and likely[kind] >= _number("likeliest"):
-            rivals = any(sign.kind != kind and sign.weight >= _number("named") for sign in signs)
-            if not rivals and not self._doubts(kind, wording, [sign for sign in signs if sign.weight]):
-                return self._narrowed(kind, max(_number("clear"), self.threshold))
-        if kind == context.kind or likely[kind] < _number("likely"):
-            return context
-        return NO_CONTEXT if kind is None else _unsure(kind, min(round(likely[kind], 3), unsure))
-
-    def _doubts(self, kind: str, wording: Wording, understood: list[_Sign]) -> bool:
-        """Return True if the message may contain another request, in unread or unrecognized text."""
-        doubts = self._rule(kind).doubts
         return (
-            not wording.whole
-            or (doubts is not None and re.search(doubts, wording.words) is not None)
-            or _asks_beside(wording.words, [sign.start for sign in understood if sign.kind == kind])
+            _make_unsure_context(kind, confidence)
+            if confidence < self.threshold
+            else self._make_narrowed_context(kind, confidence)
         )
 
-    def _narrowed(self, kind: str, confidence: float) -> Context:
-        rule = self._rule(kind)
+    def _apply_weights(self, context: Context, matches: list[_CueMatch], wording: NormalizedMessage) -> Context:
+        """Combine the result of the cues with the learned weights."""
+        likely = _compute_probabilities(wording.words, context)
+        unsure = max(self.threshold - _get_threshold("doubt"), 0.0)
+        if context.allowed != "all":
+            needed = _get_threshold("unlike" if context.confidence >= _get_threshold("firm") else "likely_enough")
+            return context if likely[context.kind] >= needed else _make_unsure_context(context.kind, unsure)
+        kind = max(likely, key=lambda one: likely[one])
+        if kind is not None and kind == context.kind and likely[kind] >= _get_threshold("likeliest"):
+            rivals = any(sign.kind != kind and sign.weight >= _get_threshold("named") for sign in matches)
+            if not rivals and not self._has_doubts(kind, wording, [sign for sign in matches if sign.weight]):
+                return self._make_narrowed_context(kind, max(_get_threshold("clear"), self.threshold))
+        if kind == context.kind or likely[kind] < _get_threshold("likely"):
+            return context
+        return NO_CONTEXT if kind is None else _make_unsure_context(kind, min(round(likely[kind], 3), unsure))
+
+    def _has_doubts(self, kind: str, wording: NormalizedMessage, understood: list[_CueMatch]) -> bool:
+        """Return True if the message may contain another request, in unread or unrecognized text."""
+        doubts = self._get_rule(kind).doubts
+        return (
+            not wording.is_complete
+            or (doubts is not None and re.search(doubts, wording.words) is not None)
+            or _has_other_request(wording.words, [sign.start for sign in understood if sign.kind == kind])
+        )
+
+    def _make_narrowed_context(self, kind: str, confidence: float) -> Context:
+        rule = self._get_rule(kind)
         patterns = (*self.always, *rule.tools, *rule.priority)
         allowed = frozenset(name for name in MEMORY_TOOLS if any(fnmatch.fnmatchcase(name, each) for each in patterns))
         return Context(kind, confidence, allowed, rule.priority)
 
-    def _rule(self, kind: str) -> ContextRule:
+    def _get_rule(self, kind: str) -> ContextRule:
         return next(rule for rule in self.contexts if rule.kind == kind)
 
 
-def _unsure(kind: str | None, confidence: float) -> Context:
+def _make_unsure_context(kind: str | None, confidence: float) -> Context:
     return Context(kind, confidence, "all", ())
 
 
-def _negated(text: str, found: re.Match[str]) -> bool:
+def _is_negated(text: str, found: re.Match[str]) -> bool:
     start, end = found.span()
-    first = max(0, start - int(_number("reach")))
+    first = max(0, start - int(_get_threshold("reach")))
     first = text.rfind("\n", first, start) + 1 or first
     # The match may end inside the suffix that negates it.
     return (
-        _asking()["not_before"].search(text[first:start]) is not None
-        or _asking()["not_after"].search(text, max(start, end - 4), end + 8) is not None
+        _load_request_patterns()["not_before"].search(text[first:start]) is not None
+        or _load_request_patterns()["not_after"].search(text, max(start, end - 4), end + 8) is not None
     )
 
 
-def _likeness(words: str, context: Context) -> dict[str | None, float]:
+def _compute_probabilities(words: str, context: Context) -> dict[str | None, float]:
     """Return the probability of each kind, by the learned weights of the message's features."""
-    numbers, bias, table = _weights()
-    known = [weights for weights in map(table.get, pieces(words)) if weights is not None]
-    scale = numbers["unit"] / math.sqrt(len(known) or 1)
-    sums = map(sum, zip(*known, strict=True)) if known else [0] * len(_LEARNED)
+    numbers, bias, table = _load_weights()
+    feature_weights = [weights for weights in map(table.get, extract_features(words)) if weights is not None]
+    scale = numbers["unit"] / math.sqrt(len(feature_weights) or 1)
+    sums = map(sum, zip(*feature_weights, strict=True)) if feature_weights else [0] * len(LEARNED_KINDS)
     logits = [total * scale + start for total, start in zip(sums, bias, strict=True)]
     if context.kind is None:
         logits[0] += numbers["no_kind_counts"]
     else:
-        logits[_LEARNED.index(context.kind)] += numbers["kind_counts"] * context.confidence
+        logits[LEARNED_KINDS.index(context.kind)] += numbers["kind_counts"] * context.confidence
     odds = [math.exp(logit) for logit in logits]
-    return {kind: each / sum(odds) for kind, each in zip(_LEARNED, odds, strict=True)}
+    return {kind: each / sum(odds) for kind, each in zip(LEARNED_KINDS, odds, strict=True)}
 
 
-def _read_again(sign: _Sign, signs: list[_Sign]) -> _Sign:
+def _weaken_if_misread(match: _CueMatch, matches: list[_CueMatch]) -> _CueMatch:
     """Weaken a match if another kind matches better, as in "did we decide on it?"."""
-    for other in signs:
-        overlaps = other.start < sign.end and sign.start < other.end
-        if not overlaps or other.kind == sign.kind or OTHER in (sign.kind, other.kind):
+    for other in matches:
+        overlaps = other.start < match.end and match.start < other.end
+        if not overlaps or other.kind == match.kind or OTHER_KIND in (match.kind, other.kind):
             continue
         contains = (
-            other.start <= sign.start and sign.end <= other.end and other.end - other.start > sign.end - sign.start
+            other.start <= match.start and match.end <= other.end and other.end - other.start > match.end - match.start
         )
-        if other.weight >= sign.weight + _number("clearly") or (contains and other.weight >= sign.weight):
-            return sign._replace(weight=sign.weight * _number("misread"))
-    return sign
+        if other.weight >= match.weight + _get_threshold("clearly") or (contains and other.weight >= match.weight):
+            return match._replace(weight=match.weight * _get_threshold("misread"))
+    return match
 
 
-def _strength(kind: str, signs: list[_Sign], *, elsewhere: bool) -> float:
-    told = _number("told")
-    own = (sign.weight * (1 if sign.asks or not elsewhere else told) for sign in signs if sign.kind == kind)
+def _compute_strength(kind: str, matches: list[_CueMatch], *, has_other_request: bool) -> float:
+    statement_factor = _get_threshold("told")
+    own = (
+        sign.weight * (1 if sign.asks or not has_other_request else statement_factor)
+        for sign in matches
+        if sign.kind == kind
+    )
     first, second, *_ = *sorted(own, reverse=True), 0.0, 0.0
-    return 1 - (1 - first) * (1 - _number("second") * second)
+    return 1 - (1 - first) * (1 - _get_threshold("second") * second)
 
 
-def _last_asked(kind: str, signs: list[_Sign]) -> int:
+def _find_last_request(kind: str, matches: list[_CueMatch]) -> int:
     """Return the start of the last request of this kind, or -1."""
-    return max((sign.start for sign in signs if sign.kind == kind and sign.asks), default=-1)
+    return max((sign.start for sign in matches if sign.kind == kind and sign.asks), default=-1)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 # Required tools and text of each instruction.
-_PARTS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
+INSTRUCTIONS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (
         ("search/by_context",),
         "Search first: before you decide, save, or say what was done, ask search/by_context what is known of it.",
@@ -25,10 +25,10 @@ _PARTS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("evolve/outcome",), "Say how a decision turned out with evolve/outcome."),
     (("evolve/forget",), "Only where the user asks that something be forgotten, evolve/forget it."),
 )
-_BLOCK: Final = "<memory_instructions>\nMemories outlive this conversation.\n{}\n</memory_instructions>"
+BLOCK_TEMPLATE: Final = "<memory_instructions>\nMemories outlive this conversation.\n{}\n</memory_instructions>"
 
 
-def memory_instructions(names: Collection[str], *, recalled: str) -> str:
+def render_memory_instructions(names: Collection[str], *, recalled: str) -> str:
     """Return the memory instructions for some tools, with the sentence *recalled* last."""
-    parts = [text for needed, text in _PARTS if all(name in names for name in needed)]
-    return _BLOCK.format("\n".join(f"- {part}" for part in (*parts, recalled))) if parts else ""
+    parts = [text for needed, text in INSTRUCTIONS if all(name in names for name in needed)]
+    return BLOCK_TEMPLATE.format("\n".join(f"- {part}" for part in (*parts, recalled))) if parts else ""

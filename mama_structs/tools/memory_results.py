@@ -12,14 +12,14 @@ from typing import Any, Final, NotRequired, Required, Self, TypedDict, TypeVar, 
 
 import attrs
 
-from mama_structs._internal.prompt_quoting import quoted
+from mama_structs._internal.prompt_quoting import quote
 from mama_structs.errors import QuotaExceeded
 from mama_structs.memory.graph.results import Chain, Evidence, Reached, Surroundings
-from mama_structs.memory.graph.traversal import Beside, holding, successors
+from mama_structs.memory.graph.traversal import AnswerExtras, direct_successors, find_superseded
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.model import (
-    OUTCOME_OF,
-    SUPERSEDES,
+    OUTCOME_OF_WORD,
+    SUPERSEDES_WORD,
     CheckpointMetadata,
     DecisionMetadata,
     Link,
@@ -27,34 +27,41 @@ from mama_structs.memory.types.model import (
     Memory,
     Noticed,
     OutcomeChange,
-    is_reason,
+    is_outcome_reason,
 )
-from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, least_trusted, marked_trust
+from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, get_marked_trust, least_trusted
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.tools.wire_names import MEMORY_TOOLS
 
 # Characters of a text in an answer about one memory; a longer text gets a handle.
-_WHOLE: Final = 1000
-_WITHOUT_HANDLE: Final = 4000
-_LINE: Final = 160
+MAX_TEXT_CHARS: Final = 1000
+MAX_CHARS_WITHOUT_HANDLE: Final = 4000
+MAX_LINE_CHARS: Final = 160
 # Characters of all texts of a search answer, divided among its memories.
-_ROOM: Final = 8000
-_LEAST: Final = 120
-_MOST: Final = 400
+MAX_SEARCH_CHARS: Final = 8000
+MIN_SEARCH_TEXT_CHARS: Final = 120
+MAX_SEARCH_TEXT_CHARS: Final = 400
 # Maximum characters of a text in a list, such as a piece of evidence.
-_BESIDE: Final = 400
+MAX_LISTED_TEXT_CHARS: Final = 400
 # Maximum number of items in an answer.
-_LINKS: Final = 20
-_OUTCOMES: Final = 10
-_EVIDENCE: Final = 10
-_NEAR_VERSIONS: Final = 10
-_VERSIONS: Final = 20
-_AROUND: Final = 15
-_AROUND_A_TOPIC: Final = 5
-_DAY: Final = timedelta(days=1)
+MAX_SHOWN_LINKS: Final = 20
+MAX_OUTCOMES: Final = 10
+MAX_EVIDENCE: Final = 10
+MAX_NEAR_VERSIONS: Final = 10
+MAX_VERSIONS: Final = 20
+MAX_NEIGHBOURS: Final = 15
+MAX_TOPIC_NEIGHBOURS: Final = 5
+ONE_DAY: Final = timedelta(days=1)
 # Default confidence of a decision.
-_USUAL: Final = DecisionMetadata().confidence
-_UNITS: Final = {"year": 31_536_000, "month": 2_592_000, "week": 604_800, "day": 86_400, "hour": 3600, "minute": 60}
+DEFAULT_CONFIDENCE: Final = DecisionMetadata().confidence
+UNIT_SECONDS: Final = {
+    "year": 31_536_000,
+    "month": 2_592_000,
+    "week": 604_800,
+    "day": 86_400,
+    "hour": 3600,
+    "minute": 60,
+}
 
 _T = TypeVar("_T")
 
@@ -81,7 +88,7 @@ class LinkLine(TypedDict, total=False):
     trust: str
 
 
-class OneMemory(TypedDict):
+class MemoryEntry(TypedDict):
     """
     Fields of a memory in every answer.
 
@@ -93,7 +100,7 @@ class OneMemory(TypedDict):
     at: NotRequired[str]
 
 
-class BriefMemory(OneMemory, total=False):
+class BriefMemory(MemoryEntry, total=False):
     """A memory in a line; its id begins with its type, else that is told."""
 
     type: str
@@ -131,7 +138,7 @@ class Answering(FoundMemory):
     relevance: float
 
 
-class Version(OneMemory, total=False):
+class Version(MemoryEntry, total=False):
     """One version of what was decided on a topic."""
 
     type: str
@@ -188,7 +195,7 @@ class LastCheckpoint(TypedDict, total=False):
     more: list[More]
 
 
-class Whole(OneMemory, total=False):
+class Whole(MemoryEntry, total=False):
     """One memory, whole."""
 
     namespace: str
@@ -287,23 +294,23 @@ class Corrected(TypedDict, total=False):
     trust: str
 
 
-def beginning(text: str, most: int) -> str:
+def truncate(text: str, max_chars: int) -> str:
     """Return the beginning of a text, with an ellipsis if it was cut."""
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1].rstrip()}…"
 
 
-def line(text: str, most: int = _LINE) -> str:
+def truncate_line(text: str, max_chars: int = MAX_LINE_CHARS) -> str:
     """Return the beginning of a text as one line."""
     # Whitespace shrinks, so more than *most* characters are read, but the cost stays bounded.
-    return beginning(" ".join(text[: 8 * most].split()), most)
+    return truncate(" ".join(text[: 8 * max_chars].split()), max_chars)
 
 
-def _short(text: str | None, most: int = _LINE) -> str | None:
-    return None if text is None else line(text, most)
+def _truncate_optional_line(text: str | None, max_chars: int = MAX_LINE_CHARS) -> str | None:
+    return None if text is None else truncate_line(text, max_chars)
 
 
 @attrs.define
-class Cutter:
+class TextTruncator:
     """Truncates the long texts of an answer, and stores each under a handle in `more`."""
 
     refs: RefStore
@@ -313,91 +320,98 @@ class Cutter:
     more: list[More] = attrs.field(factory=list)
 
     @classmethod
-    def of(cls, refs: RefStore, tool: str, memory: Memory) -> Self:
+    def for_memory(cls, refs: RefStore, tool: str, memory: Memory) -> Self:
         """Return a cutter for the texts of a memory."""
         return cls(refs, f"{tool} {memory.id}", Provenance(memory.origin, memory.trust))
 
-    def cut(self, field: str, text: str, *, most: int = _WHOLE) -> str:
+    def truncate(self, field: str, text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
         """Return a text, or its beginning and a note in `more` with the handle of the full text."""
-        if len(text) <= most:
+        if len(text) <= max_chars:
             return text
-        handle = self._handle(field, text)
+        handle = self._store_text(field, text)
         if handle is not None:
-            self._note(field, text, handle, f"read_fd with fd={handle} gives all of it")
-            return beginning(text, most)
-        if len(text) > _WITHOUT_HANDLE:
-            self._note(field, text, None, "the rest cannot be shown: there is no room left for another fd")
-        return beginning(text, _WITHOUT_HANDLE)
+            self._add_note(field, text, handle, f"read_fd with fd={handle} gives all of it")
+            return truncate(text, max_chars)
+        if len(text) > MAX_CHARS_WITHOUT_HANDLE:
+            self._add_note(field, text, None, "the rest cannot be shown: there is no room left for another fd")
+        return truncate(text, MAX_CHARS_WITHOUT_HANDLE)
 
-    def cut_or_none(self, field: str, text: str | None, *, most: int = _WHOLE) -> str | None:
+    def truncate_optional(self, field: str, text: str | None, *, max_chars: int = MAX_TEXT_CHARS) -> str | None:
         """Return the same as `cut`, or None for None."""
-        return None if text is None else self.cut(field, text, most=most)
+        return None if text is None else self.truncate(field, text, max_chars=max_chars)
 
-    def cut_items(self, field: str, items: Sequence[str], *, most: int = 30) -> list[str]:
+    def truncate_items(self, field: str, items: Sequence[str], *, max_items: int = 30) -> list[str]:
         """Return a short list unchanged, or the first items and a note with the handle of all."""
-        if len(items) <= most and sum(map(len, items)) <= _WHOLE:
+        if len(items) <= max_items and sum(map(len, items)) <= MAX_TEXT_CHARS:
             return list(items)
-        shown = [line(item) for item in items[:most]]
+        shown_items = [truncate_line(item) for item in items[:max_items]]
         text = "\n".join(items)
-        handle = self._handle(field, text)
-        shortened = ", shortened" if shown != list(items[:most]) else ""
+        handle = self._store_text(field, text)
+        shortened = ", shortened" if shown_items != list(items[:max_items]) else ""
         where = f"; read_fd with fd={handle} gives all of it" if handle else ""
-        self._note(
-            field, text, handle, f"{len(items)} items, of which the first {len(shown)} are shown{shortened}{where}"
+        self._add_note(
+            field,
+            text,
+            handle,
+            f"{len(items)} items, of which the first {len(shown_items)} are shown{shortened}{where}",
         )
-        return shown
+        return shown_items
 
-    def keep_rest(self, field: str, items: Sequence[str], *, shown: int) -> None:
+    def store_rest(self, field: str, items: Sequence[str], *, shown_count: int) -> None:
         """Store the omitted items as lines of one text, and note its handle in `more`."""
         if not items:
             return
         text = "\n".join(items)
-        handle = self._handle(field, text)
+        handle = self._store_text(field, text)
         where = f"read_fd with fd={handle} gives them" if handle else "there is no room left for another fd"
-        self._note(field, text, handle, f"{len(items)} more than the {shown} that are shown: {where}")
+        self._add_note(field, text, handle, f"{len(items)} more than the {shown_count} that are shown: {where}")
 
-    def _note(self, field: str, text: str, handle: str | None, note: str) -> None:
+    def _add_note(self, field: str, text: str, handle: str | None, note: str) -> None:
         self.more.append(make_answer(More, {"field": field, "characters": len(text), "fd": handle, "note": note}))
 
-    def _handle(self, field: str, text: str) -> str | None:
+    def _store_text(self, field: str, text: str) -> str | None:
         """Return the existing or new handle of a text, or None if the quota is exhausted."""
         source = f"{self.source}, {field}"
-        for known in self.refs.descriptors():
-            is_alike = (known.source, known.provenance, known.chars) == (source, self.provenance, len(text))
-            if is_alike and known.text == text:
-                return known.handle
+        for descriptor in self.refs.descriptors():
+            is_alike = (descriptor.source, descriptor.provenance, descriptor.chars) == (
+                source,
+                self.provenance,
+                len(text),
+            )
+            if is_alike and descriptor.text == text:
+                return descriptor.handle
         try:
-            make_room(self.refs)
+            free_quota(self.refs)
             provenance = self.provenance
             return self.refs.add_any(text, source=source, origin=provenance.origin, trust=provenance.trust).handle
         except QuotaExceeded:
             return None
 
 
-def make_room(refs: RefStore) -> None:
+def free_quota(refs: RefStore) -> None:
     """Delete descriptors with memory texts, which can be reloaded, to free half of a quota."""
-    for known in refs.descriptors():
+    for descriptor in refs.descriptors():
         usage = refs.usage
         if 2 * usage.handles < usage.max_handles and 2 * usage.bytes < usage.max_bytes:
             return
         # The source starts with the name of the tool.
-        if known.source.partition(" ")[0] in MEMORY_TOOLS:
-            refs.delete(known.handle)
+        if descriptor.source.partition(" ")[0] in MEMORY_TOOLS:
+            refs.delete(descriptor.handle)
 
 
-def _written(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%MZ}"
+def _format_time(time: datetime) -> str:
+    return f"{time:%Y-%m-%dT%H:%MZ}"
 
 
-def when(moment: datetime, now: datetime) -> str:
+def format_time_or_age(time: datetime, now: datetime) -> str:
     """Return the age of a time within a day, such as ``3 hours ago``, otherwise its date."""
-    return age(moment, now) if abs(now - moment) < _DAY else f"{moment:%Y-%m-%d}"
+    return format_age(time, now) if abs(now - time) < ONE_DAY else f"{time:%Y-%m-%d}"
 
 
-def age(moment: datetime, now: datetime) -> str:
+def format_age(time: datetime, now: datetime) -> str:
     """Return the age of a time, such as ``3 hours ago``."""
-    seconds = (now - moment).total_seconds()
-    for unit, length in _UNITS.items():
+    seconds = (now - time).total_seconds()
+    for unit, length in UNIT_SECONDS.items():
         if seconds >= length:
             count = int(seconds // length)
             return f"{count} {unit}{'' if count == 1 else 's'} ago"
@@ -411,18 +425,18 @@ def make_answer(kind: type[_T], known: Mapping[str, object]) -> _T:
     """Return an answer of one type: required fields, and optional fields with a value."""
     fields: Any = kind
     wanted, needed = fields.__annotations__, fields.__required_keys__
-    said = {name: value for name, value in known.items() if name in needed or (name in wanted and _tells(value))}
+    said = {name: value for name, value in known.items() if name in needed or (name in wanted and _has_value(value))}
     return cast("_T", said)
 
 
-def _tells(value: object) -> bool:
+def _has_value(value: object) -> bool:
     """Return True unless a value is None, empty or a count of 0."""
     return value is not None and value not in ("", []) and not (type(value) is int and value == 0)
 
 
 def get_shown_trust(memory: Memory | None) -> Origin | None:
     """Return the trust of a memory if it is a tool's or an outside source's, else None."""
-    return None if memory is None else marked_trust(least_trusted([memory.origin, memory.trust]))
+    return None if memory is None else get_marked_trust(least_trusted([memory.origin, memory.trust]))
 
 
 def get_id(memory: Memory | None) -> str | None:
@@ -438,27 +452,29 @@ def get_outcome(memory: Memory) -> tuple[str | None, str | None]:
     return metadata.outcome.value, metadata.outcome_reason
 
 
-def _share(count: int) -> int:
+def _divide_chars(count: int) -> int:
     """Return the number of characters for each text in an answer about several memories."""
-    return max(_LEAST, min(_MOST, _ROOM // (2 * max(1, count))))
+    return max(MIN_SEARCH_TEXT_CHARS, min(MAX_SEARCH_TEXT_CHARS, MAX_SEARCH_CHARS // (2 * max(1, count))))
 
 
-def _told(kind: type[_T], memory: Memory, memories: MemoryStore, *, most: int = _LINE, **more: object) -> _T:
+def _render_memory(
+    answer_type: type[_T], memory: Memory, memories: MemoryStore, *, max_chars: int = MAX_LINE_CHARS, **more: object
+) -> _T:
     """Return the entry of a memory in an answer, with truncated texts and *more* fields."""
     outcome, reason = get_outcome(memory)
     reasoning = memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else None
-    known = {
-        **_named(memory, memories),
-        "content": line(memory.content, most),
-        "reasoning": _short(reasoning, most),
+    fields = {
+        **_render_identity(memory, memories),
+        "content": truncate_line(memory.content, max_chars),
+        "reasoning": _truncate_optional_line(reasoning, max_chars),
         "outcome": outcome,
-        "outcome_reason": _short(reason, most),
+        "outcome_reason": _truncate_optional_line(reason, max_chars),
         **more,
     }
-    return make_answer(kind, known)
+    return make_answer(answer_type, fields)
 
 
-def _named(memory: Memory, memories: MemoryStore) -> dict[str, object]:
+def _render_identity(memory: Memory, memories: MemoryStore) -> dict[str, object]:
     """Return the identifying fields of a memory, without default values."""
     confidence = getattr(memory.metadata, "confidence", None)
     return {
@@ -468,28 +484,28 @@ def _named(memory: Memory, memories: MemoryStore) -> dict[str, object]:
         # Memories of other namespaces are read-only.
         "namespace": None if memory.namespace == memories.namespace else memory.namespace,
         "topic": memory.topic,
-        "confidence": None if confidence in (None, _USUAL) else round(confidence, 2),
-        "at": when(memory.created_at, memories._shared.now),  # noqa: SLF001 - the store's own clock
+        "confidence": None if confidence in (None, DEFAULT_CONFIDENCE) else round(confidence, 2),
+        "at": format_time_or_age(memory.created_at, memories._shared.now),  # noqa: SLF001 - the store's own clock
     }
 
 
 def render_results(
-    kind: type[_T], memories: MemoryStore, found: Sequence[Memory], beside: Mapping[str, Beside]
+    kind: type[_T], memories: MemoryStore, found: Sequence[Memory], beside: Mapping[str, AnswerExtras]
 ) -> list[_T]:
     """Return the entries of found memories with their current successors."""
-    most = _share(len(found))
+    most = _divide_chars(len(found))
     shown = []
     for memory in found:
         known = beside.get(memory.id)
         today = None if known is None else known.superseded_by
         shown.append(
-            _told(
+            _render_memory(
                 kind,
                 memory,
                 memories,
-                most=most,
+                max_chars=most,
                 superseded_by=get_id(today),
-                in_its_place=None if today is None else line(today.content, most),
+                in_its_place=None if today is None else truncate_line(today.content, most),
                 in_its_place_trust=get_shown_trust(today),
                 tells_outcome_of=None if known is None else known.outcome_of,
             )
@@ -502,20 +518,24 @@ def render_results(
 
 def render_saved(memory: Memory) -> Saved:
     """Return the answer to a save: the id, and a note about conflicts and duplicates."""
-    return make_answer(Saved, {"id": memory.id, "note": _noticed(memory.id, memory.noticed)})
+    return make_answer(Saved, {"id": memory.id, "note": _render_warnings(memory.id, memory.noticed)})
 
 
-def _noticed(saved: str, seen: Noticed | None) -> str | None:
+def _render_warnings(saved: str, warnings: Noticed | None) -> str | None:
     """Return a note about the most important duplicate or conflict, with the id to resolve it."""
-    if not seen:
+    if not warnings:
         return None
-    if any(one.id == saved for one in seen.copy_of):
+    if any(one.id == saved for one in warnings.copy_of):
         return "This was saved before, word for word: its id is the earlier one."
-    kinds = {"May replace": seen.may_replace, "May contradict": seen.may_contradict, "Says the same as": seen.copy_of}
+    kinds = {
+        "May replace": warnings.may_replace,
+        "May contradict": warnings.may_contradict,
+        "Says the same as": warnings.copy_of,
+    }
     what, found = next((what, found) for what, found in kinds.items() if found)
     others = f" and {len(found) - 1} more" if len(found) > 1 else ""
     # The text was saved before, then contradicted, and is saved again: the model must resolve the conflict.
-    if seen.copy_of and found is not seen.copy_of:
+    if warnings.copy_of and found is not warnings.copy_of:
         what = f"Said before, and {what[0].lower()}{what[1:]}"
     return f"{what} {found[0].id}{others}: if that no longer holds, evolve/supersede it by this id."
 
@@ -527,55 +547,55 @@ def render_checkpoint(memory: Memory, links: Sequence[Link], refs: RefStore) -> 
     """Return the answer about a checkpoint; *links* start or end at it."""
     metadata = memory.metadata
     assert isinstance(metadata, CheckpointMetadata)  # noqa: S101 - checkpoints have this metadata type
-    cutter = Cutter.of(refs, "load/checkpoint", memory)
+    cutter = TextTruncator.for_memory(refs, "load/checkpoint", memory)
     carried_out = [
         link.to_id for link in links if link.from_id == memory.id and link.link_type is LinkType.IMPLEMENTATION
     ]
     known = {
-        "summary": cutter.cut("summary", memory.content),
+        "summary": cutter.truncate("summary", memory.content),
         "trust": get_shown_trust(memory),
-        "open_files": cutter.cut_items("open_files", metadata.open_files),
-        "next_steps": cutter.cut_items("next_steps", metadata.next_steps),
-        "implements": cutter.cut_items("implements", list(dict.fromkeys(carried_out)), most=_LINKS),
-        "at": when(memory.created_at, refs.now()),
+        "open_files": cutter.truncate_items("open_files", metadata.open_files),
+        "next_steps": cutter.truncate_items("next_steps", metadata.next_steps),
+        "implements": cutter.truncate_items("implements", list(dict.fromkeys(carried_out)), max_items=MAX_SHOWN_LINKS),
+        "at": format_time_or_age(memory.created_at, refs.now()),
         "more": cutter.more,
     }
     return make_answer(LastCheckpoint, known)
 
 
 def render_context(
-    found: Surroundings, known: Beside, evidence: Sequence[Evidence], *, memories: MemoryStore, refs: RefStore
+    found: Surroundings, known: AnswerExtras, evidence: Sequence[Evidence], *, memories: MemoryStore, refs: RefStore
 ) -> WithContext:
     """Return the answer about one memory, with its versions, neighbours, links and evidence."""
     memory = found.memory
-    cutter = Cutter.of(refs, "load/context", memory)
+    cutter = TextTruncator.for_memory(refs, "load/context", memory)
     told, today = known.outcome_of, get_id(known.superseded_by)
     if told is None and today is None:
         # If the second read failed, use the chain of the first one.
-        today = _standing(found.chain).get(memory.id)
+        today = _find_current_successors(found.chain).get(memory.id)
     note = None
     if today is not None:
         whose = f"This {memory.type.value}" if told is None else f"The decision that this is about, {told},"
         note = f"{whose} no longer holds: {today} took its place."
     # Handles are numbered in this order: memory, evidence, links.
-    whole = _whole(found, cutter, memories, today=today, told=told)
-    shown_evidence = _evidence_lines(evidence, cutter)
-    versions = _near(found.chain.memories, memory)
-    around = _around(found.around, found.chain)
-    links = [link for link in found.links if _is_told(link)]
+    whole = _render_full_memory(found, cutter, memories, successor_id=today, decision_id=told)
+    shown_evidence = _render_evidence(evidence, cutter)
+    versions = _select_near_versions(found.chain.memories, memory)
+    around = _filter_neighbours(found.around, found.chain)
+    links = [link for link in found.links if _is_informative_link(link)]
     # The reason of a link has the trust of the memory at which the link starts.
     begins = {memory.id: memory, **{one.memory.id: one.memory for one in found.around}}
     answer = {
         "memory": whole,
-        "evolution": [_told(BriefMemory, one, memories) for one in versions if one.id != memory.id],
+        "evolution": [_render_memory(BriefMemory, one, memories) for one in versions if one.id != memory.id],
         "more_versions": len(found.chain) - len(versions),
         "around": [
-            _told(AroundLine, one.memory, memories, depth=one.depth if one.depth > 1 else None)
-            for one in around[:_AROUND]
+            _render_memory(AroundLine, one.memory, memories, depth=one.depth if one.depth > 1 else None)
+            for one in around[:MAX_NEIGHBOURS]
         ],
-        "more_around": max(0, len(around) - _AROUND),
-        "links": _link_lines(links, memory.id, cutter, begins),
-        "more_links": max(0, len(links) - _LINKS),
+        "more_around": max(0, len(around) - MAX_NEIGHBOURS),
+        "links": _render_links(links, memory.id, cutter, begins),
+        "more_links": max(0, len(links) - MAX_SHOWN_LINKS),
         "evidence": shown_evidence,
         "more_evidence": max(0, len(memory.evidence) - len(shown_evidence)),
         "more": cutter.more,
@@ -584,80 +604,95 @@ def render_context(
     return make_answer(WithContext, answer)
 
 
-def _around(around: Sequence[Reached], chain: Chain) -> list[Reached]:
+def _filter_neighbours(around: Sequence[Reached], chain: Chain) -> list[Reached]:
     """Omit versions and outcome reasons, which the answer already contains."""
     versions = {memory.id for memory in chain.memories}
-    return [one for one in around if one.memory.id not in versions and not is_reason(one.memory)]
+    return [one for one in around if one.memory.id not in versions and not is_outcome_reason(one.memory)]
 
 
-def _is_told(link: Link) -> bool:
+def _is_informative_link(link: Link) -> bool:
     """Return True for an explicit link that no other field of the answer shows."""
     word, reason = link.metadata.original_relationship, link.metadata.reason
-    return link.created_by != "system" and (word not in (SUPERSEDES, OUTCOME_OF) or reason is not None)
+    return link.created_by != "system" and (word not in (SUPERSEDES_WORD, OUTCOME_OF_WORD) or reason is not None)
 
 
-def _whole(found: Surroundings, cutter: Cutter, memories: MemoryStore, *, today: str | None, told: str | None) -> Whole:
+def _render_full_memory(
+    found: Surroundings,
+    cutter: TextTruncator,
+    memories: MemoryStore,
+    *,
+    successor_id: str | None,
+    decision_id: str | None,
+) -> Whole:
     memory = found.memory
     outcome, reason = get_outcome(memory)
     # Missing fields of this memory type are left empty.
     part = functools.partial(getattr, memory.metadata)
     # Records have a history, too, but of their values.
     history = memory.metadata.history if isinstance(memory.metadata, DecisionMetadata) else ()
-    after = cutter.cut_items("successors", successors(found.links, memory.id), most=_LINKS)
-    known = {
-        **_named(memory, memories),
-        "content": cutter.cut("content", memory.content),
-        "reasoning": cutter.cut_or_none("reasoning", part("reasoning", None)),
+    after = cutter.truncate_items("successors", direct_successors(found.links, memory.id), max_items=MAX_SHOWN_LINKS)
+    fields = {
+        **_render_identity(memory, memories),
+        "content": cutter.truncate("content", memory.content),
+        "reasoning": cutter.truncate_optional("reasoning", part("reasoning", None)),
         "outcome": outcome,
-        "outcome_reason": cutter.cut_or_none("outcome_reason", reason),
+        "outcome_reason": cutter.truncate_optional("outcome_reason", reason),
         # A single outcome is already in `outcome`.
-        "outcomes": _outcome_lines(history, cutter) if len(history) > 1 else None,
-        "category": cutter.cut_or_none("category", part("category", None)),
-        "tags": cutter.cut_items("tags", part("tags", ())),
-        "source": cutter.cut_or_none("source", part("source", None)),
-        "open_files": cutter.cut_items("open_files", part("open_files", ())),
-        "next_steps": cutter.cut_items("next_steps", part("next_steps", ())),
-        "mentions": cutter.cut_items("mentions", memory.mentions, most=_LINKS),
-        "at": _written(memory.created_at),
-        "superseded_by": today,
-        "successors": _others(after, today),
-        "tells_outcome_of": told,
+        "outcomes": _render_outcomes(history, cutter) if len(history) > 1 else None,
+        "category": cutter.truncate_optional("category", part("category", None)),
+        "tags": cutter.truncate_items("tags", part("tags", ())),
+        "source": cutter.truncate_optional("source", part("source", None)),
+        "open_files": cutter.truncate_items("open_files", part("open_files", ())),
+        "next_steps": cutter.truncate_items("next_steps", part("next_steps", ())),
+        "mentions": cutter.truncate_items("mentions", memory.mentions, max_items=MAX_SHOWN_LINKS),
+        "at": _format_time(memory.created_at),
+        "superseded_by": successor_id,
+        "successors": _drop_known_successor(after, successor_id),
+        "tells_outcome_of": decision_id,
     }
-    return make_answer(Whole, known)
+    return make_answer(Whole, fields)
 
 
-def _near(versions: Sequence[Memory], memory: Memory) -> Sequence[Memory]:
+def _select_near_versions(versions: Sequence[Memory], memory: Memory) -> Sequence[Memory]:
     """Return the neighbouring versions of a memory in a long chain."""
-    place = next((place for place, one in enumerate(versions) if one.id == memory.id), 0)
-    first = max(0, min(place - _NEAR_VERSIONS // 4, len(versions) - _NEAR_VERSIONS))
-    return versions[first : first + _NEAR_VERSIONS]
+    position = next((place for place, one in enumerate(versions) if one.id == memory.id), 0)
+    first = max(0, min(position - MAX_NEAR_VERSIONS // 4, len(versions) - MAX_NEAR_VERSIONS))
+    return versions[first : first + MAX_NEAR_VERSIONS]
 
 
-def _outcome_lines(history: Sequence[OutcomeChange], cutter: Cutter) -> list[OutcomeLine]:
+def _render_outcomes(history: Sequence[OutcomeChange], cutter: TextTruncator) -> list[OutcomeLine]:
     """Return the last outcomes of a decision; earlier ones get a handle."""
-    earlier = [f"{_written(one.at)} {one.outcome.value}: {one.reason or 'no reason'}" for one in history[:-_OUTCOMES]]
-    cutter.keep_rest("outcomes", earlier, shown=_OUTCOMES)
+    earlier = [
+        f"{_format_time(one.at)} {one.outcome.value}: {one.reason or 'no reason'}" for one in history[:-MAX_OUTCOMES]
+    ]
+    cutter.store_rest("outcomes", earlier, shown_count=MAX_OUTCOMES)
     shown: list[OutcomeLine] = []
-    for place, change in enumerate(history[-_OUTCOMES:], start=len(earlier)):
-        reason = _short(change.reason)
+    for position, change in enumerate(history[-MAX_OUTCOMES:], start=len(earlier)):
+        reason = _truncate_optional_line(change.reason)
         # The full reason of the last outcome is already in `outcome_reason`.
-        if place < len(history) - 1:
-            reason = cutter.cut_or_none(f"outcomes[{place}].reason", change.reason, most=_BESIDE)
-        told = {"outcome": change.outcome.value, "reason": reason, "at": _written(change.at)}
-        shown.append(make_answer(OutcomeLine, told))
+        if position < len(history) - 1:
+            reason = cutter.truncate_optional(
+                f"outcomes[{position}].reason", change.reason, max_chars=MAX_LISTED_TEXT_CHARS
+            )
+        fields = {"outcome": change.outcome.value, "reason": reason, "at": _format_time(change.at)}
+        shown.append(make_answer(OutcomeLine, fields))
     return shown
 
 
-def _link_lines(links: Sequence[Link], memory_id: str, cutter: Cutter, begins: Mapping[str, Memory]) -> list[LinkLine]:
+def _render_links(
+    links: Sequence[Link], memory_id: str, cutter: TextTruncator, source_memories: Mapping[str, Memory]
+) -> list[LinkLine]:
     """
     Return the first links of a memory; the others get a handle.
 
-    *begins* maps ids to source memories.
+    *source_memories* maps ids to source memories.
     """
     shown = []
-    for place, link in enumerate(links[:_LINKS]):
-        start = begins.get(link.from_id)
-        reason = _limited(cutter, start).cut_or_none(f"links[{place}].reason", link.metadata.reason, most=_LINE)
+    for position, link in enumerate(links[:MAX_SHOWN_LINKS]):
+        start = source_memories.get(link.from_id)
+        reason = _limit_provenance(cutter, start).truncate_optional(
+            f"links[{position}].reason", link.metadata.reason, max_chars=MAX_LINE_CHARS
+        )
         known = {
             "to_id": link.to_id if link.from_id == memory_id else None,
             "from_id": None if link.from_id == memory_id else link.from_id,
@@ -667,42 +702,42 @@ def _link_lines(links: Sequence[Link], memory_id: str, cutter: Cutter, begins: M
         }
         shown.append(make_answer(LinkLine, known))
     rest = []
-    for link in links[_LINKS:]:
-        cutter = _limited(cutter, begins.get(link.from_id))
+    for link in links[MAX_SHOWN_LINKS:]:
+        cutter = _limit_provenance(cutter, source_memories.get(link.from_id))
         reason = f": {link.metadata.reason}" if link.metadata.reason else ""
         rest.append(f"{link.from_id} {link.metadata.original_relationship} {link.to_id}{reason}")
-    cutter.keep_rest("links", rest, shown=_LINKS)
+    cutter.store_rest("links", rest, shown_count=MAX_SHOWN_LINKS)
     return shown
 
 
-def _limited(cutter: Cutter, memory: Memory | None) -> Cutter:
+def _limit_provenance(cutter: TextTruncator, memory: Memory | None) -> TextTruncator:
     """
     Return a cutter for texts of another memory in the same answer.
 
     They share `Cutter.more`.
     """
     # The source memory of a link may not have been read.
-    other = Provenance.by(UNKNOWN_ORIGIN) if memory is None else Provenance(memory.origin, memory.trust)
-    return attrs.evolve(cutter, provenance=cutter.provenance.limited_by(other))
+    other = Provenance.from_author(UNKNOWN_ORIGIN) if memory is None else Provenance(memory.origin, memory.trust)
+    return attrs.evolve(cutter, provenance=cutter.provenance.merge_with(other))
 
 
-def _evidence_lines(evidence: Sequence[Evidence], cutter: Cutter) -> list[EvidenceLine]:
+def _render_evidence(evidence: Sequence[Evidence], cutter: TextTruncator) -> list[EvidenceLine]:
     """Return the evidence of a memory, with its stored texts."""
     shown = [
         make_answer(
             EvidenceLine,
             {
-                "source": cutter.cut(f"evidence[{place}].source", one.source, most=_BESIDE),
-                "content": cutter.cut_or_none(f"evidence[{place}].content", one.text),
+                "source": cutter.truncate(f"evidence[{place}].source", one.source, max_chars=MAX_LISTED_TEXT_CHARS),
+                "content": cutter.truncate_optional(f"evidence[{place}].content", one.text),
             },
         )
-        for place, one in enumerate(evidence[:_EVIDENCE])
+        for place, one in enumerate(evidence[:MAX_EVIDENCE])
     ]
     rest = [
         f"evidence[{place}] {one.source}" if one.text is None else f"evidence[{place}] {one.source}:\n{one.text}"
-        for place, one in enumerate(evidence[_EVIDENCE:], start=_EVIDENCE)
+        for place, one in enumerate(evidence[MAX_EVIDENCE:], start=MAX_EVIDENCE)
     ]
-    cutter.keep_rest("evidence", rest, shown=len(shown))
+    cutter.store_rest("evidence", rest, shown_count=len(shown))
     return shown
 
 
@@ -712,44 +747,51 @@ def _evidence_lines(evidence: Sequence[Evidence], cutter: Cutter) -> list[Eviden
 def render_topic(topic: str, chain: Chain, near: Sequence[str], memories: MemoryStore) -> ByTopic:
     """Return the answer about a topic, or the topics *near* it if it has no memories."""
     # Reasons are part of the outcomes.
-    versions = [memory for memory in chain.memories if not is_reason(memory)]
-    shown = versions[:_VERSIONS]
+    versions = [memory for memory in chain.memories if not is_outcome_reason(memory)]
+    shown = versions[:MAX_VERSIONS]
     older = len(versions) - len(shown)
-    most = _share(len(shown))
-    standing = _standing(chain)
+    most = _divide_chars(len(shown))
+    standing = _find_current_successors(chain)
     note = None
     if not chain:
-        hint = f"Did you mean {' or '.join(map(quoted, near))}?" if near else "Ask search/by_context in words."
+        hint = f"Did you mean {' or '.join(map(quote, near))}?" if near else "Ask search/by_context in words."
         note = f"Nothing was saved on this topic. {hint}"
     elif older:
         note = f"{older} older versions are left out: load/context with the last id here shows more."
     known = {
         "topic": topic,
         "versions": [
-            _told(
+            _render_memory(
                 Version,
                 memory,
                 memories,
-                most=most,
+                max_chars=most,
                 superseded_by=standing.get(memory.id),
-                successors=_others(successors(chain.links, memory.id), standing.get(memory.id))[:_AROUND_A_TOPIC],
+                successors=_drop_known_successor(direct_successors(chain.links, memory.id), standing.get(memory.id))[
+                    :MAX_TOPIC_NEIGHBOURS
+                ],
             )
             for memory in shown
         ],
         "older_versions": older,
-        "forks": [memory.id for memory in chain.forks][:_VERSIONS],
-        "around": [_told(BriefMemory, one.memory, memories) for one in _around(chain.around, chain)[:_AROUND_A_TOPIC]],
+        "forks": [memory.id for memory in chain.forks][:MAX_VERSIONS],
+        "around": [
+            _render_memory(BriefMemory, one.memory, memories)
+            for one in _filter_neighbours(chain.around, chain)[:MAX_TOPIC_NEIGHBOURS]
+        ],
         "near_topics": near,
         "note": note,
     }
     return make_answer(ByTopic, known)
 
 
-def _others(successors_: Sequence[str], today: str | None) -> list[str]:
+def _drop_known_successor(successors_: Sequence[str], current_successor: str | None) -> list[str]:
     """Return the successors of a memory, or nothing if the only one is its current successor."""
-    return [] if list(successors_) == [today] else list(successors_)
+    return [] if list(successors_) == [current_successor] else list(successors_)
 
 
-def _standing(chain: Chain) -> dict[str, str]:
+def _find_current_successors(chain: Chain) -> dict[str, str]:
     """Return the current successor of each superseded memory of a chain."""
-    return holding(((link.from_id, link.to_id) for link in chain.links), (memory.id for memory in chain.memories))
+    return find_superseded(
+        ((link.from_id, link.to_id) for link in chain.links), (memory.id for memory in chain.memories)
+    )

@@ -19,39 +19,46 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, shown
-from mama_structs.memory.graph.traversal import Beside
+from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, repr_short
+from mama_structs.memory.graph.traversal import AnswerExtras
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.model import SUPERSEDES, LinkType, Memory, MemoryType, is_id, parse_kept
-from mama_structs.memory.types.relationships import MAX_RELATIONSHIP
-from mama_structs.memory.types.requests import MAX_ID, MAX_ITEM, MAX_ITEMS, MAX_LINKS, MAX_TOPIC, check_id
+from mama_structs.memory.types.model import SUPERSEDES_WORD, LinkType, Memory, MemoryType, is_id, parse_stored_evidence
+from mama_structs.memory.types.relationships import MAX_RELATIONSHIP_CHARS
+from mama_structs.memory.types.requests import (
+    MAX_ITEM_CHARS,
+    MAX_ITEMS,
+    MAX_LINKS,
+    MAX_REQUEST_ID_CHARS,
+    MAX_TOPIC_CHARS,
+    check_id,
+)
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.tools import memory_results as results
-from mama_structs.tools.tool import Tool, ToolAnnotations, bound
+from mama_structs.tools.tool import Tool, ToolAnnotations, bind_template
 from mama_structs.tools.wire_names import MEMORY_TOOLS
 
 # Parameter types with bounds and descriptions for models
 
-_MAX_LIMIT: Final = 50
-_MAX_QUERY: Final = 10_000
-_MAX_TIME: Final = 64
+MAX_LIMIT: Final = 50
+MAX_QUERY_CHARS: Final = 10_000
+MAX_TIME_CHARS: Final = 64
 # Length of "2026-03-01". A model that writes words instead gets an error that explains the format.
-_MIN_TIME: Final = 10
+MIN_TIME_CHARS: Final = 10
 Text = Annotated[str, Meta(min_length=1)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Topic = Annotated[str, Meta(min_length=1, max_length=MAX_TOPIC)]
-Question = Annotated[str, Meta(min_length=1, max_length=_MAX_QUERY)]
-Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
+Ratio = Annotated[float, Meta(ge=0, le=1)]
+Topic = Annotated[str, Meta(min_length=1, max_length=MAX_TOPIC_CHARS)]
+Question = Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARS)]
+Id = Annotated[str, Meta(min_length=1, max_length=MAX_REQUEST_ID_CHARS)]
 Ids = Annotated[Sequence[Id], Meta(max_length=MAX_LINKS)]
-Item = Annotated[str, Meta(min_length=1, max_length=MAX_ITEM)]
+Item = Annotated[str, Meta(min_length=1, max_length=MAX_ITEM_CHARS)]
 Items = Annotated[Sequence[Item], Meta(max_length=MAX_ITEMS)]
-Limit = Annotated[int, Meta(ge=1, le=_MAX_LIMIT)]
-Kinds = Annotated[Sequence[Literal["decision", "checkpoint", "insight", "context"]], Meta(min_length=1)]
-Time = Annotated[str, Meta(max_length=_MAX_TIME, extra_json_schema={"minLength": _MIN_TIME})]
-Result = Literal["SUCCESS", "FAILED", "PARTIAL"]
+Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
+MemoryTypes = Annotated[Sequence[Literal["decision", "checkpoint", "insight", "context"]], Meta(min_length=1)]
+Time = Annotated[str, Meta(max_length=MAX_TIME_CHARS, extra_json_schema={"minLength": MIN_TIME_CHARS})]
+OutcomeName = Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
-class LinkTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     A link that a model requests, from the new memory to an existing one.
 
@@ -59,17 +66,17 @@ class LinkTo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     id: Id | None = None
-    relationship: Annotated[str, Meta(min_length=1, max_length=MAX_RELATIONSHIP)] = "related to"
+    relationship: Annotated[str, Meta(min_length=1, max_length=MAX_RELATIONSHIP_CHARS)] = "related to"
     to_id: Id | None = None
-    confidence: Share = 0.8
+    confidence: Ratio = 0.8
     reason: Item | None = None
     tags: Items = ()
 
 
-Links = Annotated[Sequence[Id | LinkTo], Meta(max_length=MAX_LINKS)]
+Links = Annotated[Sequence[Id | LinkRequest], Meta(max_length=MAX_LINKS)]
 # The schema for models. Other fields of `LinkTo` are accepted, too.
-_NOTHING: Final[tuple[str, Any]] = ("default", [])
-_LINKS_SHOWN: Final[Mapping[str, Any]] = {
+EMPTY_LIST_DEFAULT: Final[tuple[str, Any]] = ("default", [])
+LINKS_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "array",
     "items": {
         "anyOf": [
@@ -87,60 +94,60 @@ _LINKS_SHOWN: Final[Mapping[str, Any]] = {
     },
 }
 # Constraints that are omitted from the schema to save tokens. Models rarely violate them, and the error explains them.
-_UNSAID: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
+OMITTED_KEYWORDS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 
 
-def _links_asked(links: Sequence[str | LinkTo]) -> list[dict[str, Any]]:
+def _links_asked(links: Sequence[str | LinkRequest]) -> list[dict[str, Any]]:
     """Return a model's links as the *links* of a `MemoryStore` method."""
-    return [_link_asked(place, link) for place, link in enumerate(links)]
+    return [_make_link_argument(place, link) for place, link in enumerate(links)]
 
 
-def _link_asked(place: int, link: str | LinkTo) -> dict[str, Any]:
-    asked = msgspec.structs.asdict(LinkTo(id=link) if isinstance(link, str) else link)
-    known = {asked.pop("id"), asked["to_id"]} - {None}
-    if len(known) != 1:
-        raise InvalidArgument(f"links[{place}] must have one id", hint="such as {id, relationship}, or the id alone")
-    return {**asked, "to_id": known.pop()}
+def _make_link_argument(position: int, link: str | LinkRequest) -> dict[str, Any]:
+    link_fields = msgspec.structs.asdict(LinkRequest(id=link) if isinstance(link, str) else link)
+    given_ids = {link_fields.pop("id"), link_fields["to_id"]} - {None}
+    if len(given_ids) != 1:
+        raise InvalidArgument(f"links[{position}] must have one id", hint="such as {id, relationship}, or the id alone")
+    return {**link_fields, "to_id": given_ids.pop()}
 
 
-def _moment(name: str, text: str) -> datetime:
+def _parse_time(name: str, text: str) -> datetime:
     """Parse a time from a model; without a time zone it is UTC."""
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidArgument(
-            f"{name} must be a date or time in ISO 8601, such as 2026-03-01 or 2026-03-01T09:30:00Z, got {shown(text)}",
+            f"{name} must be a date or time in ISO 8601, such as 2026-03-01 or 2026-03-01T09:30:00Z, got {repr_short(text)}",
             hint="work out the date; for words such as 'last week' use search/by_context, which understands them",
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 # A lower relevance counts as not found (DESIGN section 6).
-_LOW: Final = 0.3
-_NEAR_TOPICS: Final = 5
-_TOPICS_LOOKED_AT: Final = 500
+MIN_RELEVANCE: Final = 0.3
+MAX_SIMILAR_TOPICS: Final = 5
+MAX_SCANNED_DECISIONS: Final = 500
 
 # Temporal links are omitted: a similar time of saving is not informative.
-_TELLING: Final = frozenset(LinkType) - {LinkType.TEMPORAL}
+INFORMATIVE_LINK_TYPES: Final = frozenset(LinkType) - {LinkType.TEMPORAL}
 
 _T = TypeVar("_T")
 
 
-async def _beside(memories: MemoryStore, *ids: str) -> Mapping[str, Beside]:
+async def _fetch_extras(memories: MemoryStore, *ids: str) -> Mapping[str, AnswerExtras]:
     """
     Return successors and links of memories by id.
 
     Best effort: empty if they cannot be read.
     """
     try:
-        return await memories._beside(ids)  # noqa: SLF001 - internal API for these answers
+        return await memories._get_annotations(ids)  # noqa: SLF001 - internal API for these answers
     except MamaStructsError:
         return {}
 
 
-async def _beside_one(memories: MemoryStore, memory: Memory) -> Beside:
-    nothing = Beside(memory=memory, links=(), superseded_by=None, outcome_of=None)
-    return (await _beside(memories, memory.id)).get(memory.id, nothing)
+async def _fetch_extras_of_one(memories: MemoryStore, memory: Memory) -> AnswerExtras:
+    nothing = AnswerExtras(memory=memory, links=(), superseded_by=None, outcome_of=None)
+    return (await _fetch_extras(memories, memory.id)).get(memory.id, nothing)
 
 
 # Saving
@@ -151,7 +158,7 @@ async def save_decision(
     decision: Text,
     reasoning: str,
     *,
-    confidence: Share = 0.7,
+    confidence: Ratio = 0.7,
     supersedes: Id | None = None,
     implements: Ids = (),
     links: Links = (),
@@ -177,12 +184,12 @@ async def save_decision(
     asked = _links_asked(links)
     for position, item in enumerate(evidence):
         # The store's internal format of evidence. No model has seen it, so its hash is made up.
-        if parse_kept(item.strip()) is not None:
+        if parse_stored_evidence(item.strip()) is not None:
             raise InvalidArgument(
                 f"evidence[{position}] must not name a text by its hash",
                 hint="give the handle alone, such as ref:name or fd:1, or the id of the memory that rests on it",
             )
-    async with _naming_the_decision(memories, "supersedes", supersedes):
+    async with _explain_wrong_type(memories, "supersedes", supersedes):
         memory = await memories.save_decision(
             topic,
             decision,
@@ -255,13 +262,13 @@ async def save_insight(
 
 
 @contextlib.asynccontextmanager
-async def _naming_the_decision(memories: MemoryStore, name: str, memory_id: str | None) -> AsyncIterator[None]:
+async def _explain_wrong_type(memories: MemoryStore, name: str, memory_id: str | None) -> AsyncIterator[None]:
     """Explain in an error that the id is not a decision's, and which tools return decisions."""
     try:
         yield
     except InvalidArgument:
-        known = {} if memory_id is None else await _beside(memories, memory_id)
-        found = next(iter(known.values()), None)
+        extras = {} if memory_id is None else await _fetch_extras(memories, memory_id)
+        found = next(iter(extras.values()), None)
         if found is None or found.memory.type is MemoryType.DECISION:
             raise
         raise InvalidArgument(
@@ -283,7 +290,7 @@ async def load_checkpoint(*, memories: MemoryStore, refs: RefStore) -> results.L
     memory = await memories.latest_checkpoint()
     if memory is None:
         return {"note": "There is no checkpoint yet: search/recent shows what else was saved."}
-    return results.render_checkpoint(memory, (await _beside_one(memories, memory)).links, refs)
+    return results.render_checkpoint(memory, (await _fetch_extras_of_one(memories, memory)).links, refs)
 
 
 async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> results.WithContext:  # noqa: A002 - name in DESIGN
@@ -297,16 +304,16 @@ async def load_context(id: Id, *, memories: MemoryStore, refs: RefStore) -> resu
         id: As another tool gave it
 
     """
-    found = await memories.load_context(id, link_types=_TELLING)
-    known = await _beside_one(memories, found.memory)
+    found = await memories.load_context(id, link_types=INFORMATIVE_LINK_TYPES)
+    extras = await _fetch_extras_of_one(memories, found.memory)
     evidence = await memories.evidence_of(found.memory.id)
-    return results.render_context(found, known, evidence, memories=memories, refs=refs)
+    return results.render_context(found, extras, evidence, memories=memories, refs=refs)
 
 
 # Searching
 
 
-async def by_topic(topic: Topic, *, memories: MemoryStore) -> results.ByTopic:
+async def search_by_topic(topic: Topic, *, memories: MemoryStore) -> results.ByTopic:
     """
     Show how what was decided on one topic evolved, newest first, with outcomes and why.
 
@@ -317,34 +324,38 @@ async def by_topic(topic: Topic, *, memories: MemoryStore) -> results.ByTopic:
         topic: Exactly as it was saved
 
     """
-    chain = await memories.by_topic(topic, link_types=_TELLING)
-    near = [] if chain else await _near_topics(memories, topic)
-    return results.render_topic(topic, chain, near, memories)
+    chain = await memories.by_topic(topic, link_types=INFORMATIVE_LINK_TYPES)
+    similar_topics = [] if chain else await _find_similar_topics(memories, topic)
+    return results.render_topic(topic, chain, similar_topics, memories)
 
 
-async def _near_topics(memories: MemoryStore, topic: str) -> list[str]:
+async def _find_similar_topics(memories: MemoryStore, topic: str) -> list[str]:
     """Return existing topics with a similar spelling or meaning."""
     # Spelling finds most of them. Semantic search finds other languages and synonyms.
     try:
-        recent = await memories.recent(limit=_TOPICS_LOOKED_AT, types=[MemoryType.DECISION])
-        hits = await memories.search(topic, types=[MemoryType.DECISION], limit=_NEAR_TOPICS)
+        recent = await memories.recent(limit=MAX_SCANNED_DECISIONS, types=[MemoryType.DECISION])
+        hits = await memories.search(topic, types=[MemoryType.DECISION], limit=MAX_SIMILAR_TOPICS)
     except MamaStructsError:
         return []
     by_look: dict[str, str] = {}
     for memory in (*recent, *(hit.memory for hit in hits)):
         if memory.topic is not None:
-            by_look.setdefault(_look(memory.topic), memory.topic)
-    near = [by_look[look] for look in difflib.get_close_matches(_look(topic), by_look, n=_NEAR_TOPICS)]
-    meant = [hit.memory.topic for hit in hits if hit.relevance >= _LOW and hit.memory.topic is not None]
-    return list(dict.fromkeys([*near, *meant]))[:_NEAR_TOPICS]
+            by_look.setdefault(_normalize_topic(memory.topic), memory.topic)
+    similar_spellings = [
+        by_look[look] for look in difflib.get_close_matches(_normalize_topic(topic), by_look, n=MAX_SIMILAR_TOPICS)
+    ]
+    similar_meanings = [
+        hit.memory.topic for hit in hits if hit.relevance >= MIN_RELEVANCE and hit.memory.topic is not None
+    ]
+    return list(dict.fromkeys([*similar_spellings, *similar_meanings]))[:MAX_SIMILAR_TOPICS]
 
 
-def _look(topic: str) -> str:
+def _normalize_topic(topic: str) -> str:
     return " ".join("".join(letter if letter.isalnum() else " " for letter in topic.casefold()).split())
 
 
-async def by_context(
-    query: Question, *, types: Kinds | None = None, limit: Limit = 5, memories: MemoryStore
+async def search_by_context(
+    query: Question, *, types: MemoryTypes | None = None, limit: Limit = 5, memories: MemoryStore
 ) -> results.ByContext:
     """
     Find what was decided, learnt or done, by meaning, words, links and time.
@@ -359,8 +370,8 @@ async def by_context(
 
     """
     # Internal API for these tools.
-    best, more = await memories._worth_showing(query, types=types, limit=limit)  # noqa: SLF001
-    shown = await _found(results.FoundMemory, memories, [hit.memory for hit in best])
+    best, more = await memories._search_for_prompt(query, types=types, limit=limit)  # noqa: SLF001
+    shown = await _render_results(results.FoundMemory, memories, [hit.memory for hit in best])
     found: list[results.Answering] = [
         {**one, "relevance": round(hit.relevance, 2)} for one, hit in zip(shown, best, strict=True)
     ]
@@ -372,8 +383,8 @@ async def by_context(
     return results.make_answer(results.ByContext, {"found": found, "note": note})
 
 
-async def recent(
-    *, limit: Limit = 10, types: Kinds | None = None, since: Time | None = None, memories: MemoryStore
+async def list_recent(
+    *, limit: Limit = 10, types: MemoryTypes | None = None, since: Time | None = None, memories: MemoryStore
 ) -> results.Recent:
     """
     List the newest memories, newest first, each day named once.
@@ -387,12 +398,14 @@ async def recent(
         since: From this date or time on (ISO 8601, UTC)
 
     """
-    found = await memories.recent(limit=limit, types=types, since=None if since is None else _moment("since", since))
+    found = await memories.recent(
+        limit=limit, types=types, since=None if since is None else _parse_time("since", since)
+    )
     note = None
     if not found:
         narrowed = types is not None or since is not None
         note = f"There is nothing{' like this: leave out types or since' if narrowed else ' saved yet'}."
-    shown = await _found(results.RecentMemory, memories, found)
+    shown = await _render_results(results.RecentMemory, memories, found)
     days = ["", *(one["at"] for one in shown)]
     for one, before in zip(shown, days, strict=False):
         if one["at"] == before:
@@ -400,17 +413,17 @@ async def recent(
     return results.make_answer(results.Recent, {"found": shown, "note": note})
 
 
-async def _found(kind: type[_T], memories: MemoryStore, found: Sequence[Memory]) -> list[_T]:
+async def _render_results(answer_type: type[_T], memories: MemoryStore, found: Sequence[Memory]) -> list[_T]:
     """Return the entries of found memories with their current successors, in one read."""
-    beside = await _beside(memories, *(memory.id for memory in found)) if found else {}
-    return results.render_results(kind, memories, found, beside)
+    extras = await _fetch_extras(memories, *(memory.id for memory in found)) if found else {}
+    return results.render_results(answer_type, memories, found, extras)
 
 
 # Evolving
 
 
 async def set_outcome(
-    decision_id: Id, outcome: Result, *, reason: Text | None = None, memories: MemoryStore
+    decision_id: Id, outcome: OutcomeName, *, reason: Text | None = None, memories: MemoryStore
 ) -> results.Evolved:
     """
     Say how a decision turned out.
@@ -425,26 +438,26 @@ async def set_outcome(
 
     """
     decision_id = check_id("decision_id", decision_id)
-    async with _naming_the_decision(memories, "decision_id", decision_id):
+    async with _explain_wrong_type(memories, "decision_id", decision_id):
         decision = await memories.set_outcome(decision_id, outcome, reason=reason, created_by="llm")
     now, _ = results.get_outcome(decision)
-    today = results.get_id((await _beside_one(memories, decision)).superseded_by)
+    successor_id = results.get_id((await _fetch_extras_of_one(memories, decision)).superseded_by)
     note = None
-    if outcome == "FAILED" and today is None:
+    if outcome == "FAILED" and successor_id is None:
         note = "This decision still stands: evolve/supersede says what takes its place."
-    known = {
-        "decision": results.line(decision.content),
+    fields = {
+        "decision": results.truncate_line(decision.content),
         "trust": results.get_shown_trust(decision),
         "outcome": now or outcome,
         "outcomes_before": [change.outcome.value for change in getattr(decision.metadata, "history", ())[:-1]][-5:],
-        "superseded_by": today,
+        "superseded_by": successor_id,
         "note": note,
     }
-    return results.make_answer(results.Evolved, known)
+    return results.make_answer(results.Evolved, fields)
 
 
 async def supersede(
-    decision_id: Id, decision: Text, reasoning: str, *, confidence: Share = 0.7, memories: MemoryStore
+    decision_id: Id, decision: Text, reasoning: str, *, confidence: Ratio = 0.7, memories: MemoryStore
 ) -> results.Superseding:
     """
     Put a decision in the place of an earlier one, which stays in the history.
@@ -459,34 +472,34 @@ async def supersede(
 
     """
     decision_id = check_id("decision_id", decision_id)
-    async with _naming_the_decision(memories, "decision_id", decision_id):
-        new = await _successor(memories, decision_id, decision, reasoning, confidence=confidence)
-    before = (await _beside(memories, decision_id)).get(decision_id)
+    async with _explain_wrong_type(memories, "decision_id", decision_id):
+        new = await _save_successor(memories, decision_id, decision, reasoning, confidence=confidence)
+    before = (await _fetch_extras(memories, decision_id)).get(decision_id)
     others = [] if before is None else [one for one in before.successors if one != new.id]
     note = None
     if others:
-        other = (await _beside(memories, others[0])).get(others[0])
-        today = None if other is None else other.superseded_by
-        whose = "" if today is None else f" (in whose place {today.id} stands)"
+        other = (await _fetch_extras(memories, others[0])).get(others[0])
+        current_successor = None if other is None else other.superseded_by
+        whose = "" if current_successor is None else f" (in whose place {current_successor.id} stands)"
         note = (
             f"{decision_id} was superseded before, by {others[0]}{whose}: there are {len(others) + 1} successors now, "
             "see search/by_topic."
         )
-    replaced = None if before is None else results.line(before.memory.content)
-    known = {
+    replaced = None if before is None else results.truncate_line(before.memory.content)
+    fields = {
         "id": new.id,
         "topic": new.topic,
         "replaced": replaced,
         "replaced_trust": None if before is None else results.get_shown_trust(before.memory),
         "note": note,
     }
-    return results.make_answer(results.Superseding, known)
+    return results.make_answer(results.Superseding, fields)
 
 
-_OTHERWISE: Final = "say in words what was decided instead"
+DECISION_TEXT_HINT: Final = "say in words what was decided instead"
 
 
-async def _successor(
+async def _save_successor(
     memories: MemoryStore, decision_id: str, decision: str, reasoning: str, *, confidence: float
 ) -> Memory:
     """Save a new successor of a decision, or link an existing memory as its successor."""
@@ -494,9 +507,11 @@ async def _successor(
         return await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
     new, old = await memories.get(named), await memories.get(decision_id)
     if new.type is not old.type or new.type is MemoryType.CHECKPOINT:
-        raise InvalidArgument(f"decision must be the id of a {old.type.value}, as decision_id is", hint=_OTHERWISE)
-    reason = results.beginning(reasoning.strip(), MAX_ITEM) or None
-    await memories.link(new.id, decision_id, SUPERSEDES, confidence=1.0, reason=reason, created_by="llm")
+        raise InvalidArgument(
+            f"decision must be the id of a {old.type.value}, as decision_id is", hint=DECISION_TEXT_HINT
+        )
+    reason = results.truncate(reasoning.strip(), MAX_ITEM_CHARS) or None
+    await memories.link(new.id, decision_id, SUPERSEDES_WORD, confidence=1.0, reason=reason, created_by="llm")
     return new
 
 
@@ -521,8 +536,12 @@ async def correct(
 
     """
     memory = await memories.correct(check_id("id", id), content, reasoning=reasoning, reason=reason, origin="model")
-    known = {"id": memory.id, "content": results.line(memory.content), "trust": results.get_shown_trust(memory)}
-    return results.make_answer(results.Corrected, known)
+    fields = {
+        "id": memory.id,
+        "content": results.truncate_line(memory.content),
+        "trust": results.get_shown_trust(memory),
+    }
+    return results.make_answer(results.Corrected, fields)
 
 
 async def forget(
@@ -548,7 +567,7 @@ async def forget(
         dry_run: Only say how much that would be
 
     """
-    until = None if before is None else _moment("before", before)
+    until = None if before is None else _parse_time("before", before)
     done = await memories.forget(ids, about=about, source=source, before=until, dry_run=dry_run)
     note = None
     if not done.count:
@@ -563,19 +582,19 @@ async def forget(
 
 # Tool definitions
 
-_READS: Final = ToolAnnotations(read_only=True, open_world=False)
+READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only=True, open_world=False)
 # No data is lost: earlier outcomes stay in the history, and superseded decisions stay stored.
-_ADDS: Final = ToolAnnotations(destructive=False, open_world=False)
-_DESTROYS: Final = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
-_FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
+ADDING_ANNOTATIONS: Final = ToolAnnotations(destructive=False, open_world=False)
+DELETING_ANNOTATIONS: Final = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
+TOOL_FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
     "save/decision": save_decision,
     "save/checkpoint": save_checkpoint,
     "save/insight": save_insight,
     "load/checkpoint": load_checkpoint,
     "load/context": load_context,
-    "search/by_topic": by_topic,
-    "search/by_context": by_context,
-    "search/recent": recent,
+    "search/by_topic": search_by_topic,
+    "search/by_context": search_by_context,
+    "search/recent": list_recent,
     "evolve/outcome": set_outcome,
     "evolve/supersede": supersede,
     "evolve/correct": correct,
@@ -583,52 +602,56 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
 }
 
 
-def memory_tools(memories: MemoryStore, refs: RefStore, *, forget: bool = False) -> list[Tool]:
+def make_memory_tools(memories: MemoryStore, refs: RefStore, *, forget: bool = False) -> list[Tool]:
     """Return the tools for one store; *refs* stores long texts. All stores share the schemas."""
-    chosen = (template for template in _templates() if forget or template.name != "evolve/forget")
-    return [bound(template, memories=memories, refs=refs) for template in chosen]
+    chosen = (template for template in _get_templates() if forget or template.name != "evolve/forget")
+    return [bind_template(template, memories=memories, refs=refs) for template in chosen]
 
 
 @functools.cache
-def _templates() -> tuple[Tool, ...]:
-    return tuple(_template(name, title) for name, title in MEMORY_TOOLS.items())
+def _get_templates() -> tuple[Tool, ...]:
+    return tuple(_make_template(name, title) for name, title in MEMORY_TOOLS.items())
 
 
-def _template(name: str, title: str) -> Tool:
-    function = _FUNCTIONS[name]
-    changes = _DESTROYS if function is forget else _ADDS
-    places = dict.fromkeys(inspect.signature(function).parameters.keys() & {"memories", "refs"})
+def _make_template(name: str, title: str) -> Tool:
+    function = TOOL_FUNCTIONS[name]
+    changes = DELETING_ANNOTATIONS if function is forget else ADDING_ANNOTATIONS
+    bound_stores = dict.fromkeys(inspect.signature(function).parameters.keys() & {"memories", "refs"})
     tool = Tool.from_function(
-        functools.partial(function, **places),
+        functools.partial(function, **bound_stores),
         name=name,
         title=title,
-        annotations=_READS if name.startswith(("load/", "search/")) else changes,
+        annotations=READ_ONLY_ANNOTATIONS if name.startswith(("load/", "search/")) else changes,
     )
     return attrs.evolve(
         tool,
-        input_schema=_shown(tool.input_schema),
-        on_error=_raise,
+        input_schema=_reduce_schema(tool.input_schema),
+        on_error=_raise_with_hint,
         # Resolve handles: a saved handle would be lost with its conversation.
         resolve=name.startswith(("save/", "evolve/")) and function is not forget,
         handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
     )
 
 
-def _shown(schema: Any) -> Any:
+def _reduce_schema(schema: Any) -> Any:
     """Return the part of a schema that models need, since it is part of every request."""
     if not isinstance(schema, Mapping):
         return schema
-    shown = {key: _shown(value) for key, value in schema.items() if key not in _UNSAID and (key, value) != _NOTHING}
+    shown = {
+        key: _reduce_schema(value)
+        for key, value in schema.items()
+        if key not in OMITTED_KEYWORDS and (key, value) != EMPTY_LIST_DEFAULT
+    }
     if "properties" in shown:
         # Parameters without a description are accepted, but models do not need them.
         described = {name: one for name, one in shown["properties"].items() if "description" in one}
         if "links" in described:
-            described["links"] = {"description": described["links"]["description"], **_LINKS_SHOWN}
+            described["links"] = {"description": described["links"]["description"], **LINKS_SCHEMA}
         shown["properties"] = described
     return shown
 
 
-def _raise(error: MamaStructsError, _arguments: Mapping[str, Any]) -> NoReturn:
+def _raise_with_hint(error: MamaStructsError, _arguments: Mapping[str, Any]) -> NoReturn:
     """Raise an error with a hint for a model."""
     if isinstance(error, MemoryNotFound) and error.hint is None:
         error.hint = "search/by_context, search/by_topic and search/recent give ids"

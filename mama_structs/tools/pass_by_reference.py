@@ -18,17 +18,17 @@ import attrs
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, InvalidRange
 from mama_structs.provenance import Provenance
 from mama_structs.refs.store.entries import Entry, parse_handle
-from mama_structs.tools.schema import alternatives
+from mama_structs.tools.schema import iterate_alternatives
 from mama_structs.tools.tool import Tool
 
-_REF: Final = "$ref"
-_HANDLES: Final = ("fd:", "ref:")
-_MAX_DEPTH: Final = 100
-_MOST: Final = 1_000_000
+REF_KEY: Final = "$ref"
+HANDLE_PREFIXES: Final = ("fd:", "ref:")
+MAX_DEPTH: Final = 100
+MAX_INSERTED_CHARS: Final = 1_000_000
 # Schema keywords that restrict a parameter to certain texts.
-_NARROW: Final = frozenset({"enum", "const", "pattern", "format", "contentEncoding"})
-_EXACT: Final = re.compile(r"(?P<kept>\\*)(?P<handle>(?:ref|fd):\S{1,300})")
-_INSIDE: Final = re.compile(
+RESTRICTING_KEYWORDS: Final = frozenset({"enum", "const", "pattern", "format", "contentEncoding"})
+EXACT_HANDLE_PATTERN: Final = re.compile(r"(?P<kept>\\*)(?P<handle>(?:ref|fd):\S{1,300})")
+EMBEDDED_HANDLE_PATTERN: Final = re.compile(
     r"\\(?P<kept>\{\{ref:)|\{\{(?P<handle>ref:[^{}:\s]{1,300})(?::(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?)?\}\}"
 )
 
@@ -50,14 +50,14 @@ class Passed:
     provenance: Provenance | None = None
 
 
-def passed(asked: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -> Passed:
+def substitute_handles(arguments: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -> Passed:
     """
     Replace the handles in a tool's arguments by their texts, and validate the result.
 
     An error of the validation never contains an inserted text.
 
     Args:
-        asked: The model's arguments.
+        arguments: The model's arguments.
         tool: The called tool. In its *handles* arguments, ``{"$ref": …}`` is replaced by the handle itself.
         find: Returns the entry of a handle.
 
@@ -66,89 +66,93 @@ def passed(asked: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -
         HandleNotFound: A handle does not exist.
 
     """
-    if not isinstance(asked, Mapping):
-        return Passed(asked)
-    putting = _Putting(tool, find)
-    given = putting.arguments(asked)
-    if not putting.found and given == asked:
-        return Passed(asked)
+    if not isinstance(arguments, Mapping):
+        return Passed(arguments)
+    substitution = _Substitution(tool, find)
+    resolved = substitution.substitute(arguments)
+    if not substitution.entries and resolved == arguments:
+        return Passed(arguments)
     try:
-        tool.signature.check(given, tool=tool.name)
+        tool.signature.check(resolved, tool=tool.name)
     except InvalidArgument:
-        tool.signature.check(_Putting(tool, find, is_named=True).arguments(asked), tool=tool.name)
+        tool.signature.check(_Substitution(tool, find, keep_handles=True).substitute(arguments), tool=tool.name)
         raise InvalidArgument(f"{tool.name}: a text in place of its handle is not what the tool takes") from None
-    found = [entry.provenance for entry in putting.found.values()]
-    return Passed(given, tuple(putting.found), found[0].limited_by(*found[1:]) if found else None)
+    found = [entry.provenance for entry in substitution.entries.values()]
+    return Passed(resolved, tuple(substitution.entries), found[0].merge_with(*found[1:]) if found else None)
 
 
 @attrs.define
-class _Putting:
+class _Substitution:
     """Replaces the handles of one call by their texts, or with *is_named* by handles."""
 
     _tool: Tool
     _find: Callable[[str], Entry]
-    _is_named: bool = attrs.field(default=False, kw_only=True)
-    _room: int = attrs.field(default=_MOST, init=False)
-    found: dict[str, Entry] = attrs.field(factory=dict, init=False)
+    _keep_handles: bool = attrs.field(default=False, kw_only=True)
+    _remaining_chars: int = attrs.field(default=MAX_INSERTED_CHARS, init=False)
+    entries: dict[str, Entry] = attrs.field(factory=dict, init=False)
 
-    def arguments(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    def substitute(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a copy of the arguments with texts in place of handles."""
-        named = self._tool.signature.named(asked) if self._tool.resolve else asked
-        return {name: self._argument(name, value) for name, value in named.items()}
+        named = self._tool.signature.fix_argument_names(given) if self._tool.resolve else given
+        return {name: self._substitute_argument(name, value) for name, value in named.items()}
 
-    def _argument(self, name: str, value: Any) -> Any:
+    def _substitute_argument(self, name: str, value: Any) -> Any:
         if name in self._tool.handles:
             return (
-                [_handle_in(item) or item for item in value] if isinstance(value, list) else _handle_in(value) or value
+                [_get_handle(item) or item for item in value]
+                if isinstance(value, list)
+                else _get_handle(value) or value
             )
-        parameter = self._tool.signature.parameter(name) if self._tool.resolve else None
-        return self._value(value, () if parameter is None else tuple(alternatives(parameter.schema)), _MAX_DEPTH)
+        parameter = self._tool.signature.find_parameter(name) if self._tool.resolve else None
+        return self._substitute_value(
+            value, () if parameter is None else tuple(iterate_alternatives(parameter.schema)), MAX_DEPTH
+        )
 
-    def _value(self, value: Any, schemas: tuple[Mapping[str, Any], ...], depth: int) -> Any:
+    def _substitute_value(self, value: Any, schemas: tuple[Mapping[str, Any], ...], depth: int) -> Any:
         if isinstance(value, str):
-            return self._text(value) if _takes_any_text(schemas) else value
+            return self._substitute_text(value) if _accepts_any_text(schemas) else value
         if depth == 0:
             return value
         if isinstance(value, Mapping):
-            if handle := _handle_in(value):
-                return self._content(handle)
-            return {key: self._value(item, (), depth - 1) for key, item in value.items()}
+            if handle := _get_handle(value):
+                return self._get_text(handle)
+            return {key: self._substitute_value(item, (), depth - 1) for key, item in value.items()}
         if isinstance(value, list):
-            items = tuple(_items(schemas))
-            return [self._value(item, items, depth - 1) for item in value]
+            items = tuple(_get_item_schemas(schemas))
+            return [self._substitute_value(item, items, depth - 1) for item in value]
         return value
 
-    def _text(self, text: str) -> str:
+    def _substitute_text(self, text: str) -> str:
         """Return a text with its handles replaced."""
-        exact = _EXACT.fullmatch(text)
+        exact = EXACT_HANDLE_PATTERN.fullmatch(text)
         if exact and _is_handle(exact["handle"]):
-            return text[1:] if exact["kept"] else self._content(exact["handle"])
-        return _INSIDE.sub(self._inside, text) if "{{ref:" in text else text
+            return text[1:] if exact["kept"] else self._get_text(exact["handle"])
+        return EMBEDDED_HANDLE_PATTERN.sub(self._substitute_match, text) if "{{ref:" in text else text
 
-    def _inside(self, match: re.Match[str]) -> str:
+    def _substitute_match(self, match: re.Match[str]) -> str:
         handle = match["handle"]
         if handle is None or not _is_handle(handle):
             return match["kept"] or match[0]
         first = None if match["first"] is None else int(match["first"])
-        text = self._content(handle, first=first, last=first if match["last"] is None else int(match["last"]))
-        self._room -= len(text)
-        if self._room < 0:
+        text = self._get_text(handle, first=first, last=first if match["last"] is None else int(match["last"]))
+        self._remaining_chars -= len(text)
+        if self._remaining_chars < 0:
             raise InvalidArgument(
-                f"{self._tool.name}: what is put into the arguments has more than {_MOST:,} characters",
+                f"{self._tool.name}: what is put into the arguments has more than {MAX_INSERTED_CHARS:,} characters",
                 hint="pass the handle alone, or fewer lines of it",
             )
         return text
 
-    def _content(self, handle: str, *, first: int | None = None, last: int | None = None) -> str:
+    def _get_text(self, handle: str, *, first: int | None = None, last: int | None = None) -> str:
         """Return the text of a handle, or some of its lines."""
         try:
             entry = self._find(handle)
         except HandleNotFound as error:
             error.hint = f"{error.hint}; to pass the words themselves, put a backslash in front: \\{handle}"
             raise
-        self.found[entry.versioned] = entry
+        self.entries[entry.versioned] = entry
         body = entry.body
-        if self._is_named:
+        if self._keep_handles:
             return handle
         if first is None or last is None:
             return body.text
@@ -160,10 +164,10 @@ class _Putting:
         return body.text[start:end].removesuffix("\n").removesuffix("\r")
 
 
-def _handle_in(value: Any) -> str | None:
+def _get_handle(value: Any) -> str | None:
     """Return the handle of ``{"$ref": "ref:x"}``, or None, as for a JSON Schema's ``$ref``."""
-    handle = value.get(_REF) if isinstance(value, Mapping) and len(value) == 1 else None
-    return handle if isinstance(handle, str) and handle.startswith(_HANDLES) else None
+    handle = value.get(REF_KEY) if isinstance(value, Mapping) and len(value) == 1 else None
+    return handle if isinstance(handle, str) and handle.startswith(HANDLE_PREFIXES) else None
 
 
 def _is_handle(text: str) -> bool:
@@ -174,17 +178,17 @@ def _is_handle(text: str) -> bool:
     return True
 
 
-def _takes_any_text(schemas: tuple[Mapping[str, Any], ...]) -> bool:
-    texts = [schema for schema in schemas if "string" in _kinds(schema)]
-    return bool(texts) and not any(_NARROW & schema.keys() for schema in texts)
+def _accepts_any_text(schemas: tuple[Mapping[str, Any], ...]) -> bool:
+    texts = [schema for schema in schemas if "string" in _get_types(schema)]
+    return bool(texts) and not any(RESTRICTING_KEYWORDS & schema.keys() for schema in texts)
 
 
-def _items(schemas: tuple[Mapping[str, Any], ...]) -> Iterator[Mapping[str, Any]]:
+def _get_item_schemas(schemas: tuple[Mapping[str, Any], ...]) -> Iterator[Mapping[str, Any]]:
     for schema in schemas:
-        if "array" in _kinds(schema) and isinstance(schema.get("items"), Mapping):
-            yield from alternatives(schema["items"])
+        if "array" in _get_types(schema) and isinstance(schema.get("items"), Mapping):
+            yield from iterate_alternatives(schema["items"])
 
 
-def _kinds(schema: Mapping[str, Any]) -> tuple[str, ...]:
+def _get_types(schema: Mapping[str, Any]) -> tuple[str, ...]:
     kinds = schema.get("type", ())
     return (kinds,) if isinstance(kinds, str) else tuple(kinds)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._internal.offload import measure
+from mama_structs._internal.offload import measure_input
 from mama_structs.errors import (
     DescriptorError,
     InvalidArgument,
@@ -20,9 +20,9 @@ from mama_structs.errors import (
 from mama_structs.refs.store.entries import Ref
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.refs.store.render import Rendering, newest_first
-from mama_structs.refs.store.text import printed
-from mama_structs.refs.store.text_search import MAX_CONTEXT, MAX_LIMIT
-from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, bound
+from mama_structs.refs.store.text import format_number
+from mama_structs.refs.store.text_search import MAX_CONTEXT_LINES, MAX_MATCHES
+from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, bind_template
 
 
 async def read_fd(
@@ -60,7 +60,7 @@ async def read_fd(
     excerpt = store.read(fd, mode=mode, start=start, count=count, read_all=read_all)
     if not extract_to_new_fd:
         return store.rendering.content(excerpt)
-    load = measure(excerpt.text)
+    load = measure_input(excerpt.text)
     made = await store.change(
         load, lambda refs: refs.extract(fd, mode=mode, start=start, count=count, read_all=read_all)
     )
@@ -96,7 +96,7 @@ async def fd_to_file(
     result = await store.to_file(
         fd, file_path, mode=mode, insert_at=insert_at, create=create, exist_ok=exist_ok, parents=parents, by_model=True
     )
-    return store.rendering.file_result(result)
+    return store.rendering.render_file_result(result)
 
 
 async def list_refs(*, category: Literal["code", "data", "text"] | None = None, start: int = 1, store: RefStore) -> str:
@@ -111,7 +111,7 @@ async def list_refs(*, category: Literal["code", "data", "text"] | None = None, 
     refs = store.list(category=category)
     last = max(1, len(refs))
     if not 1 <= start <= last:
-        raise InvalidRange(f"the list has no ref {printed(start)}", valid=(1, last))
+        raise InvalidRange(f"the list has no ref {format_number(start)}", valid=(1, last))
     return store.rendering.refs(newest_first(refs), start=start, category=category)
 
 
@@ -163,8 +163,8 @@ async def search_fd(
         regex=regex,
         case_sensitive=case_sensitive,
         start=start,
-        context=min(context, MAX_CONTEXT),
-        limit=min(limit, MAX_LIMIT),
+        context=min(context, MAX_CONTEXT_LINES),
+        limit=min(limit, MAX_MATCHES),
     )
     return store.rendering.matches(result)
 
@@ -183,7 +183,7 @@ async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
     """
     entry = store.get(ref_id)
     # Editing reads the whole text, so its length counts.
-    load = measure(old, new, entry.content.text)
+    load = measure_input(old, new, entry.content.text)
     return store.rendering.stored(await store.change(load, lambda refs: refs.edit(ref_id, old, new, origin="model")))
 
 
@@ -199,29 +199,29 @@ async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
 
     """
     return store.rendering.stored(
-        await store.change(measure(text), lambda refs: refs.put(ref_id, text, origin="model"))
+        await store.change(measure_input(text), lambda refs: refs.put(ref_id, text, origin="model"))
     )
 
 
 # Arguments of these tools that are handles.
-HANDLES: Final = frozenset({"fd", "ref_id"})
+HANDLE_ARGUMENTS: Final = frozenset({"fd", "ref_id"})
 
-_READS: Final = ToolAnnotations(read_only=True, open_world=False)
-_WRITES: Final = ToolAnnotations(open_world=False)
+READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only=True, open_world=False)
+WRITING_ANNOTATIONS: Final = ToolAnnotations(open_world=False)
 # A new fd or version only uses space.
-_KEEPS: Final = ToolAnnotations(destructive=False, open_world=False)
-_TOOLS: Final = (
-    (read_fd, "Read a text", _KEEPS),
-    (fd_to_file, "Write a text to a file", _WRITES),
-    (list_refs, "List marked parts", _READS),
-    (get_ref, "Get a marked part", _READS),
-    (search_fd, "Search a text", _READS),
-    (edit_ref, "Edit a marked part", _KEEPS),
-    (put_ref, "Store a text", _KEEPS),
+ADDING_ANNOTATIONS: Final = ToolAnnotations(destructive=False, open_world=False)
+TOOL_DEFINITIONS: Final = (
+    (read_fd, "Read a text", ADDING_ANNOTATIONS),
+    (fd_to_file, "Write a text to a file", WRITING_ANNOTATIONS),
+    (list_refs, "List marked parts", READ_ONLY_ANNOTATIONS),
+    (get_ref, "Get a marked part", READ_ONLY_ANNOTATIONS),
+    (search_fd, "Search a text", READ_ONLY_ANNOTATIONS),
+    (edit_ref, "Edit a marked part", ADDING_ANNOTATIONS),
+    (put_ref, "Store a text", ADDING_ANNOTATIONS),
 )
 
 
-def ref_tools(store: RefStore) -> list[Tool]:
+def make_ref_tools(store: RefStore) -> list[Tool]:
     """
     Return the tools for one store, or none if refs are disabled.
 
@@ -229,26 +229,26 @@ def ref_tools(store: RefStore) -> list[Tool]:
     """
     if not store.settings.enabled:
         return []
-    answer = functools.partial(_answer, rendering=store.rendering)
+    answer = functools.partial(_render_error, rendering=store.rendering)
     # Without a directory for files, models cannot write files.
-    templates = [one for one in _templates() if store.files is not None or one.name != "fd_to_file"]
-    return [bound(template, on_error=answer, store=store) for template in templates]
+    templates = [one for one in _get_templates() if store.files is not None or one.name != "fd_to_file"]
+    return [bind_template(template, on_error=answer, store=store) for template in templates]
 
 
 @functools.cache
-def _templates() -> tuple[Tool, ...]:
+def _get_templates() -> tuple[Tool, ...]:
     return tuple(
         attrs.evolve(
             Tool.from_function(functools.partial(function, store=RefStore()), title=title, annotations=annotations),
             wrapped=False,
             resolve=False,
-            handles=HANDLES,
+            handles=HANDLE_ARGUMENTS,
         )
-        for function, title, annotations in _TOOLS
+        for function, title, annotations in TOOL_DEFINITIONS
     )
 
 
-def _answer(error: MamaStructsError, arguments: Mapping[str, Any], *, rendering: Rendering) -> ErrorText:
+def _render_error(error: MamaStructsError, arguments: Mapping[str, Any], *, rendering: Rendering) -> ErrorText:
     """Render an error for a model. Errors that a model cannot fix are raised."""
     if not isinstance(error, DescriptorError | InvalidArgument):
         raise error

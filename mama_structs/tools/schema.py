@@ -13,20 +13,20 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.introspection import added_parameters, bound_by_partials, layers_of
-from mama_structs._internal.jsonable import is_written_as_text, to_jsonable
+from mama_structs._internal.introspection import find_layers, find_partial_keywords, get_added_parameters
+from mama_structs._internal.jsonable import has_text_form, to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.tools.argument_repair import converted, fits, mended, nearest, renamed, told
+from mama_structs.tools.argument_repair import coerce, convert, describe_value, find_similar_name, fix_names, is_valid
 
 JSONSchema = dict[str, Any]
 
-REFERENCE = "#/$defs/"
+DEFINITION_PREFIX = "#/$defs/"
 # Keywords whose value is one schema, a list of schemas, or schemas by name.
-_ONE = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
-_SEVERAL = ("anyOf", "oneOf", "allOf", "prefixItems")
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_DATA = frozenset({"const", "default", "enum", "examples"})
-_NOUNS = {
+SCHEMA_KEYWORDS = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
+SCHEMA_LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
+SCHEMA_MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+DATA_KEYWORDS = frozenset({"const", "default", "enum", "examples"})
+TYPE_NOUNS = {
     "string": "a string",
     "integer": "an integer",
     "number": "a number",
@@ -35,12 +35,12 @@ _NOUNS = {
     "null": "null",
 }
 # Minimum keyword, maximum keyword, preposition for a range, and unit.
-_RANGES = (
+RANGE_KEYWORDS = (
     ("minimum", "maximum", "from", ""),
     ("minLength", "maxLength", "of", "character"),
     ("minItems", "maxItems", "of", "item"),
 )
-_LIMITS = {
+CONSTRAINT_PHRASES = {
     "exclusiveMinimum": "above {}",
     "exclusiveMaximum": "below {}",
     "multipleOf": "that is a multiple of {}",
@@ -48,10 +48,10 @@ _LIMITS = {
     "format": "({})",
     "contentEncoding": "in {}",
 }
-_MAX_FIELDS = 12
+MAX_DESCRIBED_FIELDS = 12
 
 
-def schemas_of(
+def make_schemas(
     hints: Mapping[str, Any], descriptions: Mapping[str, str]
 ) -> tuple[dict[str, JSONSchema], dict[str, JSONSchema]]:
     """Return the schemas of parameters, and the definitions of their recursive types."""
@@ -59,18 +59,18 @@ def schemas_of(
     try:
         schemas, components = _from_msgspec(hints.values())
     except TypeError as cause:
-        raise _unfit(hints) from cause
+        raise _make_unsupported_type_error(hints) from cause
     if components:
-        _refuse_text_objects(hints)
+        _reject_text_objects(hints)
     described = (
         {"description": descriptions[name], **schema} if name in descriptions else schema
         for name, schema in zip(hints, schemas, strict=True)
     )
-    tidied, definitions = _tidied(described, components)
+    tidied, definitions = _tidy(described, components)
     return dict(zip(hints, tidied, strict=True)), definitions
 
 
-def describe(kind: Any) -> JSONSchema:
+def make_result_schema(kind: Any) -> JSONSchema:
     """Return the schema of a type in the form of `to_jsonable`, or ``{}`` if it is unknown."""
     if callable(getattr(kind, "model_json_schema", None)):
         schema = kind.model_json_schema(mode="serialization", by_alias=False)
@@ -80,20 +80,20 @@ def describe(kind: Any) -> JSONSchema:
             (schema,), components = _from_msgspec([kind])
         except TypeError:
             return {}
-        texts = {found.__name__ for found in _text_objects(kind)} if components else set()
+        texts = {found.__name__ for found in _find_text_classes(kind)} if components else set()
         components = {
             name: {"type": "string", "title": component["title"]} if component.get("title") in texts else component
             for name, component in components.items()
         }
-    (schema,), definitions = _tidied([schema], components, writing=True)
+    (schema,), definitions = _tidy([schema], components, writing=True)
     if "$ref" in schema:
-        schema = {**definitions[schema.pop("$ref").removeprefix(REFERENCE)], **schema}
+        schema = {**definitions[schema.pop("$ref").removeprefix(DEFINITION_PREFIX)], **schema}
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def expected(schema: JSONSchema) -> str:
+def describe_schema(schema: JSONSchema) -> str:
     """Describe a schema in words: ``an integer from 0 to 2``, ``'a', 'b' or null``."""
-    *others, last = dict.fromkeys(_in_words(schema))
+    *others, last = dict.fromkeys(_describe_alternatives(schema))
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -107,10 +107,10 @@ def _from_msgspec(kinds: Iterable[Any]) -> tuple[tuple[JSONSchema, ...], dict[st
         # By raising it, the hook leaves the type to msgspec, which then rejects it.
         raise NotImplementedError
 
-    return msgspec.json.schema_components(kinds, schema_hook=anything, ref_template=f"{REFERENCE}{{name}}")
+    return msgspec.json.schema_components(kinds, schema_hook=anything, ref_template=f"{DEFINITION_PREFIX}{{name}}")
 
 
-def _unfit(hints: Mapping[str, Any]) -> InvalidArgument:
+def _make_unsupported_type_error(hints: Mapping[str, Any]) -> InvalidArgument:
     """Return the error for the parameter that msgspec rejects."""
     for name, hint in hints.items():
         try:
@@ -127,17 +127,17 @@ def _unfit(hints: Mapping[str, Any]) -> InvalidArgument:
     return InvalidArgument(f"the types of {', '.join(hints)} cannot be offered to a model together")
 
 
-def _refuse_text_objects(hints: Mapping[str, Any]) -> None:
+def _reject_text_objects(hints: Mapping[str, Any]) -> None:
     """Reject classes that are written as text, whose fields msgspec would require."""
     for name, hint in hints.items():
-        for kind in _text_objects(hint):
+        for kind in _find_text_classes(hint):
             raise InvalidArgument(
                 f"parameter {name}: {kind.__qualname__} is text for a model",
                 hint="take a str, and parse it in the tool",
             )
 
 
-def _text_objects(kind: Any) -> Iterator[type]:
+def _find_text_classes(kind: Any) -> Iterator[type]:
     """Yield the classes inside a type whose objects `to_jsonable` writes as text."""
     import msgspec.inspect  # noqa: PLC0415 - needed for types with fields only
 
@@ -149,16 +149,16 @@ def _text_objects(kind: Any) -> Iterator[type]:
             waiting.extend(node)
         elif isinstance(node, (msgspec.inspect.Type, msgspec.inspect.Field)) and not any(node is one for one in seen):
             seen.append(node)
-            if isinstance(node, msgspec.inspect.DataclassType) and is_written_as_text(node.cls):
+            if isinstance(node, msgspec.inspect.DataclassType) and has_text_form(node.cls):
                 yield node.cls
             waiting.extend(getattr(node, field) for field in node.__struct_fields__)
 
 
-def _tidied(
+def _tidy(
     schemas: Iterable[JSONSchema], components: Mapping[str, JSONSchema], *, writing: bool = False
 ) -> tuple[list[JSONSchema], dict[str, JSONSchema]]:
     """Return corrected schemas with inlined components, and the recursive definitions."""
-    apart = recursive(components)
+    apart = find_recursive_definitions(components)
     # OpenAPI's discriminator refers to components. Sets may be read from arrays with repeated items, but are written
     # without.
     dropped = {"$comment", "discriminator"} if writing else {"$comment", "discriminator", "uniqueItems"}
@@ -168,11 +168,11 @@ def _tidied(
             return [walk(item) for item in node]
         if not isinstance(node, dict):
             return node
-        name = node.get("$ref", "").removeprefix(REFERENCE)
+        name = node.get("$ref", "").removeprefix(DEFINITION_PREFIX)
         if name in components and name not in apart:
             siblings = {key: value for key, value in node.items() if key != "$ref"}
             return {**walk(components[name]), **walk(siblings)}
-        if not writing and (choices := _choices(node)):
+        if not writing and (choices := _get_enum_values(node)):
             node = {**{key: value for key, value in node.items() if key != "anyOf"}, "enum": choices}
         if node.get("format") == "decimal" and not writing:
             # msgspec also parses decimals from numbers.
@@ -180,7 +180,7 @@ def _tidied(
         return {key: inside(key, value) for key, value in node.items() if key not in dropped}
 
     def inside(key: str, value: Any) -> Any:
-        if key in _DATA:
+        if key in DATA_KEYWORDS:
             # A class's default may be a value that JSON writes differently, such as a tuple.
             return to_jsonable(value)
         if key == "properties":
@@ -190,7 +190,7 @@ def _tidied(
     return list(map(walk, schemas)), {name: walk(one) for name, one in components.items() if name in apart}
 
 
-def _choices(node: JSONSchema) -> list[Any]:
+def _get_enum_values(node: JSONSchema) -> list[Any]:
     """Return the values of a union of bool and enums, or nothing for other schemas."""
     bare = [one for one in node.get("anyOf", ()) if one != {"type": "boolean"}]
     if len(bare) + 1 != len(node.get("anyOf", ())) or not all(one.keys() == {"enum"} for one in bare):
@@ -198,7 +198,7 @@ def _choices(node: JSONSchema) -> list[Any]:
     return [False, True, *(value for one in bare for value in one["enum"])]
 
 
-def subschemas(schema: Any) -> Iterator[JSONSchema]:
+def iterate_subschemas(schema: Any) -> Iterator[JSONSchema]:
     """Yield a schema and all nested schemas, without following ``$ref``."""
     waiting = [schema]
     while waiting:
@@ -206,36 +206,36 @@ def subschemas(schema: Any) -> Iterator[JSONSchema]:
         if not isinstance(node, dict):
             continue
         yield node
-        waiting.extend(map(node.get, _ONE))
-        for keyword in (*_SEVERAL, *_NAMED):
+        waiting.extend(map(node.get, SCHEMA_KEYWORDS))
+        for keyword in (*SCHEMA_LIST_KEYWORDS, *SCHEMA_MAP_KEYWORDS):
             inner = node.get(keyword)
             waiting.extend(inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ())
 
 
-def reached(schema: Any, definitions: Mapping[str, Any]) -> set[str]:
+def referenced_definitions(schema: Any, definitions: Mapping[str, Any]) -> set[str]:
     """Return the names of the definitions that a schema refers to, directly or indirectly."""
     found: set[str] = set()
     waiting = [schema]
     while waiting:
-        for node in subschemas({key: value for key, value in waiting.pop().items() if key != "$defs"}):
+        for node in iterate_subschemas({key: value for key, value in waiting.pop().items() if key != "$defs"}):
             reference = node.get("$ref")
-            name = reference.removeprefix(REFERENCE) if isinstance(reference, str) else ""
+            name = reference.removeprefix(DEFINITION_PREFIX) if isinstance(reference, str) else ""
             if name in definitions and name not in found:
                 found.add(name)
                 waiting.append(definitions[name])
     return found
 
 
-def recursive(definitions: Mapping[str, Any]) -> frozenset[str]:
+def find_recursive_definitions(definitions: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the definitions that refer to themselves."""
-    return frozenset(name for name, one in definitions.items() if name in reached(one, definitions))
+    return frozenset(name for name, one in definitions.items() if name in referenced_definitions(one, definitions))
 
 
-def alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def iterate_alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the alternatives of an ``anyOf`` schema, or the schema itself."""
     if "anyOf" in schema:
         for one in schema["anyOf"]:
-            yield from alternatives(one)
+            yield from iterate_alternatives(one)
     else:
         yield schema
 
@@ -243,10 +243,13 @@ def alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 # Schemas of truncated answers
 
 # Fields that an answer adds about itself; underscores are appended if the tool uses the name.
-_OWN_NAME = re.compile(r"(?:shortened|ref_notes)_*")
-_OWN: JSONSchema = {"description": "What was left out of the answer, or notes on it", "type": ["object", "array"]}
+ANSWER_FIELD_PATTERN = re.compile(r"(?:shortened|ref_notes)_*")
+ANSWER_FIELD_SCHEMA: JSONSchema = {
+    "description": "What was left out of the answer, or notes on it",
+    "type": ["object", "array"],
+}
 # Constraints that a truncated value can violate, or whose validity is unknown.
-_BROKEN = frozenset(
+TRUNCATION_SENSITIVE_KEYWORDS = frozenset(
     (
         *("required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties"),
         *("minItems", "contains", "minContains", "maxContains", "minLength", "maxLength"),
@@ -254,40 +257,44 @@ _BROKEN = frozenset(
     )
 )
 # Constraints that count or name the added fields.
-_CLOSING = frozenset({"maxProperties", "propertyNames"})
-_ELSEWHERE = ("$ref", "$dynamicRef", "$recursiveRef")
+FIELD_LIMITING_KEYWORDS = frozenset({"maxProperties", "propertyNames"})
+REFERENCE_KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
-def widened(schema: Mapping[str, Any] | None) -> JSONSchema | None:
+def make_answer_schema(schema: Mapping[str, Any] | None) -> JSONSchema | None:
     """Return the schema of possibly truncated answers, or None if it cannot be derived."""
-    if schema is None or schema.get("type") != "object" or not schema.keys().isdisjoint((*_SEVERAL, *_ELSEWHERE)):
+    if (
+        schema is None
+        or schema.get("type") != "object"
+        or not schema.keys().isdisjoint((*SCHEMA_LIST_KEYWORDS, *REFERENCE_KEYWORDS))
+    ):
         return None
-    made = {key: value for key, value in _loosened(schema).items() if key not in _CLOSING}
+    made = {key: value for key, value in _loosen(schema).items() if key not in FIELD_LIMITING_KEYWORDS}
     definitions = tuple(f"#/{place}/" for place in ("$defs", "definitions"))
-    for node in subschemas(made):
-        references = [node[name] for name in _ELSEWHERE if name in node]
+    for node in iterate_subschemas(made):
+        references = [node[name] for name in REFERENCE_KEYWORDS if name in node]
         if not all(isinstance(one, str) and (one == "#" or one.startswith(definitions)) for one in references):
             return None
     for key in ("properties", "patternProperties"):
         if key in made:
             named = key == "properties"
             made[key] = {
-                name: one if named and not _OWN_NAME.fullmatch(name) else _or_own(one)
+                name: one if named and not ANSWER_FIELD_PATTERN.fullmatch(name) else _allow_answer_field(one)
                 for name, one in made[key].items()
             }
     if "additionalProperties" in made:
-        made["additionalProperties"] = _or_own(made["additionalProperties"])
+        made["additionalProperties"] = _allow_answer_field(made["additionalProperties"])
     return made
 
 
-def _or_own(schema: Any) -> Any:
-    if schema is False or schema == _OWN:
-        return _OWN
+def _allow_answer_field(schema: Any) -> Any:
+    if schema is False or schema == ANSWER_FIELD_SCHEMA:
+        return ANSWER_FIELD_SCHEMA
     known = schema.get("anyOf", ()) if isinstance(schema, dict) else ()
-    return schema if schema is True or _OWN in known else {"anyOf": [schema, _OWN]}
+    return schema if schema is True or ANSWER_FIELD_SCHEMA in known else {"anyOf": [schema, ANSWER_FIELD_SCHEMA]}
 
 
-def _loosened(node: Any) -> Any:
+def _loosen(node: Any) -> Any:
     """
     Return a schema that also accepts a truncated value.
 
@@ -295,32 +302,38 @@ def _loosened(node: Any) -> Any:
     """
     if not isinstance(node, Mapping):
         return node
-    made = {key: value for key, value in node.items() if key not in _BROKEN and not _is_of_containers(key, value)}
+    made = {
+        key: value
+        for key, value in node.items()
+        if key not in TRUNCATION_SENSITIVE_KEYWORDS and not _lists_containers(key, value)
+    }
     # A truncated value may match several alternatives.
     if "oneOf" in made:
         made = {key: value for key, value in {"anyOf": made["oneOf"], **made}.items() if key != "oneOf"}
     for key, value in made.items():
-        if key in _NAMED:
-            made[key] = {name: _loosened(one) for name, one in value.items()}
-        elif key in _SEVERAL and key != "prefixItems":
-            made[key] = [_loosened(one) for one in value]
+        if key in SCHEMA_MAP_KEYWORDS:
+            made[key] = {name: _loosen(one) for name, one in value.items()}
+        elif key in SCHEMA_LIST_KEYWORDS and key != "prefixItems":
+            made[key] = [_loosen(one) for one in value]
         elif key == "additionalProperties":
-            made[key] = _loosened(value)
+            made[key] = _loosen(value)
     return made
 
 
-def _is_of_containers(key: str, value: Any) -> bool:
+def _lists_containers(key: str, value: Any) -> bool:
     """Return True if a ``const`` or ``enum`` contains mappings or lists."""
     values = [value] if key == "const" else value if key == "enum" else ()
     return any(isinstance(one, (dict, list)) for one in values)
 
 
-def _in_words(schema: JSONSchema) -> Iterator[str]:
+def _describe_alternatives(schema: JSONSchema) -> Iterator[str]:
     if "enum" in schema:
-        yield from (told(one) if one is None or isinstance(one, bool) else f"{one!r:.60}" for one in schema["enum"])
+        yield from (
+            describe_value(one) if one is None or isinstance(one, bool) else f"{one!r:.60}" for one in schema["enum"]
+        )
     elif "anyOf" in schema:
         for one in schema["anyOf"]:
-            yield from _in_words(one)
+            yield from _describe_alternatives(one)
     elif "$ref" in schema:
         yield "an object"
     elif "type" not in schema:
@@ -331,40 +344,54 @@ def _in_words(schema: JSONSchema) -> Iterator[str]:
             if kind == "boolean":
                 yield from ("true", "false")
             else:
-                yield " ".join([_NOUNS[kind], *(_fields(schema) if kind == "object" else ()), *_limits(schema)])
+                yield " ".join(
+                    [
+                        TYPE_NOUNS[kind],
+                        *(_describe_fields(schema) if kind == "object" else ()),
+                        *_describe_constraints(schema),
+                    ]
+                )
 
 
-def _fields(schema: JSONSchema) -> Iterator[str]:
+def _describe_fields(schema: JSONSchema) -> Iterator[str]:
     """Describe the fields of an object: ``{to_id, reason?}``."""
     properties = list(schema.get("properties", ()))
     if properties:
         required = schema.get("required", ())
-        names = [name if name in required else f"{name}?" for name in properties[:_MAX_FIELDS]]
-        yield f"{{{', '.join([*names, '…'] if len(properties) > _MAX_FIELDS else names)}}}"
+        names = [name if name in required else f"{name}?" for name in properties[:MAX_DESCRIBED_FIELDS]]
+        yield f"{{{', '.join([*names, '…'] if len(properties) > MAX_DESCRIBED_FIELDS else names)}}}"
 
 
-def _limits(schema: JSONSchema) -> Iterator[str]:
+def _describe_constraints(schema: JSONSchema) -> Iterator[str]:
     """Describe the constraints of a schema besides its type."""
-    for minimum, maximum, between, unit in _RANGES:
-        least, most = schema.get(minimum), schema.get(maximum)
-        if least is None and most is None:
+    for minimum, maximum, between, unit in RANGE_KEYWORDS:
+        minimum_value, maximum_value = schema.get(minimum), schema.get(maximum)
+        if minimum_value is None and maximum_value is None:
             continue
-        end = f"at most {most}" if most is not None else f"at least {least}"
-        said = f"of {end}" if least is None or most is None else f"{between} {least} to {most}"
-        yield f"{said} {unit}{'' if (least if most is None else most) == 1 else 's'}" if unit else said
-    for keyword, words in _LIMITS.items():
+        end = f"at most {maximum_value}" if maximum_value is not None else f"at least {minimum_value}"
+        phrase = (
+            f"of {end}"
+            if minimum_value is None or maximum_value is None
+            else f"{between} {minimum_value} to {maximum_value}"
+        )
+        yield (
+            f"{phrase} {unit}{'' if (minimum_value if maximum_value is None else maximum_value) == 1 else 's'}"
+            if unit
+            else phrase
+        )
+    for keyword, words in CONSTRAINT_PHRASES.items():
         if keyword in schema:
             yield words.format(schema[keyword])
     if isinstance(schema.get("items"), dict):
-        yield f"(each {expected(schema['items'])})"
+        yield f"(each {describe_schema(schema['items'])})"
 
 
 # Signatures
 
 HOST_PARAMETERS = frozenset({"ctx", "run_context", "tool_context"})
 
-_ANY_OBJECT: dict[str, Any] = {"type": "object"}
-_REFERENCES = {
+ANY_OBJECT_SCHEMA: dict[str, Any] = {"type": "object"}
+REFERENCE_FIELD_SCHEMAS = {
     "references": {
         "type": "object",
         "description": "What the ids in the result stand for, by id",
@@ -373,10 +400,10 @@ _REFERENCES = {
     },
     "references_meta": {"type": "object", "description": "What was left out, and why"},
 }
-_MAX_FAULTS = 10
-_MAX_DESCRIPTION = 160
-_KEYWORDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_UNRESOLVED = (NameError, AttributeError, SyntaxError, TypeError)
+MAX_FAULTS = 10
+MAX_DESCRIPTION_CHARS = 160
+KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+RESOLUTION_ERRORS = (NameError, AttributeError, SyntaxError, TypeError)
 
 
 @attrs.frozen
@@ -387,13 +414,13 @@ class Parameter:
     schema: dict[str, Any]
     required: bool
 
-    def usage(self, name: str) -> str:
+    def describe_usage(self, name: str) -> str:
         """Return a hint with its description, empty if the error already says enough."""
-        said = self.schema.get("description")
-        if not isinstance(said, str) or not said:
+        description = self.schema.get("description")
+        if not isinstance(description, str) or not description:
             return "" if self.required else f"{name} is optional"
-        told = shorten(said, _MAX_DESCRIPTION, placeholder="…")
-        return f"{name} ({'required' if self.required else 'optional'}): {told}"
+        short_description = shorten(description, MAX_DESCRIPTION_CHARS, placeholder="…")
+        return f"{name} ({'required' if self.required else 'optional'}): {short_description}"
 
 
 @attrs.frozen
@@ -402,34 +429,39 @@ class Signature:
 
     parameters: Mapping[str, Parameter]
     # Accepted from models, but not in the schema.
-    hidden: Mapping[str, Parameter]
+    hidden_parameters: Mapping[str, Parameter]
     # Set by the host only; True if required.
-    host: Mapping[str, bool]
+    host_parameters: Mapping[str, bool]
     # Already set by a partial.
-    bound: frozenset[str]
+    bound_names: frozenset[str]
     # The parameter for ``**kwargs``.
-    others: Parameter | None
+    extra_parameter: Parameter | None
     # Recursive types, which schemas reference as ``#/$defs/...``.
     definitions: Mapping[str, Any]
-    returns: Any
+    return_type: Any
 
     @classmethod
-    def of(cls, function: Any, *, descriptions: Mapping[str, str]) -> Signature:
+    def from_function(cls, function: Any, *, descriptions: Mapping[str, str]) -> Signature:
         """Return the signature of a callable, with the descriptions of its parameters."""
         signature = inspect.signature(function)
-        namespaces = [layer.namespace for layer in reversed(layers_of(function))]
-        bound = bound_by_partials(function)
-        added = added_parameters(function)
-        beside = {} if added is None else {name: one for name, one in added.accepted.items() if name not in bound}
-        theirs = HOST_PARAMETERS | bound | beside.keys()
-        own = [*(found for found in signature.parameters.values() if found.name not in theirs), *beside.values()]
-        _refuse_positional(own)
-        hints = {found.name: _hint(found, namespaces) for found in own}
-        schemas, definitions = schemas_of(hints, descriptions)
+        namespaces = [layer.namespace for layer in reversed(find_layers(function))]
+        bound = find_partial_keywords(function)
+        added = get_added_parameters(function)
+        added_by_decorator = (
+            {} if added is None else {name: one for name, one in added.accepted.items() if name not in bound}
+        )
+        theirs = HOST_PARAMETERS | bound | added_by_decorator.keys()
+        own = [
+            *(found for found in signature.parameters.values() if found.name not in theirs),
+            *added_by_decorator.values(),
+        ]
+        _reject_positional(own)
+        hints = {found.name: _resolve_hint(found, namespaces) for found in own}
+        schemas, definitions = make_schemas(hints, descriptions)
         parameters = {
             found.name: Parameter(
                 type=hints[found.name],
-                schema=_with_default(schemas[found.name], hints[found.name], found.default),
+                schema=_add_default(schemas[found.name], hints[found.name], found.default),
                 required=found.default is found.empty,
             )
             for found in own
@@ -437,21 +469,21 @@ class Signature:
         others = next((found.name for found in own if found.kind is found.VAR_KEYWORD), None)
         # The return annotation may be missing, or importable for type checkers only.
         returns: Any = Any
-        with contextlib.suppress(*_UNRESOLVED):
-            returns = _resolved(signature.return_annotation, namespaces)
-        unshown = () if added is None else beside.keys() - set(added.shown)
+        with contextlib.suppress(*RESOLUTION_ERRORS):
+            returns = _resolve_annotation(signature.return_annotation, namespaces)
+        unshown = () if added is None else added_by_decorator.keys() - set(added.visible_names)
         return cls(
-            others=parameters.pop(others) if others else None,
-            hidden={name: parameters.pop(name) for name in unshown},
+            extra_parameter=parameters.pop(others) if others else None,
+            hidden_parameters={name: parameters.pop(name) for name in unshown},
             parameters=parameters,
-            host={
+            host_parameters={
                 found.name: found.default is found.empty
                 for found in signature.parameters.values()
-                if found.name in HOST_PARAMETERS - bound and found.kind in _KEYWORDS
+                if found.name in HOST_PARAMETERS - bound and found.kind in KEYWORD_KINDS
             },
-            bound=bound,
+            bound_names=bound,
             definitions=definitions,
-            returns=returns,
+            return_type=returns,
         )
 
     def input_schema(self) -> dict[str, Any]:
@@ -460,22 +492,25 @@ class Signature:
             "type": "object",
             "properties": {name: parameter.schema for name, parameter in self.parameters.items()},
             **({"required": self._required} if self._required else {}),
-            "additionalProperties": False if self.others is None else self.others.schema or True,
+            "additionalProperties": False if self.extra_parameter is None else self.extra_parameter.schema or True,
             **({"$defs": dict(self.definitions)} if self.definitions else {}),
         }
 
     def output_schema(self) -> dict[str, Any] | None:
         """Return the JSON Schema of the result, or None if it is not an object."""
-        schema = describe(self.returns)
+        schema = make_result_schema(self.return_type)
         takes_references = "include_references" in self.parameters
         if schema == {} and takes_references:
-            schema = _ANY_OBJECT
+            schema = ANY_OBJECT_SCHEMA
         if schema.get("type") != "object":
             return None
         if takes_references:
             own = schema.get("properties", {})
             # A result that already has such a key may be returned unchanged.
-            added = {name: {"anyOf": [own[name], one]} if name in own else one for name, one in _REFERENCES.items()}
+            added = {
+                name: {"anyOf": [own[name], one]} if name in own else one
+                for name, one in REFERENCE_FIELD_SCHEMAS.items()
+            }
             schema = {**schema, "properties": {**own, **added}}
         return schema
 
@@ -486,77 +521,81 @@ class Signature:
         Unambiguous mistakes are repaired.
         """
         if not isinstance(arguments, Mapping):
-            raise InvalidArgument(f"{tool}: the arguments must be an object, got {told(arguments)}", hint=self._names())
-        given = self.named(arguments)
-        missing = [name for name in self._required if name not in given]
-        faults = [f"{name} is required and must be {expected(self.parameters[name].schema)}" for name in missing]
-        usage = [self.parameters[name].usage(name) for name in missing]
+            raise InvalidArgument(
+                f"{tool}: the arguments must be an object, got {describe_value(arguments)}", hint=self._describe_names()
+            )
+        named_arguments = self.fix_argument_names(arguments)
+        missing = [name for name in self._required if name not in named_arguments]
+        faults = [f"{name} is required and must be {describe_schema(self.parameters[name].schema)}" for name in missing]
+        usage = [self.parameters[name].describe_usage(name) for name in missing]
         is_unknown = False
         checked = {}
-        for name, value in given.items():
-            parameter = self.parameter(name)
+        for name, value in named_arguments.items():
+            parameter = self.find_parameter(name)
             if parameter is None:
                 # The search for similar names is slow.
-                faults.append(self._unknown(name) if len(faults) < _MAX_FAULTS else "")
+                faults.append(self._describe_unknown(name) if len(faults) < MAX_FAULTS else "")
                 is_unknown = True
-            elif value is not None or parameter.required or fits(value, parameter.type):
+            elif value is not None or parameter.required or is_valid(value, parameter.type):
                 notes: list[str] = []
                 try:
-                    checked[name] = converted(mended(value, parameter.type, notes), parameter.type)
+                    checked[name] = convert(coerce(value, parameter.type, notes), parameter.type)
                 except (ValueError, RecursionError) as fault:
-                    said = "".join([_detail(fault), *(f"; {note}" for note in notes)])
-                    faults.append(f"{name} must be {expected(parameter.schema)}, got {told(value)}{said}")
+                    detail = "".join([_describe_nested_fault(fault), *(f"; {note}" for note in notes)])
+                    faults.append(
+                        f"{name} must be {describe_schema(parameter.schema)}, got {describe_value(value)}{detail}"
+                    )
                     if name in self.parameters:
-                        usage.append(parameter.usage(name))
+                        usage.append(parameter.describe_usage(name))
         if faults:
-            others = f"; and {len(faults) - _MAX_FAULTS} more" if len(faults) > _MAX_FAULTS else ""
-            hints = filter(None, [self._names() if is_unknown else "", *usage[:_MAX_FAULTS]])
-            raise InvalidArgument(f"{tool}: {'; '.join(faults[:_MAX_FAULTS])}{others}", hint="; ".join(hints) or None)
+            others = f"; and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
+            hints = filter(None, [self._describe_names() if is_unknown else "", *usage[:MAX_FAULTS]])
+            raise InvalidArgument(f"{tool}: {'; '.join(faults[:MAX_FAULTS])}{others}", hint="; ".join(hints) or None)
         return checked
 
     def check_host(self, values: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
         """Return the host's values for the host parameters, of any type."""
-        missing = [name for name, required in self.host.items() if required and name not in values]
+        missing = [name for name, required in self.host_parameters.items() if required and name not in values]
         if missing:
             raise InvalidArgument(f"{tool}: the host must pass {' and '.join(missing)}", hint="no model can set these")
-        return {name: value for name, value in values.items() if name in self.host}
+        return {name: value for name, value in values.items() if name in self.host_parameters}
 
-    def parameter(self, name: object) -> Parameter | None:
+    def find_parameter(self, name: object) -> Parameter | None:
         """Return the parameter that accepts the argument *name*, or None if a model cannot set it."""
-        if not isinstance(name, str) or name in HOST_PARAMETERS or name in self.bound:
+        if not isinstance(name, str) or name in HOST_PARAMETERS or name in self.bound_names:
             return None
-        return self.parameters.get(name) or self.hidden.get(name, self.others)
+        return self.parameters.get(name) or self.hidden_parameters.get(name, self.extra_parameter)
 
-    def _unknown(self, name: object) -> str:
-        near = nearest(name, self.parameters)
-        return f"{told(name)} is no argument of this tool{f', did you mean {near}?' if near else ''}"
+    def _describe_unknown(self, name: object) -> str:
+        similar_name = find_similar_name(name, self.parameters)
+        return f"{describe_value(name)} is no argument of this tool{f', did you mean {similar_name}?' if similar_name else ''}"
 
-    def named(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def fix_argument_names(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """
         Correct argument names that can only mean one parameter.
 
         Host parameters keep their names.
         """
-        if self.others is not None:
+        if self.extra_parameter is not None:
             return arguments
-        theirs = {name: value for name, value in arguments.items() if name in HOST_PARAMETERS | self.bound}
+        theirs = {name: value for name, value in arguments.items() if name in HOST_PARAMETERS | self.bound_names}
         others = {name: value for name, value in arguments.items() if name not in theirs}
-        return {**renamed(others, {**self.parameters, **self.hidden}), **theirs}
+        return {**fix_names(others, {**self.parameters, **self.hidden_parameters}), **theirs}
 
     @property
     def _required(self) -> list[str]:
         return [name for name, parameter in self.parameters.items() if parameter.required]
 
-    def _names(self) -> str:
+    def _describe_names(self) -> str:
         optional = [name for name, parameter in self.parameters.items() if not parameter.required]
-        if self.others is not None:
+        if self.extra_parameter is not None:
             optional.append("any others")
         parts = (", ".join(self._required), f"optional: {', '.join(optional)}" if optional else "")
         listed = "; ".join(filter(None, parts))
         return f"the arguments are: {listed}" if listed else "it takes no arguments"
 
 
-def _refuse_positional(parameters: Iterable[inspect.Parameter]) -> None:
+def _reject_positional(parameters: Iterable[inspect.Parameter]) -> None:
     for found in parameters:
         if found.kind is found.VAR_POSITIONAL:
             raise InvalidArgument(f"*{found.name} cannot be offered to a model", hint=f"take {found.name} as a list")
@@ -567,17 +606,17 @@ def _refuse_positional(parameters: Iterable[inspect.Parameter]) -> None:
             )
 
 
-def _hint(found: inspect.Parameter, namespaces: list[dict[str, Any]]) -> Any:
+def _resolve_hint(found: inspect.Parameter, namespaces: list[dict[str, Any]]) -> Any:
     try:
-        return _resolved(found.annotation, namespaces)
-    except _UNRESOLVED as cause:
+        return _resolve_annotation(found.annotation, namespaces)
+    except RESOLUTION_ERRORS as cause:
         raise InvalidArgument(
             f"the annotation {found.annotation!r} of parameter {found.name} cannot be resolved: {cause}",
             hint="its names must exist at the top of the function's module, outside of `if TYPE_CHECKING`",
         ) from cause
 
 
-def _resolved(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
+def _resolve_annotation(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
     """Evaluate a postponed annotation in the module of the innermost function, then others."""
     if annotation is inspect.Signature.empty:
         return Any
@@ -591,7 +630,7 @@ def _resolved(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
     return typing.get_type_hints(holder, namespaces[-1], include_extras=True)["it"]
 
 
-def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, Any]:
+def _add_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, Any]:
     """
     Add the default to a parameter's schema, if a model could have sent it.
 
@@ -601,17 +640,17 @@ def _with_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, 
     if default is inspect.Parameter.empty or default is False:
         return schema
     if default is None:
-        return _without_null(schema)
+        return _remove_null(schema)
     try:
         written = to_jsonable(default)
-        converted(written, hint)
+        convert(written, hint)
     except (MamaStructsError, ValueError):
         # Omit a sentinel, or None if null is not accepted: models omit the argument.
         return schema
     return {**schema, "default": written}
 
 
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+def _remove_null(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema without the alternative null, if there are other alternatives."""
     others = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
     rest = {key: value for key, value in schema.items() if key != "anyOf"}
@@ -623,14 +662,14 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 # The parts of msgspec's messages that repeat a value.
-_GIVEN: Final = re.compile(r"(?s)(unknown field |enum value )[`'](.*?)[`'](?= - at `\$[^`]*`\Z|\Z)")
+REPEATED_VALUE_PATTERN: Final = re.compile(r"(?s)(unknown field |enum value )[`'](.*?)[`'](?= - at `\$[^`]*`\Z|\Z)")
 
 
-def _detail(fault: Exception) -> str:
+def _describe_nested_fault(fault: Exception) -> str:
     """Return the error inside a value, or an empty text if the expected type explains it."""
     if isinstance(fault, RecursionError):
         return ": it is nested too deeply"
-    text = _GIVEN.sub(lambda found: found[1] + told(found[2]), str(fault)).replace("`", "")
+    text = REPEATED_VALUE_PATTERN.sub(lambda found: found[1] + describe_value(found[2]), str(fault)).replace("`", "")
     text, _, place = text.partition(" - at ")
     if not place:
         return "" if text.startswith(("Expected ", "Invalid enum value")) else f": {text}"
@@ -639,22 +678,22 @@ def _detail(fault: Exception) -> str:
 
 # Parameter descriptions in docstrings
 
-_HEADER = re.compile(r"(?:Args|Arguments):\s*")
-_ENTRY = re.compile(r"\*{0,2}(?P<names>\w+(?:, *\w+)*)(?: *\([^)]*\))? *: *(?P<text>.*)")
+ARGS_HEADER_PATTERN = re.compile(r"(?:Args|Arguments):\s*")
+ARGS_ENTRY_PATTERN = re.compile(r"\*{0,2}(?P<names>\w+(?:, *\w+)*)(?: *\([^)]*\))? *: *(?P<text>.*)")
 
 
 def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
     """Split a Google-style docstring into its text and the parameter descriptions."""
     lines = inspect.cleandoc(docstring or "").splitlines()
-    start = next((number for number, line in enumerate(lines) if _HEADER.fullmatch(line)), None)
+    start = next((number for number, line in enumerate(lines) if ARGS_HEADER_PATTERN.fullmatch(line)), None)
     if start is None:
         return "\n".join(lines), {}
     end = next((n for n in range(start + 1, len(lines)) if lines[n] and not lines[n][0].isspace()), len(lines))
     before, after = "\n".join(lines[:start]).rstrip(), "\n".join(lines[end:]).strip()
-    return "\n\n".join(part for part in (before, after) if part), _entries(lines[start + 1 : end])
+    return "\n\n".join(part for part in (before, after) if part), _parse_entries(lines[start + 1 : end])
 
 
-def _entries(lines: list[str]) -> dict[str, str]:
+def _parse_entries(lines: list[str]) -> dict[str, str]:
     """
     Parse ``name: text`` entries.
 
@@ -664,7 +703,7 @@ def _entries(lines: list[str]) -> dict[str, str]:
     current: list[str] = []
     block = inspect.cleandoc("\n".join(["", *lines])).splitlines()
     for line in block:
-        entry = None if line[:1].isspace() else _ENTRY.fullmatch(line)
+        entry = None if line[:1].isspace() else ARGS_ENTRY_PATTERN.fullmatch(line)
         if entry is None:
             current.append(line.strip())
         else:

@@ -10,18 +10,18 @@ from typing import Any, Self, TypeVar, overload
 
 import attrs
 
-from mama_structs._internal.event_loop import CallProgress, call_progress, from_model
-from mama_structs._internal.introspection import awaited, layers_of, written_as
+from mama_structs._internal.event_loop import CallProgress, call_progress, is_model_call
+from mama_structs._internal.introspection import find_layers, get_definition_key, make_async
 from mama_structs._internal.jsonable import to_answer
-from mama_structs._internal.offload import measure, run_inline_or_in_thread
-from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, shown
-from mama_structs.tools.schema import Signature, split_docstring, widened
-from mama_structs.tools.wire_names import hint_at
+from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
+from mama_structs.errors import InvalidArgument, MamaStructsError, UnknownTool, repr_short
+from mama_structs.tools.schema import Signature, make_answer_schema, split_docstring
+from mama_structs.tools.wire_names import make_name_hint
 
-MAX_NAME_LENGTH = 64
-_NAME = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")
+MAX_NAME_CHARS = 64
+NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]+(?:/[A-Za-z0-9_-]+)?")
 _Default = TypeVar("_Default")
-_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+WORD_START_PATTERN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class ErrorText(str):
@@ -64,16 +64,16 @@ class ToolAnnotations:
             raise InvalidArgument("a tool that is read_only cannot be destructive", hint="leave one of them out")
 
 
-def _refuse_bad_name(name: object) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name) or len(name) > MAX_NAME_CHARS:
         raise InvalidArgument(
-            f"a tool's name must be at most {MAX_NAME_LENGTH} letters, digits, _ and -, in two parts with / at most, "
-            f"got {shown(name)}",
+            f"a tool's name must be at most {MAX_NAME_CHARS} letters, digits, _ and -, in two parts with / at most, "
+            f"got {repr_short(name)}",
             hint="pass name=..., such as save/decision",
         )
 
 
-def _refuse_other(_tool: object, field: attrs.Attribute[Any], value: object) -> None:
+def _check_type(_tool: object, field: attrs.Attribute[Any], value: object) -> None:
     kind, word = (ToolAnnotations, "a ToolAnnotations") if field.name == "annotations" else (str, "a text")
     if not isinstance(value, kind):
         raise InvalidArgument(f"{field.name} must be {word}, got {type(value).__name__}")
@@ -104,12 +104,12 @@ class Tool:
 
     """
 
-    name: str = attrs.field(validator=lambda _self, _field, name: _refuse_bad_name(name))
-    title: str = attrs.field(validator=_refuse_other)
-    description: str = attrs.field(validator=_refuse_other)
+    name: str = attrs.field(validator=lambda _self, _field, name: _check_name(name))
+    title: str = attrs.field(validator=_check_type)
+    description: str = attrs.field(validator=_check_type)
     input_schema: dict[str, Any]
-    output_schema: dict[str, Any] | None = attrs.field(converter=widened)
-    annotations: ToolAnnotations = attrs.field(validator=_refuse_other)
+    output_schema: dict[str, Any] | None = attrs.field(converter=make_answer_schema)
+    annotations: ToolAnnotations = attrs.field(validator=_check_type)
     function: Callable[..., Awaitable[Any]]
     signature: Signature
     on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None
@@ -148,17 +148,17 @@ class Tool:
             InvalidArgument: *function* is a generator or not callable, or JSON Schema cannot describe a parameter.
 
         """
-        run = awaited(function)
-        layers = layers_of(function)
+        run = make_async(function)
+        layers = find_layers(function)
         # For a callable object, the outer layer has the name of the class; the method's name is only `__call__`.
         innermost = layers[0] if layers[-1].name == "__call__" else layers[-1]
         text, about_parameters = split_docstring(innermost.docstring)
-        name = _default_name(innermost.name) if name is None else name
-        _refuse_bad_name(name)
-        signature = Signature.of(function, descriptions=about_parameters)
+        name = _make_default_name(innermost.name) if name is None else name
+        _check_name(name)
+        signature = Signature.from_function(function, descriptions=about_parameters)
         return cls(
             name=name,
-            title=(innermost.title or _default_title(name)) if title is None else title,
+            title=(innermost.title or _make_default_title(name)) if title is None else title,
             description=text if description is None else description,
             input_schema=signature.input_schema(),
             output_schema=signature.output_schema(),
@@ -177,7 +177,7 @@ class Tool:
             InvalidArgument: Arguments are missing, unknown or of a wrong type; the message names each, and nothing ran.
 
         """
-        host = {name: arguments.pop(name) for name in self.signature.host if name in arguments}
+        host = {name: arguments.pop(name) for name in self.signature.host_parameters if name in arguments}
         return await self._run(arguments, host)
 
     async def run(self, arguments: Mapping[str, Any], *, host: Mapping[str, Any] | None = None) -> Any:
@@ -192,16 +192,16 @@ class Tool:
             InvalidArgument: As for a call.
 
         """
-        asked = from_model.set(True)
+        token = is_model_call.set(True)
         try:
             return await self._run(arguments, host or {})
         finally:
-            from_model.reset(asked)
+            is_model_call.reset(token)
 
     async def _run(self, arguments: Mapping[str, Any], host: Mapping[str, Any]) -> Any:
         progress = (call_progress.get() or CallProgress()).enter()
         try:
-            load = measure(arguments)
+            load = measure_input(arguments)
             checked = await run_inline_or_in_thread(load, self.signature.check, arguments, tool=self.name)
             own = self.signature.check_host(host, tool=self.name)
             progress.start(self.function)
@@ -218,7 +218,7 @@ class Tool:
         return f"<Tool {self.name}({', '.join(self.signature.parameters)})>"
 
 
-def bound(
+def bind_template(
     template: Tool, *, on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None, **values: object
 ) -> Tool:
     """Return a copy of a template tool with other bound values, and shared schemas."""
@@ -232,11 +232,11 @@ def bound(
     return made
 
 
-def _default_name(name: str) -> str:
-    return _WORD_START.sub("_", name).lower() if name[:1].isupper() else name
+def _make_default_name(name: str) -> str:
+    return WORD_START_PATTERN.sub("_", name).lower() if name[:1].isupper() else name
 
 
-def _default_title(name: str) -> str:
+def _make_default_title(name: str) -> str:
     words = name.replace("/", " ").replace("_", " ").strip()
     return words[:1].upper() + words[1:]
 
@@ -286,15 +286,19 @@ class ToolSet(Mapping[str, Tool]):
 
         """
         if isinstance(function, Tool):
-            given = {"name": name, "title": title, "description": description, "annotations": annotations}
-            changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+            overrides = {"name": name, "title": title, "description": description, "annotations": annotations}
+            changes: dict[str, Any] = {key: value for key, value in overrides.items() if value is not None}
             tool = attrs.evolve(function, **changes) if changes else function
         else:
             tool = Tool.from_function(
                 function, name=name, title=title, description=description, annotations=annotations
             )
-        known = self._tools.get(tool.name)
-        if known is not None and not replace and written_as(known.function) != written_as(tool.function):
+        existing = self._tools.get(tool.name)
+        if (
+            existing is not None
+            and not replace
+            and get_definition_key(existing.function) != get_definition_key(tool.function)
+        ):
             raise InvalidArgument(
                 f"there already is a tool named {tool.name!r}", hint="pass another name=..., or replace=True"
             )
@@ -330,14 +334,14 @@ class ToolSet(Mapping[str, Tool]):
         result = await self[name].run(arguments, host=host)
         if isinstance(result, ErrorText):
             return result
-        return await run_inline_or_in_thread(measure(result), to_answer, result)
+        return await run_inline_or_in_thread(measure_input(result), to_answer, result)
 
     def __getitem__(self, name: str) -> Tool:
         """Return the tool with this name, or raise `UnknownTool` with similar names."""
         try:
             return self._tools[name]
         except KeyError:
-            raise UnknownTool(name, hint=hint_at(name, self.names)) from None
+            raise UnknownTool(name, hint=make_name_hint(name, self.names)) from None
 
     def __contains__(self, name: object) -> bool:
         """Return True if a tool has this name."""

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 import attrs
 
-from mama_structs.errors import InvalidSetting, UnknownTool, shown
+from mama_structs.errors import InvalidSetting, UnknownTool, repr_short
 
 # Memory tools with their display titles. Only these are ever hidden, by their exact names: a host's own `save/file` is
 # not.
@@ -29,7 +29,7 @@ MEMORY_TOOLS: Final[Mapping[str, str]] = {
     "evolve/forget": "Forget memories",
 }
 # A v1.0 tool is visible whenever its successor is.
-SUCCESSORS: Final[Mapping[str, str]] = {
+DEPRECATED_SUCCESSORS: Final[Mapping[str, str]] = {
     "save_decision": "save/decision",
     "recall_decision": "search/by_topic",
     "suggest_decision": "search/by_context",
@@ -41,49 +41,51 @@ SUCCESSORS: Final[Mapping[str, str]] = {
 REMOVED_IN: Final = "2.0"
 
 # Common denominator of all providers: at most 64 characters, starting with a letter, no dash. Hosts add prefixes.
-MAX_WIRE_NAME: Final = 40
-_TAIL: Final = 9
-_OTHERS: Final = re.compile(r"[^A-Za-z0-9_]")
-_MAX_NAMED: Final = 10
-_CHAIN: Final = "structs_"
+MAX_WIRE_NAME_CHARS: Final = 40
+HASH_SUFFIX_CHARS: Final = 9
+INVALID_CHAR_PATTERN: Final = re.compile(r"[^A-Za-z0-9_]")
+MAX_HINT_NAMES: Final = 10
+CHAIN_PREFIX: Final = "structs_"
 
 
-def in_profile(profile: str | tuple[str, ...], names: Sequence[str]) -> frozenset[str]:
+def select_profile(profile: str | tuple[str, ...], names: Sequence[str]) -> frozenset[str]:
     """Return the names of the built-in tools in ``settings.tools.profile``."""
     if profile == "all":
         return frozenset(names)
     if profile == "memory":
-        return frozenset(name for name in names if name in MEMORY_TOOLS or name in SUCCESSORS)
+        return frozenset(name for name in names if name in MEMORY_TOOLS or name in DEPRECATED_SUCCESSORS)
     for name in profile:
         if name not in names:
-            hint = "ToolSettings(forget=True) allows it" if name == "evolve/forget" else hint_at(name, names)
-            if SUCCESSORS.get(name) in names:
-                hint = f"did you mean {SUCCESSORS[name]}? ToolSettings(deprecated=True) has the tools of v1.0, too"
-            raise InvalidSetting(f"profile names {shown(name)}, and there is no such tool", name="profile", hint=hint)
+            hint = "ToolSettings(forget=True) allows it" if name == "evolve/forget" else make_name_hint(name, names)
+            if DEPRECATED_SUCCESSORS.get(name) in names:
+                hint = f"did you mean {DEPRECATED_SUCCESSORS[name]}? ToolSettings(deprecated=True) has the tools of v1.0, too"
+            raise InvalidSetting(
+                f"profile names {repr_short(name)}, and there is no such tool", name="profile", hint=hint
+            )
     return frozenset(profile)
 
 
-def note_on(name: str) -> str:
+def get_deprecation_note(name: str) -> str:
     """Return the deprecation note in the results of a v1.0 tool."""
-    return f"use {SUCCESSORS[name]}; removed in {REMOVED_IN}"
+    return f"use {DEPRECATED_SUCCESSORS[name]}; removed in {REMOVED_IN}"
 
 
-def last_line(name: str) -> str:
+def get_deprecation_line(name: str) -> str:
     """Return the last line of the text results of a v1.0 tool. Adapters search for it."""
-    return f"Deprecated: {note_on(name)}"
+    return f"Deprecated: {get_deprecation_note(name)}"
 
 
-def hint_at(name: object, names: Sequence[str]) -> str:
+def make_name_hint(name: object, names: Sequence[str]) -> str:
     """Return a hint with the tools of *names* that a model may have meant by an unknown name."""
-    if str(name).startswith(_CHAIN) and not any(one.startswith(_CHAIN) for one in names):
+    if str(name).startswith(CHAIN_PREFIX) and not any(one.startswith(CHAIN_PREFIX) for one in names):
         return "the session asks no node of the chain: open it with structs=URL for the tools that do"
     if name == "fd_to_file":
         return "the host named no directory for files: Session.open(files=...)"
-    near = difflib.get_close_matches(str(name), names, n=3)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    rest = len(names) - _MAX_NAMED
-    return f"there are: {', '.join(names[:_MAX_NAMED]) or 'none'}{f', and {rest} more' if rest > 0 else ''}"
+    similar_names = difflib.get_close_matches(str(name), names, n=3)
+    if similar_names:
+        return f"did you mean {' or '.join(similar_names)}?"
+    rest = len(names) - MAX_HINT_NAMES
+    return f"there are: {', '.join(names[:MAX_HINT_NAMES]) or 'none'}{f', and {rest} more' if rest > 0 else ''}"
 
 
 @attrs.frozen
@@ -99,17 +101,17 @@ class WireNames:
     def of(cls, names: Iterable[str], *, hidden: Iterable[str] = ()) -> Self:
         """Assign a unique wire name to each tool. *hidden* tools come last and are not in hints."""
         # A name depends only on the tools before it, so that adding tools does not change existing names.
-        shown = tuple(names)
+        visible_names = tuple(names)
         by_tool: dict[str, str] = {}
         by_wire: dict[str, str] = {}
-        for name in (*shown, *hidden):
-            plain = wire_name(name)
+        for name in (*visible_names, *hidden):
+            plain = make_wire_name(name)
             wire, number = plain, 1
             while wire in by_wire:
                 number += 1
-                wire = f"{plain[: MAX_WIRE_NAME - len(str(number)) - 1]}_{number}"
+                wire = f"{plain[: MAX_WIRE_NAME_CHARS - len(str(number)) - 1]}_{number}"
             by_tool[name], by_wire[wire] = wire, name
-        return cls(by_tool, by_wire, tuple(by_tool[name] for name in shown))
+        return cls(by_tool, by_wire, tuple(by_tool[name] for name in visible_names))
 
     def tool(self, wire: str) -> str:
         """Return the tool name for a wire name or tool name, or raise `UnknownTool`."""
@@ -117,7 +119,7 @@ class WireNames:
             return self.by_wire[wire]
         if wire in self.by_tool:
             return wire
-        raise UnknownTool(wire, hint=hint_at(wire, self.told))
+        raise UnknownTool(wire, hint=make_name_hint(wire, self.told))
 
     def said(self, text: str) -> str:
         """Replace tool names by wire names in a text of this package, not of a memory."""
@@ -129,12 +131,12 @@ class WireNames:
         return re.sub(rf"(?<![\w/-])(?:{names})(?![\w/-])", lambda found: self.by_tool[found[0]], text)
 
 
-def wire_name(name: str) -> str:
+def make_wire_name(name: str) -> str:
     """Return the wire name of a tool, ignoring conflicts with other names."""
-    plain = _OTHERS.sub("_", name.replace("/", "__"))
+    plain = INVALID_CHAR_PATTERN.sub("_", name.replace("/", "__"))
     if not plain[:1].isalpha():
         plain = f"tool_{plain}"
-    if len(plain) <= MAX_WIRE_NAME:
+    if len(plain) <= MAX_WIRE_NAME_CHARS:
         return plain
     # The hash keeps truncated names unique.
-    return f"{plain[: MAX_WIRE_NAME - _TAIL]}_{blake2b(name.encode(), digest_size=4).hexdigest()}"
+    return f"{plain[: MAX_WIRE_NAME_CHARS - HASH_SUFFIX_CHARS]}_{blake2b(name.encode(), digest_size=4).hexdigest()}"

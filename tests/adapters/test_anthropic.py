@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from mama_structs import Session
 from mama_structs.adapters.anthropic import messages as adapter
-from mama_structs.adapters.shared.tool_schemas import strict_schema
+from mama_structs.adapters.shared.tool_schemas import to_strict_schema
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool
 from mama_structs.testing import FakeNode
 from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
@@ -202,7 +202,7 @@ class TestTools:
         strict = {one["name"]: one["input_schema"] for one in sent if one.get("strict")}
 
         assert {"shout", "save__decision"} == strict.keys()
-        assert strict_schema(session.tools["shout"].input_schema, nullable=False) == strict["shout"]
+        assert to_strict_schema(session.tools["shout"].input_schema, nullable=False) == strict["shout"]
         assert ["text"] == strict["shout"]["required"]
 
     async def test_tools_strict_respects_request_limits(self):
@@ -394,7 +394,7 @@ class TestHandle:
 
     def test_stop_reasons_match_the_sdk(self):
         """Each value of the SDK's enums is classified as finished or not."""
-        known = adapter.FINISHED | {one for one in UNFINISHED if one}
+        known = adapter.FINISHED_STOP_REASONS | {one for one in UNFINISHED if one}
 
         assert known == {*typing.get_args(anthropic.types.StopReason), "compaction", "made_up_later"}
         assert {*typing.get_args(anthropic.types.beta.BetaStopReason)} <= known

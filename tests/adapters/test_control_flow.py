@@ -13,7 +13,7 @@ from host_helpers import call
 
 from mama_structs import HashEmbedder, Session, sync, with_descriptors
 from mama_structs._internal.control_flow import ControlFlow
-from mama_structs.adapters.shared.tool_results import Turns, answer, hear
+from mama_structs.adapters.shared.tool_results import CallScheduler, answer_tool_call, observe_message
 from mama_structs.errors import InvalidArgument
 from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
 
@@ -60,7 +60,7 @@ async def test_answer_raises_exception_of_the_framework(session, caplog):
 
     session.tools.add(in_loop)
     session.tools.add(in_thread)
-    turns = Turns(session, control_flow=FLOW)
+    turns = CallScheduler(session, control_flow=FLOW)
     for name in ("in_loop", "in_thread"):
         with pytest.raises(Pause) as caught:
             await turns.answer(name, {})
@@ -68,7 +68,7 @@ async def test_answer_raises_exception_of_the_framework(session, caplog):
 
     assert "failed" not in caplog.text
     assert not (await turns.answer("list_refs", {})).is_error
-    assert (await answer(session, "in_loop", {})).is_error
+    assert (await answer_tool_call(session, "in_loop", {})).is_error
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -85,11 +85,11 @@ async def test_answer_raises_exception_of_the_framework_out_of_group(session, ca
 
     session.tools.add(pay)
     with pytest.raises(Pause) as caught:
-        await answer(session, "pay", {}, control_flow=FLOW)
+        await answer_tool_call(session, "pay", {}, control_flow=FLOW)
 
     assert raised is caught.value
     assert "failed" not in caplog.text
-    assert (await answer(session, "pay", {})).is_error
+    assert (await answer_tool_call(session, "pay", {})).is_error
 
 
 @pytest.mark.parametrize("decorate", [lambda one: one, with_descriptors, None])
@@ -103,11 +103,11 @@ async def test_answer_returns_result_of_the_framework_unchanged(session, decorat
         return result
 
     session.tools.add((decorate or session.with_references(include_references=True))(judge))
-    answered = await answer(session, "judge", {}, control_flow=FLOW)
+    answered = await answer_tool_call(session, "judge", {}, control_flow=FLOW)
 
     assert result is answered.data
     assert (True, False) == (answered.is_native, answered.is_error)
-    assert "[Verdict: not shown" in (await answer(session, "judge", {})).text
+    assert "[Verdict: not shown" in (await answer_tool_call(session, "judge", {})).text
 
 
 async def test_result_of_the_framework_keeps_diagnostics_for_next_answer(session):
@@ -119,9 +119,9 @@ async def test_result_of_the_framework_keeps_diagnostics_for_next_answer(session
 
     session.tools.add(judge)
     await session.observe({"role": "assistant", "content": '<ref id="my aim">x</ref>'})
-    await answer(session, "judge", {}, control_flow=FLOW)
+    await answer_tool_call(session, "judge", {}, control_flow=FLOW)
 
-    assert "'my aim' is no id" in (await answer(session, "list_refs", {})).text
+    assert "'my aim' is no id" in (await answer_tool_call(session, "list_refs", {})).text
 
 
 async def test_tool_that_is_cancelled_cancels_the_call(session):
@@ -133,7 +133,7 @@ async def test_tool_that_is_cancelled_cancels_the_call(session):
 
     session.tools.add(leave)
     with pytest.raises(asyncio.CancelledError):
-        await answer(session, "leave", {})
+        await answer_tool_call(session, "leave", {})
 
 
 # Messages with unreadable items
@@ -162,13 +162,13 @@ def _messages():
 @pytest.mark.parametrize("message", [*_messages()], ids=lambda one: type(one).__module__)
 async def test_hear_stores_refs_and_reports_item_that_cannot_be_read(session, caplog, message):
     """Refs of the readable items are stored once. The other item is logged and reported to the model."""
-    await hear(session, message)
-    await hear(session, message)
+    await observe_message(session, message)
+    await observe_message(session, message)
 
     assert 1 == caplog.text.count("cannot be read")
     assert "shield first" == session.refs.get("ref:plan@1").text
     assert "ref:plan@2" not in session.refs
-    assert "could not be read" in (await answer(session, "list_refs", {})).text
+    assert "could not be read" in (await answer_tool_call(session, "list_refs", {})).text
     with pytest.raises(InvalidArgument):
         await session.observe(message)
     with pytest.raises(InvalidArgument):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mama_structs import DescriptorSettings, HashEmbedder, Session, Settings
 from mama_structs.adapters import anthropic, openai
-from mama_structs.adapters.shared.tool_results import Turns, answer
+from mama_structs.adapters.shared.tool_results import CallScheduler, answer_tool_call
 from mama_structs.errors import QuotaExceeded
-from mama_structs.refs.messages.media import Media, media_in, with_blocks
+from mama_structs.refs.messages.media import Media, parse_media, to_content_blocks
 from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 100
@@ -64,8 +64,8 @@ def giving(session: Session, result: Any) -> None:
 )
 def test_image_is_detected_in_any_form(block):
     """MCP, providers and frameworks have different formats for the same image."""
-    assert Media("image", "image/png", data=DATA) == media_in(block)
-    assert PNG == media_in(block).content
+    assert Media("image", "image/png", data=DATA) == parse_media(block)
+    assert PNG == parse_media(block).content
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_image_is_detected_in_any_form(block):
 )
 def test_audio_is_detected_in_any_form(block):
     """As for images."""
-    assert Media("audio", "audio/wav", data=SOUND) == media_in(block)
+    assert Media("audio", "audio/wav", data=SOUND) == parse_media(block)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_audio_is_detected_in_any_form(block):
 )
 def test_image_url_is_preserved(block):
     """An image that the provider fetches itself is passed as a URL."""
-    assert Media("image", url="https://example.org/a.png") == media_in(block)
+    assert Media("image", url="https://example.org/a.png") == parse_media(block)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_image_url_is_preserved(block):
 )
 def test_record_with_type_and_url_is_no_image(data):
     """Data with a type and a URL, as in lists of pictures, stays data."""
-    assert media_in(data) is None
+    assert parse_media(data) is None
 
 
 @given(block=st.recursive(st.none() | st.text(max_size=5), lambda i: st.lists(i) | st.dictionaries(st.sampled_from(["type", "kind", "data", "source", "image_url", "url", "image", "mimeType"]), i)))  # fmt: skip
 def test_media_detection_never_raises(block):
     """Any tool result is inspected without an error."""
-    assert media_in(block) is None or isinstance(media_in(block), Media)
+    assert parse_media(block) is None or isinstance(parse_media(block), Media)
 
 
 def test_invalid_base64_has_no_content():
@@ -137,13 +137,13 @@ def test_invalid_base64_has_no_content():
 )
 def test_image_bytes_become_a_block(result, expected):
     """Bytes are detected by their signature, alone and among texts."""
-    assert expected == with_blocks(result)
+    assert expected == to_content_blocks(result)
 
 
 @pytest.mark.parametrize("result", [b"", b"text", "text", None, {"a": PNG}, [b"text"], ["a"], []])
 def test_other_results_are_unchanged(result):
     """Values that are not images are unchanged."""
-    assert result is with_blocks(result)
+    assert result is to_content_blocks(result)
 
 
 # In the format of each provider
@@ -264,7 +264,7 @@ def function_call() -> dict[str, Any]:
 async def test_image_is_complete_regardless_of_size(session, result):
     """Images and audio do not count in the budget and are not converted to text."""
     giving(session, result)
-    answered = await answer(session, "show", {})
+    answered = await answer_tool_call(session, "show", {})
 
     assert PNG in [part.content for part in answered.parts if isinstance(part, Media)]
     assert len(answered.text) < 100
@@ -351,7 +351,7 @@ async def test_media_is_named_when_quota_is_exceeded(session, monkeypatch):
 async def test_long_text_next_to_image_is_truncated(session):
     """Only the text counts in the budget."""
     giving(session, [{"type": "text", "text": "shields first\n" * 5_000}, IMAGE])
-    answered = await answer(session, "show", {})
+    answered = await answer_tool_call(session, "show", {})
 
     assert [str, Media] == [type(part) for part in answered.parts]
     assert len(answered.text) <= 8_000
@@ -371,7 +371,7 @@ async def test_framework_image_object_is_detected(session):
         return contents[number]
 
     session.tools.add(show)
-    answers = [await answer(session, "show", {"number": number}) for number in range(3)]
+    answers = [await answer_tool_call(session, "show", {"number": number}) for number in range(3)]
 
     assert [[PNG]] * 3 == [[part.content for part in one.parts] for one in answers]
 
@@ -380,7 +380,7 @@ async def test_diagnostics_follow_image_as_text(session):
     """Diagnostics are a separate text part."""
     giving(session, [IMAGE])
     await session.observe('<ref id="my map">x')
-    answered = await Turns(session).answer("show", {})
+    answered = await CallScheduler(session).answer("show", {})
 
     assert [Media, str] == [type(part) for part in answered.parts]
     assert answered.parts[1].startswith("<ref_notes>\n'my map' is no id")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.adapters import anthropic
-from mama_structs.adapters.shared.tool_results import Turns, answer
+from mama_structs.adapters.shared.tool_results import CallScheduler, answer_tool_call
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing.scripted_model import ModelTurn, ScriptedModel
 from mama_structs.tools.tool import ToolAnnotations
@@ -217,11 +217,11 @@ async def test_stream_end_does_not_repeat_reported_diagnostics(session):
     stream = session.stream()
     stream.feed(MALFORMED)
     await session.observe({"role": "assistant", "content": MALFORMED})
-    first = await answer(session, "list_refs", {})
+    first = await answer_tool_call(session, "list_refs", {})
     await stream.close()
 
     assert "'my aim' is no id" in first.text
-    assert "'my aim' is no id" not in (await answer(session, "list_refs", {})).text
+    assert "'my aim' is no id" not in (await answer_tool_call(session, "list_refs", {})).text
 
 
 # Streamed runs, and wrapped toolsets
@@ -344,7 +344,7 @@ async def noted(session: Session, result: Any) -> Any:
 
     session.tools.add(give)
     await session.observe(MALFORMED)
-    return (await answer(session, "give", {})).text
+    return (await answer_tool_call(session, "give", {})).text
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ async def test_answer_json_with_diagnostics_stays_json(session, result, expected
     waits = "NOTE" not in text
 
     assert expected == json.loads(text)
-    assert waits == ("my aim" in (await answer(session, "list_refs", {})).text)
+    assert waits == ("my aim" in (await answer_tool_call(session, "list_refs", {})).text)
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ async def test_answer_error_contains_diagnostics(session):
     """A call that fails because of malformed markup reports the diagnostic."""
     await session.observe(MALFORMED)
 
-    answered = await answer(session, "search_by_topics", {})
+    answered = await answer_tool_call(session, "search_by_topics", {})
 
     assert answered.is_error
     assert {"error", "ref_notes"} == set(json.loads(answered.text))
@@ -415,11 +415,11 @@ async def test_answer_limits_number_of_diagnostics(session):
     """Many diagnostics are reported as a few and a count, and all are then considered reported."""
     await session.observe("".join(f'<ref id="my id {n}">x' for n in range(50)))
 
-    notes = json.loads((await answer(session, "nothing", {})).text)["ref_notes"]
+    notes = json.loads((await answer_tool_call(session, "nothing", {})).text)["ref_notes"]
 
     assert 11 == len(notes)
     assert "and 40 more" == notes[-1]
-    assert "ref_notes" not in (await answer(session, "nothing", {})).text
+    assert "ref_notes" not in (await answer_tool_call(session, "nothing", {})).text
 
 
 async def test_unreported_diagnostics_are_bounded(session):
@@ -427,7 +427,7 @@ async def test_unreported_diagnostics_are_bounded(session):
     for n in range(300):
         await session.observe(f'<ref id="my id {n}">x')
 
-    notes = json.loads((await answer(session, "nothing", {})).text)["ref_notes"]
+    notes = json.loads((await answer_tool_call(session, "nothing", {})).text)["ref_notes"]
 
     assert "and 90 more" == notes[-1]
     assert "'my id 200'" in notes[0]
@@ -461,7 +461,7 @@ async def test_scheduler_runs_read_only_calls_concurrently(session):
     """Readers wait for earlier writers, but not for each other."""
     log: list[str] = []
     await tools_that_log(session, log)
-    turns = Turns(session)
+    turns = CallScheduler(session)
 
     await asyncio.gather(*(turns.answer(name, {"n": n}) for n, name in enumerate(["read", "read", "write", "read"])))
 
@@ -501,7 +501,7 @@ async def in_order(calls: list[tuple[str, int, bool]]) -> None:
     async with Session.open(embedder=HashEmbedder()) as session:
         session.tools.add(read, annotations=ToolAnnotations(read_only=True))
         session.tools.add(write)
-        order = Turns(session)
+        order = CallScheduler(session)
         tasks = [
             asyncio.create_task(order.answer(kind, {"n": n, "turns": turns}))
             for n, (kind, turns, _) in enumerate(calls)
@@ -527,7 +527,7 @@ async def test_scheduler_releases_cancelled_call(session):
     """A cancelled call, waiting or running, does not block later calls."""
     log: list[str] = []
     await tools_that_log(session, log)
-    turns = Turns(session)
+    turns = CallScheduler(session)
     calls = [asyncio.create_task(turns.answer("write", {"n": n})) for n in range(4)]
     while "+w0" not in log:  # counted in event loop iterations  # noqa: ASYNC110 - counted in event loop iterations
         await asyncio.sleep(0)
@@ -542,7 +542,7 @@ async def test_scheduler_releases_cancelled_call(session):
 
 async def test_scheduler_does_not_deadlock_when_tool_runs_agent(session):
     """A tool whose agent calls tools of the same session completes."""
-    turns = Turns(session)
+    turns = CallScheduler(session)
 
     async def delegate() -> str:
         """Let another agent look."""

@@ -476,7 +476,7 @@ class TestHandle:
         assert heard == session.heard
         assert ("cut off" in message["content"]) is not bool(heard)
 
-    @pytest.mark.parametrize("reason", sorted(adapter.FINISHED_CHATS))
+    @pytest.mark.parametrize("reason", sorted(adapter.FINISHED_REASONS))
     async def test_handle_runs_all_calls_when_completion_is_finished(self, session, reason):
         """All calls run for each finish reason that means finished."""
         outputs = await adapter.handle(session, completion({"tool_calls": [SHOUT_IN_CHAT]}, reason))
@@ -488,8 +488,8 @@ class TestHandle:
         chat = typing.get_args(openai.types.chat.chat_completion.Choice.model_fields["finish_reason"].annotation)
         statuses = typing.get_args(openai.types.responses.ResponseStatus)
 
-        assert {*chat} == adapter.FINISHED_CHATS | {"length", "content_filter"}
-        assert {*statuses} == adapter.FINISHED_RESPONSES | {one for one in UNFINISHED_STATUSES if one}
+        assert {*chat} == adapter.FINISHED_REASONS | {"length", "content_filter"}
+        assert {*statuses} == adapter.FINISHED_STATUSES | {one for one in UNFINISHED_STATUSES if one}
 
     @pytest.mark.parametrize("call_id", ["", None])
     async def test_handle_runs_call_without_id(self, session, caplog, call_id):

@@ -23,7 +23,7 @@ from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters import openai_agents
 from mama_structs.errors import SessionClosed
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
-from mama_structs.tools.wire_names import wire_name
+from mama_structs.tools.wire_names import make_wire_name
 
 Story = Generator[tuple[str, Any] | str, ModelRequest, None]
 QUIET = RunConfig(tracing_disabled=True)
@@ -87,7 +87,7 @@ async def test_agents_sdk_run_is_offered_all_tools(dynamic):
         result = await Runner.run(agent, "continue from yesterday", run_config=QUIET)
 
         assert "insight_" in result.final_output
-        assert [set(map(wire_name, session.tools))] * 2 == [set(one.tools) for one in model.requests]
+        assert [set(map(make_wire_name, session.tools))] * 2 == [set(one.tools) for one in model.requests]
 
 
 async def test_agents_sdk_definitions_are_strict(session):

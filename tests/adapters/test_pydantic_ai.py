@@ -24,7 +24,7 @@ from mama_structs.adapters import pydantic_ai
 from mama_structs.adapters.shared import tool_results as answers
 from mama_structs.errors import SessionClosed
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
-from mama_structs.tools.wire_names import wire_name
+from mama_structs.tools.wire_names import make_wire_name
 
 Story = Generator[tuple[str, Any] | str, ModelRequest, None]
 
@@ -125,7 +125,7 @@ async def test_pydantic_ai_run_is_offered_all_tools(dynamic):
             assert ["success"] == [part.outcome for part in returns(result)]
             assert "insight_" in result.output
 
-        assert [set(map(wire_name, session.tools))] * 4 == [set(request.tools) for request in model.requests]
+        assert [set(map(make_wire_name, session.tools))] * 4 == [set(request.tools) for request in model.requests]
 
 
 async def test_pydantic_ai_tool_choice_is_restricted_when_forced():
@@ -147,7 +147,7 @@ async def test_pydantic_ai_tool_choice_is_restricted_when_forced():
         resuming, other, own, unforced = [
             (request.sent.model_settings or {}).get("tool_choice") for request in model.requests
         ]
-        everything = {"weather", *map(wire_name, session.tools)}
+        everything = {"weather", *map(make_wire_name, session.tools)}
 
     assert everything > set(resuming.function_tools) > {"weather", "load__checkpoint", "search__recent"}
     assert "evolve__outcome" not in resuming.function_tools
@@ -198,7 +198,7 @@ async def test_pydantic_ai_test_model_calls_every_tool(session):
     """The framework's test model generates arguments from the schemas, calls every tool and finishes."""
     result = await Agent(TestModel(), toolsets=[pydantic_ai.toolset(session)]).run("hello")
 
-    assert {wire for wire, _ in answers.offered(session)} == {part.tool_name for part in returns(result)}
+    assert {wire for wire, _ in answers.list_wire_tools(session)} == {part.tool_name for part in returns(result)}
     assert await session.memories.count() > 0
 
 

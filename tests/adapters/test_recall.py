@@ -34,8 +34,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from mama_structs import HashEmbedder, MemoryStore, Session, Settings, ToolSettings, sync
 from mama_structs.adapters import anthropic, langchain, mcp, openai, openai_agents, pydantic_ai
 from mama_structs.errors import StoreError
-from mama_structs.memory.types.engine import Bounds
-from mama_structs.refs.messages.provider_messages import said_by_user
+from mama_structs.memory.types.engine import RelevanceBounds
+from mama_structs.refs.messages.provider_messages import extract_user_text
 from mama_structs.session import recall_builder as recalling
 from mama_structs.testing.scripted_model import ModelRequest, ScriptedModel
 
@@ -192,8 +192,8 @@ async def test_failed_recall_does_not_fail_turn(session, drive, monkeypatch, cap
 
 async def test_hostile_memories_cannot_escape_recall_block(monkeypatch):
     """Sixty hostile memories are recalled for one message: the block is complete, and nothing is outside of it."""
-    monkeypatch.setattr(recalling, "_LIMIT", 2 * len(ROWS))
-    monkeypatch.setattr(recalling, "BOUNDS", Bounds(relevance=0.0, share=0.0))
+    monkeypatch.setattr(recalling, "MAX_HITS", 2 * len(ROWS))
+    monkeypatch.setattr(recalling, "RECALL_BOUNDS", RelevanceBounds(relevance=0.0, share=0.0))
     monkeypatch.setattr(sys.modules["mama_structs.adapters.mcp.server"], "MAX_CHARS", ROOM)
     said = "continue from yesterday"
     async with Session.open(embedder=HashEmbedder()) as session, Client(mcp.server(session)) as client:
@@ -312,7 +312,7 @@ async def test_recalled_text_does_not_affect_tool_selection(session):
 
     assert is_block(text)
     for messages in shapes:
-        assert said[0] == said_by_user(messages)
+        assert said[0] == extract_user_text(messages)
         assert "resuming" == session.exposed.exposure.detect(messages).kind
 
 

@@ -8,22 +8,29 @@ import attrs
 import pytest
 
 from mama_structs import MamaStructsError, Session, Settings
-from mama_structs._internal.jsonable import json_text
-from mama_structs._internal.reprs import aligned
+from mama_structs._internal.jsonable import to_json_text
+from mama_structs._internal.reprs import align_columns
 from mama_structs.cli import demo as scenario
-from mama_structs.cli.demo import DemoRun, at_once, one_by_one, play, shortened, tell
-from mama_structs.cli.demo_memory import TwoDays, two_days
+from mama_structs.cli.demo import (
+    DemoRun,
+    abbreviate,
+    query_player_one_by_one,
+    query_player_with_references,
+    render_story,
+    run_demo,
+)
+from mama_structs.cli.demo_memory import DemoDays, run_two_days
 from mama_structs.cli.main import main
 from mama_structs.testing import Fault, World
 
 SMALL = ["--latency", "0"]
-NO_DAYS = TwoDays((), {})
+NO_DAYS = DemoDays((), {})
 TABLE = 64
 
 
 @pytest.fixture(scope="module")
 def story():
-    return asyncio.run(play(latency=0))
+    return asyncio.run(run_demo(latency=0))
 
 
 def moved(story):
@@ -50,11 +57,11 @@ def test_demo_json_shows_saved_calls(capsys):
 
 async def test_demo_uses_default_settings(mama_structs_node):
     """Each answer is within the budget, so the counts are those of a real model."""
-    story = await play(base_url=mama_structs_node.url)
+    story = await run_demo(base_url=mama_structs_node.url)
     calls = [call for run in story.runs.values() for call in run.calls]
 
     assert Settings().answers.max_chars >= max(call.chars for call in calls)
-    assert all(call.chars == len(json_text(call.answer)) for call in calls)
+    assert all(call.chars == len(to_json_text(call.answer)) for call in calls)
 
 
 def test_demo_upstream_queries_are_bounded(story):
@@ -113,7 +120,7 @@ async def test_demo_reads_truncated_rows_by_handle(mama_structs_node):
     """With long names the list is truncated. The agent reads the rest and finds the same facts."""
     for row in mama_structs_node.data.rows("player"):
         mama_structs_node.data.get("player", row["id"])["name"] = "n" * 900
-    story = await play(base_url=mama_structs_node.url)
+    story = await run_demo(base_url=mama_structs_node.url)
 
     assert "read_fd" in {call.tool for call in story.page.with_references.calls}
     assert story.same_facts
@@ -155,8 +162,8 @@ def test_demo_text_shows_memory_references_and_costs(capsys):
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_demo_text_fits_the_terminal(story, width):
     """Lines wrap between words at the terminal's width; only long words, such as a call with an id, are wider."""
-    days = asyncio.run(two_days())
-    told, whole = tell(days, story, width=width), tell(days, story, width=10_000)
+    days = asyncio.run(run_two_days())
+    told, whole = render_story(days, story, width=width), render_story(days, story, width=10_000)
 
     assert [] == [line for line in told.splitlines() if len(line) > width and " " in line.strip()]
     # No text is lost: on a narrow terminal the rows of the table become lines.
@@ -168,7 +175,7 @@ def test_demo_text_fits_the_terminal(story, width):
 def test_demo_page_shows_actual_output(story):
     """Compare all but ids, days, times and cache hits of the repeated call, which differ between runs."""
     page = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "demo_page.py"))
-    printed = tell(asyncio.run(two_days()), story, width=page["WIDTH"])
+    printed = render_story(asyncio.run(run_two_days()), story, width=page["WIDTH"])
 
     def lasting(text):
         text = re.sub(r"(repeat +\d+ +)\d+", r"\1*", text)
@@ -180,7 +187,7 @@ def test_demo_page_shows_actual_output(story):
 
 def test_demo_shows_both_results_when_they_differ(story):
     """If the runs found different facts, both are in the text."""
-    text = tell(NO_DAYS, moved(story))
+    text = render_story(NO_DAYS, moved(story))
 
     assert "NOT find out the same" in text
     assert "status away" in text
@@ -193,7 +200,7 @@ def test_demo_exits_with_1_when_results_differ(story, monkeypatch, capsys):
     async def different(**_):
         return moved(story)
 
-    monkeypatch.setattr(scenario, "play", different)
+    monkeypatch.setattr(scenario, "run_demo", different)
 
     code = main(["demo", "--json"])
     captured = capsys.readouterr()
@@ -206,7 +213,7 @@ def test_demo_exits_with_1_when_results_differ(story, monkeypatch, capsys):
 def test_demo_describes_cost_and_savings(story):
     """The text has the additional characters of references and, if there are any, the savings."""
     one = story.one.with_references
-    text = " ".join(tell(NO_DAYS, story).split())
+    text = " ".join(render_story(NO_DAYS, story).split())
 
     assert f"{one.chars:,} characters instead of {story.one.without.calls[0].chars:,}" in text
     assert "it saves 3 calls." in text
@@ -247,8 +254,8 @@ def test_demo_uses_player_option(mama_structs_node, capsys):
 
 async def test_demo_reads_page_of_player():
     """The list question uses the page with the demo's player."""
-    story = await play(players=60, player_id="1-7", latency=0)
-    calls = [run.calls[0] for run in (story.page.without, story.page.with_references)]
+    story = await run_demo(players=60, player_id="1-7", latency=0)
+    calls = [run.calls[0] for run in (story.page.without_references, story.page.with_references)]
 
     assert "Who is player 1-7," in story.one.text
     assert all("pagination_key" in call.arguments for call in calls)
@@ -309,7 +316,7 @@ async def test_demo_fails_when_reference_failed(mama_structs_node):
 
     async with Session.open(structs=mama_structs_node.url) as session:
         with pytest.raises(MamaStructsError, match=r"the reference to 9-11 is missing: .*boom"):
-            await at_once(DemoRun(session), "1-11")
+            await query_player_with_references(DemoRun(session), "1-11")
 
 
 async def test_demo_checks_query_count_with_node(mama_structs_node):
@@ -320,7 +327,7 @@ async def test_demo_checks_query_count_with_node(mama_structs_node):
 
     async with Session.open(structs=mama_structs_node.url) as session:
         with pytest.raises(MamaStructsError, match="the session counted 4 queries and the node 0"):
-            await DemoRun(session, Miscounting()).measure(one_by_one, "1-11")
+            await DemoRun(session, Miscounting()).measure(query_player_one_by_one, "1-11")
 
 
 # Text
@@ -328,8 +335,10 @@ async def test_demo_checks_query_count_with_node(mama_structs_node):
 
 def test_demo_table_aligns_numbers_right():
     """The first column is text, the others are numbers."""
-    assert "run  calls\n---  -----\na        1\nbc      10" == aligned(("run", "calls"), [("a", "1"), ("bc", "10")])
-    assert "a    b   n\n---  -  --\nbcd  e  10" == aligned(("a", "b", "n"), [("bcd", "e", "10")], words=2)
+    assert "run  calls\n---  -----\na        1\nbc      10" == align_columns(
+        ("run", "calls"), [("a", "1"), ("bc", "10")]
+    )
+    assert "a    b   n\n---  -  --\nbcd  e  10" == align_columns(("a", "b", "n"), [("bcd", "e", "10")], left_columns=2)
 
 
 def test_demo_abbreviated_answer_has_ellipses():
@@ -339,4 +348,4 @@ def test_demo_abbreviated_answer_has_ellipses():
     assert (
         '{\n  "Player": {"id": "1-1", ...},\n'
         '  "references": {\n    "0-1": {"reference_type": "guild", "id": "0-1"}\n  }\n}'
-    ) == shortened(answer)
+    ) == abbreviate(answer)

@@ -17,7 +17,7 @@ from mama_structs import HashEmbedder, Session, as_embedder
 from mama_structs.cli import hook as client
 from mama_structs.cli import hook_messages
 from mama_structs.cli import hook_server as hook_helper
-from mama_structs.cli.hook_server import QUIT, HookHelper, formed, kind_of, text_in
+from mama_structs.cli.hook_server import QUIT_COMMAND, HookServer, classify_event, extract_message, format_answer
 from mama_structs.memory.store.memory_store import MemoryStore
 
 COMMAND = [sys.executable, "-m", "mama_structs", "hook"]
@@ -40,7 +40,7 @@ async def store(tmp_path):
 @pytest.fixture
 async def helper(store):
     """A helper in this process."""
-    own = HookHelper(str(store))
+    own = HookServer(str(store))
     yield own
     await own.close()
 
@@ -51,7 +51,7 @@ async def asked(helper, **event):
 
 async def sent(request):
     """Return the answer of the helper of the working directory."""
-    reader, writer = await asyncio.open_unix_connection(client.SOCKET)
+    reader, writer = await asyncio.open_unix_connection(client.SOCKET_NAME)
     writer.write(request)
     writer.write_eof()
     answer = (await reader.read()).decode()
@@ -63,7 +63,7 @@ async def served(helper, listening, *requests):
     """Run a helper until it has answered some requests, and return its answers."""
     serving = asyncio.create_task(helper.serve(listening))
     answers = [await sent(request) for request in requests]
-    await sent(f"\0{QUIT}\0".encode())
+    await sent(f"\0{QUIT_COMMAND}\0".encode())
     await serving
     return answers
 
@@ -93,8 +93,8 @@ def test_events_of_common_agents_are_classified(event, kind, message):
     """Each agent's names for the three events and for the user's message are known; other events are ignored."""
     name = event.get("hook_event_name") or event.get("agent_action_name") or event.get("event") or ""
 
-    assert message == text_in(event)
-    assert kind == kind_of(name, message)
+    assert message == extract_message(event)
+    assert kind == classify_event(name, message)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_events_of_common_agents_are_classified(event, kind, message):
 )
 def test_answer_has_format_of_the_agent(name, kind, answer):
     """Agents with capitalized event names read ``hookSpecificOutput``, and nothing before a compaction."""
-    assert answer == formed(name, kind, "text")
-    assert {} == formed(name, kind, "")
+    assert answer == format_answer(name, kind, "text")
+    assert {} == format_answer(name, kind, "")
 
 
 # Recalled text
@@ -168,9 +168,9 @@ async def test_undelivered_answer_is_recalled_again(helper, store, monkeypatch):
     monkeypatch.chdir(store)
     request = f"default\0{2_000}\0{json.dumps({'session_id': '1', 'prompt': QUESTION})}".encode()
     with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as gone:
-        listening.bind(client.SOCKET)
+        listening.bind(client.SOCKET_NAME)
         listening.listen()
-        gone.connect(client.SOCKET)
+        gone.connect(client.SOCKET_NAME)
         gone.send(request)
         gone.close()
         answers = await served(helper, listening, request)
@@ -193,7 +193,7 @@ async def test_request_task_is_not_garbage_collected(helper, store, monkeypatch)
 
     monkeypatch.setattr(helper, "answer", answer)
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(client.SOCKET)
+        listening.bind(client.SOCKET_NAME)
         listening.listen()
         serving = asyncio.create_task(served(helper, listening, b"default\x002000\0"))
         await asked.wait()
@@ -206,7 +206,7 @@ async def test_error_is_a_separate_line(helper, store, monkeypatch):
     """An error in the helper follows the empty answer, without user data."""
     monkeypatch.chdir(store)
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(client.SOCKET)
+        listening.bind(client.SOCKET_NAME)
         listening.listen()
         answers = await served(helper, listening, b'default\x0010\0{"prompt": "why?"}', b"default\x002000\0secret")
 
@@ -218,7 +218,7 @@ async def test_helper_rejects_request_that_is_too_long(helper, store, monkeypatc
     monkeypatch.chdir(store)
     monkeypatch.setattr(hook_messages, "MAX_REQUEST_BYTES", 1_000)
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(client.SOCKET)
+        listening.bind(client.SOCKET_NAME)
         listening.listen()
         long, short = await served(helper, listening, b"default\x00500\0" + b" " * 2_000, b"default\x00500\0{}")
 
@@ -231,14 +231,14 @@ async def test_helper_rejects_request_that_is_not_finished(helper, store, monkey
     monkeypatch.chdir(store)
     monkeypatch.setattr(hook_messages, "REQUEST_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(client.SOCKET)
+        listening.bind(client.SOCKET_NAME)
         listening.listen()
         serving = asyncio.create_task(helper.serve(listening))
-        reader, writer = await asyncio.open_unix_connection(client.SOCKET)
+        reader, writer = await asyncio.open_unix_connection(client.SOCKET_NAME)
         writer.write(b"default\0")
         slow = await asyncio.wait_for(reader.read(), 60)
         writer.close()
-        await sent(f"\0{QUIT}\0".encode())
+        await sent(f"\0{QUIT_COMMAND}\0".encode())
         await serving
 
     assert b"{}\nthe request was not complete after 0.05 seconds\n" == slow
@@ -258,16 +258,16 @@ async def test_helper_exits_after_upgrade(helper, store, monkeypatch):
     """A helper whose code was replaced answers once more and exits, so that the next hook starts the new one."""
     monkeypatch.chdir(store)
     versions = iter([1, 2])
-    monkeypatch.setattr(hook_helper, "_version", lambda: next(versions))
+    monkeypatch.setattr(hook_helper, "_get_version", lambda: next(versions))
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(client.SOCKET)
+        listening.bind(client.SOCKET_NAME)
         listening.listen()
         serving = asyncio.create_task(helper.serve(listening))
         answer = await sent(json.dumps({"prompt": QUESTION}).join(["default\x002000\0", ""]).encode())
         await serving
 
     assert RETRIES in answer
-    assert not (store / client.SOCKET).exists()
+    assert not (store / client.SOCKET_NAME).exists()
 
 
 async def test_open_conversations_are_bounded(helper):
@@ -284,7 +284,7 @@ async def test_helper_searches_by_words_without_embedder(tmp_path):
     async with Session.open(tmp_path / "a.mama", embedder=foreign) as session:
         for text in (RETRIES, "shield first, raids doubled", "alerts come later"):
             await session.memories.save_context(text)
-    helper = HookHelper(str(tmp_path / "a.mama"))
+    helper = HookServer(str(tmp_path / "a.mama"))
     await asked(helper, prompt="anything")
     await helper._warm_up()
     answer = await asked(helper, prompt=QUESTION)
@@ -353,9 +353,9 @@ def test_hook_times_out_when_helper_hangs(store, monkeypatch, capfdbinary):
     os.close(write)
     monkeypatch.chdir(store)
     with socket.socket(socket.AF_UNIX) as hanging:
-        hanging.bind(client.SOCKET)
+        hanging.bind(client.SOCKET_NAME)
         hanging.listen()
-        monkeypatch.setattr(client, "_event", lambda until: b"{}")
+        monkeypatch.setattr(client, "_read_event", lambda until: b"{}")
         assert 0 == client.answer_hook([str(store), "--seconds", "0.05"])
     os.close(read)
 
@@ -365,9 +365,9 @@ def test_hook_times_out_when_helper_hangs(store, monkeypatch, capfdbinary):
 def test_hook_fails_fast_when_helper_cannot_start(store, monkeypatch):
     """If the helper exits with an error, the hook does not wait for its time limit."""
     monkeypatch.chdir(store)
-    monkeypatch.setattr(client, "_HELPER", "raise SystemExit(1)")
+    monkeypatch.setattr(client, "_HELPER_CODE", "raise SystemExit(1)")
     with pytest.raises(OSError, match="the helper cannot start"):
-        client.ask(b"", time.monotonic() + 600)
+        client.request_answer(b"", time.monotonic() + 600)
 
 
 def test_hook_ctrl_c_is_an_empty_answer(monkeypatch, capfdbinary):
@@ -376,7 +376,7 @@ def test_hook_ctrl_c_is_an_empty_answer(monkeypatch, capfdbinary):
     def interrupted(_until):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(client, "_event", interrupted)
+    monkeypatch.setattr(client, "_read_event", interrupted)
 
     assert 0 == client.answer_hook(["anywhere"])
     assert (b"{}\n", b"mama-structs hook: KeyboardInterrupt\n") == capfdbinary.readouterr()
@@ -398,11 +398,11 @@ def test_hook_times_out_when_stdin_stays_open(store):
 @pytest.mark.parametrize("event", ["", "[1]", "no JSON", '{"prompt": 7}', '{"prompt": "\\ud800"}', "\0\0\0"])
 async def test_hook_answers_any_input(store, event, monkeypatch):
     """For any event the helper answers, and it continues to serve."""
-    own = HookHelper(str(store))
+    own = HookServer(str(store))
     monkeypatch.chdir(store)
     texts = (event, json.dumps({"prompt": QUESTION}))
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(client.SOCKET)
+        listening.bind(client.SOCKET_NAME)
         listening.listen()
         requests = (f"default\0{2_000}\0{text}".encode(errors="surrogatepass") for text in texts)
         answers = await served(own, listening, *requests)
@@ -417,9 +417,9 @@ def test_helper_serves_later_hooks(store, monkeypatch):
         subprocess.run([*COMMAND, str(store), "--seconds=600"], capture_output=True, text=True, input=event, check=True)
         for _ in range(2)
     ]
-    mode = (store / client.SOCKET).stat().st_mode
+    mode = (store / client.SOCKET_NAME).stat().st_mode
     monkeypatch.chdir(store)
-    client.ask(f"\0{QUIT}\0".encode(), time.monotonic() + 600, starts=False)
+    client.request_answer(f"\0{QUIT_COMMAND}\0".encode(), time.monotonic() + 600, may_start=False)
 
     assert RETRIES in answers[0].stdout
     assert "{}\n" == answers[1].stdout, "it is the same helper, and this conversation was told"

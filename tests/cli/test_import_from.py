@@ -19,7 +19,7 @@ from memory_helpers import count
 import mama_structs
 from mama_structs.cli import command_table as table
 from mama_structs.errors import InvalidArgument, MigrationError
-from mama_structs.importers.dispatch import KINDS
+from mama_structs.importers.dispatch import READERS
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
 
@@ -37,7 +37,7 @@ def source(tmp_path):
 
 
 def test_command_supports_every_source():
-    assert table._OTHERS == tuple(KINDS)
+    assert table._IMPORT_SOURCES == tuple(READERS)
 
 
 def test_import_creates_store_and_second_run_adds_nothing(source, tmp_path):

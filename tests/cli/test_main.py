@@ -138,7 +138,7 @@ def test_demo_player_without_guild_is_rejected(capsys):
 
 def test_demo_player_beyond_page_limit_is_rejected(monkeypatch, capsys):
     """The error says how many players were searched."""
-    monkeypatch.setattr(scenario, "MOST_PAGES", 2)
+    monkeypatch.setattr(scenario, "MAX_PAGES", 2)
 
     assert 1 == main(["demo", "--latency", "0", "--players", "60", "--player", "1-7"])
     assert "player 1-7 is not among the first 32 players, through which the demo looks" in error_of(capsys)
@@ -166,7 +166,7 @@ def test_ctrl_c_exits_with_130(monkeypatch, capsys):
     async def interrupted(**_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scenario, "play", interrupted)
+    monkeypatch.setattr(scenario, "run_demo", interrupted)
 
     assert 130 == main(["demo"])
     assert ("", "") == capsys.readouterr()

@@ -58,7 +58,7 @@ def test_migrate_and_rollback_fill_and_empty_the_store(old, tmp_path):
 
 
 def test_progress_without_terminal_is_one_line(old, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(printing, "_TOLD_EVERY", 0)
+    monkeypatch.setattr(printing, "_PROGRESS_INTERVAL_SECONDS", 0)
     run("migrate", old, tmp_path / "new.mama", "--embedder", "hash")
     told = capsys.readouterr().err
 

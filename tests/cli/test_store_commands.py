@@ -339,7 +339,7 @@ def test_failed_backup_on_full_disk_leaves_nothing(store, tmp_path):
 def test_progress_prints_at_most_one_line_per_second_without_terminal(monkeypatch, capsys):
     now = 100.0
     monkeypatch.setattr(parts.time, "monotonic", lambda: now)
-    with parts.shown("imported", "memories") as tell:
+    with parts.report_progress("imported", "memories") as tell:
         for step in range(30):
             now = 100.0 + step / 10
             tell(step * 100, 3000)
@@ -356,7 +356,7 @@ def test_progress_shows_bar_on_terminal(monkeypatch):
     pytest.importorskip("tqdm")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with parts.shown("imported", "memories") as tell:
+    with parts.report_progress("imported", "memories") as tell:
         tell(1, 3)
         tell(3, 3)
 
@@ -368,8 +368,8 @@ def test_progress_prints_lines_without_tqdm(monkeypatch):
     terminal = Terminal()
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(parts, "_TOLD_EVERY", 0)
-    with parts.shown("imported", "memories") as tell:
+    monkeypatch.setattr(parts, "_PROGRESS_INTERVAL_SECONDS", 0)
+    with parts.report_progress("imported", "memories") as tell:
         tell(3, 3)
 
     assert "imported 3 of 3 memories\n" == terminal.getvalue()
@@ -377,8 +377,8 @@ def test_progress_prints_lines_without_tqdm(monkeypatch):
 
 def test_progress_is_silent_without_stderr(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
-    monkeypatch.setattr(parts, "_TOLD_EVERY", 0)
-    with parts.shown("imported", "memories") as tell:
+    monkeypatch.setattr(parts, "_PROGRESS_INTERVAL_SECONDS", 0)
+    with parts.report_progress("imported", "memories") as tell:
         tell(3, 3)
 
 

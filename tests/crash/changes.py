@@ -17,7 +17,7 @@ from mama_structs.errors import MemoryNotFound, VersionConflict
 from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.types.model import Memory, Origin
 from mama_structs.session.session import Session
-from mama_structs.testing.conformance.ack_log import Book, told
+from mama_structs.testing.conformance.ack_log import AckLog, log_errors
 
 ORIGINS: Final[tuple[Origin, ...]] = ("model", "tool", "outside")
 """The origins of model-written refs are excluded: their text lowers no trust that the oracle would have to compute."""
@@ -38,7 +38,7 @@ def began_at() -> str:
 
 async def write(
     session: Session,
-    book: Book,
+    book: AckLog,
     name: str,
     chance: random.Random,
     count: int,
@@ -59,7 +59,7 @@ async def write(
     """
     author = Author(session, book, name, chance)
     for number in range(count if kinds is None else len(kinds)):
-        with told(book):
+        with log_errors(book):
             kind = author.choose() if kinds is None else kinds[number]
             await CHANGES[kind].make(author, f"{name}-{number}")
 
@@ -74,7 +74,7 @@ class Author:
     """
 
     session: Session
-    book: Book
+    book: AckLog
     name: str
     chance: random.Random
     origin: Origin = attrs.field(init=False)
@@ -109,9 +109,9 @@ class Author:
     def change(self, tag: str, kind: str, **arguments: Any) -> Iterator[dict[str, Any]]:
         """Log a change before its call, and its result after it."""
         answer: dict[str, Any] = {}
-        self.book.say("begin", tag, self.space, kind, began_at(), arguments)
+        self.book.append("begin", tag, self.space, kind, began_at(), arguments)
         yield answer
-        self.book.say("end", tag, answer)
+        self.book.append("end", tag, answer)
 
     @contextlib.asynccontextmanager
     async def turn(self) -> Any:
@@ -140,7 +140,7 @@ class Author:
             saved = cast("list[Memory]", list(done) if isinstance(done, list | tuple) else [done])
             answer.update(zip([f"memory {one['tag']}" for one in specs], map(plain, saved), strict=True))
         for one, memory in zip(specs, saved, strict=True):
-            self.book.say("saved", self.space, memory.id, one["tag"])
+            self.book.append("saved", self.space, memory.id, one["tag"])
         return saved
 
 
@@ -344,7 +344,7 @@ async def unlink(author: Author, tag: str) -> None:
 async def delete(author: Author, tag: str) -> None:
     """Delete a decision."""
     async with author.taken(author.decisions, back=False) as (target, target_id):
-        author.book.say("deleting", author.space, target_id)
+        author.book.append("deleting", author.space, target_id)
         with author.change(tag, "delete", target=target):
             await author.session.memories.delete(target_id)
 
@@ -354,7 +354,7 @@ async def forget(author: Author, tag: str) -> None:
     by_topic = bool(author.topics) and author.chance.random() < 0.5
     async with author.turn(), author.taken(author.topics if by_topic else author.decisions, back=False) as one:
         target, target_id = one
-        author.book.say("deleting", author.space, target_id)
+        author.book.append("deleting", author.space, target_id)
         with author.change(tag, "forget", target=target):
             if by_topic:
                 await author.session.memories.forget(about=f"about {target}")
@@ -385,7 +385,7 @@ async def put_record(author: Author, tag: str) -> None:
     wanted = versions.get(key, 0)
     with contextlib.suppress(VersionConflict):
         await records.put(labels, key, "of another version", if_version=wanted + 7)
-        author.book.say("untyped", f"a record at another version than {wanted + 7} was overwritten")
+        author.book.append("untyped", f"a record at another version than {wanted + 7} was overwritten")
     with author.change(tag, "put", labels=labels, records=[given]) as answer:
         record = await records.put(
             labels,
@@ -422,7 +422,7 @@ async def pop_record(author: Author, tag: str) -> None:
     with author.change(tag, "remove", labels=labels, keys=[last]):
         found = await author.session.records.pop(labels)
         if found is None or found.key != last:
-            author.book.say("untyped", f"{found and found.key} was popped in place of {last}")
+            author.book.append("untyped", f"{found and found.key} was popped in place of {last}")
     author.records[labels] = {key: one for key, one in numbers.items() if key != last}
 
 
@@ -532,7 +532,7 @@ async def look(author: Author, _tag: str) -> None:
     Both must find it.
     """
     store, book = author.session.memories, author.book
-    said = [(memory_id, tag) for _, _, memory_id, tag in book.last(of="saved", space=store.namespace)]
+    said = [(memory_id, tag) for _, _, memory_id, tag in book.read_last(kind="saved", namespace=store.namespace)]
     if not said:
         return
     memory_id, _ = said[-1]
@@ -540,9 +540,9 @@ async def look(author: Author, _tag: str) -> None:
     with contextlib.suppress(MemoryNotFound):
         memory = await store.get(memory_id)
         hits = await store.search(memory.content[:_QUESTION], superseded="equal")
-    is_going = any(memory_id == one[2] for one in book.last(2**20, of="deleting", space=store.namespace))
+    is_going = any(memory_id == one[2] for one in book.read_last(2**20, kind="deleting", namespace=store.namespace))
     if not is_going and memory_id not in {hit.memory.id for hit in hits}:
-        book.say("unseen", store.namespace, memory_id)
+        book.append("unseen", store.namespace, memory_id)
 
 
 @attrs.frozen

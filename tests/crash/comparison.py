@@ -15,7 +15,7 @@ import attrs
 from crash.model import Item, Known, difference, digest_of, plain, tag_of
 from crash.oracle import Store, Verdict, opened
 
-from mama_structs.memory.types.model import KeptItem, parse_kept
+from mama_structs.memory.types.model import StoredEvidence, parse_stored_evidence
 from mama_structs.session.session import Session
 
 _TEMPORAL_WINDOW: Final = 3600.0
@@ -116,10 +116,10 @@ class Comparison:
             self.fit(item, there.get(found.get(item, "")))
         await self._compare_links(session, there, {key: found.get(item) for key, item in items.items()})
         for memory_id in found.values():
-            if any(parse_kept(one) for one in there[memory_id]["evidence"]):
+            if any(parse_stored_evidence(one) for one in there[memory_id]["evidence"]):
                 with self.verdict.noting(f"the evidence of {memory_id}"):
                     kept = [one for one in await store.evidence_of(memory_id) if one.digest is not None]
-                    names = [str(KeptItem(one.source, digest_of(one.text or ""))) for one in kept]
+                    names = [str(StoredEvidence(one.source, digest_of(one.text or ""))) for one in kept]
                     if names != there[memory_id]["evidence"]:
                         self.verdict.wrong.append(f"memory {memory_id} has another text as evidence")
 

@@ -19,7 +19,7 @@ from crash.comparison import Comparison, note_findings
 from crash.model import Known
 from crash.oracle import Child, Tally, Verdict, judged, opened
 
-from mama_structs.testing.conformance.ack_log import Book
+from mama_structs.testing.conformance.ack_log import AckLog
 
 FILES: Final = (
     "cache.db",
@@ -224,7 +224,7 @@ def _classified(live: Verdict, fresh: Verdict) -> tuple[str, str]:
 def _live(directory: Path, facts: Known, book: Path, pause: Callable[[], None]) -> dict[str, Any]:
     """Use a store, wait for the damage, use all of it again, and close it."""
     verdict = Verdict()
-    own = Book.open(book)
+    own = AckLog.open(book)
 
     async def main() -> None:
         async with opened(directory, "default", _CONVERSATION) as session:
@@ -270,7 +270,7 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
     def fill(directory: Path, name: str, seed: int, *, dies: bool = False) -> None:
         async def main() -> None:
             async with opened(directory, "default", _CONVERSATION) as session:
-                own = Book.open(book if not name.startswith("other") else place / "other.jsonl")
+                own = AckLog.open(book if not name.startswith("other") else place / "other.jsonl")
                 await write(session, own, f"sample-{name}", random.Random(seed), 35)
                 if dies:
                     os._exit(0)

@@ -21,12 +21,12 @@ from typing import Any, Final
 import attrs
 from crash.model import Known
 
-from mama_structs._internal.validation import is_address
+from mama_structs._internal.validation import is_url
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, StoreBusy
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, ServerSettings, Settings
-from mama_structs.testing.conformance.ack_log import PATIENCE
+from mama_structs.testing.conformance.ack_log import HANG_TIMEOUT_SECONDS
 
 EMBEDDERS: Final = (HashEmbedder(dimensions=64), HashEmbedder(dimensions=32))
 """Fast embedders. The second one is the embedder of re-embedded namespaces."""
@@ -111,7 +111,7 @@ async def opened(
     """
     session = None
     embedders = list(EMBEDDERS)
-    until = time.monotonic() + (4 * SETTINGS.server.lease if is_address(store) else 0)
+    until = time.monotonic() + (4 * SETTINGS.server.lease if is_url(store) else 0)
     while session is None:
         opening = Session.open(
             store, embedder=embedders[0], namespace=namespace, conversation=conversation, settings=settings
@@ -193,7 +193,7 @@ class Child:
 
         The line is the result, or empty if the process waits for `go_on`.
         """
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + HANG_TIMEOUT_SECONDS
         while b"\n" not in self._read:
             ready, _, _ = select.select([self.answer], [], [], max(until - time.monotonic(), 0))
             got = os.read(self.answer, 2**16) if ready else b""
@@ -215,7 +215,7 @@ class Child:
         """
         os.close(self.orders)
         os.close(self.answer)
-        until = time.monotonic() + PATIENCE / 10
+        until = time.monotonic() + HANG_TIMEOUT_SECONDS / 10
         while not (done := os.waitpid(self.pid, os.WNOHANG))[0]:
             if time.monotonic() > until:
                 os.kill(self.pid, signal.SIGKILL)

@@ -41,7 +41,7 @@ from crash.writers import ENDINGS, Task, run
 
 from mama_structs.session.session import Session
 from mama_structs.storage.postgres.pool import has_session
-from mama_structs.testing.conformance.ack_log import PATIENCE, Book
+from mama_structs.testing.conformance.ack_log import HANG_TIMEOUT_SECONDS, AckLog
 
 EARLY: Final = "early"
 UNSYNCED: Final = "unsynced"
@@ -107,8 +107,8 @@ class Loop:
         if self.sabotage == EARLY:
             # Logged here and not by a writer, which may be killed before it logs anything.
             spec = {"tag": f"r{number}-early", "type": "context", "origin": "user"}
-            Book.open(book).say("begin", spec["tag"], "default", "save", began_at(), {"memories": [spec]})
-            Book.open(book).say("end", spec["tag"], {})
+            AckLog.open(book).append("begin", spec["tag"], "default", "save", began_at(), {"memories": [spec]})
+            AckLog.open(book).append("end", spec["tag"], {})
         said = book.read_text().splitlines()
         self.account(said, one.killed)
         facts = Known().hear([*self.lines, *said])
@@ -229,7 +229,7 @@ class _Round:
 
     def start(self) -> None:
         """Start the process groups of this round."""
-        Book.open(self.book)
+        AckLog.open(self.book)
         chance = self.chance
         try:
             for place in range(chance.randrange(1, self.loop.writers + 1)):
@@ -293,7 +293,7 @@ class _Round:
         if self.library is not None:
             self._fail_power()
             return
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + HANG_TIMEOUT_SECONDS
         strikes = self.chance.randrange(1, 4 * self.loop.writers)
         restarted = self.chance.randrange(strikes) if self.loop.restart else None
         for number in range(strikes):
@@ -317,7 +317,7 @@ class _Round:
 
     def _fail_power(self) -> None:
         """Wait while the processes write, then kill all of them."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + HANG_TIMEOUT_SECONDS
         after = self.chance.randrange(10, 120)
         while self._lines < after and self._anyone(_POLL) and time.monotonic() < until:
             self._listen()
@@ -325,7 +325,7 @@ class _Round:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
                 self.loop.table.counts["kills"] += 1
-        self._anyone(PATIENCE)
+        self._anyone(HANG_TIMEOUT_SECONDS)
         self._listen()
         self.killed.update(pid for pid in self._born if pid not in self._done)
 
@@ -379,8 +379,8 @@ class _Round:
                 self._listen()
                 code = os.waitstatus_to_exitcode(status)
                 if code < 0:
-                    Book.open(self.book).say("ended", pid, -code)
-            self._anyone(PATIENCE)
+                    AckLog.open(self.book).append("ended", pid, -code)
+            self._anyone(HANG_TIMEOUT_SECONDS)
             os.close(self._alive[0])
 
 

@@ -15,7 +15,7 @@ from crash.model import ANY, Known, after, difference
 from crash.oracle import opened
 from crash.sabotage import SABOTAGES, plant
 
-from mama_structs.testing.conformance.ack_log import Book
+from mama_structs.testing.conformance.ack_log import AckLog
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
 
@@ -34,7 +34,7 @@ class Small(random.Random):
 
 def make(place, kinds, *, seed=SEED):
     """Create a store by changes of the given kinds, and return the lines of its log."""
-    book = Book.open(place / "book", store=str(place / "store"))
+    book = AckLog.open(place / "book", store=str(place / "store"))
 
     async def main():
         async with opened(place / "store", "default", "c1") as session:

@@ -25,11 +25,11 @@ from crash.comparison import rows_of
 from crash.model import ANY, plain, text_of
 from crash.oracle import EMBEDDERS, SETTINGS, fork, opened
 
-from mama_structs._internal.validation import is_address
+from mama_structs._internal.validation import is_url
 from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.session.session import Session
 from mama_structs.settings import DescriptorSettings
-from mama_structs.testing.conformance.ack_log import Book, told
+from mama_structs.testing.conformance.ack_log import AckLog, log_errors
 
 NAMESPACES: Final = ("default", "alice", "bob")
 ENDINGS: Final = ("close", "die", "stay", "again")
@@ -80,17 +80,17 @@ class Task:
 
 def run(task: Task) -> None:
     """Do a task in this process."""
-    book = Book.open(Path(task.book), store=task.store)
-    book.say("born", os.getpid(), task.kind)
+    book = AckLog.open(Path(task.book), store=task.store)
+    book.append("born", os.getpid(), task.kind)
     faulthandler.enable()
     chance = random.Random(task.seed)
     # If the process ends in any other way than by returning or by a kill, the "done" line is missing.
-    with told(book), faulty(task.fault, task.store, chance):
+    with log_errors(book), faulty(task.fault, task.store, chance):
         _KINDS[task.kind](task, book, chance)
-    book.say("done", os.getpid())
+    book.append("done", os.getpid())
 
 
-def _writer(task: Task, book: Book, chance: random.Random) -> None:
+def _writer(task: Task, book: AckLog, chance: random.Random) -> None:
     async def main() -> None:
         space = chance.choice(NAMESPACES)
         async with opened(task.store, space, f"c-{task.name}") as session:
@@ -105,8 +105,8 @@ def _writer(task: Task, book: Book, chance: random.Random) -> None:
     asyncio.run(main())
 
 
-def _die(book: Book) -> None:
-    book.say("dies", os.getpid())
+def _die(book: AckLog) -> None:
+    book.append("dies", os.getpid())
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -115,7 +115,7 @@ class _Parent:
     """A process that forks while it has the store open."""
 
     task: Task
-    book: Book
+    book: AckLog
     chance: random.Random
     runner: asyncio.Runner
     session: Session
@@ -133,7 +133,7 @@ class _Parent:
             changes=changes,
             fault="",
         )
-        self.book.say("forks", os.getpid())
+        self.book.append("forks", os.getpid())
         collect = self.chance.random() < 0.5
 
         def work() -> None:
@@ -159,7 +159,7 @@ class _Parent:
                 child.join()
                 pid, status = child.pid, child.exitcode
             if status < 0:
-                self.book.say("ended", pid, -status)
+                self.book.append("ended", pid, -status)
         self.children.clear()
 
     def write(self, name: str, count: int) -> None:
@@ -173,12 +173,12 @@ class _Parent:
         return task
 
     def close(self) -> None:
-        with told(self.book):
+        with log_errors(self.book):
             self.runner.run(self.session.close())
-        self.book.say("closes", os.getpid())
+        self.book.append("closes", os.getpid())
 
 
-def _parent(task: Task, book: Book, chance: random.Random) -> None:
+def _parent(task: Task, book: AckLog, chance: random.Random) -> None:
     with _opened_parent(task, book, chance) as parent:
         parent.write("a", task.changes // 4)
         # Fork during a transaction or between two.
@@ -206,7 +206,7 @@ async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 @contextlib.contextmanager
-def _opened_parent(task: Task, book: Book, chance: random.Random) -> Iterator[_Parent]:
+def _opened_parent(task: Task, book: AckLog, chance: random.Random) -> Iterator[_Parent]:
     runner = asyncio.Runner()
     space = chance.choice(NAMESPACES)
 
@@ -225,7 +225,7 @@ def _opened_parent(task: Task, book: Book, chance: random.Random) -> Iterator[_P
             parent.runner.close()
 
 
-def _preload(task: Task, book: Book, chance: random.Random) -> None:
+def _preload(task: Task, book: AckLog, chance: random.Random) -> None:
     """
     Open the store first and fork then, as preloading servers do.
 
@@ -240,16 +240,16 @@ def _preload(task: Task, book: Book, chance: random.Random) -> None:
         parent.write("z", 3)
 
 
-def _pool(task: Task, book: Book, chance: random.Random) -> None:
+def _pool(task: Task, book: AckLog, chance: random.Random) -> None:
     """Use a process pool that never touches the session, and save during and after its work."""
     with _opened_parent(task, book, chance) as parent:
         for turn in range(2):
             under_way = [parent.begin(f"p{turn}", 6)]
-            book.say("forks", os.getpid())
+            book.append("forks", os.getpid())
             with multiprocessing.get_context("fork").Pool(2, _collected, (task.alive,)) as pool:
                 parent.runner.run(_all(under_way))
                 if pool.map(len, ["a", "bc", "def"]) != [1, 2, 3]:
-                    book.say("untyped", "a pool that cannot count")
+                    book.append("untyped", "a pool that cannot count")
                 if chance.random() < 0.5:
                     pool.close()
                     pool.join()
@@ -262,16 +262,16 @@ def _collected(alive: int) -> None:
     gc.collect()
 
 
-def _keeper(task: Task, book: Book, chance: random.Random) -> None:
+def _keeper(task: Task, book: AckLog, chance: random.Random) -> None:
     """Do rare operations while others write: backups, exports, re-embedding, a migration."""
     at, name = _Beside(task.store, Path(task.book).parent), task.name
     # A server is backed up with its own tools.
-    chores = [one for one in _CHORES if one is not _back_up or not is_address(task.store)]
+    chores = [one for one in _CHORES if one is not _back_up or not is_url(task.store)]
 
     async def main() -> None:
         for turn in range(2):
             for chore in chance.sample(chores, 2):
-                with told(book):
+                with log_errors(book):
                     await chore(at, book, f"{name}-{turn}", chance)
 
     asyncio.run(main())
@@ -285,15 +285,15 @@ class _Beside:
     files: Path
 
 
-async def _back_up(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+async def _back_up(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
     target = at.files / f"backup-{tag}"
     length = os.fstat(book.fd).st_size
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await session.backup(target)
-    book.say("backup", str(target), length)
+    book.append("backup", str(target), length)
 
 
-async def _copy(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+async def _copy(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
     """Export a namespace and import the file into another one."""
     file, space = at.files / f"export-{tag}", f"copy-{chance.randrange(3)}-{tag}"
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
@@ -305,7 +305,7 @@ async def _copy(at: _Beside, book: Book, tag: str, chance: random.Random) -> Non
     file.unlink()
 
 
-async def _expire_conversation(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+async def _expire_conversation(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
     """Start a conversation, and let its TTL expire."""
     space, name = f"expiring-{tag}", f"c-{tag}"
     async with opened(at.store, space, name) as session:
@@ -313,20 +313,20 @@ async def _expire_conversation(at: _Beside, book: Book, tag: str, chance: random
     settings = attrs.evolve(SETTINGS, descriptors=DescriptorSettings(conversation_ttl=_TTL))
     await asyncio.sleep(2 * _TTL)
     drop = f"{tag}-drop"
-    book.say("begin", drop, space, "drop_conversation", began_at(), {"conversation": name})
+    book.append("begin", drop, space, "drop_conversation", began_at(), {"conversation": name})
     async with opened(at.store, space, settings=settings) as session:
         await session.maintain()
-    book.say("end", drop, {})
+    book.append("end", drop, {})
 
 
-async def _embed_anew(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+async def _embed_anew(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
     async with opened(at.store, "kept") as session:
         await write(session, book, f"{tag}-k", chance, 5)
         other = next(one for one in EMBEDDERS if one.dimensions != session.memories.embedder.dimensions)
         await session.memories.reembed(other)
 
 
-async def _migrate(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+async def _migrate(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
     """Migrate a v1.0 database into its own namespace."""
     from mama_structs.importers.mama_v1 import migrate  # noqa: PLC0415 - needed by few runs
 
@@ -358,7 +358,7 @@ async def _migrate(at: _Beside, book: Book, tag: str, chance: random.Random) -> 
     file.unlink()
 
 
-async def _tend(at: _Beside, book: Book, tag: str, chance: random.Random) -> None:
+async def _tend(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
     """Write, rebuild the indexes, and prune."""
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await write(session, book, f"{tag}-t", chance, 3)
@@ -368,7 +368,7 @@ async def _tend(at: _Beside, book: Book, tag: str, chance: random.Random) -> Non
 
 
 _CHORES: Final = (_back_up, _copy, _embed_anew, _expire_conversation, _migrate, _tend)
-_KINDS: Final[dict[str, Callable[[Task, Book, random.Random], None]]] = {
+_KINDS: Final[dict[str, Callable[[Task, AckLog, random.Random], None]]] = {
     "writer": _writer,
     "parent": _parent,
     "preload": _preload,

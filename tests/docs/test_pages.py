@@ -375,7 +375,7 @@ def test_memory_store_methods_are_in_the_reference_with_signatures(docs):
 
 def test_metadata_classes_are_in_the_reference_with_attributes(docs):
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", _section(docs, "Metadata"), re.MULTILINE))
-    known = {kind.__name__: kind for kind in (*model.METADATA.values(), model.OutcomeChange, model.FormerValue)}
+    known = {kind.__name__: kind for kind in (*model.METADATA_TYPES.values(), model.OutcomeChange, model.FormerValue)}
 
     assert known.keys() == rows.keys()
     for name, kind in known.items():
@@ -453,7 +453,7 @@ def test_error_rows_match_base_class_type_and_attributes(docs):
         documented = set(re.findall(r"`(\w+)`", data))
         own = set(vars(error).get("__annotations__", ())) - {"type"}
         assert own <= documented, name
-        assert documented <= {"hint", *errors._data_of(error)}, name
+        assert documented <= {"hint", *errors._get_attributes(error)}, name
         assert ("hint" in documented) == (error is errors.MamaStructsError), name
 
 

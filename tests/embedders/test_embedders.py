@@ -219,7 +219,7 @@ async def test_provider_is_calibrated_and_batched_by_batch_service():
     client = FakeVoyage()
     embedder = VoyageEmbedder(client=client)
     service = EmbeddingService(embedder)
-    (found,) = await service.documents(["a"])
+    (found,) = await service.embed_documents(["a"])
     await service.close()
 
     assert isinstance(embedder, Embedder)
@@ -434,6 +434,6 @@ def test_onnx_mean_pooling_ignores_padding():
     hidden = np.array([[[3.0, 0.0], [0.0, 4.0], [9.0, 9.0]]])
     mask = np.array([[1, 1, 0]])
 
-    assert [[pytest.approx(0.6), pytest.approx(0.8)]] == embedders.pooled(hidden, mask, "mean").tolist()
-    assert [[1, 0]] == embedders.pooled(hidden, mask, "cls").tolist()
-    assert [[0, 1]] == embedders.pooled(np.array([[0.0, 2.0]]), mask, "mean").tolist()
+    assert [[pytest.approx(0.6), pytest.approx(0.8)]] == embedders.pool_vectors(hidden, mask, "mean").tolist()
+    assert [[1, 0]] == embedders.pool_vectors(hidden, mask, "cls").tolist()
+    assert [[0, 1]] == embedders.pool_vectors(np.array([[0.0, 2.0]]), mask, "mean").tolist()

@@ -413,7 +413,7 @@ async def test_concurrent_saves_get_distinct_versions(tmp_path):
 
 async def test_large_artifact_is_loaded_and_deleted_completely(artifacts, session, monkeypatch):
     """An artifact is stored in pieces, and all of them are deleted."""
-    monkeypatch.setattr(google_adk_artifacts, "_PIECE", 7)
+    monkeypatch.setattr(google_adk_artifacts, "_MAX_PIECE_CHARS", 7)
     part = types.Part.from_bytes(data=bytes(range(256)), mime_type="application/pdf")
     await artifacts.save_artifact(artifact=part, **REPORT)
     await artifacts.save_artifact(artifact=text("짧은 글 " * 9), **REPORT)

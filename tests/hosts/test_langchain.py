@@ -26,7 +26,7 @@ from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.tools import create_retriever_tool
 
 from mama_structs.adapters import langchain
-from mama_structs.adapters.langchain.documents import varied
+from mama_structs.adapters.langchain.documents import select_diverse
 from mama_structs.adapters.langchain.stores import SessionKeyValueStore, SessionRetriever, embedder
 from mama_structs.adapters.langchain.vector_store import SessionVectorStore
 
@@ -102,7 +102,7 @@ async def test_key_value_store_behaves_like_a_dict(session, steps, prefix):
 
 async def test_yield_keys_reads_all_pages(session, monkeypatch):
     """All keys are yielded, also while other keys are deleted."""
-    monkeypatch.setattr("mama_structs.adapters.langchain.stores._PAGE", 3)
+    monkeypatch.setattr("mama_structs.adapters.langchain.stores._PAGE_KEYS", 3)
     store = SessionKeyValueStore(session)
     await store.amset([(f"{number:02}", number) for number in range(10)])
     seen = []
@@ -356,7 +356,7 @@ def test_marginal_relevance_matches_langchain(rows, query, count, share):
     vectors = np.asarray(rows) / np.linalg.norm(rows, axis=1, keepdims=True)
     question = np.asarray(query) / np.linalg.norm(query)
     near = vectors @ question
-    chosen = varied(near.tolist(), [row[None] for row in vectors], count, share)
+    chosen = select_diverse(near.tolist(), [row[None] for row in vectors], count, share)
 
     assert len({*chosen}) == len(chosen) == min(count, len(rows))
     for step in range(1, len(chosen)):

@@ -15,10 +15,10 @@ from memory_helpers import SMALL
 
 from mama_structs import Session, sync
 from mama_structs.adapters.mem0 import AsyncMemory, Memory
-from mama_structs.adapters.mem0.filters import condition_of as passes
+from mama_structs.adapters.mem0.filters import compile_filters as passes
 from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.importers import import_from
-from mama_structs.importers.mem0.reader import LABELS
+from mama_structs.importers.mem0.reader import MEMORY_LABELS
 
 ADA = {"user_id": "ada"}
 
@@ -56,7 +56,7 @@ async def test_message_of_user_that_shows_a_page_is_from_outside(session, memory
 
 async def _kept(session):
     """Return the records of memories, oldest first."""
-    return sorted(await session.records.list(LABELS), key=lambda one: one.created_at)
+    return sorted(await session.records.list(MEMORY_LABELS), key=lambda one: one.created_at)
 
 
 async def test_add_stores_messages_unchanged(memory):
@@ -97,7 +97,7 @@ async def test_add_sets_origin_by_role(memory, session):
     await memory.add([{"role": role, "content": role} for role in ("user", "assistant", "tool")], user_id="ada")
 
     assert {"user": "user", "assistant": "model", "tool": "tool"} == {
-        one.text: one.origin for one in await session.records.list(LABELS)
+        one.text: one.origin for one in await session.records.list(MEMORY_LABELS)
     }
 
 
@@ -120,7 +120,9 @@ async def test_add_stores_extracted_facts(session):
         "results"
     ]
     assert {"Ada likes tea", "Ada lives in Oslo"} == set(await texts(memory, user_id="ada"))
-    assert {"model"} == {one.origin for one in await session.records.list(LABELS) if one.value["user_id"] == "ada"}
+    assert {"model"} == {
+        one.origin for one in await session.records.list(MEMORY_LABELS) if one.value["user_id"] == "ada"
+    }
     assert ["tea!", "in Oslo?"] == [one["memory"] for one in plain["results"]]
     assert {"results": []} == none
 
@@ -155,7 +157,7 @@ async def test_get_all_returns_newest_first(memory, session):
     for number in range(25):
         payload = {"user_id": "ada", "data": f"fact {number}"}
         made = datetime(2026, 1, 1 + number, tzinfo=UTC)
-        await session.records.put(LABELS, f"{(number * 7) % 25}", payload, text=payload["data"], created_at=made)
+        await session.records.put(MEMORY_LABELS, f"{(number * 7) % 25}", payload, text=payload["data"], created_at=made)
     given = (await memory.get_all(filters=ADA))["results"]
 
     assert [f"fact {number}" for number in reversed(range(5, 25))] == [one["memory"] for one in given]
@@ -203,14 +205,14 @@ async def test_memory_expires_after_its_last_day(memory, session):
     """A memory is deleted after its expiration date, and another date extends it."""
     past = await added(memory, "over", expiration_date="2020-01-01")
     name = await added(memory, "holds", expiration_date=date(2999, 1, 1))
-    record = await session.records.get(LABELS, name)
+    record = await session.records.get(MEMORY_LABELS, name)
     await memory.update(name, expiration_date=None)
 
     assert await memory.get(past) is None
     assert datetime(2999, 1, 2, tzinfo=UTC) == record.expires_at
     assert ["holds"] == await texts(memory, user_id="ada")
     assert (await memory.get(name))["expiration_date"] is None
-    assert (await session.records.get(LABELS, name)).expires_at is None
+    assert (await session.records.get(MEMORY_LABELS, name)).expires_at is None
 
 
 async def test_delete_all_affects_only_matching_ids(memory):

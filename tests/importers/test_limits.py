@@ -31,7 +31,7 @@ from mama_structs.importers.langgraph import reader as langgraph
 from mama_structs.importers.mama_v1 import read_old
 from mama_structs.importers.mcp_memory import reader as mcp_memory
 from mama_structs.importers.mem0 import reader as mem0
-from mama_structs.importers.mem0.safe_pickle import plain, read_pickle
+from mama_structs.importers.mem0.safe_pickle import read_pickle, to_jsonable_data
 from mama_structs.importers.shared import safe_files as files
 from mama_structs.importers.shared import sqlite_copy as databases
 from mama_structs.memory.types.text_analysis import normalize
@@ -147,10 +147,10 @@ def test_plain_accepts_lists_up_to_the_limit_of_depth(depth):
     data = b"\x80\x04" + b"]" * (depth + 1) + b"a" * depth + b"."
 
     if depth <= 50:
-        assert depth == json.dumps(plain(read_pickle(data))).count("[") - 1
+        assert depth == json.dumps(to_jsonable_data(read_pickle(data))).count("[") - 1
     else:
         with pytest.raises(ValueError, match="nested more than 50 deep"):
-            plain(read_pickle(data))
+            to_jsonable_data(read_pickle(data))
 
 
 def test_mem0_read_reports_point_when_its_id_is_nested(tmp_path):
@@ -520,7 +520,7 @@ def test_read_raises_migration_error_when_a_database_has_too_many_tables(tmp_pat
 
 def test_read_raises_migration_error_when_a_value_is_too_large(tmp_path, monkeypatch):
     """The error for an oversized row says that it is too large, and does not report damage."""
-    monkeypatch.setitem(databases._LIMITS, sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+    monkeypatch.setitem(databases.SQLITE_LIMITS, sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
     file = database_of(tmp_path / "store.db", STORE, f"INSERT INTO store VALUES ('a', '1', '{'x' * 200_000}')")
 
     with pytest.raises(MigrationError, match="a value or a row of more than"):

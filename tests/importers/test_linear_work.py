@@ -12,7 +12,7 @@ from mama_structs import Session, as_embedder
 from mama_structs.importers import import_from
 from mama_structs.memory.engines.local.plans import JournalWriter
 from mama_structs.memory.save import automatic_links as linking
-from mama_structs.memory.types.claims import Meant
+from mama_structs.memory.types.claims import Claims
 from mama_structs.storage.sealed_rows import Rows
 
 WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll"]
@@ -38,21 +38,21 @@ def work(monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    real = linking._Found.of
+    real = linking._LinkEvidence.of
 
     def found(reader, *arguments):
         candidates = real(reader, *arguments)
         counts["candidates of one"] = max(counts["candidates of one"], len(candidates.nodes))
         return candidates
 
-    monkeypatch.setattr(linking._Found, "of", found)
-    counted(Meant, "by", what="comparisons")
+    monkeypatch.setattr(linking._LinkEvidence, "of", found)
+    counted(Claims, "by", what="comparisons")
     counted(JournalWriter, "get", lambda self, nodes: len(nodes), "memories read")
     counted(JournalWriter, "put", what="memories written again")
     counted(JournalWriter, "links_of_many", lambda self, nodes, *more: len(nodes), "links read")
     counted(Rows, "put", what="rows")
     # Use a fixed group size: otherwise the counts depend on the speed of the machine.
-    monkeypatch.setattr(JournalWriter, "is_due", property(lambda self: False))
+    monkeypatch.setattr(JournalWriter, "should_yield", property(lambda self: False))
 
     def embed(texts):
         counts["embedded"] += len(texts)

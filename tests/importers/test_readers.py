@@ -25,11 +25,11 @@ from importing_helpers import (
 from mama_structs.errors import InvalidArgument, MigrationError
 from mama_structs.importers.basic_memory import reader as basic_memory
 from mama_structs.importers.basic_memory.frontmatter import read_fields
-from mama_structs.importers.basic_memory.note_parser import observations_of, relations_of
+from mama_structs.importers.basic_memory.note_parser import find_observations, find_relations
 from mama_structs.importers.langgraph import reader as langgraph
 from mama_structs.importers.mcp_memory import reader as mcp_memory
 from mama_structs.importers.mem0 import reader as mem0
-from mama_structs.importers.shared.import_model import word_of
+from mama_structs.importers.shared.import_model import to_relationship
 from mama_structs.memory.types.relationships import check_relationship
 
 TEA = """---
@@ -79,7 +79,7 @@ def test_mcp_memory_read_returns_entities_observations_and_relations(tmp_path):
         (one.record["topic"], one.record["content"]) for one in found.memories[:3]
     ]
     assert ("Ada", "works_on", "Structs") == next(
-        (one.from_key, one.relationship, one.to_key) for one in found.links if one.is_told
+        (one.from_key, one.relationship, one.to_key) for one in found.links if one.is_explicit
     )
     assert () == tuple(found.odd)
 
@@ -121,7 +121,7 @@ def test_mcp_memory_read_reports_odd_lines(tmp_path):
 @given(word=st.text(min_size=1))
 def test_word_of_returns_a_valid_relationship_for_any_text(word):
     """Any relation text becomes a valid relationship; the original text is kept if it differs."""
-    found, whole = word_of(word)
+    found, whole = to_relationship(word)
 
     assert found == check_relationship(found)
     assert (found if whole is None else whole) == word.strip()
@@ -161,7 +161,7 @@ def test_basic_memory_read_returns_notes_observations_and_links(tmp_path):
         ("links_to", "[[Japan]]", None),
         ("links_to", "[[China]]", None),
         ("links_to", "sweets/cake.md", None),
-    } == {(one.relationship, one.to_key, one.reason) for one in found.links if one.is_told}
+    } == {(one.relationship, one.to_key, one.reason) for one in found.links if one.is_explicit}
     assert before == listing(tmp_path)
 
 
@@ -220,7 +220,7 @@ def test_observations_of_finds_list_items_with_category_or_tag(line, expected):
 
     Tasks, timestamps, code and quotations are not.
     """
-    assert expected == observations_of(line)
+    assert expected == find_observations(line)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_relations_of_finds_named_relations_and_links(line, expected):
 
     Other links get the default; code is ignored.
     """
-    assert expected == relations_of(line)
+    assert expected == find_relations(line)
 
 
 def test_read_fields_returns_scalars_and_lists_as_written():
@@ -270,8 +270,8 @@ def test_read_fields_returns_scalars_and_lists_as_written():
 @given(text=st.text(alphabet="`[]()#-*> \n\\|x~'\"&:{},!%", max_size=200))
 def test_note_parser_accepts_any_text(text):
     """No text of a note raises an error."""
-    observations_of(text)
-    relations_of(text)
+    find_observations(text)
+    find_relations(text)
     read_fields(text, Path("note.md"))
 
 
@@ -287,9 +287,9 @@ def test_mem0_read_returns_memories_with_payloads_and_histories(tmp_path):
     home = mem0_home(tmp_path)
     before = listing(home)
     found = mem0.read(home)
-    memories = {one.value["data"]: one for one in found.records if one.what == "memories" and not one.is_beside}
+    memories = {one.value["data"]: one for one in found.records if one.what == "memories" and not one.is_auxiliary}
     tea = memories["Ada likes black tea"]
-    (history,) = (one.value for one in found.records if one.is_beside and one.key == tea.key)
+    (history,) = (one.value for one in found.records if one.is_auxiliary and one.key == tea.key)
 
     assert {"Ada likes black tea", "Noted: green tea", "Bob lives in Oslo", "It has ended"} == set(memories)
     assert ("ada", "drinks", 3, ["a", "b"]) == tuple(tea.value[name] for name in ("user_id", "topic", "n", "tags"))
@@ -303,7 +303,7 @@ def test_mem0_read_returns_memories_with_payloads_and_histories(tmp_path):
 
 def test_mem0_read_returns_the_same_for_get_all_json(tmp_path):
     """The JSON of get_all yields the same payloads as the files, for the user of the call."""
-    files = {one.key: one.value for one in mem0.read(mem0_home(tmp_path), user="ada").records if not one.is_beside}
+    files = {one.key: one.value for one in mem0.read(mem0_home(tmp_path), user="ada").records if not one.is_auxiliary}
     given = {one.key: one.value for one in mem0.read(MEM0 / "get_all.json").records}
 
     assert files == given

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from mama_structs import IdScheme, Session, Source, StructsSource, with_references
-from mama_structs._internal.introspection import awaited
+from mama_structs._internal.introspection import make_async
 from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.resolver import Resolver
@@ -53,18 +53,18 @@ class Yielding:
 
 @pytest.mark.parametrize("function", [Async().method, Async(), functools.partial(Async().method, 1)])
 def test_awaited_returns_async_function_unchanged(function):
-    assert awaited(function) is function
+    assert make_async(function) is function
 
 
 @pytest.mark.parametrize("function", [Plain().method, Plain(), functools.partial(Plain().method)])
 async def test_awaited_runs_sync_function_in_thread_with_callers_context(function):
     WHO.set("caller")
 
-    thread, who, number = await awaited(function)(7)
+    thread, who, number = await make_async(function)(7)
 
     assert thread is not threading.current_thread()
     assert ("caller", 7) == (who, number)
-    assert ["number"] == list(inspect.signature(awaited(function)).parameters)
+    assert ["number"] == list(inspect.signature(make_async(function)).parameters)
 
 
 async def test_awaited_awaits_result_of_sync_function():
@@ -73,7 +73,7 @@ async def test_awaited_awaits_result_of_sync_function():
     async def answer(number):
         return threading.current_thread(), number
 
-    assert (threading.current_thread(), 7) == await awaited(lambda: answer(7))()
+    assert (threading.current_thread(), 7) == await make_async(lambda: answer(7))()
 
 
 async def test_awaited_raises_error_of_sync_function():
@@ -81,7 +81,7 @@ async def test_awaited_raises_error_of_sync_function():
         raise EntityNotFound("k1")
 
     with pytest.raises(EntityNotFound, match="k1"):
-        await awaited(fails)()
+        await make_async(fails)()
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ async def test_awaited_raises_error_of_sync_function():
         None,
     ],
 )
-@pytest.mark.parametrize("take", [awaited, with_references, with_descriptors, Tool.from_function])
+@pytest.mark.parametrize("take", [make_async, with_references, with_descriptors, Tool.from_function])
 def test_generators_and_non_functions_are_rejected(function, take):
     """When they are decorated or added, not in the first call."""
-    if function is None and take is not awaited:
+    if function is None and take is not make_async:
         return  # a decorator called with its arguments only
     with pytest.raises(InvalidArgument, match="must be a function, async or plain"):
         take(function)
@@ -119,7 +119,7 @@ async def test_cancelled_caller_waits_for_end_of_thread():
         go_on.wait()
         raise ValueError("too late")
 
-    task = asyncio.create_task(awaited(blocks)())
+    task = asyncio.create_task(make_async(blocks)())
     await asyncio.to_thread(started.wait)
     task.cancel()
     await asyncio.sleep(0)

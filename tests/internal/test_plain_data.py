@@ -17,13 +17,13 @@ from mama_structs._internal.jsonable import (
     MAX_DEPTH,
     as_mapping,
     as_payload,
-    copy_plain,
-    json_size,
-    json_text,
-    json_text_in_pieces,
-    own_copy,
-    plain_of,
-    written,
+    copy_answer,
+    copy_containers,
+    measure_json_bytes,
+    to_json_text,
+    to_json_text_in_chunks,
+    to_plain,
+    to_plain_level,
 )
 from mama_structs.errors import MalformedResponse
 from mama_structs.structs.entities import Coin
@@ -106,10 +106,10 @@ def test_registered_type_is_converted_by_its_function():
     class Money:
         pass
 
-    written.register(Money, lambda _: {"owner": "1-1"})
+    to_plain.register(Money, lambda _: {"owner": "1-1"})
 
     assert {"owner": "1-1"} == as_mapping(Money())
-    assert {"price": {"owner": "1-1"}, "id": "1-5"} == own_copy({"price": Money(), "id": EntityId.parse("1-5")})
+    assert {"price": {"owner": "1-1"}, "id": "1-5"} == copy_answer({"price": Money(), "id": EntityId.parse("1-5")})
     assert {"denom": "ualpha", "amount": "7"} == as_payload(Coin(denom="ualpha", amount=7))
 
 
@@ -123,14 +123,14 @@ def test_registered_type_is_converted_by_its_function():
     ],
 )  # fmt: skip
 def test_plain_of_returns_text_mapping_array_or_none(value, plain):
-    assert plain == plain_of(value)
-    assert plain is None or not isinstance(plain, str) or type(plain_of(value)) is str
+    assert plain == to_plain_level(value)
+    assert plain is None or not isinstance(plain, str) or type(to_plain_level(value)) is str
 
 
 @given(JSON)
 def test_own_copy_is_equal_and_independent(value):
     answer = {"value": value}
-    copied = own_copy(answer)
+    copied = copy_answer(answer)
 
     def containers(part):
         if isinstance(part, dict | list):
@@ -138,9 +138,9 @@ def test_own_copy_is_equal_and_independent(value):
             for member in part.values() if isinstance(part, dict) else part:
                 yield from containers(member)
 
-    assert answer == copied == copy_plain(copied)
+    assert answer == copied == copy_containers(copied)
     assert set(containers(answer)).isdisjoint(containers(copied))
-    assert set(containers(copied)).isdisjoint(containers(copy_plain(copied)))
+    assert set(containers(copied)).isdisjoint(containers(copy_containers(copied)))
 
 
 def test_own_copy_converts_answer_to_plain_data():
@@ -151,7 +151,7 @@ def test_own_copy_converts_answer_to_plain_data():
             "colour": Colour.RED, "id": EntityId.parse("1-5"), "other": strange, "bytes": b"x",
         }
     )  # fmt: skip
-    copied = own_copy(answer)
+    copied = copy_answer(answer)
 
     assert {
         "planet": {"id": "2-1", "slots": [{"id": "0-1", "slots": []}]}, "tuple": [1, [2]], "set": ["a", "b"], "5": {"None": 1},
@@ -163,7 +163,7 @@ def test_own_copy_converts_answer_to_plain_data():
 @pytest.mark.parametrize("answer", [None, "text", 5, [{"id": "1-1"}], object(), Planet])
 def test_own_copy_rejects_other_values_than_mappings(answer):
     with pytest.raises(MalformedResponse, match="instead of a mapping"):
-        own_copy(answer)
+        copy_answer(answer)
 
 
 @pytest.mark.parametrize(
@@ -177,19 +177,19 @@ def test_own_copy_rejects_deep_answer_without_recursion_error(wrap):
             value = wrap(value)
         return {"a": value}
 
-    assert "a" in own_copy(nested(MAX_DEPTH // 2 - 1))
+    assert "a" in copy_answer(nested(MAX_DEPTH // 2 - 1))
     for levels in (MAX_DEPTH + 1, 10_000):
         with pytest.raises(MalformedResponse, match="deeper than 100"):
-            own_copy(nested(levels))
+            copy_answer(nested(levels))
 
 
 def test_own_copy_accepts_a_hundred_levels():
     def nested(levels):
         return {"a": nested(levels - 1)} if levels else "x"
 
-    assert nested(MAX_DEPTH) == own_copy(nested(MAX_DEPTH))
+    assert nested(MAX_DEPTH) == copy_answer(nested(MAX_DEPTH))
     with pytest.raises(MalformedResponse):
-        own_copy(nested(MAX_DEPTH + 1))
+        copy_answer(nested(MAX_DEPTH + 1))
 
 
 def test_own_copy_rejects_cyclic_answer():
@@ -197,24 +197,24 @@ def test_own_copy_rejects_cyclic_answer():
     answer["self"] = [answer]
 
     with pytest.raises(MalformedResponse):
-        own_copy(answer)
+        copy_answer(answer)
 
 
 @given(JSON)
 def test_json_size_is_that_of_compact_json(value):
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
-    assert len(text.encode("utf-8", "surrogatepass")) == json_size(value)
+    assert len(text.encode("utf-8", "surrogatepass")) == measure_json_bytes(value)
 
 
 def test_json_size_of_unsupported_value_is_that_of_its_text():
     """Lone surrogates count as three bytes."""
-    assert len('"2026-09-02"') == json_size(dt.date(2026, 9, 2))
-    assert len('"') * 2 + 3 == json_size("\ud800")
+    assert len('"2026-09-02"') == measure_json_bytes(dt.date(2026, 9, 2))
+    assert len('"') * 2 + 3 == measure_json_bytes("\ud800")
 
 
 def test_json_text_is_compact_and_unescaped():
-    text = json_text({"name": "행성", "rows": [1, {"a": None}]})
+    text = to_json_text({"name": "행성", "rows": [1, {"a": None}]})
 
     assert '{"name":"행성","rows":[1,{"a":null}]}' == text
 
@@ -227,5 +227,5 @@ def test_json_text_in_pieces_equals_json_text(values, repeats, nesting):
     for _ in range(nesting):
         data = [data]
 
-    assert json_text(data) == json_text_in_pieces(data)
-    assert json_text(long) == json_text_in_pieces(long)
+    assert to_json_text(data) == to_json_text_in_chunks(data)
+    assert to_json_text(long) == to_json_text_in_chunks(long)

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from mama_structs import HashEmbedder, Session, with_references
-from mama_structs.adapters.shared.tool_results import answer
+from mama_structs.adapters.shared.tool_results import answer_tool_call
 from mama_structs.errors import MemoryNotFound
 from mama_structs.settings import Settings, TelemetrySettings
 from mama_structs.testing import FakeSource
@@ -93,9 +93,9 @@ async def live(session):
     await session.recall(f"what of {WORDS}?")
     await session.memories.set_outcome(made["id"], "FAILED", reason=WORDS)
     await session.memories.delete(made["id"])
-    await answer(session, "fail", {"what": WORDS})
-    await answer(session, f"no_{CANARY}", {"what": WORDS})
-    await answer(session, "look", {CANARY: WORDS})
+    await answer_tool_call(session, "fail", {"what": WORDS})
+    await answer_tool_call(session, f"no_{CANARY}", {"what": WORDS})
+    await answer_tool_call(session, "look", {CANARY: WORDS})
     await session.observe(f'<ref id="a">{WORDS}</ref> and <ref id="a b">{WORDS}')
     session.tools_for(WORDS)
 

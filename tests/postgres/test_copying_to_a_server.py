@@ -11,7 +11,7 @@ from postgres_helpers import administer
 from mama_structs.errors import InvalidArgument, StoreDiffers, StoreFull
 from mama_structs.session.session import Session
 from mama_structs.settings import ServerSettings
-from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.pool import PostgresPool
 
 FULL = """
 CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -80,7 +80,7 @@ async def test_copy_to_server_rejects_different_content(tmp_path, database):
 async def test_copy_to_halfvec_server_compares_rounded_vectors(tmp_path, database):
     """The server rounds the vectors, and a repeated copy adds nothing."""
     await filled(tmp_path / "a")
-    server = Server.open(database, options=ServerSettings(halfvec=True))
+    server = PostgresPool.open(database, options=ServerSettings(halfvec=True))
     try:
         found = [await Session.copy(tmp_path / "a", database) for _ in range(2)]
     finally:

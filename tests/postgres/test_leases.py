@@ -5,20 +5,22 @@ from postgres_helpers import administer, wait_until
 
 from mama_structs.errors import StoreBusy
 from mama_structs.storage.postgres.leases import Leases
-from mama_structs.storage.postgres.pool import Server
-from mama_structs.storage.postgres.store import ServerStorage
+from mama_structs.storage.postgres.pool import PostgresPool
+from mama_structs.storage.postgres.store import PostgresStorage
 
 EXPIRE = "UPDATE mama_structs.leases SET expires = clock_timestamp() - interval '1 s'"
 
 
 def leases(url, *, seconds=600):
     """Return the leases of one host."""
-    return Leases(Server.open(url), seconds=seconds)
+    return Leases(PostgresPool.open(url), seconds=seconds)
 
 
 def storage(url, held):
     """Return a store of one host, with the first part of a key as its lease name."""
-    return ServerStorage(Server.open(url), namespace="default", part_of=lambda key: key.partition("/")[0], leases=held)
+    return PostgresStorage(
+        PostgresPool.open(url), namespace="default", lease_name_of=lambda key: key.partition("/")[0], leases=held
+    )
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_claim_is_exclusive_until_release(hosts):
             one.claim("a", "default")
     there.claim("b", "default")
 
-    assert {"a", "b"} == here.claimed() == there.claimed()
+    assert {"a", "b"} == here.find_claimed_names() == there.find_claimed_names()
     here.release("a").result()
     assert here.release("a") is None
     there.claim("a", "default")
@@ -75,7 +77,7 @@ def test_renewal_during_a_claim_does_not_lose_the_name(hosts, monkeypatch, is_re
         here.claim("a", "default")
 
     assert set() == here.lost
-    assert {"a", "other"} == here.claimed()
+    assert {"a", "other"} == here.find_claimed_names()
 
 
 def test_close_releases_all_names(database, hosts):
@@ -87,7 +89,7 @@ def test_close_releases_all_names(database, hosts):
     other.close()
 
     hosts[0].claim("a", "default")
-    assert {"a"} == hosts[0].claimed()
+    assert {"a"} == hosts[0].find_claimed_names()
 
 
 def test_expired_lease_can_be_claimed_by_another_host(database, hosts):
@@ -96,7 +98,7 @@ def test_expired_lease_can_be_claimed_by_another_host(database, hosts):
     here.claim("a", "default")
     administer(database, EXPIRE)
 
-    assert set() == there.claimed()
+    assert set() == there.find_claimed_names()
     there.claim("a", "default")
     here.renew()
     assert {"a"} == here.lost
@@ -120,7 +122,7 @@ def test_leases_are_renewed_automatically(database):
     held = leases(database, seconds=0.3)
     held.claim("a", "default")
     administer(database, EXPIRE)
-    wait_until(held.claimed)
+    wait_until(held.find_claimed_names)
 
     assert set() == held.lost
     held.close()
@@ -161,11 +163,11 @@ async def test_claim_later_claims_name_with_first_write(database, hosts):
     here, there = hosts
     store = storage(database, here)
     here.claim_later("a", "default")
-    assert frozenset() == here.claimed()
+    assert frozenset() == here.find_claimed_names()
 
     store.enqueue([("a/1", b"1")])
     await store.flush()
-    assert {"a"} == there.claimed()
+    assert {"a"} == there.find_claimed_names()
     with pytest.raises(StoreBusy):
         there.claim("a", "default")
     administer(database, EXPIRE)
@@ -178,5 +180,5 @@ async def test_claim_later_claims_name_with_first_write(database, hosts):
     here.renew()
 
     assert {"a/1": b"1"} == await store.read(["a/1", "a/2"])
-    assert {"b"} == there.claimed()
+    assert {"b"} == there.find_claimed_names()
     await store.close()

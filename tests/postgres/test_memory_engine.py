@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from memory_helpers import alike, plain_link, plain_memory
 
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
-from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory, nfc
-from mama_structs.memory.types.model import KeptItem, LinkType, MemoryType, digest_of
-from mama_structs.session.backend import embedded_engines
+from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory, to_nfc
+from mama_structs.memory.types.model import LinkType, MemoryType, StoredEvidence, text_digest
+from mama_structs.session.backend import make_local_engines
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 from mama_structs.testing.plain_engine import PlainEngine
 
 RECORD = EmbedderRecord("drawn", "drawn", 3)
@@ -69,7 +69,7 @@ def new_memories(draw, memory_id):
         type=kind,
         topic=draw(TOPICS),
         mentions=draw(st.lists(st.sampled_from(["2-1", "1-11", "a\\0b"]), unique=True)),
-        evidence=[str(KeptItem("ref:x@1", digest_of(text))) for text in texts],
+        evidence=[str(StoredEvidence("ref:x@1", text_digest(text))) for text in texts],
         at=draw(TIMES),
     )
     ends = draw(st.none() | TIMES)
@@ -80,7 +80,7 @@ def new_memories(draw, memory_id):
         valid_until=None if ends is None else plain_memory("x", at=ends).created_at,
     )
     vectors = np.stack([unit(one) for one in draw(st.lists(VECTORS, min_size=1, max_size=3))])
-    return NewMemory(memory=memory, vectors=vectors, contents={digest_of(text): text for text in texts})
+    return NewMemory(memory=memory, vectors=vectors, contents={text_digest(text): text for text in texts})
 
 
 class Engines(RuleBasedStateMachine):
@@ -297,7 +297,7 @@ def answers(reader, ids):
         "memories": reader.get(nodes),
         "all links": reader.links_of_many(nodes),
         "in": reader.links_of_many(nodes, "in"),
-        "kept": reader.known_contents([digest_of(text) for text in KEPT]),
+        "kept": reader.known_contents([text_digest(text) for text in KEPT]),
         "lacking": reader.without_vectors(OTHER),
         "notes": (reader.notes(), reader.notes("a")),
         "scan": [
@@ -321,7 +321,7 @@ def early_answers(reader, ids):
     return {
         "find": (reader.ids(nodes), reader.find("none")),
         "count": reader.count(),
-        "topics": [None if topic is None else nfc(topic) for topic in topics],
+        "topics": [None if topic is None else to_nfc(topic) for topic in topics],
         "numbers": [facts.topics.tolist().index(number) for number in facts.topics.tolist() if number >= 0],
         "facts": [column.tolist() for column in (facts.created, facts.types, *facts.columns[3:])],
         "pieces": (vectors.tolist() if len(vectors) else [], counts.tolist()),
@@ -333,7 +333,7 @@ def early_answers(reader, ids):
         "scores": reader.word_scores({"raid": 1.0, "shield": 0.5, "none": 2.0}, nodes).tolist(),
         "rarity": sorted(reader.rarity("raid yard none").items()),
         "lengths": reader.lengths(nodes).tolist(),
-        "alike": [reader.ids(one) for one in reader.alike([*facts.wordings[:3].tolist(), 0])],
+        "alike": [reader.ids(one) for one in reader.duplicates([*facts.wordings[:3].tolist(), 0])],
         "sample": reader.sample().tolist(),
         "newest": reader.ids(reader.window(limit=3)),
         "nearest": found(reader, reader.nearest(unit((1, 2, 0)), 4), 4),
@@ -356,8 +356,8 @@ def engines(request, tmp_path):
     if request.param == "postgres":
         yield PostgresEngines(request.getfixturevalue("memory_server"))
         return
-    storage = Storage.open(tmp_path / "journal")
-    yield embedded_engines(storage, views=None)
+    storage = SqliteStorage.open(tmp_path / "journal")
+    yield make_local_engines(storage, views=None)
     asyncio.run(storage.close())
 
 

@@ -18,12 +18,12 @@ from mama_structs.errors import InvalidArgument, StoreBusy, StoreError
 from mama_structs.memory.engines.postgres import hnsw_indexes as indexing
 from mama_structs.memory.engines.postgres import queries as questions
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
-from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, indexed_as
-from mama_structs.memory.engines.postgres.queries import Nearest, Statement, index_name, key_of
+from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, choose_index_type
+from mama_structs.memory.engines.postgres.queries import NearestQuery, Statement, embedder_key, index_name
 from mama_structs.memory.types.engine import EmbedderRecord, Filter, NewMemory
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.settings import MemorySettings, ServerSettings
-from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.pool import PostgresPool
 
 RECORD = EmbedderRecord("drawn", "drawn", 8)
 OTHER = EmbedderRecord("other", "other", 4)
@@ -88,7 +88,7 @@ async def look(engine):
 
 @contextlib.contextmanager
 def at(url, **options):
-    server = Server.open(url, options=ServerSettings(**options))
+    server = PostgresPool.open(url, options=ServerSettings(**options))
     try:
         yield server
     finally:
@@ -121,20 +121,20 @@ def explained(server, engine, where):
     """Return the query plan of `nearest`."""
     graph = engine.index.graph(engine._head)
     statement = Statement(engine.namespace)
-    asked = Nearest(QUERY.tobytes(), 5, where, key_of(RECORD), graph).rows(statement, "q")
+    asked = NearestQuery(QUERY.tobytes(), 5, where, embedder_key(RECORD), graph).select_sql(statement, "q")
     sql = f"EXPLAIN WITH {', '.join(statement._tables)} {asked}"
     ask = server.run(
         lambda connection: connection.ask(sql, *statement.arguments),
         write=False,
         namespace=engine.namespace,
-        settings=NamespaceIndex.settings(graph),
+        settings=NamespaceIndex.search_settings(graph),
     )
     return "\n".join(row[0] for row in ask.result())
 
 
 def exactly(where, limit, query=QUERY):
     """Return the scores of the nearest memories by exact comparison."""
-    best = [float((new.vectors @ query).max()) for new in memories() if where is None or where.passes(new.memory)]
+    best = [float((new.vectors @ query).max()) for new in memories() if where is None or where.matches(new.memory)]
     return sorted(best, reverse=True)[:limit]
 
 
@@ -172,7 +172,7 @@ async def test_large_namespace_gets_its_own_index(own):
         small = await look(engine), administer(own, NAMES)
         await fill(engine, memories(vectors=VECTORS[50:], start=50))
         large = await look(engine)
-        name = index_name("default", key_of(RECORD))
+        name = index_name("default", embedder_key(RECORD))
 
         assert ("exact", []) == small
         assert "hnsw" == large
@@ -190,17 +190,17 @@ async def test_index_is_built_on_partition_of_namespace(own):
         await fill(engine)
 
         assert "hnsw" == await look(engine)
-        assert index_name("default", key_of(RECORD)) in explained(server, engine, None)
+        assert index_name("default", embedder_key(RECORD)) in explained(server, engine, None)
 
 
 @pytest.mark.parametrize("scanned", ["enough", "too little"])
 async def test_filtered_search_returns_all_nearest_memories(engine, monkeypatch, scanned):
     """With the index or by exact comparison, the number of results is complete and they are the nearest ones."""
     # Above this number of memories a filtered search uses the index.
-    monkeypatch.setattr(questions, "_FEW", 12)
+    monkeypatch.setattr(questions, "MAX_EXACT_FILTERED_MEMORIES", 12)
     if scanned == "too little":
-        monkeypatch.setitem(indexing._SETTINGS, "hnsw.iterative_scan", "off")
-        monkeypatch.setitem(indexing._SETTINGS, "hnsw.ef_search", "1")
+        monkeypatch.setitem(indexing.SEARCH_SETTINGS, "hnsw.iterative_scan", "off")
+        monkeypatch.setitem(indexing.SEARCH_SETTINGS, "hnsw.ef_search", "1")
     for name, where in WHERE.items():
         found = await engine.read(lambda reader: reader.nearest(QUERY, 7, where))  # noqa: B023 - awaited
         wanted = exactly(where, 7)
@@ -249,7 +249,7 @@ async def test_save_neither_builds_index_nor_waits_for_it(own):
             found = await one.read(lambda reader: len(reader.nearest(QUERY, 400)))
             two = await PostgresEngines(second).open("default", RECORD, SOME)
             with pytest.raises(StoreError):
-                await two.index.made()
+                await two.index.wait_until_idle()
             builders = administer(own, BUILDERS)
             modes = [each.figures()["vectors"]["mode"] for each in (one, two)]
         await until(own, f"{NAMES.partition(' ORDER')[0]} AND indisvalid")
@@ -281,12 +281,12 @@ async def test_invalid_index_of_killed_build_is_rebuilt(own):
             ((pid,),) = await until(own, BUILDERS)
             administer(own, f"SELECT pg_terminate_backend({pid})")
             with pytest.raises(StoreError):
-                await engine.index.made()
+                await engine.index.wait_until_idle()
         await engine.read(lambda reader: reader.change)
         left = [row["indisvalid"] for row in administer(own, NAMES)], engine.figures()["vectors"]["mode"]
         # The lease of the killed build expires after a minute.
         administer(own, "DELETE FROM mama_structs.leases")
-        await asyncio.wrap_future(engine.index.tidy(engine._head))
+        await asyncio.wrap_future(engine.index.maintain(engine._head))
 
         assert ([False], "exact") == left
         assert "hnsw" == await look(engine)
@@ -304,10 +304,10 @@ async def test_index_build_waits_for_build_of_another_namespace(own):
         )
         await fill(engine)
         with pytest.raises(StoreBusy):
-            await engine.index.made()
+            await engine.index.wait_until_idle()
         during = administer(own, NAMES)
         administer(own, "UPDATE mama_structs.leases SET expires = clock_timestamp() - interval '1 second'")
-        await asyncio.wrap_future(engine.index.tidy(engine._head))
+        await asyncio.wrap_future(engine.index.maintain(engine._head))
 
         assert [] == during
         assert "hnsw" == await look(engine)
@@ -337,9 +337,9 @@ async def test_unused_index_is_dropped(engine, own):
     await look(other)
     there = len(administer(own, NAMES))
     administer(own, "DELETE FROM mama_structs.memory_heads WHERE namespace = 'gone'")
-    await asyncio.wrap_future(engine.index.tidy(engine._head))
+    await asyncio.wrap_future(engine.index.maintain(engine._head))
 
-    assert ("hnsw", [index_name("default", key_of(OTHER))]) == changed
+    assert ("hnsw", [index_name("default", embedder_key(OTHER))]) == changed
     assert ("exact", []) == fewer
     assert 1 == there
     assert [] == administer(own, NAMES)
@@ -361,7 +361,7 @@ async def test_missing_index_privilege_is_reported_once(own, caplog):
                 await fill(engine)
                 mode = await look(engine)
                 await fill(engine, memories(vectors=VECTORS[:1], start=300))
-                await engine.index.made()
+                await engine.index.wait_until_idle()
             (finding,) = await engine.check()
 
             assert "exact" == mode
@@ -434,5 +434,7 @@ async def test_vectors_with_too_many_dimensions_are_searched_exactly(own):
 
     assert "exact" == mode
     assert "4001 dimensions" in finding.message
-    assert ["vector", "halfvec", None] == [indexed_as(most, half=False) for most in (2_000, 4_000, 4_001)]
-    assert ["halfvec", None] == [indexed_as(most, half=True) for most in (4_000, 4_001)]
+    assert ["vector", "halfvec", None] == [
+        choose_index_type(most, half_precision=False) for most in (2_000, 4_000, 4_001)
+    ]
+    assert ["halfvec", None] == [choose_index_type(most, half_precision=True) for most in (4_000, 4_001)]

@@ -15,12 +15,12 @@ from mama_structs.errors import StoreError
 from mama_structs.memory.engines.postgres import writer
 from mama_structs.memory.engines.postgres.engine import PostgresEngines
 from mama_structs.memory.types import codec
-from mama_structs.memory.types.duplicates import wording
-from mama_structs.memory.types.text_analysis import ANALYSIS
-from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.types.duplicates import duplicate_fingerprint
+from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
+from mama_structs.memory.upkeep.maintenance import embedder_record
 from mama_structs.records import NewRecord
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.postgres.pool import Connection, Server
+from mama_structs.storage.postgres.pool import Connection, PostgresPool
 
 SAVES = {
     "save_decision": (3, lambda store, ids: store.save_decision("raids", "shield planet 2-1 first", "raids doubled")),
@@ -90,7 +90,7 @@ VISITED = r'"Actual Rows": ([\d.]+),\s*"Actual Loops": ([\d.]+)'
 @pytest.fixture
 async def place(database, tmp_path):
     """A directory whose memories are stored on a server."""
-    server = Server.open(database)
+    server = PostgresPool.open(database)
     opened = OpenedDirectory.open(
         tmp_path,
         engines=PostgresEngines(server),
@@ -157,7 +157,7 @@ async def test_message_method_sends_few_statements(database, monkeypatch, name):
 async def test_save_many_shares_statements(place, monkeypatch):
     """A hundred memories in one call need a tenth of the statements of a hundred calls, and get the same links."""
     store, ids = await filled(place, count=1)
-    monkeypatch.setattr(writer, "_TRANSACTION_SECONDS", 3600)
+    monkeypatch.setattr(writer, "MAX_TRANSACTION_SECONDS", 3600)
     records = [
         {
             "type": "decision",
@@ -180,7 +180,7 @@ async def test_save_many_shares_statements(place, monkeypatch):
 async def test_statements_look_rows_up_by_key_without_statistics(place, monkeypatch):
     """Without statistics of the server, rows found by key are not joined with the whole namespace."""
     store, ids = await filled(place, count=120)
-    ask, removed = Connection.ask, []
+    ask, removed = Connection.fetch, []
 
     def explained(connection, sql, *given):
         if sql.startswith("WITH RECURSIVE"):
@@ -188,7 +188,7 @@ async def test_statements_look_rows_up_by_key_without_statistics(place, monkeypa
             removed.append(sum(map(int, re.findall(r'"Rows Removed by Join Filter": (\d+)', plan))))
         return ask(connection, sql, *given)
 
-    monkeypatch.setattr(Connection, "ask", explained)
+    monkeypatch.setattr(Connection, "fetch", explained)
     await store.save_decision("raids", "raid the yard near planet 9-1", "y")
     await store.search("raid near 2-1")
     await store.load_context(ids[0])
@@ -203,7 +203,7 @@ async def test_words_of_long_texts_are_looked_up_by_key(place, monkeypatch):
     store = await place.memories()
     texts = [" ".join(f"word{at}of{number}" for at in range(300)) for number in range(12)]
     ids = [memory.id for memory in await store.save_many([{"type": "insight", "content": text} for text in texts])]
-    ask, compared = Connection.ask, []
+    ask, compared = Connection.fetch, []
 
     def explained(connection, sql, *given):
         if re.search("drop_terms|words AS|indexed", sql):
@@ -213,7 +213,7 @@ async def test_words_of_long_texts_are_looked_up_by_key(place, monkeypatch):
             compared.append(re.findall(r'"Join Filter": "(.*?term.*?)"', plan))
         return ask(connection, sql, *given)
 
-    monkeypatch.setattr(Connection, "ask", explained)
+    monkeypatch.setattr(Connection, "fetch", explained)
     await store.correct(ids[0], "another text")
     await store.delete(ids[1])
     report = await store.check()
@@ -244,7 +244,7 @@ async def test_duplicates_are_not_all_read_or_counted(place, database, monkeypat
     said = {"type": "context", "content": "nothing new on the login"}
     await store.save_many([said] * 800)
     visits = []
-    ask = Connection.ask
+    ask = Connection.fetch
 
     def explained(connection, sql, *given):
         if "_worth" in sql:
@@ -257,10 +257,10 @@ async def test_duplicates_are_not_all_read_or_counted(place, database, monkeypat
         "DELETE FROM pg_statistic",
         "UPDATE pg_class SET reltuples = -1, relpages = 0 WHERE relkind IN ('r', 'i')",
     )
-    monkeypatch.setattr(Connection, "ask", explained)
+    monkeypatch.setattr(Connection, "fetch", explained)
     assert await store.search("nothing new on the login", types=["context"])
-    number = wording((await store.recent(limit=1))[0])
-    (nodes,) = await store._engine.read(lambda reader: reader.alike([number]))
+    number = duplicate_fingerprint((await store.recent(limit=1))[0])
+    (nodes,) = await store._engine.read(lambda reader: reader.duplicates([number]))
 
     assert [*range(64), *range(736, 800)] == nodes.tolist()
     assert 800 < sum(visits) < 800 * 800
@@ -290,17 +290,17 @@ async def test_other_role_sees_one_namespace(place, database):
     )
     try:
         url = in_database(database, Path(database).name, user=role)
-        server = Server.open(url)
+        server = PostgresPool.open(url)
         sql = "SELECT DISTINCT namespace FROM {} ORDER BY 1"
         tables = ("memories", "pieces", "terms", "memory_heads", "touched")
         for table in tables:
             ask = sql.format(table)
             for namespace, seen in (("default", ["default"]), ("other", ["other"]), ("none", [])):
-                rows = server.run(lambda connection: connection.ask(ask), write=False, namespace=namespace).result()  # noqa: B023
+                rows = server.run(lambda connection: connection.fetch(ask), write=False, namespace=namespace).result()  # noqa: B023
                 assert seen == [row["namespace"] for row in rows]
         with pytest.raises(StoreError):
             server.run(
-                lambda connection: connection.tell("INSERT INTO notes VALUES ('other', 'a', 'b')"),
+                lambda connection: connection.execute("INSERT INTO notes VALUES ('other', 'a', 'b')"),
                 write=True,
                 namespace="default",
             ).result()
@@ -318,14 +318,14 @@ async def test_open_recomputes_words_of_older_analysis(place, database, monkeypa
     monkeypatch.undo()
     administer(database, "UPDATE mama_structs.memory_heads SET analysis = 1")
     other = PostgresEngines(place.engines._server)
-    engine = await other.open("default", record_of(SMALL), MemorySettings())
+    engine = await other.open("default", embedder_record(SMALL), MemorySettings())
 
     found = await engine.read(lambda reader: reader.ids(reader.words("lighthouse", 5).nodes))
 
     assert [saved.id] == found
     assert [] == await engine.check()
-    assert engine._head.analysis == ANALYSIS
-    await other.leave("default")
+    assert engine._head.analysis == ANALYSIS_VERSION
+    await other.release("default")
 
 
 async def test_concurrent_saves_are_all_stored_and_visible(place):
@@ -375,7 +375,7 @@ async def test_statements_use_indexes_instead_of_table_scans(place, database, mo
     """Only the vectors of an exact search are read sequentially."""
     store, ids = await filled(place)
     administer(database, *_FILLED.split(";\n"))
-    ask, read = Connection.ask, {}
+    ask, read = Connection.fetch, {}
 
     def explained(connection, sql, *given):
         if sql.split()[0] in {"SELECT", "WITH"}:
@@ -385,7 +385,7 @@ async def test_statements_use_indexes_instead_of_table_scans(place, database, mo
             )
         return ask(connection, sql, *given)
 
-    monkeypatch.setattr(Connection, "ask", explained)
+    monkeypatch.setattr(Connection, "fetch", explained)
     for name, (_, method) in {**READS, **SAVES}.items():
         read[name] = set()
         await method(store, ids)
@@ -396,14 +396,14 @@ async def test_statements_use_indexes_instead_of_table_scans(place, database, mo
 async def test_word_value_is_computed_once_per_query(place, monkeypatch):
     """The number of memories is counted at most once for each word of a query."""
     store, _ = await filled(place)
-    ask, loops = Connection.ask, []
+    ask, loops = Connection.fetch, []
 
     def explained(connection, sql, *given):
         plan = "\n".join(row[0] for row in ask(connection, f"EXPLAIN (ANALYZE, TIMING OFF) {sql}", *given))
         loops.extend(map(int, re.findall(r"Function Scan on unnest one .*loops=(\d+)\)", plan)))
         return ask(connection, sql, *given)
 
-    monkeypatch.setattr(Connection, "ask", explained)
+    monkeypatch.setattr(Connection, "fetch", explained)
     await store.search("raid near")
 
     assert 2 >= max(loops)

@@ -10,12 +10,12 @@ import pytest
 
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreError, StoreReadOnly, WrongLoop
 from mama_structs.settings import ServerSettings
-from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.pool import PostgresPool
 
 
 @pytest.fixture
 def server(database):
-    server = Server.open(database, options=ServerSettings(connections=4, wait=5, statement_timeout=5))
+    server = PostgresPool.open(database, options=ServerSettings(connections=4, wait=5, statement_timeout=5))
     yield server
     server.close()
 
@@ -65,10 +65,10 @@ def test_read_transaction_rejects_writes(server):
 def test_closed_server_raises_session_closed(server, database):
     """After the last close nothing runs, and a connection is unusable after its transaction."""
     kept = server.run(lambda connection: connection, write=False).result()
-    other = Server.open(database)
+    other = PostgresPool.open(database)
     assert other is server
     other.close()
-    assert 1 == server.run(lambda connection: connection.ask("SELECT 1")[0][0], write=False).result()
+    assert 1 == server.run(lambda connection: connection.fetch("SELECT 1")[0][0], write=False).result()
     server.close()
 
     with pytest.raises(SessionClosed):
@@ -152,12 +152,12 @@ def test_vectors_are_converted_to_and_from_arrays(server):
 
 def test_connection_keeps_no_state_without_prepared_statements(database):
     """With `prepared=False` neither statements nor settings remain on a connection, so a pooler may be used."""
-    server = Server.open(database, options=ServerSettings(connections=1, prepared=False))
+    server = PostgresPool.open(database, options=ServerSettings(connections=1, prepared=False))
 
     def plan(connection):
         connection.ask("SELECT $1::vector", np.ones(3, np.float32))
         connection.tell("INSERT INTO rows VALUES ('n', $1, '')", "k")
-        connection.tell_many("INSERT INTO rows VALUES ('n', $1, '')", [["l"], ["m"]])
+        connection.execute_many("INSERT INTO rows VALUES ('n', $1, '')", [["l"], ["m"]])
 
     def left(connection):
         kept = connection.ask("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE '__asyncpg%'")[0][0]
@@ -216,4 +216,4 @@ def test_forked_child_raises_wrong_loop(server):
 def test_open_rejects_invalid_url(url):
     """A URL of another kind raises an error immediately."""
     with pytest.raises(InvalidArgument, match="postgresql://"):
-        Server.open(url)
+        PostgresPool.open(url)

@@ -19,7 +19,7 @@ from mama_structs.errors import MamaStructsError, StoreBusy, StoreError, StoreRe
 from mama_structs.settings import ServerSettings
 from mama_structs.storage.postgres import pool as _server
 from mama_structs.storage.postgres import schema_migrations as migrating
-from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.pool import PostgresPool
 
 SRC = str(Path(mama_structs.__file__).parents[1])
 SECRET = "open-sesame"
@@ -28,7 +28,7 @@ ADDRESSES = 18
 
 @contextlib.contextmanager
 def opened(url, **options):
-    server = Server.open(
+    server = PostgresPool.open(
         url, options=ServerSettings(**{"connections": 2, "wait": 5, "statement_timeout": 5, **options})
     )
     try:
@@ -56,7 +56,7 @@ def test_open_names_missing_package_when_asyncpg_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "asyncpg", None)
 
     with pytest.raises(StoreError, match=r"mama-structs\[postgres\]"):
-        Server.open("postgresql://nowhere")
+        PostgresPool.open("postgresql://nowhere")
 
 
 OPENERS = """
@@ -87,16 +87,16 @@ def test_concurrent_hosts_open_empty_database(empty_database):
 
     assert "[0]\n" == ended.stdout, ended.stderr
     found = administer(empty_database, "SELECT version FROM mama_structs.migrations ORDER BY version")
-    assert [number for number, _, _ in migrating.migrations()] == [row["version"] for row in found]
+    assert [number for number, _, _ in migrating.load_migrations()] == [row["version"] for row in found]
     assert 20 == administer(empty_database, "SELECT change FROM mama_structs.namespaces")[0]["change"]
 
 
 def test_failed_migration_leaves_nothing(empty_database, monkeypatch):
     """Either all migrations are applied or none, and the next host starts from the beginning."""
-    files = migrating.migrations()
-    monkeypatch.setattr(migrating, "migrations", lambda: [*files, (9000, "9000_bad", "SELECT no_such_column")])
+    files = migrating.load_migrations()
+    monkeypatch.setattr(migrating, "load_migrations", lambda: [*files, (9000, "9000_bad", "SELECT no_such_column")])
     with pytest.raises(StoreError, match="42703"):
-        Server.open(empty_database)
+        PostgresPool.open(empty_database)
     found = administer(empty_database, "SELECT nspname FROM pg_namespace WHERE nspname = 'mama_structs'")
     assert [] == found
     monkeypatch.undo()
@@ -110,7 +110,7 @@ def test_open_rejects_database_of_newer_version(own_database):
     administer(own_database, "INSERT INTO mama_structs.migrations (version, name) VALUES (9999, 'later')")
 
     with pytest.raises(StoreError, match=r"newer version.*pip install"):
-        Server.open(own_database)
+        PostgresPool.open(own_database)
 
 
 @pytest.mark.parametrize(
@@ -126,20 +126,20 @@ def test_open_rejects_database_of_newer_version(own_database):
 def test_check_vector_rejects_missing_or_old_pgvector(installed, available, message):
     """The hint says what to install or to execute."""
     with pytest.raises(StoreError, match=message):
-        migrating.check_vector(installed, available, "there")
+        migrating.check_pgvector(installed, available, "there")
 
 
 def test_check_vector_accepts_new_pgvector():
     """An installed version is used, and an available one can be added to the database."""
-    assert migrating.check_vector("0.8.4", "0.8.5", "there")
-    assert migrating.check_vector("1.0", None, "there")
-    assert not migrating.check_vector(None, "0.8.10", "there")
+    assert migrating.check_pgvector("0.8.4", "0.8.5", "there")
+    assert migrating.check_pgvector("1.0", None, "there")
+    assert not migrating.check_pgvector(None, "0.8.10", "there")
 
 
 def test_open_names_statement_when_user_may_not_create_extension(empty_database, plain_database):
     """After an administrator has created the extension, the same user can open the database."""
     with pytest.raises(StoreError, match="CREATE EXTENSION vector"):
-        Server.open(plain_database)
+        PostgresPool.open(plain_database)
     administer(empty_database, "CREATE EXTENSION vector")
 
     with opened(plain_database) as server:
@@ -158,7 +158,7 @@ def test_read_only_database_opens_for_reading(own_database):
     administer(own_database, "SET default_transaction_read_only = off", "DELETE FROM mama_structs.migrations")
 
     with pytest.raises(StoreReadOnly, match="older version"):
-        Server.open(own_database)
+        PostgresPool.open(own_database)
 
 
 # Broken connections.
@@ -198,7 +198,7 @@ def test_first_opening_is_atomic_when_connection_breaks_at_any_message(empty_dat
         for at in itertools.count(1):
             proxy.at = proxy.seen + at
             with contextlib.suppress(StoreUnreachable):
-                Server.open(proxy.url).close()
+                PostgresPool.open(proxy.url).close()
             is_over, proxy.at = proxy.at is not None, None
             if is_over:
                 break
@@ -281,7 +281,7 @@ def test_interrupted_read_is_retried_once(proxy):
 
 def test_unresponsive_server_raises_after_timeout(proxy, monkeypatch):
     """An answer that never arrives raises an error, and the next call uses a new connection."""
-    monkeypatch.setattr(_server, "_GRACE", 0.05)
+    monkeypatch.setattr(_server, "CLIENT_GRACE_SECONDS", 0.05)
     with opened(proxy.url, statement_timeout=0.2, connect_timeout=0.3, wait=0.3) as server:
         server.run(lambda one: one.ask("SELECT 1"), write=False).result()
         proxy.at, proxy.holds = proxy.seen + 1, True
@@ -292,7 +292,7 @@ def test_unresponsive_server_raises_after_timeout(proxy, monkeypatch):
         assert 1 == server.run(add, write=True, namespace="n").result()
     proxy.at = 1
     with pytest.raises(StoreUnreachable, match="gave no answer"):
-        Server.open(proxy.url, options=ServerSettings(connect_timeout=0.2))
+        PostgresPool.open(proxy.url, options=ServerSettings(connect_timeout=0.2))
 
 
 def test_long_statement_is_cancelled_by_server(database):
@@ -421,10 +421,10 @@ def failures(database, own_port):
             assert SECRET not in repr(server)
             server.run(plan, **{"write": True, **how}).result()
 
-    yield lambda: Server.open(f"postgresql://needs_password:{SECRET}@{there}/{name}")
-    yield lambda: Server.open(f"postgresql://postgres:{SECRET}@{there}/no_such_database")
-    yield lambda: Server.open(f"postgresql://postgres:{SECRET}@127.0.0.1:{own_port}/{name}")
-    yield lambda: Server.open(f"postgresql://postgres:{SECRET}@127.0.0.1:port/{name}")
+    yield lambda: PostgresPool.open(f"postgresql://needs_password:{SECRET}@{there}/{name}")
+    yield lambda: PostgresPool.open(f"postgresql://postgres:{SECRET}@{there}/no_such_database")
+    yield lambda: PostgresPool.open(f"postgresql://postgres:{SECRET}@127.0.0.1:{own_port}/{name}")
+    yield lambda: PostgresPool.open(f"postgresql://postgres:{SECRET}@127.0.0.1:port/{name}")
     for url in (
         f"postgres@{there}/{name}?password={SECRET}&sslmode=nonsense",
         f"postgres:{SECRET}@[::bad/{name}",
@@ -442,13 +442,13 @@ def failures(database, own_port):
         f"postgres:{SECRET}@127.0.0.1:{own_port},127.0.0.1:{own_port}/{name}",
         f"postgres:{SECRET}@unknown.invalid/{name}",
     ):
-        yield lambda url=url: Server.open(f"postgresql://{url}")
+        yield lambda url=url: PostgresPool.open(f"postgresql://{url}")
     for sql in (f"SELECT '{SECRET}' +", f"SELECT '{SECRET}'::int", f"SELECT 1 / (length('{SECRET}') - 11)"):
         yield lambda sql=sql: run(lambda one: one.ask(sql))
     yield lambda: run(lambda one: one.ask("SELECT $1::int", SECRET))
     yield lambda: run(lambda one: one.ask("SELECT $1::text::int", SECRET))
     yield lambda: run(lambda one: [one.tell("INSERT INTO rows VALUES ('', $1, '')", SECRET) for _ in range(2)])
-    yield lambda: run(lambda one: one.tell_many("INSERT INTO rows VALUES ('', $1, '')", [[SECRET], [SECRET]]))
+    yield lambda: run(lambda one: one.execute_many("INSERT INTO rows VALUES ('', $1, '')", [[SECRET], [SECRET]]))
 
 
 def unknown_host(host, *arguments, known=socket.getaddrinfo, **keywords):

@@ -17,7 +17,7 @@ from mama_structs import Session, Settings
 from mama_structs.cli.main import main
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, StoreUnreachable
 from mama_structs.settings import ServerSettings
-from mama_structs.storage.postgres.pool import Server, servers
+from mama_structs.storage.postgres.pool import PostgresPool, open_pools
 from mama_structs.testing.fakes import FakeClock
 
 BOUNDED = Settings(server=ServerSettings(wait=5.0, statement_timeout=5.0))
@@ -165,7 +165,7 @@ CHANGES = {
 async def test_change_is_atomic_when_connection_breaks_at_any_message(database, proxy, tmp_path, monkeypatch, what):
     """After a failure the state is unchanged, and the change can be repeated."""
     # Saves share a transaction only within its time limit.
-    monkeypatch.setattr("mama_structs.memory.engines.postgres.writer._TRANSACTION_SECONDS", 3600)
+    monkeypatch.setattr("mama_structs.memory.engines.postgres.writer.MAX_TRANSACTION_SECONDS", 3600)
 
     async def state():
         await there.memories.export_jsonl(tmp_path / "export")
@@ -428,7 +428,7 @@ async def test_call_raises_busy_when_server_hangs(own_database, hangs):
     begun, go = threading.Event(), threading.Event()
     async with opened(own_database, "talk", settings=settings) as session:
         saved = await session.memories.save_insight("the reactor is cold")
-        other = Server.open(own_database if hangs == "pool" else as_another(own_database))
+        other = PostgresPool.open(own_database if hangs == "pool" else as_another(own_database))
         administer(own_database, SLEEPS)
         if hangs == "trigger":
             administer(
@@ -436,7 +436,7 @@ async def test_call_raises_busy_when_server_hangs(own_database, hangs):
             )
         else:
             lock = "SELECT 1" if hangs == "pool" else "LOCK TABLE mama_structs.memories"
-            holding = other.run(lambda one: (one.tell(lock), begun.set(), go.wait(30)), write=True)
+            holding = other.run(lambda one: (one.execute(lock), begun.set(), go.wait(30)), write=True)
             assert begun.wait(30)
         for _ in range(2):
             with pytest.raises(StoreBusy) as caught:
@@ -551,14 +551,14 @@ async def test_failover_to_lagging_replica_invalidates_caches(own_postgres):
 
 async def test_unreachable_database_raises_typed_error(database):
     """The error is raised immediately, and no connection stays open."""
-    before = len(servers._slots)
+    before = len(open_pools._slots)
     with pytest.raises(StoreUnreachable):
         await opened("postgresql://postgres@127.0.0.1:1/none")
     with pytest.raises(InvalidArgument):
         Session.open("postgresql://a\0b")
 
-    assert before == len(servers._slots)
-    assert Server.open(database).close() is None
+    assert before == len(open_pools._slots)
+    assert PostgresPool.open(database).close() is None
 
 
 async def test_unnamed_fork_does_not_wait_for_server(database, monkeypatch):
@@ -566,13 +566,13 @@ async def test_unnamed_fork_does_not_wait_for_server(database, monkeypatch):
     async with opened(database, "talk") as session:
         await session.observe('<ref id="plan">shields first</ref>')
         asking = []
-        run = Server.run
+        run = PostgresPool.run
 
         def noted(server, *given, **how):
             asking.append(threading.current_thread().name)
             return run(server, *given, **how)
 
-        monkeypatch.setattr(Server, "run", noted)
+        monkeypatch.setattr(PostgresPool, "run", noted)
         fork = session.fork()
         # Claims are renewed periodically in a thread.
         assert set() == {*asking} - {"mama-structs leases"}

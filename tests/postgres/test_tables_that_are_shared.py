@@ -9,7 +9,7 @@ from postgres_helpers import administer, block, in_database
 
 from mama_structs import Session
 from mama_structs.errors import StoreError
-from mama_structs.storage.postgres.pool import Connection, Server
+from mama_structs.storage.postgres.pool import Connection, PostgresPool
 
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mama_structs' AND tablename <> 'migrations' ORDER BY 1"
 # Statements about several namespaces: listing them, or the claims of a host.
@@ -64,13 +64,13 @@ async def test_other_role_sees_one_namespace_in_every_table(database):
     tables = [row["tablename"] for row in administer(database, TABLES)]
     granted = f"GRANT ALL ON ALL TABLES IN SCHEMA mama_structs TO {role}"
     administer(database, f"CREATE ROLE {role} LOGIN", f"GRANT USAGE ON SCHEMA mama_structs TO {role}", granted)
-    server = Server.open(in_database(database, Path(database).name, user=role))
+    server = PostgresPool.open(in_database(database, Path(database).name, user=role))
     try:
         seen = {}
         for table in tables:
             sql = f"SELECT DISTINCT namespace FROM {table}"
             for space in ("default", "none"):
-                rows = server.run(lambda one: one.ask(sql), write=False, namespace=space).result()  # noqa: B023
+                rows = server.run(lambda one: one.fetch(sql), write=False, namespace=space).result()  # noqa: B023
                 seen[table, space] = {row["namespace"] for row in rows}
 
         assert set() == set().union(*(found for (_, space), found in seen.items() if space == "none"))
@@ -80,7 +80,7 @@ async def test_other_role_sees_one_namespace_in_every_table(database):
         }
         for sql in ("INSERT INTO notes VALUES ('other', 'a', 'b')", "INSERT INTO rows VALUES ('other', 'a', '')"):
             with pytest.raises(StoreError):
-                server.run(lambda one: one.tell(sql), write=True, namespace="default").result()  # noqa: B023
+                server.run(lambda one: one.execute(sql), write=True, namespace="default").result()  # noqa: B023
     finally:
         server.close()
         administer(database, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
@@ -94,10 +94,10 @@ async def test_role_of_the_guide_uses_only_its_namespace(own_database):
     try:
         assert 3 == await used(url, "raids")
         assert ("raids",) == await Session.namespaces(url)
-        server = Server.open(url)
+        server = PostgresPool.open(url)
         for table in [row["tablename"] for row in administer(own_database, TABLES)]:
             sql = f"SELECT DISTINCT namespace FROM {table}"
-            rows = server.run(lambda one: one.ask(sql), write=False, settings={"app.across": "on"}).result()  # noqa: B023
+            rows = server.run(lambda one: one.fetch(sql), write=False, settings={"app.across": "on"}).result()  # noqa: B023
             assert {row["namespace"] for row in rows} <= {"raids"}
         server.close()
     finally:

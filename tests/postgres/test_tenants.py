@@ -10,9 +10,9 @@ from postgres_helpers import administer, in_database, team, team_block
 
 from mama_structs import Session
 from mama_structs.errors import StoreReadOnly
-from mama_structs.refs.conversations.conversation_log import ENCODER, ConversationKey, start_of
-from mama_structs.session.backend import home_at
-from mama_structs.storage.postgres.schema_migrations import migrations
+from mama_structs.refs.conversations.conversation_log import ENCODER, ConversationKey, decode_start_row
+from mama_structs.session.backend import open_backend
+from mama_structs.storage.postgres.schema_migrations import load_migrations
 from mama_structs.storage.sealed_rows import seal
 
 READS = "Let a team read another namespace"
@@ -68,12 +68,12 @@ async def delete_ref(url):
 
 
 async def delete_conversation(url):
-    async with home_at(url) as home:
+    async with open_backend(url) as home:
         await home.delete("talk", namespace="raids")
 
 
 async def expire_conversations(url):
-    async with home_at(url) as home:
+    async with open_backend(url) as home:
         await home.expire("raids", (await home.conversations("raids"))[0].used_at.replace(year=2100))
 
 
@@ -173,7 +173,7 @@ async def test_rows_are_written_when_those_of_another_namespace_are_denied(own_d
             await allowed.flush()
 
         assert 1 == len(administer(own_database, written))
-        async with home_at(url) as home:
+        async with open_backend(url) as home:
             await home.expire("trade", (await home.conversations("trade"))[0].used_at)
         administer(own_database, "DROP POLICY later ON mama_structs.rows")
         await allowed.close()
@@ -220,11 +220,11 @@ async def test_assign_copies_texts_to_the_new_namespace(teams, own_database):
     await store_refs(raids, "raids", plan="moved words")
     async with opened(raids, "raids") as session, session.fork("branch") as fork:
         fork.refs.put("more", "of the branch")
-    async with home_at(own_database) as home:
+    async with open_backend(own_database) as home:
         assert 1 == await home.assign("talk", origin="raids", namespace="trade")
 
     assert {"ref:plan@1": "moved words"} == await refs_of(trade, "trade")
-    async with home_at(trade) as home:
+    async with open_backend(trade) as home:
         await home.delete("talk", namespace="trade")
     assert {"ref:plan@1": "moved words", "ref:more@1": "of the branch"} == await refs_of(raids, "raids", "branch")
 
@@ -242,11 +242,11 @@ async def test_copy_to_a_server_makes_forks_independent_of_other_namespaces(own_
             rows.delete(name)
             rows.put(name.replace(source.changes, target.changes), row)
         for key, own, parent in ((source, target, None), (ConversationKey("raids", "branch"),) * 2 + (target,)):
-            start = start_of(rows.get(key.start))
+            start = decode_start_row(rows.get(key.start))
             rows.delete(key.start)
             rows.put(own.start, ENCODER.encode(start.moved(own, parent)))
 
-    async with home_at(tmp_path / "a") as home:
+    async with open_backend(tmp_path / "a") as home:
         await home.storage.transact(move)
     expected = {"ref:plan@1": "inherited", "ref:more@1": "of the branch"}
     assert expected == await refs_of(tmp_path / "a", "raids", "branch")
@@ -263,7 +263,7 @@ async def test_copy_to_a_server_makes_forks_independent_of_other_namespaces(own_
 def earlier_database(empty_database):
     """The URL of a database as commit 561ec94 left it."""
     script = [MIGRATIONS]
-    for number, name, sql in migrations():
+    for number, name, sql in load_migrations():
         if number <= 4:
             script += [sql, f"INSERT INTO migrations (version, name) VALUES ({number}, '{name}')"]
     for namespace, key, value in EARLIER["rows"]:
@@ -300,7 +300,7 @@ async def test_migrated_namespaces_do_not_depend_on_each_other(earlier_database)
     expected = [one for one in EARLIER["held"] if one[0] == "raids"]
     await Session.namespaces(earlier_database)
     with team(earlier_database, "raids") as raids, team(earlier_database, "trade") as trade:
-        async with home_at(trade) as home:
+        async with open_backend(trade) as home:
             await home.delete("moved", namespace="trade")
 
         assert expected == await held(raids)
@@ -347,7 +347,7 @@ async def test_migration_succeeds_when_the_owner_may_not_create_schemas(earlier_
     expected = {"a", "branch", "left behind"}
     try:
         url = in_database(earlier_database, Path(earlier_database).name, user=role)
-        async with home_at(url) as home:
+        async with open_backend(url) as home:
             found = {one.name for one in await home.conversations("raids")}
     finally:
         administer(earlier_database, f"REASSIGN OWNED BY {role} TO postgres", f"DROP ROLE {role}")

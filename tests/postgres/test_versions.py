@@ -16,8 +16,8 @@ from mama_structs.errors import StoreBusy, StoreError
 from mama_structs.settings import ServerSettings
 from mama_structs.storage.postgres import schema_migrations as migrating
 from mama_structs.storage.postgres.leases import Leases
-from mama_structs.storage.postgres.pool import Server
-from mama_structs.storage.postgres.store import ServerStorage
+from mama_structs.storage.postgres.pool import PostgresPool
+from mama_structs.storage.postgres.store import PostgresStorage
 
 NEWER = "written by a newer version"
 MIGRATED = "INSERT INTO mama_structs.migrations (version, name) VALUES (9999, 'later')"
@@ -33,7 +33,7 @@ SELECT 1 FROM pg_locks JOIN pg_database ON pg_database.oid = database
 
 @contextlib.contextmanager
 def opened(url, **options):
-    server = Server.open(url, options=ServerSettings(**options))
+    server = PostgresPool.open(url, options=ServerSettings(**options))
     try:
         yield server
     finally:
@@ -69,7 +69,7 @@ async def test_session_writes_raise_when_database_was_migrated(own_database):
 def test_claim_raises_when_database_was_migrated(own_database):
     """An older version neither claims nor renews a name."""
     with opened(own_database) as server:
-        leases = Leases(Server.open(own_database), seconds=30)
+        leases = Leases(PostgresPool.open(own_database), seconds=30)
         leases.claim("kept", "n")
         held = administer(own_database, "SELECT * FROM mama_structs.leases")
         administer(own_database, MIGRATED)
@@ -100,7 +100,7 @@ def test_write_that_waits_for_a_migration_raises_when_it_is_committed(own_databa
     async def migrate(begun, go_on):
         connection = await asyncpg.connect(own_database)
         async with connection.transaction():
-            await connection.execute(f"SELECT pg_advisory_xact_lock({migrating.MIGRATION_LOCK})")
+            await connection.execute(f"SELECT pg_advisory_xact_lock({migrating.MIGRATION_LOCK_ID})")
             await connection.execute(MIGRATED)
             begun.set()
             await asyncio.to_thread(go_on.wait, 60)
@@ -124,7 +124,7 @@ def test_write_that_waits_for_a_migration_raises_when_it_is_committed(own_databa
 
 def test_migration_waits_for_the_transactions_of_an_older_version(own_database, monkeypatch):
     """A migration cannot begin between the check of a write transaction and its commit."""
-    files = migrating.migrations()
+    files = migrating.load_migrations()
     later = [
         *files,
         (files[-1][0] + 1, "later", "CREATE TABLE later (rows bigint); INSERT INTO later SELECT count(*) FROM rows"),
@@ -139,8 +139,8 @@ def test_migration_waits_for_the_transactions_of_an_older_version(own_database, 
     with opened(own_database) as server:
         writing = server.run(plan, write=True, namespace="n")
         assert begun.wait(60)
-        monkeypatch.setattr(migrating, "migrations", lambda: later)
-        newer = threading.Thread(target=lambda: Server.open(f"{own_database}?application_name=newer").close())
+        monkeypatch.setattr(migrating, "load_migrations", lambda: later)
+        newer = threading.Thread(target=lambda: PostgresPool.open(f"{own_database}?application_name=newer").close())
         newer.start()
         wait_until(lambda: administer(own_database, WAITING))
         go_on.set()
@@ -154,7 +154,7 @@ def test_migration_waits_for_the_transactions_of_an_older_version(own_database, 
 
 def test_write_gives_up_when_a_migration_takes_longer_than_it_waits(own_database):
     """A write waits for a migration no longer than for another writer."""
-    held = f"BEGIN; SELECT pg_advisory_xact_lock({migrating.MIGRATION_LOCK})"
+    held = f"BEGIN; SELECT pg_advisory_xact_lock({migrating.MIGRATION_LOCK_ID})"
 
     async def hold(server):
         connection = await asyncpg.connect(own_database)
@@ -183,7 +183,7 @@ def test_write_transactions_are_durable_when_synchronous_commit_is_off(own_datab
         # For this database only, because all tests share the role.
         administer(own_database, f"ALTER ROLE postgres IN DATABASE {name} {setting}")
     with opened(url) as server:
-        storage = ServerStorage(Server.open(url), namespace="n")
+        storage = PostgresStorage(PostgresPool.open(url), namespace="n")
         found = [
             server.run(lambda one: one.ask(SETTING)[0]["found"], write=True, namespace=space, exclusive=exclusive)
             for space in ("n", None)

@@ -66,11 +66,11 @@ def at_rest():
     async def check(resolver, *sources):
         for _ in range(5):
             await asyncio.sleep(0)
-        flights = resolver._flights
+        flights = resolver._inflight
         assert flights is None or (0, {}) == (len(flights), flights._current)
         if flights is not None:
             assert resolver.settings.max_parallel_queries == flights._slots._value
-        assert all(source.under_way == 0 for source in sources)
+        assert all(source.in_flight == 0 for source in sources)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         assert not others
 

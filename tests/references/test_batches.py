@@ -48,8 +48,8 @@ def test_batches_respect_max_batch_and_every_caller_gets_its_answers(data):
             for number in cancelled:
                 calls[number].cancel()
             found = await asyncio.gather(*calls, return_exceptions=True)
-            flights = resolver._flights
-            assert flights is None or ({}, {}) == (flights._current, flights._boarding)
+            flights = resolver._inflight
+            assert flights is None or ({}, {}) == (flights._queries_by_key, flights._open_batches)
             return found
 
     for number, (keys, found) in enumerate(zip(wanted, asyncio.run(main()), strict=True)):

@@ -7,13 +7,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mama_structs.errors import EntityNotFound
 from mama_structs.references.cache import AnswerCache
-from mama_structs.references.results import Failure, SourceAnswer, failure_of
+from mama_structs.references.results import Failure, SourceAnswer, to_failure
 from mama_structs.settings import ReferenceSettings
 from mama_structs.testing import FakeClock
 
 IDS = ("1-1", "1-2", "1-3", "2-1", "2-2", "0-1")
 KINDS = {"0": "guild", "1": "player", "2": "planet"}
-MISSING = failure_of(EntityNotFound("1-1"))
+MISSING = to_failure(EntityNotFound("1-1"))
 
 
 def answer(size=10, height=None):
@@ -119,7 +119,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
         if hasattr(self, "cache"):
             assert len(self.entries) == len(self.cache) <= self.options["cache_entries"]
             assert self.bytes() == self.cache.size <= self.options["cache_bytes"]
-            assert self.height == self.cache._chain(None).height
+            assert self.height == self.cache._get_chain_height(None).height
 
 
 TestCacheAgainstModel = CacheAgainstModel.TestCase

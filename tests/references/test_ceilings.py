@@ -23,7 +23,7 @@ from mama_structs import (
     with_references,
 )
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
-from mama_structs.references.options import ACCEPTED
+from mama_structs.references.options import ALL_PARAMETERS
 from mama_structs.settings import MemorySettings, ReferenceSettings, Settings
 from mama_structs.testing import FakeNode
 from mama_structs.testing.fakes import FakeSource
@@ -77,7 +77,7 @@ class TestCeilings:
         meta = (await tool(include_references=True, reference_depth=2, max_references=10**6))["references_meta"]
 
         assert {"max_references": 3, "reference_depth": 1} == meta["ceilings"]
-        assert 3 == len(source.asked)
+        assert 3 == len(source.requested_ids)
 
     async def test_meta_has_no_ceilings_when_none_is_exceeded(self):
         tool = for_model(of_many(Resolver([FakeSource({})]), max_references=3))
@@ -92,7 +92,7 @@ class TestCeilings:
 
         await tool(include_references=True, max_references=10**6)
 
-        assert 50 == len(source.asked)
+        assert 50 == len(source.requested_ids)
 
     async def test_model_cannot_fetch_types_outside_allowed_types(self):
         payload = {"guildId": "0-1", "planetId": "2-1"}
@@ -109,7 +109,7 @@ class TestCeilings:
         assert ["2-1"] == list(asked["references"])
         assert {"reference_types": ["planet"]} == asked["references_meta"]["ceilings"]
         assert {} == (await tool(include_references=True, reference_types=["guild"]))["references"]
-        assert "0-1" not in source.asked
+        assert "0-1" not in source.requested_ids
         assert ["0-1", "2-1"] == list((await look(include_references=True))["references"])
 
     async def test_direct_call_is_not_limited_by_ceilings(self):
@@ -119,7 +119,7 @@ class TestCeilings:
 
         for call in (function, Tool.from_function(function)):
             result = await call(include_references=True, max_references=100)
-            assert 100 == len(set(source.asked))
+            assert 100 == len(set(source.requested_ids))
             assert "ceilings" not in result["references_meta"]
 
     async def test_nested_tool_call_by_tool_code_is_not_limited_by_ceilings(self):
@@ -134,7 +134,7 @@ class TestCeilings:
 
         await for_model(outer)(include_references=True)
 
-        assert 60 == len(source.asked)
+        assert 60 == len(source.requested_ids)
 
     async def test_ceilings_apply_below_other_decorators_and_in_forwarding_tools(self):
         source = FakeSource({})
@@ -148,10 +148,10 @@ class TestCeilings:
             session.tools.add(passes_on)
             session.tools.add(with_descriptors(tool))
             await session.call("passes_on", {"many": 1000})
-            assert 3 == len(source.asked)
+            assert 3 == len(source.requested_ids)
             await session.call("many", {"include_references": True, "max_references": 1000})
 
-        assert 3 == len(set(source.asked))
+        assert 3 == len(set(source.requested_ids))
 
     async def test_concurrent_calls_do_not_affect_each_others_ceilings(self):
         source = FakeSource({}, delays=0.01)
@@ -159,7 +159,7 @@ class TestCeilings:
 
         await asyncio.gather(*(tool(include_references=True, max_references=1000) for _ in range(5)))
 
-        assert {"1-1", "1-2", "1-3"} == set(source.asked)
+        assert {"1-1", "1-2", "1-3"} == set(source.requested_ids)
 
     @given(
         given=st.fixed_dictionaries(
@@ -185,9 +185,9 @@ class TestCeilings:
             try:
                 await session.call("many", given)
             except MamaStructsError:
-                assert [] == source.asked
+                assert [] == source.requested_ids
 
-        assert ceiling >= len(source.asked)
+        assert ceiling >= len(source.requested_ids)
 
 
 _LIGHT = Settings(memory=MemorySettings(exact_up_to=0))
@@ -319,7 +319,7 @@ class TestWhatIsShown:
             name: len(tool.input_schema["properties"]) for name, tool in tools.items()
         }
         for tool in tools.values():
-            given = dict.fromkeys(ACCEPTED[2:], 1) | {"include_references": True, "reference_types": ["player"]}
+            given = dict.fromkeys(ALL_PARAMETERS[2:], 1) | {"include_references": True, "reference_types": ["player"]}
             assert given == tool.signature.check(given, tool=tool.name)
 
     async def test_bare_tool_schema_depends_on_session(self):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from mama_structs.errors import InvalidArgument, NoSession, SessionClosed
-from mama_structs.references.decorator import bound_to, with_references
+from mama_structs.references.decorator import make_decorator, with_references
 from mama_structs.references.resolver import Resolver
 from mama_structs.testing.fakes import FakeSource
 
@@ -215,7 +215,7 @@ class TestForms:
         assert ("Lookup", "Looks things up.") == (called.__name__, called.__doc__)
 
     async def test_bound_decorator_works_with_and_without_arguments(self, resolver):
-        bound = bound_to(resolver)
+        bound = make_decorator(resolver)
 
         @bound
         async def one() -> dict[str, Any]:

@@ -18,15 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from row_helpers import every_row
 
-from mama_structs.references.detection import Detector
-from mama_structs.references.matches import pointer
-from mama_structs.references.payload_shape import describe
+from mama_structs.references.detection import IdDetector
+from mama_structs.references.matches import format_json_pointer
+from mama_structs.references.payload_shape import classify_payload
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 from mama_structs.testing import strategies
 
 DATA = Path(__file__).parents[1] / "data" / "structs"
-DETECTOR = Detector([STRUCTS_SCHEME])
+DETECTOR = IdDetector([STRUCTS_SCHEME])
 
 
 def scan(payload, **options):
@@ -58,8 +58,8 @@ def nested(value, levels, wrap):
 
 def scan_of(planted):
     subject = None if planted.subject is None else str(planted.subject)
-    shape = describe(planted.payload, DETECTOR, subject=subject)
-    return shape, DETECTOR.scan(planted.payload, rows=shape.rows, exclude=shape.own)
+    shape = classify_payload(planted.payload, DETECTOR, subject=subject)
+    return shape, DETECTOR.scan(planted.payload, rows=shape.rows, exclude=shape.own_ids)
 
 
 def found_in(result):
@@ -114,7 +114,7 @@ def test_scan_is_deterministic_and_does_not_change_payload(planted):
     before = json.dumps(planted.payload)
     copy = json.loads(before)
     results = [
-        detector.scan(data) for data in (planted.payload, copy) for detector in (DETECTOR, Detector([STRUCTS_SCHEME]))
+        detector.scan(data) for data in (planted.payload, copy) for detector in (DETECTOR, IdDetector([STRUCTS_SCHEME]))
     ]
 
     assert before == json.dumps(planted.payload)
@@ -223,12 +223,12 @@ def test_scan_ignores_infusion_and_address_ids(code):
     result = scan({"objectId": f"{code}-1", "owner": f"{code}-1"})
 
     assert ([], []) == (result.found, result.lookalikes)
-    assert EntityType.from_code(code) == DETECTOR.kind(f"{code}-1").name
+    assert EntityType.from_code(code) == DETECTOR.find_type(f"{code}-1").name
 
 
 def test_kind_returns_type_of_id_or_none():
-    assert "player" == DETECTOR.kind("1-11").name
-    assert [None] * 7 == [DETECTOR.kind(value) for value in ("1-0", "", None, 5, b"1-11", ["1-11"], "1-1" * 100)]
+    assert "player" == DETECTOR.find_type("1-11").name
+    assert [None] * 7 == [DETECTOR.find_type(value) for value in ("1-0", "", None, 5, b"1-11", ["1-11"], "1-1" * 100)]
 
 
 # Fields
@@ -261,11 +261,11 @@ def test_denied_field_also_denies_texts_of_its_object(field):
 @given(planted=strategies.payloads(), field=st.sampled_from(sorted(STRUCTS_SCHEME.deny - {"pagination"})))
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_scan_below_denied_name_finds_only_deeper_ids(planted, field):
-    found = DETECTOR.scan({field: planted.payload}).found
+    found = DETECTOR.scan({field: planted.payload}).matches
 
     assert [
         (one.id, f"/{field}{one.pointer}")
-        for one in DETECTOR.scan(planted.payload).found
+        for one in DETECTOR.scan(planted.payload).matches
         if one.pointer.count("/") > 1 or str(look_up(planted.payload, one.pointer)).startswith(("{", "["))
     ] == [(one.id, one.pointer) for one in found]
 
@@ -607,7 +607,7 @@ def test_pointers_are_escaped_by_rfc_6901(keys, expected):
     for key in keys[:-1]:
         place = (place, key)
 
-    assert expected == pointer(place, keys[-1])
+    assert expected == format_json_pointer(place, keys[-1])
 
 
 def test_place_is_prefix_of_every_pointer():
@@ -754,7 +754,7 @@ def test_scan_visits_object_with_many_self_references_once():
 def few_containers(monkeypatch):
     """Lower the container limits to 5,000, so that steps can be counted."""
     monkeypatch.setattr("mama_structs.references.detection._MAX_CONTAINERS", 5_000)
-    monkeypatch.setattr("mama_structs.references.detection._MAX_CAREFUL", 5_000)
+    monkeypatch.setattr("mama_structs.references.detection._MAX_CAREFUL_CONTAINERS", 5_000)
 
 
 def bounded(steps, payload, *, members):
@@ -789,8 +789,8 @@ def test_scan_handles_two_hundred_thousand_keys_with_bounded_caches():
 
     assert result.complete
     assert 200_000 == len(result.found)
-    assert len(DETECTOR.known) <= 2**16
-    assert all(len(kind) <= 2**16 for kind in DETECTOR.known.values() if kind is not None)
+    assert len(DETECTOR.types_by_text) <= 2**16
+    assert all(len(kind) <= 2**16 for kind in DETECTOR.types_by_text.values() if kind is not None)
 
 
 def test_scan_skips_long_strings_cheaply(steps):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mama_structs.references.detection import Detector
+from mama_structs.references.detection import IdDetector
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.schemes import IdScheme
 from mama_structs.structs.scheme import STRUCTS_SCHEME
@@ -13,7 +13,7 @@ from mama_structs.testing.fakes import FakeSource
 
 WORLD = World.generate(seed=1, players=40)
 KINDS = [kind for kind in STRUCTS_SCHEME.brief if WORLD.ids(kind)]
-DETECTOR = Detector([STRUCTS_SCHEME])
+DETECTOR = IdDetector([STRUCTS_SCHEME])
 PLAYER = {"id": "1-12", "name": "Ada", "guildId": "0-1", "planetId": "2-1", "fleetId": "9-1", "substationId": "4-1"}
 TRACKER = IdScheme(name="tracker", pattern=r"([A-Z]+)-[0-9]+", type_of={"USR": "user", "ABC": "issue"})
 
@@ -70,7 +70,7 @@ async def test_complete_entity_is_never_fetched(make_resolver, one, other, wraps
 
     enriched = await make_resolver(source).enrich(payload, options, kind="query", subject="0-999")
 
-    assert entity_id not in source.asked
+    assert entity_id not in source.requested_ids
     assert entity_id not in enriched["references"]
 
 
@@ -84,8 +84,8 @@ def test_entity_without_a_brief_field_is_a_reference(one, wraps, data):
     poorer = {name: value for name, value in record.items() if name != missing}
     scan = DETECTOR.scan(put({"id": entity_id, "attributes": poorer} if "attributes" in entity else poorer, wraps))
 
-    assert set() == scan.present
-    assert entity_id in [found.id for found in [*scan.found, *scan.lookalikes]]
+    assert set() == scan.present_ids
+    assert entity_id in [found.id for found in [*scan.matches, *scan.lookalikes]]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_entity_without_a_brief_field_is_a_reference(one, wraps, data):
 )
 def test_complete_entity_is_recognised_in_every_spelling(player):
     """Brief fields may be in snake_case, without their id ending, or nested as in JSON:API."""
-    assert {"1-12"} == DETECTOR.scan({"objectId": "2-1", "players": [player, {"x": 1}]}).present
+    assert {"1-12"} == DETECTOR.scan({"objectId": "2-1", "players": [player, {"x": 1}]}).present_ids
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,16 @@ def test_complete_entity_is_recognised_in_every_spelling(player):
 )
 def test_entity_without_brief_fields_is_complete_with_three_other_fields(fields, whole):
     """Id, type and links do not count."""
-    scan = Detector([TRACKER]).scan({"issue": "ABC-1", "assignee": {"id": "USR-7", **fields}, "author": "USR-7"})
+    scan = IdDetector([TRACKER]).scan({"issue": "ABC-1", "assignee": {"id": "USR-7", **fields}, "author": "USR-7"})
 
-    assert (["ABC-1"] if whole else ["ABC-1", "USR-7", "USR-7"]) == [found.id for found in scan.found]
-    assert ({"USR-7"} if whole else set()) == scan.present
+    assert (["ABC-1"] if whole else ["ABC-1", "USR-7", "USR-7"]) == [found.id for found in scan.matches]
+    assert ({"USR-7"} if whole else set()) == scan.present_ids
 
 
 def test_payloads_own_entities_are_not_counted_as_present():
     row = {"id": "2-1", "name": "x", "owner": "1-1", "status": "active"}
 
-    assert set() == DETECTOR.scan({"Planet": [row]}, rows=[row], exclude={"2-1"}).present
+    assert set() == DETECTOR.scan({"Planet": [row]}, rows=[row], exclude={"2-1"}).present_ids
 
 
 def test_incomplete_nested_entity_is_reference_of_its_parent_field():
@@ -145,7 +145,7 @@ def test_incomplete_nested_entity_is_reference_of_its_parent_field():
     )
 
     assert [("1-11", "owner", True), ("0-1", "guildId", True), ("5-1", "land", False)] == [
-        (found.id, found.field, found.primary) for found in scan.found
+        (found.id, found.field, found.primary) for found in scan.matches
     ]
     assert ["1-1"] == [found.id for found in scan.lookalikes]
 
@@ -165,8 +165,8 @@ async def test_json_api_list_gets_relations_except_included_entities(make_resolv
 
     enriched = await make_resolver(source).enrich({"data": rows, "included": included, "links": {"self": "/planets"}})
 
-    assert ["1-11"] == source.asked[:1]
-    assert "1-12" not in source.asked
+    assert ["1-11"] == source.requested_ids[:1]
+    assert "1-12" not in source.requested_ids
     assert "Grace" == enriched["references"]["1-11"]["name"]
 
 
@@ -175,7 +175,7 @@ def test_scan_counts_look_alikes_unreadable_objects_and_present_entities():
         {"fleetId": "1-1", "broken": type("Odd", (list,), {"__len__": None, "__iter__": None})([1]), "p": [PLAYER]}
     )
 
-    assert (1, 1, {"1-12"}) == (len(scan.lookalikes), scan.unread, scan.present)
+    assert (1, 1, {"1-12"}) == (len(scan.lookalikes), scan.unreadable_objects, scan.present_ids)
 
 
 async def test_meta_reports_present_entities_and_unreadable_objects(make_resolver):

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.references.decorator import with_references
-from mama_structs.references.detection import Detector
+from mama_structs.references.detection import IdDetector
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.payload_shape import describe
+from mama_structs.references.payload_shape import classify_payload
 from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme, Source
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 
@@ -35,7 +35,7 @@ ROWS = {
 
 
 def found(payload, scheme=SHOP, **options):
-    return [(one.id, one.type, one.pointer) for one in Detector([scheme]).scan(payload, **options).found]
+    return [(one.id, one.type, one.pointer) for one in IdDetector([scheme]).scan(payload, **options).matches]
 
 
 def keys(payload, scheme=SHOP):
@@ -133,37 +133,39 @@ OWN = {
 @pytest.mark.parametrize("name", OWN)
 def test_own_id_type_is_derived_from_container_name_or_type_field(name):
     """Such rows are entities, and not references to themselves."""
-    detector = Detector([SHOP])
-    shape = describe(OWN[name], detector)
+    detector = IdDetector([SHOP])
+    shape = classify_payload(OWN[name], detector)
 
-    assert ("list", {"customer:7", "customer:8"}) == (shape.kind, shape.own)
-    assert [] == detector.scan(OWN[name], rows=shape.rows, exclude=shape.own).found
+    assert ("list", {"customer:7", "customer:8"}) == (shape.kind, shape.own_ids)
+    assert [] == detector.scan(OWN[name], rows=shape.rows, exclude=shape.own_ids).matches
 
 
 def test_own_id_type_can_be_declared_in_scheme_fields():
     scheme = IdScheme(name="x", fields={"people.id": "user", "owner_id": "user"})
-    detector = Detector([scheme])
+    detector = IdDetector([scheme])
 
-    assert {"user:7"} == describe({"people": [{"id": 7}]}, detector).own
-    assert set() == describe({"things": [{"id": 7}]}, detector).own
-    assert {"user:7"} == describe({"things": [{"id": 7}]}, Detector([IdScheme(name="x", fields={"id": "user"})])).own
+    assert {"user:7"} == classify_payload({"people": [{"id": 7}]}, detector).own_ids
+    assert set() == classify_payload({"things": [{"id": 7}]}, detector).own_ids
+    assert {"user:7"} == classify_payload(
+        {"things": [{"id": 7}]}, IdDetector([IdScheme(name="x", fields={"id": "user"})])
+    ).own_ids
 
 
 def test_complete_entity_is_present_and_incomplete_entity_is_reference():
     whole = {"id": 7, "name": "Ada", "mail": "a@x", "city": "x"}
-    scan = Detector([SHOP]).scan({"customer_id": 7, "n": [{"customer": whole}, {"customer": {"id": 8}}]})
+    scan = IdDetector([SHOP]).scan({"customer_id": 7, "n": [{"customer": whole}, {"customer": {"id": 8}}]})
 
-    assert {"customer:7"} == scan.present
-    assert [("customer:8", "customer")] == [(one.id, one.field) for one in scan.found]
+    assert {"customer:7"} == scan.present_ids
+    assert [("customer:8", "customer")] == [(one.id, one.field) for one in scan.matches]
 
 
 def test_schemes_with_and_without_fields_can_be_combined():
-    detector = Detector([STRUCTS_SCHEME, SHOP])
+    detector = IdDetector([STRUCTS_SCHEME, SHOP])
     scan = detector.scan({"owner": "1-11", "customer_id": 7, "protectedStructIndex": 3, "x": "customer:9"})
 
-    assert ["1-11", "customer:7", "5-3"] == [one.id for one in scan.found]
+    assert ["1-11", "customer:7", "5-3"] == [one.id for one in scan.matches]
     assert ["customer", "player", None] == [
-        None if kind is None else kind.name for kind in map(detector.kind, ("customer:7", "1-11", "planet:7"))
+        None if kind is None else kind.name for kind in map(detector.find_type, ("customer:7", "1-11", "planet:7"))
     ]
 
 

@@ -54,7 +54,7 @@ async def test_enrich_of_hostile_payload_does_bounded_work(make_resolver, name):
 
     enriched = await resolver.enrich(payload)
 
-    assert len(source.asked) <= 50
+    assert len(source.requested_ids) <= 50
     assert "Orbital" == enriched["references"]["0-1"]["name"]
     assert all(enriched[key] is value for key, value in list(payload.items())[:100])
 
@@ -71,7 +71,7 @@ async def test_enrich_limits_and_lists_a_million_ids(make_resolver):
 
     enriched = await make_resolver(source).enrich(payload)
 
-    assert len(source.asked) <= 50
+    assert len(source.requested_ids) <= 50
     assert "Orbital" == enriched["references"]["0-1"]["name"]
     assert enriched["all"] is payload["all"]
     assert 50 == len(enriched["references"])

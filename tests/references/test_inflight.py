@@ -34,8 +34,8 @@ async def test_concurrent_queries_never_exceed_limit(make_resolver, at_rest):
         *(resolver.query(f"5-{n}") for n in range(1, 61)),
     )
 
-    assert 5 == source.most_at_once
-    assert sorted(MANY) == sorted(source.asked)
+    assert 5 == source.max_in_flight
+    assert sorted(MANY) == sorted(source.requested_ids)
     await at_rest(resolver, source)
 
 
@@ -46,10 +46,10 @@ async def test_host_slot_counts_towards_query_limit(make_resolver):
     async with resolver.slot():
         asking = asyncio.create_task(resolver.query("5-1"))
         await asyncio.sleep(0.02)
-        assert [] == source.asked
+        assert [] == source.requested_ids
     await asking
 
-    assert ["5-1"] == source.asked
+    assert ["5-1"] == source.requested_ids
 
 
 async def test_cancelled_caller_does_not_cancel_shared_query(make_resolver, at_rest):
@@ -64,7 +64,7 @@ async def test_cancelled_caller_does_not_cancel_shared_query(make_resolver, at_r
     enriched = await second
 
     assert "1-1" == enriched["references"]["5-1"]["owner"]
-    assert ["5-1"] == source.asked
+    assert ["5-1"] == source.requested_ids
     assert 1 == resolver.stats.shared_in_flight
     await asyncio.gather(first, return_exceptions=True)
     await at_rest(resolver, source)
@@ -77,11 +77,11 @@ async def test_query_is_cancelled_when_last_caller_is_cancelled(make_resolver, a
     await asyncio.sleep(0.01)
 
     for caller in callers:
-        assert [] == source.cancelled
+        assert [] == source.cancelled_ids
         caller.cancel()
         await asyncio.sleep(0.01)
 
-    assert ["5-1"] == source.cancelled
+    assert ["5-1"] == source.cancelled_ids
     await asyncio.gather(*callers, return_exceptions=True)
     await at_rest(resolver, source)
 
@@ -96,7 +96,7 @@ async def test_query_being_cancelled_is_not_joined(make_resolver):
     await asyncio.sleep(0)
 
     assert MANY["5-1"] == await resolver.query("5-1")
-    assert ["5-1", "5-1"] == source.asked
+    assert ["5-1", "5-1"] == source.requested_ids
 
 
 async def test_hung_query_times_out_without_affecting_others(make_resolver, at_rest):
@@ -108,7 +108,7 @@ async def test_hung_query_times_out_without_affecting_others(make_resolver, at_r
     assert {"5-2": "No answer within 0.05 s"} == {
         key: entry["error"] for key, entry in enriched["references"].items() if "error" in entry
     }
-    assert ["5-2"] == source.cancelled
+    assert ["5-2"] == source.cancelled_ids
     assert 1 == resolver.stats.timeouts
     await at_rest(resolver, source)
 
@@ -176,7 +176,7 @@ async def test_direct_query_is_not_limited_by_query_timeout(make_resolver):
 
     assert "No answer within 0.02 s" == enriched["references"]["5-1"]["error"]
     assert MANY["5-1"] == await own
-    assert ["5-1"] == source.asked
+    assert ["5-1"] == source.requested_ids
 
 
 async def test_direct_query_removes_client_deadline_of_joined_query(make_resolver):
@@ -185,7 +185,7 @@ async def test_direct_query_removes_client_deadline_of_joined_query(make_resolve
     async def told(entity_id):
         attempt = current_attempt.get()
         await asyncio.sleep(0.02)
-        seen.append(attempt.expires)
+        seen.append(attempt.deadline)
         return {"id": entity_id}
 
     resolver = make_resolver(FakeSource(behaviours={"5-1": told}))
@@ -203,12 +203,12 @@ async def test_timed_out_query_is_cancelled_when_last_unbounded_caller_leaves(ma
     own = asyncio.create_task(resolver.query("5-1"))
     await asyncio.sleep(0)
     await resolver.enrich({"structId": "5-1"})
-    assert [] == source.cancelled
+    assert [] == source.cancelled_ids
     own.cancel()
     await asyncio.gather(own, return_exceptions=True)
     await asyncio.sleep(0.01)
 
-    assert ["5-1"] == source.cancelled
+    assert ["5-1"] == source.cancelled_ids
     await at_rest(resolver, source)
 
 
@@ -217,7 +217,7 @@ async def test_source_sees_deadline_and_reports_retries_in_current_attempt(make_
         attempt = current_attempt.get()
         attempt.retries += 2
         attempt.rate_limited += 1
-        left = None if attempt.expires is None else attempt.expires - asyncio.get_running_loop().time()
+        left = None if attempt.deadline is None else attempt.deadline - asyncio.get_running_loop().time()
         return {"left": left}
 
     resolver = make_resolver(FakeSource(behaviours=dict.fromkeys(("5-1", "5-2"), told)))
@@ -297,7 +297,7 @@ class TestBatches:
             return {one: {"id": one, "below": list(below)} for one in entity_ids}
 
         source = FakeSource(MANY, batch=True)
-        source._many = curious
+        source._fetch_many = curious
         resolver = make_resolver(source, max_parallel_queries=1)
         first = asyncio.create_task(resolver.resolve(["5-1"]))
         await asyncio.sleep(0)
@@ -308,14 +308,14 @@ class TestBatches:
 
     async def test_id_missing_from_batch_answer_is_not_found(self, make_resolver):
         source = FakeSource(MANY, batch=True)
-        answer = source._many
+        answer = source._fetch_many
 
         async def forgetful(entity_ids):
             answers = dict(await answer(entity_ids))
             del answers["5-2"]
             return answers
 
-        source._many = forgetful
+        source._fetch_many = forgetful
         enriched = await make_resolver(source).enrich({"structDefenders": ["5-1", "5-2"]})
 
         assert "Entity not found" == enriched["references"]["5-2"]["error"]
@@ -335,7 +335,7 @@ class TestBatches:
             return answer
 
         source = FakeSource(batch=True)
-        source._many = odd
+        source._fetch_many = odd
         enriched = await make_resolver(source).enrich({"structDefenders": ["5-1", "5-2"]})
 
         assert error == enriched["references"]["5-1"]["error"]
@@ -351,7 +351,7 @@ class TestBatches:
         level.cancel()
 
         assert MANY["5-2"] == await one
-        assert [] == source.cancelled
+        assert [] == source.cancelled_ids
         await asyncio.gather(level, return_exceptions=True)
         await at_rest(resolver, source)
 
@@ -426,7 +426,7 @@ class TestCancellation:
         await at_rest(resolver, source)
 
     async def test_close_does_not_wait_for_fetch_that_ignores_cancellation(self, monkeypatch):
-        monkeypatch.setattr("mama_structs.references.inflight._PATIENCE", 0.05)
+        monkeypatch.setattr("mama_structs.references.inflight._CLOSE_TIMEOUT_SECONDS", 0.05)
         released = asyncio.Event()
 
         async def stubborn(entity_id):
@@ -442,7 +442,7 @@ class TestCancellation:
 
         await asyncio.wait_for(resolver.close(), timeout=1)
 
-        assert 1 == len(resolver._flights)
+        assert 1 == len(resolver._inflight)
         released.set()
 
     async def test_fetch_that_raises_cancelled_error_is_a_failure(self, make_resolver):
@@ -463,7 +463,7 @@ async def test_answer_requested_before_invalidation_is_not_cached(make_resolver)
     late = await resolver.query("5-1")
 
     assert late == await early
-    assert ["5-1", "5-1"] == source.asked
+    assert ["5-1", "5-1"] == source.requested_ids
 
 
 async def test_answer_after_timeout_is_not_awaited(make_resolver, at_rest):
@@ -474,7 +474,7 @@ async def test_answer_after_timeout_is_not_awaited(make_resolver, at_rest):
     again = await resolver.enrich({"structId": "5-1"})
 
     assert "failed" == again["references"]["5-1"]["status"]
-    assert ["5-1", "5-1"] == source.cancelled
+    assert ["5-1", "5-1"] == source.cancelled_ids
     await at_rest(resolver, source)
 
 

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mama_structs.references.detection import Detector
-from mama_structs.references.payload_shape import describe
+from mama_structs.references.detection import IdDetector
+from mama_structs.references.payload_shape import classify_payload
 from mama_structs.references.schemes import IdScheme
 from mama_structs.structs.ids import EntityId
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 from mama_structs.testing import strategies
 
-DETECTOR = Detector([STRUCTS_SCHEME])
+DETECTOR = IdDetector([STRUCTS_SCHEME])
 PLANETS = [{"id": "2-1", "owner": "1-1"}, {"id": "2-2", "owner": "1-2"}]
 PAGES = {"next_key": None, "total": "2"}
 
 
 def shape(payload, **options):
-    return describe(payload, DETECTOR, **options)
+    return classify_payload(payload, DETECTOR, **options)
 
 
 @attrs.frozen
@@ -243,17 +243,17 @@ def test_row_with_ids_is_not_an_envelope_of_related_entity():
 
 
 def test_payload_with_id_of_other_system_is_not_an_envelope():
-    assert set() == describe({"id": "job-7", "planet": {"id": "2-1"}, "target": "2-1"}, DETECTOR).own
-    assert {"2-1"} == describe({"success": True, "data": {"id": "2-1"}}, DETECTOR).own
+    assert set() == classify_payload({"id": "job-7", "planet": {"id": "2-1"}, "target": "2-1"}, DETECTOR).own_ids
+    assert {"2-1"} == classify_payload({"success": True, "data": {"id": "2-1"}}, DETECTOR).own_ids
 
 
 def test_own_id_field_is_configured_by_scheme():
     scheme = IdScheme(name="issues", pattern=r"([A-Z]+)-\d+", type_of={"ABC": "issue"}, own={"key"})
 
-    described = describe({"issues": [{"key": "ABC-1", "id": "10"}, {"key": "ABC-2"}]}, Detector([scheme]))
+    described = classify_payload({"issues": [{"key": "ABC-1", "id": "10"}, {"key": "ABC-2"}]}, IdDetector([scheme]))
 
     assert "list" == described.kind
-    assert {"ABC-1", "ABC-2"} == described.own
+    assert {"ABC-1", "ABC-2"} == described.own_ids
 
 
 def beside():

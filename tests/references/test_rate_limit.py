@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import RateLimited
-from mama_structs.references.rate_limit import LONGEST, Closure, Gate, gate_to, reopen
-from mama_structs.references.results import Attempt
+from mama_structs.references.rate_limit import (
+    MAX_COOLDOWN_SECONDS,
+    Cooldown,
+    RateLimiter,
+    clear_cooldown,
+    get_rate_limiter,
+)
+from mama_structs.references.results import QueryAttempt
 from mama_structs.testing.fakes import FakeClock
 
 
@@ -38,27 +44,27 @@ def time():
 
 @pytest.fixture
 def gate(time):
-    made = Gate(Closure(), time.now)
-    made.join(USER, 2)
+    made = RateLimiter(Cooldown(), time.now)
+    made.register(USER, 2)
     return made
 
 
 def at_rest(gate):
     """Return True if no slot is held and nothing waits."""
-    return (0, 0, None) == (gate._busy, len(gate._queue), gate._trial)
+    return (0, 0, None) == (gate._busy, len(gate._queue), gate._probe)
 
 
 async def send(gate, time, *, refused=None, pause=0.1, left=10.0, log=None, attempt=None):
     """Send one request like a client: in a slot, after the cooldown, with its result reported."""
-    attempt = attempt or Attempt()
-    async with gate.slot(attempt), gate.turn(attempt, left=lambda: left, sleep=time.sleep) as period:
+    attempt = attempt or QueryAttempt()
+    async with gate.slot(attempt), gate.turn(attempt, remaining_seconds=lambda: left, sleep=time.sleep) as period:
         if log is not None:
             log.append(time.now())
         await asyncio.sleep(0)
         if refused is None:
             gate.accept(period)
         else:
-            gate.refuse(period, asked=refused or None, pause=pause)
+            gate.refuse(period, retry_after=refused or None, backoff_seconds=pause)
 
 
 async def turns(count=20):
@@ -78,14 +84,14 @@ def test_slots_never_exceed_smallest_limit_and_are_granted_in_order(data):
     """
 
     async def main():
-        gate, users, tasks, holding, cancelled = Gate(Closure(), FakeClock().now), {}, {}, {}, set()
+        gate, users, tasks, holding, cancelled = RateLimiter(Cooldown(), FakeClock().now), {}, {}, {}, set()
         at_once, queued = [], []
 
         async def query(number):
-            attempt = Attempt()
-            async with gate.slot(attempt):
+            attempt = QueryAttempt()
+            async with gate.acquire_slot(attempt):
                 # Only admitted waiters that have not woken up yet may still be ahead.
-                assert attempt.gate_waits or not gate._queue
+                assert attempt.gate_waits or not gate._slot_waiters
                 (queued if attempt.gate_waits else at_once).append(number)
                 holding[number] = asyncio.Event()
                 try:
@@ -98,11 +104,11 @@ def test_slots_never_exceed_smallest_limit_and_are_granted_in_order(data):
             if step == "join" or not users:
                 user = User()
                 users[user] = data.draw(st.integers(1, 4))
-                gate.join(user, users[user])
+                gate.register(user, users[user])
             elif step == "leave" and len(users) > 1:
                 user = data.draw(st.sampled_from(list(users)))
                 del users[user]
-                gate.leave(user)
+                gate.unregister(user)
             elif step == "ask":
                 tasks[number] = asyncio.create_task(query(number))
             elif step == "serve" and holding:
@@ -111,11 +117,11 @@ def test_slots_never_exceed_smallest_limit_and_are_granted_in_order(data):
                 cancelled.add(data.draw(st.sampled_from(list(tasks))))
                 for one in cancelled:
                     tasks[one].cancel()
-            before = gate._busy
+            before = gate._slots_in_use
             await turns(data.draw(st.integers(0, 4)))
 
-            assert min(users.values()) == gate.limit
-            assert len(holding) <= gate._busy <= max(gate.limit, before)
+            assert min(users.values()) == gate.max_concurrent
+            assert len(holding) <= gate._slots_in_use <= max(gate.max_concurrent, before)
         while not all(task.done() for task in tasks.values()):
             for done in list(holding.values()):
                 done.set()
@@ -134,7 +140,7 @@ async def test_slot_granted_to_cancelled_waiter_passes_to_next_waiter(gate, time
         done = asyncio.Event()
 
         async def hold(until):
-            async with gate.slot(Attempt()):
+            async with gate.slot(QueryAttempt()):
                 await until.wait()
 
         first = [asyncio.create_task(hold(done)) for _ in range(2)]
@@ -169,7 +175,9 @@ async def test_garbage_collected_client_no_longer_limits(gate):
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["pass", "back", "close"]), st.floats(0, 2 * LONGEST, allow_subnormal=False)),
+        st.tuples(
+            st.sampled_from(["pass", "back", "close"]), st.floats(0, 2 * MAX_COOLDOWN_SECONDS, allow_subnormal=False)
+        ),
         max_size=30,
     )
 )
@@ -179,21 +187,21 @@ def test_cooldown_decreases_only_with_the_clock(steps):
 
     The longest of several cooldowns applies.
     """
-    closure, left, readings = Closure(), 0.0, [0.0]
+    closure, left, readings = Cooldown(), 0.0, [0.0]
     for step, seconds in steps:
         if step == "close":
             closure.extend(seconds, lambda: readings[-1])
-            left = max(left, min(seconds, LONGEST))
+            left = max(left, min(seconds, MAX_COOLDOWN_SECONDS))
         else:
             readings.append(readings[-1] + (seconds if step == "pass" else -seconds))
             left -= min(left, seconds) if step == "pass" else 0.0
 
-        assert left == pytest.approx(closure.left(lambda: readings[-1]), abs=1e-5)
+        assert left == pytest.approx(closure.remaining(lambda: readings[-1]), abs=1e-5)
 
 
 async def test_no_request_is_sent_during_cooldown(gate, time):
     """A client without enough time gets `RateLimited` with the remaining seconds. Others wait."""
-    log, waits = [], Attempt()
+    log, waits = [], QueryAttempt()
     await send(gate, time, refused=60)
     for _ in range(50):
         with pytest.raises(RateLimited) as caught:
@@ -212,12 +220,12 @@ async def test_no_request_is_sent_during_cooldown(gate, time):
 async def test_concurrent_rejections_count_once(gate, time):
     """The client's own backoff grows once, but every Retry-After is respected."""
     await asyncio.gather(send(gate, time, refused=0), send(gate, time, refused=0, pause=9.0))
-    assert (1, 0.1) == (gate.refusals, gate.closed_for())
+    assert (1, 0.1) == (gate.consecutive_rejections, gate.remaining_cooldown())
     time.advance(0.1)
     await asyncio.gather(send(gate, time, refused=0, pause=0.2), send(gate, time, refused=7))
 
-    assert gate.refusals == 3
-    assert 7 == pytest.approx(gate.closed_for())
+    assert gate.consecutive_rejections == 3
+    assert 7 == pytest.approx(gate.remaining_cooldown())
 
 
 async def test_rejected_node_is_probed_by_one_request_at_a_time(gate, time):
@@ -231,7 +239,7 @@ async def test_rejected_node_is_probed_by_one_request_at_a_time(gate, time):
     await asyncio.gather(*refused, *others)
 
     assert [1.0, 3.0] == log[:2]
-    assert (5, 0) == (len(log), gate.refusals)
+    assert (5, 0) == (len(log), gate.consecutive_rejections)
     assert at_rest(gate)
 
 
@@ -259,14 +267,14 @@ async def test_cancellation_at_any_point_leaves_no_slot_waiter_or_probe(gate, ti
 
 
 async def test_loop_shares_one_limiter_per_node():
-    gate = gate_to("http://one")
+    gate = get_rate_limiter("http://one")
 
-    assert gate is gate_to("http://one")
-    assert gate is not gate_to("http://two")
-    assert gate.closure is not gate_to("http://two").closure
-    kept = gate.closure
+    assert gate is get_rate_limiter("http://one")
+    assert gate is not get_rate_limiter("http://two")
+    assert gate.cooldown is not get_rate_limiter("http://two").cooldown
+    kept = gate.cooldown
     del gate
-    assert kept is gate_to("http://one").closure
+    assert kept is get_rate_limiter("http://one").cooldown
 
 
 def test_loops_share_only_the_cooldown_of_a_node():
@@ -274,16 +282,16 @@ def test_loops_share_only_the_cooldown_of_a_node():
     found = []
 
     async def close():
-        gate = gate_to("http://shared")
-        gate.closure.extend(60, gate.clock)
+        gate = get_rate_limiter("http://shared")
+        gate.cooldown.extend(60, gate.clock)
         found.append(gate)
 
     async def look():
-        gate = gate_to("http://shared")
+        gate = get_rate_limiter("http://shared")
         found.append(gate)
-        assert 59 < gate.closed_for() <= 60
-        assert gate_to("http://other").closed_for() == 0
-        assert 0 == gate_to("own", is_shared=False).closed_for()
+        assert 59 < gate.remaining_cooldown() <= 60
+        assert get_rate_limiter("http://other").remaining_cooldown() == 0
+        assert 0 == get_rate_limiter("own", is_shared=False).remaining_cooldown()
 
     asyncio.run(close())
     threads = [threading.Thread(target=asyncio.run, args=(look(),)) for _ in range(2)]
@@ -293,18 +301,18 @@ def test_loops_share_only_the_cooldown_of_a_node():
         thread.join()
 
     assert len({id(gate) for gate in found}) == 3
-    assert len({id(gate.closure) for gate in found}) == 1
-    reopen("http://shared")
-    assert 0 == found[0].closed_for()
+    assert len({id(gate.cooldown) for gate in found}) == 1
+    clear_cooldown("http://shared")
+    assert 0 == found[0].remaining_cooldown()
 
 
 async def test_number_of_tracked_nodes_is_bounded(monkeypatch):
     """Nodes with an active cooldown are kept."""
-    monkeypatch.setattr("mama_structs.references.rate_limit._NODES", 8)
-    monkeypatch.setattr("mama_structs.references.rate_limit._closures", known := {})
-    gate_to("http://closed").closure.extend(60, lambda: 0.0)
+    monkeypatch.setattr("mama_structs.references.rate_limit.MAX_TRACKED_NODES", 8)
+    monkeypatch.setattr("mama_structs.references.rate_limit._cooldowns", known := {})
+    get_rate_limiter("http://closed").cooldown.extend(60, lambda: 0.0)
     for number in range(100):
-        gate_to(f"http://{number}", clock=lambda: 0.0)
+        get_rate_limiter(f"http://{number}", clock=lambda: 0.0)
 
     assert len(known) <= 8
-    assert 60 == gate_to("http://closed", clock=lambda: 0.0).closed_for()
+    assert 60 == get_rate_limiter("http://closed", clock=lambda: 0.0).remaining_cooldown()

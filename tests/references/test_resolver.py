@@ -138,7 +138,7 @@ class TestDepth:
         enriched = await make_resolver(source).enrich({"guildId": "0-1"}, ReferenceOptions(reference_depth=2))
 
         assert ["0-1", "1-11"] == list(enriched["references"])
-        assert ["0-1", "1-11"] == source.asked
+        assert ["0-1", "1-11"] == source.requested_ids
 
     async def test_scope_applies_to_second_level(self, make_resolver):
         source = FakeSource({"2-1": {"id": "2-1", "owner": "1-11", "space": ["5-1", "5-2", "", ""]}})
@@ -178,7 +178,7 @@ class TestLists:
         enriched = await make_resolver(source).enrich(self.planets(100))
 
         assert [f"1-{n}" for n in range(1, 51)] == list(enriched["references"])
-        assert [f"1-{n}" for n in range(1, 51)] == source.asked
+        assert [f"1-{n}" for n in range(1, 51)] == source.requested_ids
         meta = enriched["references_meta"]
         assert {"max_references": 50} == meta["omitted_by"]
         assert [f"1-{n}" for n in range(51, 101)] == meta["omitted_ids"]
@@ -191,8 +191,8 @@ class TestLists:
             self.planets(8), ReferenceOptions(include_references="all", max_references=500)
         )
 
-        assert source.asked
-        assert not [entity_id for entity_id in source.asked if entity_id.startswith("2-")]
+        assert source.requested_ids
+        assert not [entity_id for entity_id in source.requested_ids if entity_id.startswith("2-")]
 
     async def test_per_entity_limit_applies_to_each_row(self, make_resolver):
         source = FakeSource()
@@ -230,7 +230,7 @@ class TestLimits:
 
         enriched = await make_resolver(source).enrich(payload)
 
-        assert 50 == len(source.asked)
+        assert 50 == len(source.requested_ids)
         assert 50 == len(enriched["references"])
         assert 25 == enriched["references_meta"]["failed"]
         assert 50 == enriched["references_meta"]["omitted"]
@@ -633,7 +633,7 @@ class TestAccounts:
             {"guildId": "0-1", "planetId": "2-1"}, ReferenceOptions(reference_depth=2, on_error="omit")
         )
 
-        assert ["0-1", "2-1"] == source.asked
+        assert ["0-1", "2-1"] == source.requested_ids
         assert {"found": 2, "resolved": 1, "failed": 1, "omitted": 0}.items() <= enriched["references_meta"].items()
 
     async def test_id_omitted_on_both_levels_is_counted_once(self, make_resolver):

@@ -15,7 +15,13 @@ from mama_structs.errors import (
     StructsError,
     StructsUnreachable,
 )
-from mama_structs.references.results import Failure, failure_of, past_deadline, timed_out, unknown_id
+from mama_structs.references.results import (
+    Failure,
+    make_deadline_failure,
+    make_timeout_failure,
+    make_unknown_id_failure,
+    to_failure,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +52,7 @@ from mama_structs.references.results import Failure, failure_of, past_deadline, 
 )  # fmt: skip
 def test_failure_has_kind_and_message_for_each_error(error, kind, text):
     """Only a not-found has the message "Entity not found". The cause is kept."""
-    failed = failure_of(error)
+    failed = to_failure(error)
 
     assert (kind, text) == (failed.kind, failed.error)
     assert error is failed.cause
@@ -71,23 +77,23 @@ def test_failure_has_kind_and_message_for_each_error(error, kind, text):
 )
 def test_failure_message_hides_secrets(text, shown):
     """Other text, such as paths and mail addresses, is kept."""
-    assert f"RuntimeError: {shown}" == failure_of(RuntimeError(text)).error
-    assert shown == failure_of(StructsUnreachable(text)).error
+    assert f"RuntimeError: {shown}" == to_failure(RuntimeError(text)).error
+    assert shown == to_failure(StructsUnreachable(text)).error
 
 
 def test_secrets_are_removed_before_message_is_truncated():
-    failed = failure_of(RuntimeError("x" * 160 + " http://user:" + "s3cret" * 20 + "@node/"))
+    failed = to_failure(RuntimeError("x" * 160 + " http://user:" + "s3cret" * 20 + "@node/"))
 
     assert "s3cret" not in failed.error
 
 
 def test_long_message_is_truncated_to_200_characters():
-    failed = failure_of(RuntimeError("x" * 10**6))
+    failed = to_failure(RuntimeError("x" * 10**6))
 
     assert 200 == len(failed.error)
     assert failed.error.endswith("x…")
-    assert 200 == len(failure_of(MamaStructsError("y" * 200)).error)
-    assert "…" not in failure_of(MamaStructsError("y" * 200)).error
+    assert 200 == len(to_failure(MamaStructsError("y" * 200)).error)
+    assert "…" not in to_failure(MamaStructsError("y" * 200)).error
 
 
 def test_failure_of_error_with_failing_str_has_its_class_name():
@@ -95,18 +101,20 @@ def test_failure_of_error_with_failing_str_has_its_class_name():
         def __str__(self):
             raise RuntimeError
 
-    assert Failure("source_error", "Odd") == failure_of(Odd())
+    assert Failure("source_error", "Odd") == to_failure(Odd())
 
 
 def test_timeout_deadline_and_unknown_id_have_distinct_messages():
-    assert Failure("timeout", "No answer within 2 s") == timed_out(2.0)
-    assert Failure("deadline", "No answer before the deadline of 0.5 s for all references") == past_deadline(0.5)
-    assert Failure("unsupported", "No source answers for ids such as '99-1'") == unknown_id("99-1")
-    assert len(unknown_id("x" * 10**6).error) < 200
+    assert Failure("timeout", "No answer within 2 s") == make_timeout_failure(2.0)
+    assert Failure("deadline", "No answer before the deadline of 0.5 s for all references") == make_deadline_failure(
+        0.5
+    )
+    assert Failure("unsupported", "No source answers for ids such as '99-1'") == make_unknown_id_failure("99-1")
+    assert len(make_unknown_id_failure("x" * 10**6).error) < 200
 
 
 def test_failures_are_equal_without_their_causes():
-    first, second = failure_of(ValueError("x")), failure_of(ValueError("x"))
+    first, second = to_failure(ValueError("x")), to_failure(ValueError("x"))
 
     assert first == second
     assert "cause" not in repr(first)

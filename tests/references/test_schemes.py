@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mama_structs.errors import EntityNotFound, InvalidArgument
-from mama_structs.references.detection import Detector
+from mama_structs.references.detection import IdDetector
 from mama_structs.references.schemes import MAX_ID_LENGTH, EntitySource, IdScheme, Source
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 from mama_structs.testing.fakes import FakeSource
@@ -32,23 +32,23 @@ def ids(scan):
 
 
 def test_detector_finds_ids_of_each_scheme():
-    scan = Detector([STRUCTS_SCHEME, issue_scheme()]).scan({"a": "1-11", "b": "ABC-7", "c": "BUG-1", "d": "abc-7"})
+    scan = IdDetector([STRUCTS_SCHEME, issue_scheme()]).scan({"a": "1-11", "b": "ABC-7", "c": "BUG-1", "d": "abc-7"})
 
     assert [("1-11", "player"), ("ABC-7", "issue"), ("BUG-1", "bug")] == ids(scan)
 
 
 def test_field_rules_apply_per_scheme():
     payload = {"owner": "ABC-1", "title": "1-11", "guildId": "ABC-2", "fixes": "1-12", "parent": "1-13"}
-    scan = Detector([STRUCTS_SCHEME, issue_scheme()]).scan(payload)
+    scan = IdDetector([STRUCTS_SCHEME, issue_scheme()]).scan(payload)
 
     assert [("1-11", "player"), ("ABC-2", "issue"), ("1-12", "player"), ("1-13", "player")] == ids(scan)
-    assert [False] * 4 == [found.primary for found in scan.found]
+    assert [False] * 4 == [found.primary for found in scan.matches]
 
 
 def test_hints_make_ids_of_other_types_look_alikes():
     """Ids in denied fields are not counted at all."""
     payload = {"fixes": "ABC-1", "old_bug": "ABC-2", "other_bug": "BUG-1", "title": "ABC-9", "owner": "BUG-9"}
-    scan = Detector([issue_scheme()]).scan(payload)
+    scan = IdDetector([issue_scheme()]).scan(payload)
 
     assert [("BUG-1", "bug")] == ids(scan)
     assert ["ABC-1", "ABC-2"] == [found.id for found in scan.lookalikes]
@@ -60,32 +60,32 @@ def test_first_matching_scheme_determines_type():
     issues = issue_scheme()
     text = {"a": "ABC-1", "b": "ISO-8601"}
 
-    assert [("ABC-1", "issue"), ("ISO-8601", "anything")] == ids(Detector([issues, wide]).scan(text))
-    assert [("ABC-1", "anything"), ("ISO-8601", "anything")] == ids(Detector([wide, issues]).scan(text))
-    assert [("ABC-1", "issue")] == ids(Detector([issues]).scan(text))
+    assert [("ABC-1", "issue"), ("ISO-8601", "anything")] == ids(IdDetector([issues, wide]).scan(text))
+    assert [("ABC-1", "anything"), ("ISO-8601", "anything")] == ids(IdDetector([wide, issues]).scan(text))
+    assert [("ABC-1", "issue")] == ids(IdDetector([issues]).scan(text))
 
 
 def test_kind_returns_scheme_of_id():
     first, second = issue_scheme(), IdScheme(name="x", pattern="x[0-9]", type_of=lambda _: "issue")
-    detector = Detector([first, second])
+    detector = IdDetector([first, second])
 
-    assert first is detector.kind("ABC-1").scheme
-    assert second is detector.kind("x1").scheme
-    assert "issue" == detector.kind("ABC-1").name == detector.kind("x1").name
+    assert first is detector.find_type("ABC-1").scheme
+    assert second is detector.find_type("x1").scheme
+    assert "issue" == detector.find_type("ABC-1").name == detector.find_type("x1").name
 
 
 def test_contains_does_not_change_found_ids():
     other = IdScheme(name="x", pattern="x:[0-9]+", type_of=lambda _: "x", contains=":")
     payload = {"a": "ABC-1", "b": "x:5", "c": "1-1"}
-    together = Detector([issue_scheme(), other, STRUCTS_SCHEME]).scan(payload)
+    together = IdDetector([issue_scheme(), other, STRUCTS_SCHEME]).scan(payload)
 
     assert [("ABC-1", "issue"), ("x:5", "x"), ("1-1", "player")] == ids(together)
 
 
 def test_every_field_is_primary_without_primary_list():
-    scan = Detector([issue_scheme(primary=None)]).scan({"anywhere": "ABC-1"})
+    scan = IdDetector([issue_scheme(primary=None)]).scan({"anywhere": "ABC-1"})
 
-    assert [True] == [found.primary for found in scan.found]
+    assert [True] == [found.primary for found in scan.matches]
 
 
 def test_type_mapping_uses_first_group_of_pattern():
@@ -95,7 +95,7 @@ def test_type_mapping_uses_first_group_of_pattern():
     assert "apple" == scheme.match("a1")
     assert None is scheme.match("b1")
     assert None is scheme.match("a1\n")
-    assert [("a1", "apple")] == ids(Detector([scheme]).scan({"x": "a1", "y": "b1"}))
+    assert [("a1", "apple")] == ids(IdDetector([scheme]).scan({"x": "a1", "y": "b1"}))
 
 
 def test_match_and_detector_have_the_same_length_limit():
@@ -103,7 +103,7 @@ def test_match_and_detector_have_the_same_length_limit():
     longest, longer = "x" * MAX_ID_LENGTH, "x" * (MAX_ID_LENGTH + 1)
 
     assert ("x", None) == (scheme.match(longest), scheme.match(longer))
-    assert [longest] == [found.id for found in Detector([scheme]).scan({"a": longest, "b": longer}).found]
+    assert [longest] == [found.id for found in IdDetector([scheme]).scan({"a": longest, "b": longer}).matches]
 
 
 def test_pattern_may_be_text_or_compiled():

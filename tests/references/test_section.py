@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mama_structs.references.options import ReferenceOptions
 from mama_structs.references.results import Failure, SourceAnswer
-from mama_structs.references.section import Reference, References, Sought, entry_of, is_failed, is_section
+from mama_structs.references.section import Reference, References, SectionDraft, is_failed, is_section, make_entry
 
 NAMES = st.sampled_from(
     [
@@ -37,11 +37,11 @@ def dumped(value):
 
 
 def success(entity_id, kind, fields, origin):
-    return entry_of(entity_id, Reference(kind, SourceAnswer(fields, 0), fields), origin)
+    return make_entry(entity_id, Reference(kind, SourceAnswer(fields, 0), fields), origin)
 
 
 def failure(entity_id, kind, failed, origin):
-    return entry_of(entity_id, Reference(kind, failed), origin)
+    return make_entry(entity_id, Reference(kind, failed), origin)
 
 
 def test_entry_has_type_id_and_fields_in_order():
@@ -153,13 +153,13 @@ def failed(kind="timeout"):
 
 def test_meta_contains_counts_reasons_and_omitted_ids():
     """Reasons are sorted alphabetically, omitted ids are in payload order."""
-    sought = Sought(
+    sought = SectionDraft(
         references={"1-1": resolved(), "1-4": failed(), "1-5": failed("not_found"), "1-6": failed()},
         omitted={"1-9": "max_references", "1-2": "earlier", "1-3": "max_references"},
         filtered={"2-1": "types", "2-2": "types", "2-3": "types", "2-4": "primary"},
-        complete=False,
+        is_complete=False,
     )
-    _, meta = sought.section(ReferenceOptions())
+    _, meta = sought.build_section(ReferenceOptions())
 
     assert (
         '{"found": 7, "resolved": 1, "failed": 3, "omitted": 3, "failed_by": {"not_found": 1, "timeout": 2}, '
@@ -167,22 +167,22 @@ def test_meta_contains_counts_reasons_and_omitted_ids():
         '"searched": "in part: the payload is too large to be searched whole", "omitted_ids": ["1-9", "1-2", "1-3"]}'
     ) == dumped(meta)
     assert '{"found": 0, "resolved": 0, "failed": 0, "omitted": 0}' == dumped(
-        Sought(references={}).section(ReferenceOptions(metadata=True))[1]
+        SectionDraft(references={}).build_section(ReferenceOptions(metadata=True))[1]
     )
 
 
 @pytest.mark.parametrize(
     ("sought", "shown", "hidden"),
     [
-        (Sought(references={}), False, False),
-        (Sought(references={"1-1": resolved()}), False, False),
-        (Sought(references={}, filtered={"2-1": "primary"}), True, True),
-        (Sought(references={}, ceilings={"max_references": 3}), True, True),
-        (Sought(references={}, notes=["no source"]), True, True),
-        (Sought(references={"1-1": failed("not_found")}), False, True),
-        (Sought(references={"1-1": failed("deadline")}), True, True),
-        (Sought(references={}, omitted={"1-1": "max_references"}), True, True),
-        (Sought(references={}, complete=False), True, True),
+        (SectionDraft(references={}), False, False),
+        (SectionDraft(references={"1-1": resolved()}), False, False),
+        (SectionDraft(references={}, filtered={"2-1": "primary"}), True, True),
+        (SectionDraft(references={}, ceilings={"max_references": 3}), True, True),
+        (SectionDraft(references={}, notes=["no source"]), True, True),
+        (SectionDraft(references={"1-1": failed("not_found")}), False, True),
+        (SectionDraft(references={"1-1": failed("deadline")}), True, True),
+        (SectionDraft(references={}, omitted={"1-1": "max_references"}), True, True),
+        (SectionDraft(references={}, is_complete=False), True, True),
     ],
 )
 def test_section_has_meta_when_something_is_left_out(sought, shown, hidden):
@@ -192,10 +192,10 @@ def test_section_has_meta_when_something_is_left_out(sought, shown, hidden):
 
 
 def test_omitted_failures_do_not_count_towards_max_bytes():
-    sought = Sought(references={"1-1": failed(), "1-2": failed(), "1-3": resolved(name="x")})
-    whole, _ = sought.section(ReferenceOptions(on_error="omit"))
+    sought = SectionDraft(references={"1-1": failed(), "1-2": failed(), "1-3": resolved(name="x")})
+    whole, _ = sought.build_section(ReferenceOptions(on_error="omit"))
 
-    section, meta = sought.section(ReferenceOptions(on_error="omit", max_bytes=len(compact(whole))))
+    section, meta = sought.build_section(ReferenceOptions(on_error="omit", max_bytes=len(compact(whole))))
 
     assert ["1-3"] == list(section)
     assert (1, 2, 0) == (meta["resolved"], meta["failed"], meta["omitted"])
@@ -215,15 +215,15 @@ def test_section_never_exceeds_max_bytes_with_metadata_and_existing_entries(size
     """The first entry that does not fit ends the section."""
     records = {f"1-{n}": resolved(name="x" * size) for n, size in enumerate(sizes, 1)}
     places = {key: [("0-1", None, "/a"), ("1-1", "1-1", "/references/1-1/owner")] for key in records}
-    sought = Sought(
+    sought = SectionDraft(
         references=records,
-        places=places if metadata else {},
-        existing={"0-9": {"reference_type": "guild", "id": "0-9"}} if kept else {},
+        positions=places if metadata else {},
+        existing_entries={"0-9": {"reference_type": "guild", "id": "0-9"}} if kept else {},
     )
-    section, meta = sought.section(ReferenceOptions(max_bytes=room, metadata=metadata))
+    section, meta = sought.build_section(ReferenceOptions(max_bytes=room, metadata=metadata))
     new = [key for key in section if key != "0-9"]
 
-    assert len(compact(section)) <= max(room, len(compact(sought.existing)))
+    assert len(compact(section)) <= max(room, len(compact(sought.existing_entries)))
     assert list(records) == [*new, *meta.get("omitted_ids", [])]
     for entry in section.values():
         pointers = entry.get("referenced_from", [])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from mama_structs.references.matches import FieldRule, Found
 from mama_structs.references.options import ReferenceOptions
-from mama_structs.references.section import PER_ENTITY, TOTAL, plan_level
+from mama_structs.references.section import PER_ENTITY_LIMIT, TOTAL_LIMIT, select_references
 
 TYPES = {"0": "guild", "1": "player", "2": "planet"}
 
@@ -70,38 +70,38 @@ def test_plan_level_matches_model(occurred, options, scope, known, started):
     Every other requested id is omitted with its limit.
     """
     start, wanted, allowed = model(occurred, options, scope, known, started)
-    plan = plan_level(occurred, options, scope, known=known, started=started)
+    plan = select_references(occurred, options, scope, known_ids=known, previous_count=started)
 
-    assert start == list(plan.start)
-    assert wanted == set(plan.start) | set(plan.omitted)
-    assert not set(plan.start) & set(plan.omitted)
-    assert {one: TOTAL if one in allowed else PER_ENTITY for one in wanted - set(start)} == plan.omitted
+    assert start == list(plan.selected)
+    assert wanted == set(plan.selected) | set(plan.omitted)
+    assert not set(plan.selected) & set(plan.omitted)
+    assert {one: TOTAL_LIMIT if one in allowed else PER_ENTITY_LIMIT for one in wanted - set(start)} == plan.omitted
     assert {one.id for one in occurred if one.id not in known} - wanted == set(plan.filtered)
-    assert all(TYPES[one[0]] == kind for one, kind in plan.start.items())
+    assert all(TYPES[one[0]] == kind for one, kind in plan.selected.items())
 
 
 @given(occurred=occurrences(), options=options_of(st.none()))
 @settings(deadline=None)
 def test_plan_level_filters_only_ids_without_primary_match(occurred, options):
-    plan = plan_level(occurred, options, "primary")
+    plan = select_references(occurred, options, "primary")
 
     assert {one.id for one in occurred if one.primary}.isdisjoint(plan.filtered)
     assert {"primary"} >= set(plan.filtered.values())
 
 
 def test_plan_level_without_matches_is_empty():
-    plan = plan_level([], ReferenceOptions(), "all")
+    plan = select_references([], ReferenceOptions(), "all")
 
-    assert ({}, {}, {}) == (plan.start, plan.omitted, plan.filtered)
+    assert ({}, {}, {}) == (plan.selected, plan.omitted, plan.filtered)
 
 
 def test_plan_level_with_limit_zero_omits_all_ids():
     occurred = [found("1-1"), found("0-1", row=0), found("1-1", row=1)]
-    none = plan_level(occurred, ReferenceOptions(max_references=0), "all")
-    no_rows = plan_level(occurred, ReferenceOptions(max_references_per_entity=0), "all")
+    none = select_references(occurred, ReferenceOptions(max_references=0), "all")
+    no_rows = select_references(occurred, ReferenceOptions(max_references_per_entity=0), "all")
 
-    assert ({}, {"1-1": TOTAL, "0-1": TOTAL}) == (none.start, none.omitted)
-    assert ({"1-1": "player"}, {"0-1": PER_ENTITY}) == (no_rows.start, no_rows.omitted)
+    assert ({}, {"1-1": TOTAL_LIMIT, "0-1": TOTAL_LIMIT}) == (none.selected, none.omitted)
+    assert ({"1-1": "player"}, {"0-1": PER_ENTITY_LIMIT}) == (no_rows.selected, no_rows.omitted)
 
 
 def test_plan_level_counts_each_id_once_per_row():
@@ -110,30 +110,32 @@ def test_plan_level_counts_each_id_once_per_row():
         found(text, row=row)
         for row, text in [(0, "1-1"), (0, "1-1"), (0, "1-2"), (0, "1-3"), (1, "1-1"), (1, "1-4"), (1, "1-5")]
     ]
-    plan = plan_level(occurred, ReferenceOptions(max_references_per_entity=2), "all")
+    plan = select_references(occurred, ReferenceOptions(max_references_per_entity=2), "all")
 
-    assert ["1-1", "1-2", "1-4"] == list(plan.start)
-    assert {"1-3": PER_ENTITY, "1-5": PER_ENTITY} == plan.omitted
+    assert ["1-1", "1-2", "1-4"] == list(plan.selected)
+    assert {"1-3": PER_ENTITY_LIMIT, "1-5": PER_ENTITY_LIMIT} == plan.omitted
 
 
 def test_plan_level_selects_id_omitted_by_one_row_through_another():
     occurred = [found("1-1", row=0), found("1-2", row=0), found("1-2", row=1)]
-    plan = plan_level(occurred, ReferenceOptions(max_references_per_entity=1), "all")
+    plan = select_references(occurred, ReferenceOptions(max_references_per_entity=1), "all")
 
-    assert (["1-1", "1-2"], {}) == (list(plan.start), plan.omitted)
+    assert (["1-1", "1-2"], {}) == (list(plan.selected), plan.omitted)
 
 
 def test_plan_level_records_reason_of_exclusion():
     """Secondary fields take precedence over types."""
     occurred = [found("1-1", primary=False), found("2-1"), found("0-1")]
-    plan = plan_level(occurred, ReferenceOptions(reference_types=["guild"]), "primary")
+    plan = select_references(occurred, ReferenceOptions(reference_types=["guild"]), "primary")
 
     assert {"1-1": "primary", "2-1": "types"} == plan.filtered
-    assert {"0-1": "guild"} == plan.start
+    assert {"0-1": "guild"} == plan.selected
 
 
 def test_plan_level_subtracts_references_of_earlier_levels():
     occurred = [found("1-1"), found("1-2")]
 
-    assert ["1-1"] == list(plan_level(occurred, ReferenceOptions(max_references=5), "all", started=4).start)
-    assert [] == list(plan_level(occurred, ReferenceOptions(max_references=5), "all", started=9).start)
+    assert ["1-1"] == list(
+        select_references(occurred, ReferenceOptions(max_references=5), "all", previous_count=4).selected
+    )
+    assert [] == list(select_references(occurred, ReferenceOptions(max_references=5), "all", previous_count=9).selected)

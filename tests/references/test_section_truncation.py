@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from mama_structs import References
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.jsonable import json_text
-from mama_structs.references.section import is_section, read_line
-from mama_structs.references.section_truncation import MOST_IDS, ReferenceShare
+from mama_structs._internal.jsonable import to_json_text
+from mama_structs.references.section import is_section, parse_line
+from mama_structs.references.section_truncation import MAX_LISTED_IDS, ReferenceBudget
 from mama_structs.refs.store.ref_store import RefStore
 
 BRIEF = {"planet": ("name", "owner"), "fleet": ("owner", "status")}
@@ -37,8 +37,8 @@ def answer_of(entries, omitted, rows=0):
 
 
 def shown_within(answer, room):
-    made = ReferenceShare.of(answer, brief_of).within(room, 8)
-    return made, made.answer(dict.fromkeys(made.texts, "fd:12345"))
+    made = ReferenceBudget.from_answer(answer, brief_of).truncate(room, 8)
+    return made, made.to_answer(dict.fromkeys(made.texts, "fd:12345"))
 
 
 @given(ENTRIES, OMITTED, st.integers(0, 6_000))
@@ -47,11 +47,11 @@ def test_truncated_references_fit_and_are_counted(entries, omitted, room):
     answer = answer_of(entries, omitted)
     _, shown = shown_within(answer, room)
 
-    assert len(json_text(shown)) <= max(room, len("{}"))
+    assert len(to_json_text(shown)) <= max(room, len("{}"))
     section, meta = shown.get("references", {}), shown.get("references_meta", {})
     assert list(section) == list(answer["references"])[: len(section)]
-    assert len(meta.get("omitted_ids", ())) <= MOST_IDS
-    if shown and json_text(section) != json_text(answer["references"]):
+    assert len(meta.get("omitted_ids", ())) <= MAX_LISTED_IDS
+    if shown and to_json_text(section) != to_json_text(answer["references"]):
         assert (len(section), len(answer["references"])) == (meta["shortened"]["shown"], meta["shortened"]["of"])
         assert meta["shortened"]["left_out"]
 
@@ -79,7 +79,7 @@ def test_handles_contain_all_references_and_omitted_ids(entries, omitted, room):
 
     if "shortened" in shown.get("references_meta", {}):
         assert list(answer["references"].values()) == texts["references"]
-    if omitted > MOST_IDS and shown.get("references_meta"):
+    if omitted > MAX_LISTED_IDS and shown.get("references_meta"):
         assert answer["references_meta"]["omitted_ids"] == texts["references_meta"]
 
 
@@ -88,7 +88,7 @@ def test_forms_are_tried_from_longest_to_shortest():
     planet = {"reference_type": "planet", "id": "2-1", "name": "azure-orchard", "owner": "1-11", "map": "m" * 99}
     empty = {f"slot {number}": value for number, value in enumerate(["0", None, "", 0, [], {}, {"a": "", "b": 0}] * 4)}
     answer = {"references": {"2-1": planet | empty | {"hidden": False}}}
-    full = len(json_text(answer))
+    full = len(to_json_text(answer))
     forms = []
     for room in range(full - 1, 1, -1):
         _, shown = shown_within(answer, room)
@@ -107,16 +107,16 @@ def test_forms_are_tried_from_longest_to_shortest():
 def test_answer_and_references_share_unused_budget(entries, rows):
     """References have half of the budget. Each part may use what the other leaves."""
     store = RefStore()
-    store.own_share = lambda answer: ReferenceShare.of(answer, brief_of)
+    store.own_share = lambda answer: ReferenceBudget.from_answer(answer, brief_of)
     answer, budget = answer_of(entries, 0, rows=rows), Budget(4_000)
     shown = store.within(answer, budget)
 
-    assert budget.holds(json_text(shown))
+    assert budget.fits(to_json_text(shown))
     assert len(References.of(shown)) == len(entries)
     if len(shown["rows"]) < rows:
         # Another row of 61 characters would not fit with handles of maximum length.
-        assert len(json_text(shown)) > 4_000 - 61 - 2 * len("fd:10000")
-        assert len(json_text(shown["rows"])) > 1_600
+        assert len(to_json_text(shown)) > 4_000 - 61 - 2 * len("fd:10000")
+        assert len(to_json_text(shown["rows"])) > 1_600
 
 
 def test_line_is_parsed_as_entry():
@@ -126,7 +126,7 @@ def test_line_is_parsed_as_entry():
     assert {"reference_type": "planet", "id": "2-1", "line": "planet azure, owner 1-1"} == references["2-1"]
     assert ["2-1"] == list(references.by_type("planet"))
     assert {"9-9": "Entity not found"} == references.failed
-    assert "guild" == read_line("0-1", "guild")["reference_type"]
+    assert "guild" == parse_line("0-1", "guild")["reference_type"]
 
 
 def test_own_references_field_with_texts_is_not_a_section():

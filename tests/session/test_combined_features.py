@@ -11,10 +11,10 @@ from mama_structs import (
     Settings,
     ToolSettings,
 )
-from mama_structs.adapters.shared.tool_results import answer
+from mama_structs.adapters.shared.tool_results import answer_tool_call
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, UnknownTool
 from mama_structs.testing import FakeSource
-from mama_structs.tools.deprecated import forget_warnings
+from mama_structs.tools.deprecated import reset_warnings
 
 DECISION = {"topic": "auth", "decision": "Use JWT for logins", "reasoning": "stateless"}
 
@@ -254,7 +254,7 @@ async def test_session_and_fork_use_given_exposure():
 
 async def test_deprecated_tools_are_hidden_but_callable(session):
     """With the setting, they are visible, too."""
-    forget_warnings()
+    reset_warnings()
     with pytest.warns(DeprecationWarning, match="list_decisions"):
         answer = await session.call("list_decisions")
     settings = Settings(tools=ToolSettings(deprecated=True))
@@ -321,7 +321,7 @@ async def test_host_tool_with_deprecated_name_replaces_deprecated_tool(session):
 
     session.tools.add(update_outcome)
     names = [tool.name for tool in session.tools_for("continue from yesterday")]
-    answered = await answer(session, "update_outcome", {"path": "x"})
+    answered = await answer_tool_call(session, "update_outcome", {"path": "x"})
 
     assert "update_outcome" in names
     assert "evolve/outcome" not in names

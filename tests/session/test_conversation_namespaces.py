@@ -21,8 +21,8 @@ from mama_structs.cli.main import main
 from mama_structs.errors import HandleNotFound, InvalidArgument, StoreBusy
 from mama_structs.refs.conversations import conversation_log as log
 from mama_structs.refs.conversations.conversation_log import ConversationKey
-from mama_structs.storage.sealed_rows import LONGEST_KEY
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sealed_rows import MAX_KEY_CHARS
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 # Rows of commit 7f2dd1b: a conversation of a session with the namespace "alice", a fork of it, and one with the longest
 # name. At that commit, names were shared by all namespaces of a directory.
@@ -65,7 +65,7 @@ def moved(capsys, *arguments):
 async def assigned(place, name="c", *, namespace, origin="default"):
     """Move a conversation like the command, inside a running loop."""
     async with Session.open(place) as session:
-        return await session._common.home.assign(name, origin=origin, namespace=namespace)
+        return await session._shared.home.assign(name, origin=origin, namespace=namespace)
 
 
 def rows_on_disk(place):
@@ -75,7 +75,7 @@ def rows_on_disk(place):
 
 async def recorded(place, rows):
     """Write the rows of an earlier version."""
-    storage = Storage.open(place / "journal")
+    storage = SqliteStorage.open(place / "journal")
     storage.enqueue([(key, text.encode()) for key, text in rows.items()])
     await storage.close()
 
@@ -152,7 +152,7 @@ async def test_fork_in_namespace_keeps_text_that_its_parent_deleted(place):
             session.refs.delete("fd:1")
     assert {"fd:1": "of both"} == await texts(place, "bob", "fork")
     async with Session.open(place) as session:
-        assert 1 == len(await session._common.home.storage.keys("texts/"))
+        assert 1 == len(await session._shared.home.storage.keys("texts/"))
 
 
 # Keys
@@ -174,7 +174,7 @@ def test_different_conversations_have_different_rows_and_locks(one, other):
 
     assert (one == other) == (one.part == other.part) == (one.lock == other.lock)
     assert key.isascii()
-    assert len(key) <= LONGEST_KEY
+    assert len(key) <= MAX_KEY_CHARS
     assert one.part == log._CHANGE_KEY.fullmatch(key)["conversation"]
 
 
@@ -202,7 +202,7 @@ async def test_default_namespace_keeps_earlier_row_format(place):
         session.refs.add("x")
         async with session.fork("raid, again"):
             pass
-    storage = Storage.open(place / "journal")
+    storage = SqliteStorage.open(place / "journal")
     keys = [key for key in ROWS if key.startswith("conversations/")]
     found = await storage.read(keys)
     await storage.close()
@@ -214,7 +214,7 @@ async def test_earlier_version_rejects_conversation_of_other_namespace(place):
     async with opened(place, "bob") as session:
         session.refs.add("x")
     key = ConversationKey("bob", "c").start
-    storage = Storage.open(place / "journal")
+    storage = SqliteStorage.open(place / "journal")
     fields = set(json.loads((await storage.read([key]))[key]))
     await storage.close()
     assert {"namespace"} == fields - set(json.loads(ROWS["conversations/raid"]))
@@ -282,7 +282,7 @@ async def test_fork_that_opens_while_its_parent_moves_is_complete(place, monkeyp
         session.refs.add("inherited")
         async with session.fork("fork"):
             pass
-    begun = log.begun
+    begun = log.require_start_row
     done = []
 
     def move_meanwhile(row, key, directory):
@@ -293,7 +293,7 @@ async def test_fork_that_opens_while_its_parent_moves_is_complete(place, monkeyp
         return begun(row, key, directory)
 
     command = ("conversations", "assign", "c", place, "--namespace", "bob")
-    monkeypatch.setattr(log, "begun", move_meanwhile)
+    monkeypatch.setattr(log, "require_start_row", move_meanwhile)
     async with opened(place, conversation="fork") as fork:
         assert [0] == [one.returncode for one in done]
         assert ["fd:1"] == list(fork.refs)

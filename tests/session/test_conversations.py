@@ -20,10 +20,10 @@ from postgres_helpers import database, postgres, prepared
 from mama_structs import DescriptorSettings, HashEmbedder, RefStore, Session, Settings
 from mama_structs.cli.main import main
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged
-from mama_structs.refs.conversations.conversation_log import part_of
-from mama_structs.storage.postgres.pool import Server
-from mama_structs.storage.postgres.store import ServerStorage
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.refs.conversations.conversation_log import parse_conversation_part
+from mama_structs.storage.postgres.pool import PostgresPool
+from mama_structs.storage.postgres.store import PostgresStorage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 __all__ = ["database", "postgres", "prepared"]
 
@@ -41,8 +41,8 @@ def place(request, tmp_path):
 def store(place):
     """Return the row storage of a place, without a session."""
     if isinstance(place, str):
-        return ServerStorage(Server.open(place), part_of=part_of)
-    return Storage.open(place / "journal")
+        return PostgresStorage(PostgresPool.open(place), lease_name_of=parse_conversation_part)
+    return SqliteStorage.open(place / "journal")
 
 
 @pytest.fixture

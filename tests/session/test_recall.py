@@ -14,9 +14,9 @@ from mama_structs import HashEmbedder, Hit, Outcome, Session
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.engine import Filter
 from mama_structs.memory.types.model import MemoryType
-from mama_structs.memory.upkeep.namespace_services import Shared
-from mama_structs.refs.conversations.recall_log import Told
-from mama_structs.session.recall_builder import Grounds, without_recalled, written
+from mama_structs.memory.upkeep.namespace_services import NamespaceServices
+from mama_structs.refs.conversations.recall_log import RecallLog
+from mama_structs.session.recall_builder import RelatedMemories, remove_recalled, render_recall
 
 LOGIN = "How do we do the login sessions on the server?"
 
@@ -239,7 +239,7 @@ async def test_recall_log_is_deleted_with_its_conversation(tmp_path):
     assert ["one"] == [one.name for one in conversations]
     await conversations.delete("one")
     async with Session.open(tmp_path, conversation="one") as session:
-        assert [] == await session._common.home.storage.keys("told/", namespace="default")
+        assert [] == await session._shared.home.storage.keys("told/", namespace="default")
         assert await session.recall(LOGIN)
 
 
@@ -248,7 +248,7 @@ async def test_recall_log_moves_with_its_conversation(tmp_path):
         await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
         await session.recall(LOGIN)
     async with Session.open(tmp_path, namespace="to") as session:
-        home = session._common.home
+        home = session._shared.home
         before = await home.storage.keys("told/", namespace="from")
         await home.assign("one", origin="from", namespace="to")
         after = await home.storage.keys("told/", namespace="to")
@@ -264,7 +264,7 @@ async def test_fact_with_unreadable_log_row_is_recalled_again(tmp_path):
         await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
         await session.recall(LOGIN)
     async with Session.open(tmp_path) as session:
-        storage = session._common.home.storage
+        storage = session._shared.home.storage
         (key,) = await storage.keys("told/", namespace="default")
         await storage.transact(lambda rows: rows.put(key, b'{"state": 1}'), namespaces=["default"])
     async with Session.open(tmp_path, conversation="one") as session:
@@ -277,7 +277,7 @@ async def test_recall_log_contains_only_hashes(tmp_path):
         await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
         await session.recall(LOGIN)
         await session.flush()
-        storage = session._common.home.storage
+        storage = session._shared.home.storage
         keys = await storage.keys("told/", namespace="default")
         rows = await storage.read(keys, namespace="default")
 
@@ -309,7 +309,7 @@ async def test_recall_ignores_recalled_text_in_message(session, login):
     recalled = await session.recall(LOGIN)
 
     assert not await session.recall(f"{recalled.text}\nHow tall is the Eiffel tower?", again=True)
-    assert "\nHow?" == without_recalled(f"{recalled.text}\nHow?")
+    assert "\nHow?" == remove_recalled(f"{recalled.text}\nHow?")
 
 
 # Quotation
@@ -359,10 +359,10 @@ def test_recall_quotes_all_memory_text_within_max_chars(found, checkpoint, reaso
     link = attrs.evolve(link, metadata=attrs.evolve(link.metadata, reason=reason))
     known = {one.id: one for one in (*found, *filter(None, [checkpoint]))}
     leads_to = {checkpoint.id: [one.id for one in found]} if checkpoint else {}
-    told = Told()
+    told = RecallLog()
 
-    recalled = written(
-        Grounds(memories=known, leads_to=leads_to, against=[link], checkpoint=checkpoint),
+    recalled = render_recall(
+        RelatedMemories(memories=known, explained_by=leads_to, contradiction_links=[link], checkpoint=checkpoint),
         [Hit(memory=one, score=1.0, relevance=1.0, parts={}) for one in found],
         told,
         room,
@@ -372,7 +372,7 @@ def test_recall_quotes_all_memory_text_within_max_chars(found, checkpoint, reaso
     if recalled:
         check_block(recalled.text)
     for hit in recalled.hits:
-        assert told.was_told_of(hit.memory.id)
+        assert told.contains_subject(hit.memory.id)
 
 
 def test_recall_shortens_memories_before_it_omits_any():
@@ -381,13 +381,13 @@ def test_recall_shortens_memories_before_it_omits_any():
         plain_memory(f"decision_{one}_1700000000000_deadbeef", f"{one} " * 200, reasoning="x " * 99) for one in "ab"
     ]
     hits = [Hit(memory=one, score=1.0, relevance=1.0, parts={}) for one in found]
-    grounds = Grounds(memories={one.id: one for one in found})
-    whole = written(grounds, hits, Told(), 2_000)
+    grounds = RelatedMemories(memories={one.id: one for one in found})
+    whole = render_recall(grounds, hits, RecallLog(), 2_000)
 
-    short = written(grounds, hits, Told(), len(whole.text) - 1)
-    told = Told()
-    first = written(grounds, hits, told, 400)
-    second = written(grounds, hits, told, 400)
+    short = render_recall(grounds, hits, RecallLog(), len(whole.text) - 1)
+    told = RecallLog()
+    first = render_recall(grounds, hits, told, 400)
+    second = render_recall(grounds, hits, told, 400)
 
     assert tuple(hits) == whole.hits == short.hits
     assert len(whole.text) > len(short.text)
@@ -429,7 +429,7 @@ async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
     counts = []
     for some in (hits[:1], hits):
         calls = []
-        plan = functools.partial(Grounds.of, hits=some, where=Filter(), resuming=False)
+        plan = functools.partial(RelatedMemories.read, hits=some, where=Filter(), resuming=False)
         # Awaited in the same iteration.
         await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023
         counts.append(len(calls))
@@ -441,7 +441,7 @@ async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
 async def test_recall_takes_one_search_and_one_read(session, login, monkeypatch):
     """Only the search if nothing was found."""
     reads = []
-    read = Shared.read
+    read = NamespaceServices.read
 
     async def counted(self, plan, **more):
         reads.append(calls := [])
@@ -451,7 +451,7 @@ async def test_recall_takes_one_search_and_one_read(session, login, monkeypatch)
     other = await session.memories.save_decision("auth", "Keep no sessions on the login server", "we scale")
     await session.memories.link(other.id, login.id, "contradicts")
     await session.memories.set_outcome(login.id, "PARTIAL", reason="login sessions were lost")
-    monkeypatch.setattr(Shared, "read", counted)
+    monkeypatch.setattr(NamespaceServices, "read", counted)
 
     recalled = await session.recall(f"continue from yesterday. {LOGIN}")
 

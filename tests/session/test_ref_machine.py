@@ -229,7 +229,7 @@ class RefsAgainstAModel(SessionMachine):
             one.session = self.run(self.opened(one.namespace, key[1]))
 
     async def assigned(self, pair, namespace):
-        await self.session._common.home.assign(pair.session.conversation, origin=pair.namespace, namespace=namespace)
+        await self.session._shared.home.assign(pair.session.conversation, origin=pair.namespace, namespace=namespace)
 
     @rule()
     def crash(self):

@@ -335,7 +335,7 @@ async def test_warm_up_loads_embedder_before_first_search(caplog):
     # The module that caches the model.
     from mama_structs.memory.embedding import sentence_encoder as universal  # noqa: PLC0415
 
-    universal._model.cache_clear()
+    universal._load_model.cache_clear()
     caplog.set_level(logging.INFO, "mama_structs")
     async with Session.open() as session:
         assert [] == [one for one in caplog.messages if "encoder" in one]

@@ -49,7 +49,7 @@ def flip(place, key):
 
 async def texts_on_disk(place):
     async with Session.open(place) as session:
-        return len(await session._common.home.storage.keys("texts/"))
+        return len(await session._shared.home.storage.keys("texts/"))
 
 
 async def another_process(place, conversation="c"):
@@ -111,7 +111,7 @@ async def test_closed_session_stores_nothing(place, kept):
 async def test_conversation_stays_locked_until_its_rows_are_written(place, monkeypatch):
     """If the disk is full on close, other processes must wait for the next flush."""
     async with Session.open(place) as other:
-        storage = other._common.home.storage
+        storage = other._shared.home.storage
         session = await Session.open(place, conversation="c")
         session.refs.ingest('<ref id="a">1</ref>')
 
@@ -137,7 +137,7 @@ async def test_conversation_that_failed_to_close_can_be_reopened(place, monkeypa
             raise StoreFull("no room")
 
         with monkeypatch.context() as patched:
-            patched.setattr(other._common.home.storage, "flush", full)
+            patched.setattr(other._shared.home.storage, "flush", full)
             with pytest.raises(StoreFull):
                 await session.close()
         async with Session.open(place, conversation="c") as again:
@@ -197,7 +197,7 @@ async def test_source_with_invalid_tools_leaves_nothing_open(place):
         await Session.open(place, conversation="c", sources=[Offers()])
     assert ["open"] == await another_process(place)
     async with Session.open(place, conversation="c") as session:
-        assert 1 == session._common.home.users
+        assert 1 == session._shared.home.users
 
 
 async def test_conversation_that_fails_to_load_is_unlocked(place, monkeypatch):
@@ -221,7 +221,7 @@ async def test_failed_fork_releases_the_name(place, monkeypatch):
             raise StoreError("broken")
 
         with monkeypatch.context() as patched:
-            patched.setattr(session._common.home.storage, "has", broken)
+            patched.setattr(session._shared.home.storage, "has", broken)
             with pytest.raises(StoreError, match="broken"):
                 session.fork("child")
         async with session.fork("child"):
@@ -244,7 +244,7 @@ async def test_open_that_is_cancelled_twice_closes_the_directory(place):
         if isinstance(result, Session):
             await result.close()
     async with Session.open(place, conversation="c") as session:
-        assert 1 == session._common.home.users
+        assert 1 == session._shared.home.users
 
 
 async def test_invalid_lock_file_raises_and_leaves_nothing_open(place):
@@ -256,7 +256,7 @@ async def test_invalid_lock_file_raises_and_leaves_nothing_open(place):
     assert before == threading.active_count()
     (place / "locks").rmdir()
     async with Session.open(place) as session:
-        assert 1 == session._common.home.users
+        assert 1 == session._shared.home.users
 
 
 @pytest.mark.parametrize("location", ["", "a\0b", "x/" + "y" * 300, "\ud800", b"bytes", 7, "$HOME/x"])
@@ -444,13 +444,13 @@ async def test_text_deleted_before_crash_is_removed_by_next_session(place):
     await session.close()
     assert 0 == await texts_on_disk(place)
     async with Session.open(place.parent / "copy") as other:
-        assert 1 == len(await other._common.home.storage.keys("texts/"))
+        assert 1 == len(await other._shared.home.storage.keys("texts/"))
     assert 0 == await texts_on_disk(place.parent / "copy")
 
 
 async def test_text_that_is_added_during_reclaim_remains(place, monkeypatch):
     """Another process may use a text again between the search for unreferenced ones and their deletion."""
-    read = log._KnownChanges.read
+    read = log._ChangeIndex.read
 
     async def read_and_add(storage, namespace):
         known = await read(storage, namespace)
@@ -460,13 +460,13 @@ async def test_text_that_is_added_during_reclaim_remains(place, monkeypatch):
 
     other = await Session.open(place, conversation="other")
     session = await Session.open(place, conversation="c")
-    first_storage = session._common.home.storage
+    first_storage = session._shared.home.storage
     session.refs.add("shared text")
     session.refs.add("gone for good")
     session.refs.delete("fd:1")
     session.refs.delete("fd:2")
     await session.flush()
-    monkeypatch.setattr(log._KnownChanges, "read", read_and_add)
+    monkeypatch.setattr(log._ChangeIndex, "read", read_and_add)
     assert 1 == await log.reclaim(first_storage, "default")
     await session.close()
     assert "shared text" == other.refs.get("again").text

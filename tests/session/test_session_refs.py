@@ -20,7 +20,7 @@ import pytest
 from answer_helpers import answer_in, message_in
 
 from mama_structs import DescriptorSettings, RefStore, Session, Settings, Tool, with_descriptors, with_references
-from mama_structs._internal.jsonable import json_text
+from mama_structs._internal.jsonable import to_json_text
 from mama_structs.errors import (
     HandleDamaged,
     HandleNotFound,
@@ -239,7 +239,7 @@ async def test_deleted_text_is_removed_unless_a_fork_uses_it(place):
         assert ["fd:2"] == list(child.refs)
         assert [shared, grand] == [entry.text for entry in last.refs.descriptors()]
         assert (await child.check()).ok
-        assert 2 == len(await child._common.home.storage.keys("texts/"))
+        assert 2 == len(await child._shared.home.storage.keys("texts/"))
 
 
 # Several sessions
@@ -638,7 +638,7 @@ async def test_call_max_chars_overrides_settings(max_chars, most):
         session.tools.add(long_list)
         shown = await session.call("long_list", {"count": 9_000}, max_chars=max_chars)
 
-    assert min(most, 9_000 * 4) * 0.9 < len(json_text(shown)) <= most
+    assert min(most, 9_000 * 4) * 0.9 < len(to_json_text(shown)) <= most
     assert (shown == list(range(9_000))) == (max_chars is None)
 
 
@@ -1065,7 +1065,7 @@ async def test_full_disk_does_not_lose_result_of_tool(place, monkeypatch, caplog
             raise StoreFull("no room")
 
         with monkeypatch.context() as patched:
-            patched.setattr(session._common.home, "flush", full)
+            patched.setattr(session._shared.home, "flush", full)
             shown = await session.call("echo", {"text": "x" * 9_000})
             with pytest.raises(StoreFull):
                 await session.flush()

@@ -39,9 +39,9 @@ from mama_structs.errors import (
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.memory.upkeep import jsonl_transfer as transfer
 from mama_structs.memory.upkeep.jsonl_transfer import export_jsonl
-from mama_structs.memory.upkeep.namespace_copy import CarriedMemories, KindTally
+from mama_structs.memory.upkeep.namespace_copy import CopyDigest, NamespaceCopier
 from mama_structs.storage.sealed_rows import SqliteRows
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 from mama_structs.testing import PlainEngine
 from mama_structs.testing.strategies import memories
 
@@ -52,9 +52,11 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 async def rows_of(place):
     """Return all rows of a store, except those that differ between equal operations."""
-    storage = Storage.open(place / "journal")
+    storage = SqliteStorage.open(place / "journal")
     rows = dict(
-        await storage.look(lambda rows: [one for prefix in "abcdefghijklmnopqrstuvwxyz" for one in rows.items(prefix)])
+        await storage.run_read(
+            lambda rows: [one for prefix in "abcdefghijklmnopqrstuvwxyz" for one in rows.items(prefix)]
+        )
     )
     await storage.close()
     return rows
@@ -240,7 +242,7 @@ async def test_copy_on_full_disk_can_be_continued(source, tmp_path, monkeypatch,
             raise self.failure
         return type(self).__mro__[1]._do(self, sql, arguments)
 
-    monkeypatch.setattr(SqliteRows, "_do", write, raising=False)
+    monkeypatch.setattr(SqliteRows, "_execute", write, raising=False)
     with pytest.raises(StoreFull):
         await Session.copy(source, tmp_path / "b")
     monkeypatch.undo()
@@ -348,7 +350,7 @@ async def test_copy_rejects_unsuitable_targets(source, tmp_path):
     with pytest.raises(EmbedderMismatch):
         await Session.copy(source, tmp_path / "other")
     await Session.copy(source, tmp_path / "later")
-    storage = Storage.open(tmp_path / "later" / "journal")
+    storage = SqliteStorage.open(tmp_path / "later" / "journal")
     head = json.loads((await storage.read(["memories/default/head"]))["memories/default/head"])
     await storage.transact(lambda rows: rows.put("memories/default/head", json.dumps({**head, "format": 99}).encode()))
     await storage.close()
@@ -421,16 +423,16 @@ def plain(memories_there):
 
 async def test_engines_of_different_kinds_copy_to_each_other(tmp_path, monkeypatch):
     """From memory to disk and back, with several batches and pages: the exports are equal."""
-    monkeypatch.setattr(transfer, "_PAGE", 50)
+    monkeypatch.setattr(transfer, "PAGE_MEMORIES", 50)
     first, last = plain(120), PlainEngine("default", embedder=RECORD)
     directory = OpenedDirectory.open(tmp_path / "b")
     middle = await directory.engines.open("default", RECORD, directory.settings)
     for source, target in ((first, middle), (middle, last)):
-        await CarriedMemories(source, target, lambda _: None, KindTally()).run()
+        await NamespaceCopier(source, target, lambda _: None, CopyDigest()).run()
     files = [tmp_path / name for name in ("first", "middle", "last")]
     for engine, file in zip((first, middle, last), files, strict=True):
         assert 120 == await export_jsonl(engine, file, None)
-    await directory.engines.leave("default")
+    await directory.engines.release("default")
     await directory.close()
 
     assert 1 == len({file.read_bytes() for file in files})
@@ -444,7 +446,7 @@ async def test_copy_detects_changes_of_source_without_snapshots():
         source.memories.put(attrs.evolve(memory, content="other"))
 
     with pytest.raises(StoreDiffers) as caught:
-        await CarriedMemories(source, target, write, KindTally()).run()
+        await NamespaceCopier(source, target, write, CopyDigest()).run()
     assert "nobody writes to" in caught.value.hint
 
 
@@ -459,9 +461,9 @@ async def test_copy_detects_changes_of_target():
         source, target = plain(3), PlainEngine("default", embedder=RECORD)
         told = []
         with pytest.raises(StoreDiffers, match="default"):
-            await CarriedMemories(
+            await NamespaceCopier(
                 source,
                 target,
                 lambda _, told=told, lose=lose, target=target: told or (told.append(1), lose(target.memories)),
-                KindTally(),
+                CopyDigest(),
             ).run()

@@ -197,8 +197,8 @@ def test_document_defines_types_paths_and_fields():
 
     assert {"user", "issue", "team", "company", "loop"} == set(document.routes)
     assert ("Tracker", "https://tracker.example.org/api") == (document.title, document.server)
-    assert ("title", "state", "team_id") == document.brief("issue")
-    fields = document.fields()
+    assert ("title", "state", "team_id") == document.brief_fields("issue")
+    fields = document.map_reference_fields()
     assert "user" == fields["reporter"] == fields["userId"] == fields["user_ids"] == fields["*_user_id"]
     assert "company" == fields["companyId"] == fields["company_id"]
     assert not fields.keys() & {"id", "key", "n"}
@@ -210,7 +210,7 @@ def test_document_accepts_numeric_status():
     document = read_document({**SPEC, "paths": {"/u/{id}": {"get": {"responses": {200: answer}}}}})
 
     assert ["user"] == list(document.routes)
-    assert ("name",) == document.brief("user")
+    assert ("name",) == document.brief_fields("user")
 
 
 def test_document_ignores_paths_without_object_answer():
@@ -231,7 +231,7 @@ def test_document_reads_recursive_schema_once():
     paths = {"/as/{id}": answering({"$ref": "#/components/schemas/A"}), "/bs/{id}": answering({"allOf": 3})}
     document = read_document({"openapi": "3.0.0", "paths": paths, "components": {"schemas": {"A": loop}}})
 
-    assert (("name",), ()) == (document.brief("a"), document.brief("b"))
+    assert (("name",), ()) == (document.brief_fields("a"), document.brief_fields("b"))
 
 
 @pytest.mark.parametrize(
@@ -290,6 +290,6 @@ def test_document_of_any_shape_is_read_without_error(paths):
         {"openapi": "3.0.0", "paths": {"/a/{b}": paths, "/c/{id}": {"get": paths}}, "info": paths, "servers": paths}
     )
 
-    assert document.fields() is not None
-    assert all(document.brief(kind) is not None for kind in document.routes)
+    assert document.map_reference_fields() is not None
+    assert all(document.brief_fields(kind) is not None for kind in document.routes)
     assert document.title

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mama_structs import Resolver, Session
 from mama_structs.errors import EntityNotFound, InvalidArgument
 from mama_structs.sources import from_sqlite
-from mama_structs.sources.sqlite import SqliteDatabase, fields_of, read_tables
+from mama_structs.sources.sqlite import SqliteDatabase, map_reference_fields, read_tables
 
 SHOP = """
 CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT, email TEXT, referred_by INTEGER REFERENCES customers);
@@ -83,8 +83,8 @@ async def test_session_resolves_database_rows_two_levels_deep(shop):
 
 async def test_rows_of_one_page_are_fetched_together(shop, monkeypatch):
     opened = []
-    rows = SqliteDatabase.rows
-    monkeypatch.setattr(SqliteDatabase, "rows", lambda self, keys: opened.append(list(keys)) or rows(self, keys))
+    rows = SqliteDatabase.fetch_rows
+    monkeypatch.setattr(SqliteDatabase, "fetch_rows", lambda self, keys: opened.append(list(keys)) or rows(self, keys))
     async with Resolver([from_sqlite(shop)]) as resolver:
         page = {"orders": [{"id": 7, "customer_id": 2}, {"id": 8, "customer_id": 1}]}
         answer = await resolver.enrich(page, kind="list")
@@ -104,8 +104,8 @@ def test_ambiguous_column_is_qualified_by_its_table(tmp_path):
             """,
         )
     )
-    with database.opened() as connection:
-        fields = fields_of(read_tables(connection).values())
+    with database.open_read_only() as connection:
+        fields = map_reference_fields(read_tables(connection).values())
 
     assert {"categories.parent_id": "categories", "comments.parent_id": "comments", "in_id": "categories"} == fields
 

@@ -7,9 +7,9 @@ import attrs
 import pytest
 from postgres_helpers import administer, database, empty_database, own_postgres, postgres, prepared, proxy
 
-from mama_structs.storage.postgres.pool import Server
-from mama_structs.storage.postgres.store import ServerStorage
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.postgres.pool import PostgresPool
+from mama_structs.storage.postgres.store import PostgresStorage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 __all__ = ["database", "empty_database", "own_postgres", "postgres", "prepared", "proxy"]
 
@@ -22,7 +22,7 @@ class InDirectory:
 
     def open(self):
         """Open the store."""
-        return Storage.open(self.directory / "journal")
+        return SqliteStorage.open(self.directory / "journal")
 
 
 @attrs.frozen
@@ -33,7 +33,7 @@ class OnServer:
 
     def open(self):
         """Open the store."""
-        return ServerStorage(Server.open(self.url), namespace="default")
+        return PostgresStorage(PostgresPool.open(self.url), namespace="default")
 
 
 @pytest.fixture(params=["directory", "server"])

@@ -20,7 +20,7 @@ from mama_structs.session.session import Session
 from mama_structs.storage import backup as module
 from mama_structs.storage import files
 from mama_structs.storage.backup import backup
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
 ROWS = 200
@@ -44,7 +44,7 @@ asyncio.run(main())
 @pytest.fixture
 async def source(tmp_path):
     """Return a session's directory with an open store, most of whose rows are in the log."""
-    storage = Storage.open(tmp_path / "a" / "journal")
+    storage = SqliteStorage.open(tmp_path / "a" / "journal")
     for number in range(ROWS):
         storage.enqueue([(f"k{number:04}", b"%d" % number * 1000)])
     await storage.flush()
@@ -54,7 +54,7 @@ async def source(tmp_path):
 
 async def rows_of(directory, prefix=""):
     """Return the keys of a store, and assert that it has no issues."""
-    storage = Storage.open(directory / "journal")
+    storage = SqliteStorage.open(directory / "journal")
     keys = await storage.keys(prefix)
     findings = [one for one in await storage.check() if one.kind != "sqlite"]
     await storage.close()
@@ -77,7 +77,7 @@ async def test_backup_copies_rows_from_log(source, tmp_path):
 
 async def test_backup_is_consistent_while_another_process_writes(tmp_path, monkeypatch):
     """The copy contains all earlier acknowledged rows, no row without its pair, and no gaps."""
-    monkeypatch.setattr(module, "_PAGES", 16)
+    monkeypatch.setattr(module, "PAGES_PER_STEP", 16)
     told = []
     command = [sys.executable, "-c", WRITER, str(tmp_path / "a")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as writer:  # noqa: ASYNC220 - nothing else runs
@@ -146,7 +146,7 @@ async def test_backup_fails_when_target_appears_meanwhile(source, tmp_path):
         (tmp_path / "b" / "x").mkdir(parents=True, exist_ok=True)
 
     with pytest.raises(StoreError):
-        await asyncio.to_thread(module.copy, source, tmp_path / "b", appear)
+        await asyncio.to_thread(module.copy_store, source, tmp_path / "b", appear)
     assert ["a", "b"] == names_in(tmp_path)
     assert ["x"] == names_in(tmp_path / "b")
 
@@ -171,7 +171,7 @@ async def test_backup_rejects_target_inside_store(source):
 
 async def test_backup_raises_store_damaged_when_source_is_damaged(tmp_path):
     """Damaged pages are detected before the copy gets its final name."""
-    storage = Storage.open(tmp_path / "a" / "journal")
+    storage = SqliteStorage.open(tmp_path / "a" / "journal")
     storage.enqueue([(f"k{number:04}", b"%d" % number * 1000) for number in range(ROWS)])
     await storage.close()
     database = tmp_path / "a" / "journal" / "cache.db"
@@ -233,7 +233,7 @@ async def test_backup_leaves_nothing_when_any_system_call_fails(call, source, tm
         with monkeypatch.context() as patched:
             patched.setattr(files.os, call, counted)
             try:
-                await asyncio.to_thread(module.copy, source, tmp_path / "b", lambda *_: None)
+                await asyncio.to_thread(module.copy_store, source, tmp_path / "b", lambda *_: None)
             except StoreFull:
                 failed += 1
             else:
@@ -249,8 +249,8 @@ async def test_backup_leaves_nothing_when_any_system_call_fails(call, source, tm
 
 async def test_cancelled_backup_leaves_nothing(source, tmp_path, monkeypatch):
     """The cancelled caller waits until the partial copy is deleted."""
-    monkeypatch.setattr(module, "_PAGES", 1)
-    monkeypatch.setattr(module, "_TOLD_EVERY", 0.0)
+    monkeypatch.setattr(module, "PAGES_PER_STEP", 1)
+    monkeypatch.setattr(module, "PROGRESS_INTERVAL_SECONDS", 0.0)
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     tell_loop = loop.call_soon_threadsafe
     told = []
@@ -292,9 +292,9 @@ async def test_progress_is_called_in_event_loop(source, tmp_path):
 
 async def test_backup_raises_busy_when_database_is_locked(source, tmp_path, monkeypatch):
     """An exclusive lock of another process causes a timeout."""
-    storage = Storage.open(tmp_path / "c" / "journal")
+    storage = SqliteStorage.open(tmp_path / "c" / "journal")
     await storage.close()
-    monkeypatch.setattr(module, "_WAIT", 0.1)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_SECONDS", 0.1)
     other = sqlite3.connect(tmp_path / "c" / "journal" / "cache.db", isolation_level=None)
     other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")

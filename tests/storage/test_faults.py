@@ -32,8 +32,8 @@ from mama_structs.errors import (
 )
 from mama_structs.storage import cache_factory as _opening
 from mama_structs.storage import sqlite_store as _store
-from mama_structs.storage.sealed_rows import Damaged, New
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sealed_rows import DamagedValue, NewValue
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 # Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -69,7 +69,7 @@ def fresh_seed():
 
 def fill(directory, count, size=100):
     """Create a store with *count* rows and close it."""
-    storage = Storage.open(directory)
+    storage = SqliteStorage.open(directory)
     for number in range(count):
         storage.enqueue([(f"k{number:04}", bytes([number % 256]) * size)])
     storage.close_now()
@@ -123,7 +123,7 @@ def test_killed_process_loses_no_acknowledged_rows(tmp_path):
         writer.wait()
 
     async def look():
-        storage = Storage.open(tmp_path / "journal")
+        storage = SqliteStorage.open(tmp_path / "journal")
         keys = set(await storage.keys())
         assert acknowledged <= keys
         assert all(key.removesuffix("-too") in keys and f"{key.removesuffix('-too')}-too" in keys for key in keys)
@@ -154,7 +154,7 @@ def test_open_succeeds_after_kill_during_creation(tmp_path):
         assert -signal.SIGKILL == subprocess.run(command, check=False, env=ENVIRONMENT, timeout=600).returncode
 
         async def look(directory=directory):
-            storage = Storage.open(directory)
+            storage = SqliteStorage.open(directory)
             storage.enqueue([("k", b"1")])
             await storage.flush()
             await assert_sound(storage)
@@ -171,7 +171,7 @@ def test_concurrent_processes_lose_no_rows(tmp_path):
     assert [0] * 4 == [writer.returncode for writer in writers]
 
     async def look():
-        storage = Storage.open(tmp_path / "journal")
+        storage = SqliteStorage.open(tmp_path / "journal")
         assert 4 * 40 * 2 == len(await storage.keys())
         assert set("".join(outputs).split()) <= set(await storage.keys())
         await assert_sound(storage)
@@ -182,7 +182,7 @@ def test_concurrent_processes_lose_no_rows(tmp_path):
 
 async def test_read_reports_damaged_rows_and_returns_others(tmp_path):
     """A flipped bit damages one row, swapped values damage two; all other rows are readable."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     storage.enqueue([(f"k{number}", b"content %d" % number) for number in range(10)])
     await storage.flush()
     with closing(sqlite3.connect(storage.directory / "cache.db")) as connection, connection:
@@ -195,7 +195,7 @@ async def test_read_reports_damaged_rows_and_returns_others(tmp_path):
 
     found = await storage.read([f"k{number}" for number in range(10)])
 
-    assert {"k3", "k5", "k6", "k7"} == {key for key, value in found.items() if isinstance(value, Damaged)}
+    assert {"k3", "k5", "k6", "k7"} == {key for key, value in found.items() if isinstance(value, DamagedValue)}
     assert b"content 4" == found["k4"]
     findings = [finding for finding in await storage.check() if finding.severity == "error"]
     assert {"k3", "k5", "k6", "k7"} == {finding.key for finding in findings}
@@ -227,7 +227,7 @@ def test_open_raises_store_damaged_when_database_file_is_damaged(tmp_path, damag
             file.write_bytes(b"\0" * 100 + data[100:])
 
     with pytest.raises(StoreDamaged) as caught:
-        Storage.open(tmp_path / "journal")
+        SqliteStorage.open(tmp_path / "journal")
 
     assert str(file) == caught.value.file
     assert caught.value.findings
@@ -271,7 +271,7 @@ def test_overwritten_page_never_returns_wrong_data(tmp_path, seed):
 
     async def look():
         try:
-            storage = Storage.open(tmp_path / "journal")
+            storage = SqliteStorage.open(tmp_path / "journal")
         except StoreDamaged:
             return
         try:
@@ -281,7 +281,7 @@ def test_overwritten_page_never_returns_wrong_data(tmp_path, seed):
                 except StoreDamaged:
                     continue
                 value = found.get(f"k{number:04}")
-                assert value is None or isinstance(value, Damaged) or bytes([number]) * 500 == value
+                assert value is None or isinstance(value, DamagedValue) or bytes([number]) * 500 == value
             assert [finding for finding in await storage.check() if finding.severity == "error"]
         finally:
             await storage.close()
@@ -291,8 +291,8 @@ def test_overwritten_page_never_returns_wrong_data(tmp_path, seed):
 
 async def test_write_raises_store_busy_when_lock_is_held(tmp_path):
     """While another connection holds the lock, writes fail after `wait` and reads succeed. Nothing is lost."""
-    await Storage.open(tmp_path / "journal").close()
-    storage = Storage.open(tmp_path / "journal", wait=0.3)
+    await SqliteStorage.open(tmp_path / "journal").close()
+    storage = SqliteStorage.open(tmp_path / "journal", wait=0.3)
     storage.enqueue([("a", b"1")])
     await storage.flush()
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
@@ -304,7 +304,7 @@ async def test_write_raises_store_busy_when_lock_is_held(tmp_path):
         assert 0.3 <= caught.value.waited <= time.monotonic() - started
         with pytest.raises(StoreBusy):
             await storage.transact(len)
-        reader = Storage.open(tmp_path / "journal", wait=0)
+        reader = SqliteStorage.open(tmp_path / "journal", wait=0)
         assert {"a": b"1"} == await reader.read(["a", "b"])
         await reader.close()
         assert {"a": b"2", "b": b"1"} == await storage.read(["a", "b"])
@@ -345,7 +345,7 @@ async def test_open_and_read_succeed_when_write_lock_is_held(tmp_path):
     fill(tmp_path / "journal", 3)
     with held(tmp_path / "journal"):
         for _ in range(2):
-            storage = Storage.open(tmp_path / "journal", wait=0)
+            storage = SqliteStorage.open(tmp_path / "journal", wait=0)
             assert ["k0000", "k0001", "k0002"] == await storage.keys()
             await assert_sound(storage)
             with pytest.raises(StoreBusy):
@@ -360,9 +360,9 @@ async def test_open_waits_for_lock_when_settings_need_repair(tmp_path):
         connection.execute("UPDATE Settings SET value = 10 WHERE key = 'cull_limit'")
         connection.execute("DROP INDEX Cache_key_raw")
     with held(tmp_path / "journal"), pytest.raises(StoreBusy):
-        Storage.open(tmp_path / "journal", wait=0)
+        SqliteStorage.open(tmp_path / "journal", wait=0)
 
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     assert 3 == len(await storage.keys())
     await assert_sound(storage)
     await storage.close()
@@ -397,14 +397,14 @@ def test_open_rejects_foreign_schema_item_before_writing(tmp_path, kind):
     before = rows_of(directory)
 
     with pytest.raises(StoreDamaged, match=f"the {kind} 'planted'") as caught:
-        Storage.open(directory)
+        SqliteStorage.open(directory)
 
     assert f"DROP {kind} planted" in caught.value.hint
     assert 1 == len(caught.value.findings)
     assert 3 == len(before[0])
     assert before == rows_of(directory)
     plant(directory, f"DROP {kind} planted")
-    Storage.open(directory).close_now()
+    SqliteStorage.open(directory).close_now()
 
 
 def test_open_rejects_modified_trigger(tmp_path):
@@ -415,9 +415,9 @@ def test_open_rejects_modified_trigger(tmp_path):
     plant(directory, f"DROP TRIGGER {name}; CREATE TRIGGER {name} AFTER INSERT ON Cache BEGIN DELETE FROM Cache; END")
 
     with pytest.raises(StoreDamaged, match=name):
-        Storage.open(directory)
+        SqliteStorage.open(directory)
     plant(directory, f"DROP TRIGGER {name}")
-    storage = Storage.open(directory)
+    storage = SqliteStorage.open(directory)
     storage.enqueue([("k", b"1")])
     storage.close_now()
     assert 4 == len(rows_of(directory)[0])
@@ -426,7 +426,7 @@ def test_open_rejects_modified_trigger(tmp_path):
 @pytest.mark.parametrize("kind", PLANTED)
 async def test_foreign_schema_item_in_open_store_never_runs(tmp_path, kind):
     """The next transaction is rejected and `check` names the item; after its removal writes continue."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1"), ("b", b"2")])
     await storage.flush()
     plant(storage.directory, PLANTED[kind])
@@ -446,7 +446,7 @@ async def test_foreign_schema_item_in_open_store_never_runs(tmp_path, kind):
 
 async def test_missing_index_in_open_store_is_damage(tmp_path):
     """Without the index duplicate keys would be possible: nothing is written, and the next opening recreates it."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1")])
     await storage.flush()
     plant(storage.directory, "DROP INDEX Cache_key_raw")
@@ -455,7 +455,7 @@ async def test_missing_index_in_open_store_is_damage(tmp_path):
 
     assert ["integrity"] == [finding.kind for finding in await storage.check() if finding.kind != "sqlite"]
     await storage.close()
-    again = Storage.open(tmp_path / "journal")
+    again = SqliteStorage.open(tmp_path / "journal")
     assert {"a": b"1"} == await again.read(["a"])
     await assert_sound(again)
     await again.close()
@@ -463,25 +463,25 @@ async def test_missing_index_in_open_store_is_damage(tmp_path):
 
 def test_open_compares_schema_with_installed_diskcache_when_hash_is_unknown(tmp_path, monkeypatch):
     """An unknown schema is compared with the one that the installed diskcache creates."""
-    monkeypatch.setattr("mama_structs.storage.cache_factory._SCHEMA", "of another version")
+    monkeypatch.setattr("mama_structs.storage.cache_factory.SCHEMA_HASH", "of another version")
     fill(tmp_path / "journal", 3)
     fill(tmp_path / "journal", 3)
     plant(tmp_path / "journal", PLANTED["trigger"])
 
     with pytest.raises(StoreDamaged, match="planted") as caught:
-        Storage.open(tmp_path / "journal")
+        SqliteStorage.open(tmp_path / "journal")
     assert 1 == len(caught.value.findings)
 
 
 def test_schema_hash_matches_installed_diskcache():
     """The stored hash equals the schema of the installed diskcache, so no comparison is necessary."""
-    assert ([], []) == _opening._compare(list(_opening._made_by_library()))
-    assert _opening._SCHEMA == blake2b(repr(list(_opening._made_by_library())).encode(), digest_size=16).hexdigest()
+    assert ([], []) == _opening._compare_schema(list(_opening._expected_schema()))
+    assert _opening.SCHEMA_HASH == blake2b(repr(list(_opening._expected_schema())).encode(), digest_size=16).hexdigest()
 
 
 async def test_concurrent_flushes_share_one_wait_for_lock(tmp_path):
     """30 failing flushes wait at most twice, not one after the other."""
-    storage = Storage.open(tmp_path / "journal", wait=0.2)
+    storage = SqliteStorage.open(tmp_path / "journal", wait=0.2)
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
         stuck.execute("BEGIN IMMEDIATE")
 
@@ -503,7 +503,7 @@ async def test_concurrent_flushes_share_one_wait_for_lock(tmp_path):
 
 async def test_flush_succeeds_when_lock_is_released_in_time(tmp_path):
     """A transaction elsewhere that ends within `wait` only delays the flush."""
-    storage = Storage.open(tmp_path / "journal", wait=30)
+    storage = SqliteStorage.open(tmp_path / "journal", wait=30)
     stuck = sqlite3.connect(storage.directory / "cache.db", isolation_level=None, check_same_thread=False)
     stuck.execute("BEGIN IMMEDIATE")
     threading.Timer(0.2, stuck.execute, ["ROLLBACK"]).start()
@@ -518,7 +518,7 @@ async def test_flush_succeeds_when_lock_is_released_in_time(tmp_path):
 async def test_close_reports_unwritten_calls_and_can_be_repeated(tmp_path):
     """A failing close names the number of unwritten calls; closing again later loses nothing."""
     before = set(threading.enumerate())
-    storage = Storage.open(tmp_path / "journal", wait=0.05)
+    storage = SqliteStorage.open(tmp_path / "journal", wait=0.05)
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
         stuck.execute("BEGIN IMMEDIATE")
         storage.enqueue([("a", b"1")])
@@ -533,7 +533,7 @@ async def test_close_reports_unwritten_calls_and_can_be_repeated(tmp_path):
     await storage.close()
     assert set() == set(threading.enumerate()) - before
 
-    again = Storage.open(tmp_path / "journal")
+    again = SqliteStorage.open(tmp_path / "journal")
     assert {"a": b"1", "b": b"1"} == await again.read(["a", "b"])
     await assert_sound(again)
     await again.close()
@@ -616,7 +616,7 @@ def small_disk(tmp_path):
 
 async def test_full_disk_raises_store_full_and_allows_reads(small_disk):
     """On a full disk writes and deletes raise StoreFull; when there is space again, everything is written."""
-    storage = Storage.open(small_disk / "journal", wait=1)
+    storage = SqliteStorage.open(small_disk / "journal", wait=1)
     storage.enqueue([("early", b"1")])
     await storage.flush()
     with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
@@ -626,7 +626,7 @@ async def test_full_disk_raises_store_full_and_allows_reads(small_disk):
     with pytest.raises(StoreFull):
         await storage.flush()
     with pytest.raises(StoreFull):
-        Storage.open(small_disk / "other")
+        SqliteStorage.open(small_disk / "other")
     assert ["large"] == await storage.keys()
     (small_disk / "ballast").unlink()
     await storage.flush()
@@ -699,8 +699,8 @@ async def test_no_row_is_lost_when_any_statement_fails(quick_path, plan, after, 
             rows.put("c", b"5")
 
         try:
-            storage = Storage.open(directory)
-            storage.enqueue([("a", b"1"), ("b", New(b"2"))])
+            storage = SqliteStorage.open(directory)
+            storage.enqueue([("a", b"1"), ("b", NewValue(b"2"))])
             await storage.flush()
             storage.enqueue([("a", b"3"), ("d", b"4")])
             storage.enqueue([("d", None)])
@@ -713,14 +713,14 @@ async def test_no_row_is_lost_when_any_statement_fails(quick_path, plan, after, 
         clean = plan.count < number
         plan.at = 0
         if storage is None:
-            storage = Storage.open(directory)
-        storage.enqueue([("a", b"1"), ("b", New(b"2")), ("a", b"3"), ("d", b"4"), ("d", None)])
+            storage = SqliteStorage.open(directory)
+        storage.enqueue([("a", b"1"), ("b", NewValue(b"2")), ("a", b"3"), ("d", b"4"), ("d", None)])
         await storage.transact(work)
         await storage.flush()
         assert expected == await storage.read(list("abcd"))
         await assert_sound(storage)
         await storage.close()
-        again = Storage.open(directory)
+        again = SqliteStorage.open(directory)
         assert expected == await again.read(list("abcd"))
         await assert_sound(again)
         await again.close()
@@ -732,7 +732,7 @@ async def test_no_row_is_lost_when_any_statement_fails(quick_path, plan, after, 
 
 async def test_flush_retries_rows_after_failed_statement(tmp_path, plan):
     """If a statement fails, the rows stay enqueued and the next flush writes them."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     for number in range(1, 40):
         rows = [(f"{number}-{row}", b"1") for row in range(3)]
         plan.at, plan.count = number, 0
@@ -757,7 +757,7 @@ async def test_flush_retries_rows_after_failed_statement(tmp_path, plan):
 
 async def test_transact_rolls_back_when_work_swallows_failure(tmp_path, plan):
     """If a statement fails and the function continues, nothing is written."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
 
     def work(rows):
         rows.put("a", b"1")
@@ -963,7 +963,7 @@ def test_open_store_needs_no_further_descriptor(tmp_path):
 
 async def test_write_raises_when_database_file_was_deleted(tmp_path):
     """A write after the deletion raises instead of writing to the deleted file."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1")])
     await storage.flush()
     for path in storage.directory.iterdir():
@@ -978,7 +978,7 @@ async def test_write_raises_when_database_file_was_deleted(tmp_path):
 
 async def test_transact_does_not_run_work_when_database_was_moved(tmp_path):
     """The files are checked before the first statement, so that the function reads no stale data."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1")])
     await storage.flush()
     (storage.directory / "cache.db").rename(tmp_path / "elsewhere.db")
@@ -992,7 +992,7 @@ async def test_transact_does_not_run_work_when_database_was_moved(tmp_path):
 
 async def test_transact_raises_when_database_was_moved_meanwhile(tmp_path):
     """A commit to a file that was moved away raises an error."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
 
     def work(rows):
         rows.put("a", b"1")
@@ -1018,7 +1018,7 @@ def test_interrupted_open_leaves_no_thread(tmp_path, monkeypatch):
     before = set(threading.enumerate())
     monkeypatch.setattr(_store, "ThreadPoolExecutor", Executor)
     with pytest.raises(KeyboardInterrupt):
-        Storage.open(tmp_path / "journal")
+        SqliteStorage.open(tmp_path / "journal")
     monkeypatch.undo()
     for thread in set(threading.enumerate()) - before:
         thread.join(600)
@@ -1039,21 +1039,21 @@ def test_open_converts_file_system_errors(tmp_path, monkeypatch, number, kind):
 
     monkeypatch.setattr(Path, "mkdir", fail)
     with pytest.raises(StoreError) as caught:
-        Storage.open(tmp_path / "journal")
+        SqliteStorage.open(tmp_path / "journal")
 
     assert kind is type(caught.value)
 
 
 async def test_analyze_tables_are_not_damage(tmp_path):
     """ANALYZE adds tables of SQLite: an open store stays usable and can be reopened."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     await storage.transact(lambda rows: rows.put("a", b"1"))
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
         stranger.execute("ANALYZE")
     await storage.transact(lambda rows: rows.put("b", b"2"))
     await storage.close()
 
-    again = Storage.open(tmp_path / "journal")
+    again = SqliteStorage.open(tmp_path / "journal")
     assert ["a", "b"] == await again.keys()
     await assert_sound(again)
     await again.close()

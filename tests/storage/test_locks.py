@@ -20,9 +20,9 @@ import mama_structs
 from mama_structs.errors import StoreBusy, StoreError
 from mama_structs.storage import locks as locks_module
 from mama_structs.storage.files import TemporaryDirectory
-from mama_structs.storage.files import sweep as sweep_temporary
-from mama_structs.storage.locks import DirectoryLocks, LockFile, _offset
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.files import delete_leftovers as sweep_temporary
+from mama_structs.storage.locks import DirectoryLocks, LockFile, _offset_of_name
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 # Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -87,7 +87,7 @@ def kind(request, monkeypatch):
     """Both kinds of locks, if the platform has both."""
     if request.param == "of the process":
         monkeypatch.setattr(locks_module, "fcntl", WithoutOwnLocks())
-    elif not locks_module._HAS_OWN_LOCKS:
+    elif not locks_module.HAS_OFD_LOCKS:
         pytest.skip("there are no such locks here")
     return request.param
 
@@ -194,8 +194,8 @@ def test_missing_directory_raises_store_error(tmp_path):
 @given(st.text(), st.text())
 def test_offset_is_valid_and_unique_for_each_name(name, other):
     """Different names have different offsets, all in the valid range."""
-    assert (name == other) == (_offset(name) == _offset(other))
-    assert 0 <= _offset(name) < 2**62
+    assert (name == other) == (_offset_of_name(name) == _offset_of_name(other))
+    assert 0 <= _offset_of_name(name) < 2**62
 
 
 def test_claim_accepts_any_text_as_name(locks):
@@ -238,7 +238,7 @@ def test_claim_raises_after_close(tmp_path):
         locks.claim("a")
 
 
-@pytest.mark.skipif(not locks_module._HAS_OWN_LOCKS, reason="closing any descriptor drops the locks of a process")
+@pytest.mark.skipif(not locks_module.HAS_OFD_LOCKS, reason="closing any descriptor drops the locks of a process")
 def test_copying_the_directory_releases_no_lock(tmp_path):
     """A program may copy or read the files of its session's directory without losing locks."""
     (tmp_path / "session").mkdir()
@@ -254,12 +254,12 @@ def test_copying_the_directory_releases_no_lock(tmp_path):
     assert [True] == claimed_elsewhere(tmp_path / "session", "a")
 
 
-@pytest.mark.skipif(not locks_module._HAS_OWN_LOCKS, reason="there is one kind of locks")
+@pytest.mark.skipif(not locks_module.HAS_OFD_LOCKS, reason="there is one kind of locks")
 def test_both_kinds_of_locks_exclude_each_other(tmp_path, monkeypatch):
     """Processes with and without open-file-description locks exclude each other at every offset."""
     for offset in (0, 1, 2**31, 2**32 + 5, 2**62 - 1):
         with monkeypatch.context() as patch:
-            patch.setattr(locks_module, "_offset", lambda _, offset=offset: offset)
+            patch.setattr(locks_module, "_offset_of_name", lambda _, offset=offset: offset)
             locks = DirectoryLocks(tmp_path)
             locks.claim("")
         code = f"""
@@ -411,7 +411,7 @@ def test_sweep_deletes_temporary_store_of_killed_process(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     async def use():
-        storage = Storage.temporary()
+        storage = SqliteStorage.temporary()
         storage.enqueue([("k", b"1")])
         await storage.flush()
         assert not await asyncio.to_thread(directory.exists)
@@ -427,7 +427,7 @@ def test_opening_permanent_store_sweeps_leftovers(tmp_path, monkeypatch):
     directory = Path(process.stdout.readline().strip())
     end(process)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    asyncio.run(Storage.open(tmp_path / "own" / "journal").close())
+    asyncio.run(SqliteStorage.open(tmp_path / "own" / "journal").close())
 
     assert not directory.exists()
 
@@ -435,8 +435,8 @@ def test_opening_permanent_store_sweeps_leftovers(tmp_path, monkeypatch):
 def test_sweep_keeps_own_temporary_directories(tmp_path):
     """A sweep in the owning process neither deletes the directory nor releases its lock."""
     own = TemporaryDirectory(tmp_path)
-    own.make()
-    own.make()
+    own.create()
+    own.create()
     assert 0 == sweep_temporary(tmp_path)
     sweep = f"from mama_structs.storage.files import sweep as sweep_temporary; from pathlib import Path; print(sweep_temporary(Path({str(tmp_path)!r})))"
     process = start(sweep)
@@ -532,7 +532,7 @@ def test_failed_creation_of_temporary_directory_leaves_nothing(tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", fail)
         with pytest.raises(OSError, match="planned"):
-            directory.make()
+            directory.create()
     assert [] == list(tmp_path.iterdir())
-    directory.make()
+    directory.create()
     directory.remove()

@@ -14,9 +14,9 @@ from contextlib import closing
 import pytest
 
 from mama_structs.errors import StoreBusy, StoreDamaged
-from mama_structs.storage.postgres.pool import Server
-from mama_structs.storage.postgres.store import ServerStorage
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.postgres.pool import PostgresPool
+from mama_structs.storage.postgres.store import PostgresStorage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 LOADER = """
 import sys
@@ -33,9 +33,9 @@ for number in range(100_000):
 
 async def test_waiting_writer_is_next_to_write(tmp_path):
     """At most one transaction of a process that writes continuously precedes a waiting writer."""
-    storage = Storage.open(tmp_path / "journal", wait=600)
+    storage = SqliteStorage.open(tmp_path / "journal", wait=600)
     database = storage._open()
-    queue, seen = database.queue, []
+    queue, seen = database.enter_queue, []
 
     def queued():
         is_next = queue()
@@ -44,7 +44,7 @@ async def test_waiting_writer_is_next_to_write(tmp_path):
                 seen.append(other.execute("SELECT COUNT(*) FROM Cache WHERE key LIKE 'l/%'").fetchone()[0])
         return is_next
 
-    database.queue = queued
+    database.enter_queue = queued
     command = [sys.executable, "-c", LOADER, str(storage.directory)]
     loader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - nothing else runs in the loop
     try:
@@ -64,11 +64,13 @@ async def test_waiting_writer_is_next_to_write(tmp_path):
 
 async def test_queue_is_free_during_a_transaction(tmp_path):
     """A running writer has left the queue, so that another one can become next."""
-    writing, waiting = (Storage.open(tmp_path / "journal") for _ in range(2))
+    writing, waiting = (SqliteStorage.open(tmp_path / "journal") for _ in range(2))
     begun = []
 
     def work(_rows):
-        begun.append(waiting.in_thread(lambda: (waiting._open().queue(), waiting._open().leave_queue())).result())
+        begun.append(
+            waiting.submit_job(lambda: (waiting._open().enter_queue(), waiting._open().leave_queue())).result()
+        )
 
     # Within one process as well, where both stores share one kernel lock.
     await writing.transact(work)
@@ -80,14 +82,14 @@ async def test_queue_is_free_during_a_transaction(tmp_path):
 
 async def test_reads_complete_while_write_waits_for_lock(tmp_path):
     """Reads are answered while another connection holds the lock; the waiting write completes later."""
-    storage = Storage.open(tmp_path / "journal", wait=600)
+    storage = SqliteStorage.open(tmp_path / "journal", wait=600)
     await storage.transact(lambda rows: rows.put("a", b"1"))
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
         saving = asyncio.ensure_future(storage.transact(lambda rows: rows.put("b", b"2")))
         storage.enqueue([("c", b"3")])
         for _ in range(10):
-            assert 1 == await storage.look(lambda rows: len(rows.keys()))
+            assert 1 == await storage.run_read(lambda rows: len(rows.keys()))
             assert {"a": b"1", "c": b"3"} == await storage.read(["a", "b", "c"])
             assert ["a", "c"] == await storage.keys()
         assert not saving.done()
@@ -100,8 +102,8 @@ async def test_reads_complete_while_write_waits_for_lock(tmp_path):
 
 async def test_server_reads_complete_while_write_waits_for_other_host(database):
     """The same on a server: writes without wait fail immediately, and enqueued rows are kept."""
-    storage = ServerStorage(Server.open(database), namespace="default")
-    stranger = Server.open(f"{database}?application_name=stranger")
+    storage = PostgresStorage(PostgresPool.open(database), namespace="default")
+    stranger = PostgresPool.open(f"{database}?application_name=stranger")
     await storage.transact(lambda rows: rows.put("a", b"1"))
     begun, go = threading.Event(), threading.Event()
     holding = stranger.run(lambda _one: (begun.set(), go.wait(30)), write=True, namespace="default")
@@ -111,7 +113,7 @@ async def test_server_reads_complete_while_write_waits_for_other_host(database):
     saving = asyncio.ensure_future(storage.transact(lambda rows: rows.put("b", b"2")))
     storage.enqueue([("c", b"3")])
     for _ in range(10):
-        assert 1 == await storage.look(lambda rows: len(rows.keys()))
+        assert 1 == await storage.run_read(lambda rows: len(rows.keys()))
         assert {"a": b"1", "c": b"3"} == await storage.read(["a", "b", "c"])
         assert ["a", "c"] == await storage.keys()
     assert not saving.done()
@@ -127,12 +129,12 @@ async def test_server_reads_complete_while_write_waits_for_other_host(database):
 
 async def test_failing_read_during_waiting_write_raises_only_to_its_caller(tmp_path):
     """The write continues to wait and completes."""
-    storage = Storage.open(tmp_path / "journal", wait=600)
+    storage = SqliteStorage.open(tmp_path / "journal", wait=600)
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
         saving = asyncio.ensure_future(storage.transact(lambda rows: rows.put("b", b"2")))
         with pytest.raises(ZeroDivisionError):
-            await storage.look(lambda rows: 1 / 0)
+            await storage.run_read(lambda rows: 1 / 0)
         stranger.execute("ROLLBACK")
         await saving
     await storage.close()
@@ -140,12 +142,12 @@ async def test_failing_read_during_waiting_write_raises_only_to_its_caller(tmp_p
 
 async def test_transact_with_zero_wait_fails_immediately(tmp_path):
     """`wait=0` overrides the wait of the store, and the place in the queue is released."""
-    storage = Storage.open(tmp_path / "journal", wait=600)
+    storage = SqliteStorage.open(tmp_path / "journal", wait=600)
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreBusy):
             await storage.transact(lambda rows: rows.put("a", b"1"), wait=0)
-    other = Storage.open(tmp_path / "journal")
+    other = SqliteStorage.open(tmp_path / "journal")
     await other.transact(lambda rows: rows.put("b", b"2"))
     await storage.transact(lambda rows: rows.put("a", b"1"), wait=0)
     await other.close()
@@ -173,7 +175,7 @@ storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put("w", b""))
 
 async def test_stopped_next_writer_does_not_block_others_forever(tmp_path):
     """The queue is best effort: after half of its wait a write ignores it and needs only SQLite's lock."""
-    storage = Storage.open(tmp_path / "journal", wait=2)
+    storage = SqliteStorage.open(tmp_path / "journal", wait=2)
     command = [sys.executable, "-c", STOPPED, str(storage.directory)]
     waiter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220 - nothing else runs in the loop
     try:
@@ -189,7 +191,7 @@ async def test_stopped_next_writer_does_not_block_others_forever(tmp_path):
 
 async def test_truncated_grown_index_is_damage(tmp_path):
     """The size is compared with the last check, not with the opening, because SQLite has mapped the whole index."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     index = storage.directory / "cache.db-shm"
     opened = index.stat().st_size
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as reader:
@@ -217,7 +219,7 @@ CHANGES = [(name, how) for name in ("cache.db", "cache.db-wal", "cache.db-shm") 
 @pytest.mark.parametrize(("name", "how"), [*CHANGES, ("cache.db-shm", "cut")])
 async def test_changed_file_of_open_store_is_damage(tmp_path, name, how):
     """The next write and the next read raise, whatever SQLite would do with the changed file."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     await storage.transact(lambda rows: rows.put("a", b"1"))
     path = storage.directory / name
     if how == "cut":
@@ -249,7 +251,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 async def test_close_does_not_touch_replaced_files(tmp_path):
     """The directory was moved while a store was open, and its path now contains the log of another store."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     await storage.transact(lambda rows: rows.put("a", b"1"))
     storage.directory.rename(tmp_path / "moved")
     command = [sys.executable, "-c", OTHER, str(storage.directory)]
@@ -257,10 +259,10 @@ async def test_close_does_not_touch_replaced_files(tmp_path):
 
     await storage.close()
 
-    other = Storage.open(tmp_path / "journal")
+    other = SqliteStorage.open(tmp_path / "journal")
     assert 20 == len(await other.keys())
     await other.close()
-    moved = Storage.open(tmp_path / "moved")
+    moved = SqliteStorage.open(tmp_path / "moved")
     assert ["a"] == await moved.keys()
     await moved.close()
 
@@ -302,5 +304,5 @@ def test_stopped_waiter_still_times_out(tmp_path):
 
 def made(directory):
     """Create a store and close it."""
-    Storage.open(directory).close_now()
+    SqliteStorage.open(directory).close_now()
     return directory

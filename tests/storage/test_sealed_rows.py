@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.storage.sealed_rows import (
-    LONGEST_KEY,
-    Damaged,
-    New,
+    MAX_KEY_CHARS,
+    DamagedValue,
+    NewValue,
     PendingCall,
     check_key,
-    checked_changes,
-    combined,
+    merge_calls,
+    merge_changes,
     seal,
-    size_of,
+    total_bytes,
     unseal,
 )
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 KEYS = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=40)
-CHANGES = st.none() | st.binary(max_size=5) | st.builds(New, st.binary(max_size=5))
+CHANGES = st.none() | st.binary(max_size=5) | st.builds(NewValue, st.binary(max_size=5))
 
 
 class Trap:
@@ -59,7 +59,7 @@ def test_unseal_detects_any_flipped_bit(key, value, data):
     bit = data.draw(st.integers(0, len(sealed) * 8 - 1))
     sealed[bit // 8] ^= 1 << bit % 8
 
-    assert isinstance(unseal(key, bytes(sealed)), Damaged)
+    assert isinstance(unseal(key, bytes(sealed)), DamagedValue)
 
 
 @given(key=KEYS, value=st.binary(max_size=200), data=st.data())
@@ -68,8 +68,8 @@ def test_unseal_detects_truncated_or_extended_row(key, value, data):
     sealed = seal(key, value)
     cut = data.draw(st.integers(0, len(sealed) - 1))
 
-    assert isinstance(unseal(key, sealed[:cut]), Damaged)
-    assert isinstance(unseal(key, sealed + b"\0"), Damaged)
+    assert isinstance(unseal(key, sealed[:cut]), DamagedValue)
+    assert isinstance(unseal(key, sealed + b"\0"), DamagedValue)
 
 
 @given(key=KEYS, tail=st.binary(min_size=1, max_size=3))
@@ -83,10 +83,10 @@ def test_checksum_separates_key_and_value(key, tail):
 @pytest.mark.parametrize("stored", [None, "text", 1, 1.5, bytearray(30), memoryview(bytes(30))])
 def test_unseal_reports_other_types_as_damaged(stored):
     """A stored value that is not bytes is damaged."""
-    assert isinstance(unseal("k", stored), Damaged)
+    assert isinstance(unseal("k", stored), DamagedValue)
 
 
-@pytest.mark.parametrize("key", ["", "ä", "a\0b", "\ud800", b"k", 1, 1.0, None, ("a",), "k" * (LONGEST_KEY + 1)])
+@pytest.mark.parametrize("key", ["", "ä", "a\0b", "\ud800", b"k", 1, 1.0, None, ("a",), "k" * (MAX_KEY_CHARS + 1)])
 def test_check_key_rejects_ambiguous_keys(key):
     """Keys must be ASCII without NUL, because other keys may compare equal or have several stored forms."""
     with pytest.raises(InvalidArgument):
@@ -98,7 +98,7 @@ async def test_pickled_rows_are_never_unpickled(tmp_path):
     fired, precious = tmp_path / "fired", tmp_path / "precious"
     precious.touch()
     trap = pickle.dumps(Trap(fired))
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     storage.enqueue([("good", b"1"), ("bad", b"2")])
     await storage.flush()
     with closing(sqlite3.connect(tmp_path / "journal" / "cache.db")) as connection, connection:
@@ -114,8 +114,8 @@ async def test_pickled_rows_are_never_unpickled(tmp_path):
     assert "file" in found["filed"].reason
     assert ["bad", "filed", "good"] == await storage.keys()
     assert ["foreign"] * 4 == [finding.kind for finding in await storage.check() if finding.kind != "sqlite"]
-    assert isinstance(await storage.transact(lambda rows: rows.get("bad")), Damaged)
-    storage.enqueue([("bad", New(b"3")), ("filed", None)])
+    assert isinstance(await storage.transact(lambda rows: rows.get("bad")), DamagedValue)
+    storage.enqueue([("bad", NewValue(b"3")), ("filed", None)])
     assert {"bad": b"3"} == await storage.read(["bad", "filed"])
     await storage.flush()
     assert {"bad": b"3"} == await storage.read(["bad", "filed"])
@@ -132,17 +132,17 @@ def test_combined_calls_equal_consecutive_writes(calls, data):
     for key, change in (row for call in calls for row in call):
         if change is None:
             expected.pop(key, None)
-        elif isinstance(change, New):
+        elif isinstance(change, NewValue):
             expected.setdefault(key, change.value)
         else:
             expected[key] = change
 
-    folded = combined(PendingCall(number, checked_changes(call), 0) for number, call in enumerate(calls))
+    folded = merge_calls(PendingCall(number, merge_changes(call), 0) for number, call in enumerate(calls))
     actual = dict(before)
     for key, change in folded.items():
         if change is None:
             actual.pop(key, None)
-        elif isinstance(change, New):
+        elif isinstance(change, NewValue):
             actual.setdefault(key, change.value)
         else:
             actual[key] = change
@@ -152,4 +152,4 @@ def test_combined_calls_equal_consecutive_writes(calls, data):
 
 def test_size_of_counts_keys_and_values():
     """A deletion counts the bytes of its key."""
-    assert 3 + 2 + 4 == size_of({"a": b"12", "bc": None, "d": New(b"123")})
+    assert 3 + 2 + 4 == total_bytes({"a": b"12", "bc": None, "d": NewValue(b"123")})

@@ -20,8 +20,8 @@ import pytest
 import mama_structs
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
 from mama_structs.storage.cache_factory import SETTINGS
-from mama_structs.storage.sealed_rows import LARGEST_VALUE, Damaged, New
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sealed_rows import MAX_VALUE_BYTES, DamagedValue, NewValue
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 # Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -112,15 +112,15 @@ async def test_read_returns_value_byte_for_byte(storage, value):
     await storage.flush()
 
     assert {"k": value} == await storage.read(["k"])
-    assert not isinstance(storage, Storage) or not list(storage.directory.glob("*.val"))
+    assert not isinstance(storage, SqliteStorage) or not list(storage.directory.glob("*.val"))
 
 
 async def test_new_value_is_written_only_if_key_is_absent(storage):
     """A `New` value never replaces an existing one, but is written after a delete in the same call."""
-    storage.enqueue([("a", New(b"1"))])
-    storage.enqueue([("a", New(b"2")), ("b", b"3"), ("c", b"4"), ("c", None), ("c", New(b"5"))])
+    storage.enqueue([("a", NewValue(b"1"))])
+    storage.enqueue([("a", NewValue(b"2")), ("b", b"3"), ("c", b"4"), ("c", None), ("c", NewValue(b"5"))])
     await storage.flush()
-    storage.enqueue([("b", New(b"6")), ("d", New(b"7"))])
+    storage.enqueue([("b", NewValue(b"6")), ("d", NewValue(b"7"))])
 
     expected = {"a": b"1", "b": b"3", "c": b"5", "d": b"7"}
     assert expected == await storage.read(list("abcd"))
@@ -133,9 +133,9 @@ async def test_new_value_replaces_damaged_value(storage, damage):
     storage.enqueue([("blob", b"content")])
     await storage.flush()
     damage()
-    assert isinstance((await storage.read(["blob"]))["blob"], Damaged)
+    assert isinstance((await storage.read(["blob"]))["blob"], DamagedValue)
     assert ["damaged"] == [finding.kind for finding in await storage.check() if finding.kind != "sqlite"]
-    storage.enqueue([("blob", New(b"content"))])
+    storage.enqueue([("blob", NewValue(b"content"))])
     await storage.flush()
 
     assert {"blob": b"content"} == await storage.read(["blob"])
@@ -153,7 +153,7 @@ async def test_keys_returns_exact_prefix_matches_including_pending_rows(storage)
 
 
 @pytest.mark.parametrize(
-    "row", [("ä", b""), (1, b""), ("k", "text"), ("k", bytearray()), ("k", New("x")), ("k",), 5, "kv"]
+    "row", [("ä", b""), (1, b""), ("k", "text"), ("k", bytearray()), ("k", NewValue("x")), ("k",), 5, "kv"]
 )
 async def test_enqueue_rejects_whole_call_when_one_row_is_invalid(storage, row):
     """One invalid row prevents all rows of its call from being enqueued."""
@@ -166,13 +166,13 @@ async def test_enqueue_rejects_whole_call_when_one_row_is_invalid(storage, row):
 
 async def test_enqueue_rejects_value_above_size_limit(storage):
     """The error names the size of the value."""
-    with pytest.raises(InvalidArgument, match=str(LARGEST_VALUE + 1)):
-        storage.enqueue([("k", bytes(LARGEST_VALUE + 1))])
+    with pytest.raises(InvalidArgument, match=str(MAX_VALUE_BYTES + 1)):
+        storage.enqueue([("k", bytes(MAX_VALUE_BYTES + 1))])
 
 
 async def test_enqueue_writes_each_call_in_one_transaction(storage, monkeypatch):
     """The rows of one call are never split, while the bytes of combined calls are bounded."""
-    monkeypatch.setattr("mama_structs.storage.sqlite_store._TRANSACTION_BYTES", 10)
+    monkeypatch.setattr("mama_structs.storage.sqlite_store.MAX_TRANSACTION_BYTES", 10)
     hold = threading.Event()
     holding = asyncio.ensure_future(storage.transact(lambda rows: hold.wait(10)))
     await asyncio.sleep(0.05)
@@ -314,7 +314,7 @@ async def test_close_writes_pending_rows_and_ends_thread(place):
 
 def test_close_now_writes_pending_rows_without_event_loop(tmp_path):
     """`close_now` returns after everything is written and the thread has ended; repeated closing has no effect."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     storage.enqueue([(f"k{number}", b"x" * 10_000) for number in range(100)])
     storage.close_now()
 
@@ -327,7 +327,7 @@ def test_close_now_writes_pending_rows_without_event_loop(tmp_path):
         storage.enqueue([("k", b"1")])
     with closing(sqlite3.connect(tmp_path / "journal" / "cache.db")) as connection:
         assert [(100,)] == connection.execute("SELECT count(*) FROM Cache").fetchall()
-    Storage.temporary().close_now()
+    SqliteStorage.temporary().close_now()
 
 
 async def test_close_now_waits_for_running_close(place):
@@ -346,7 +346,7 @@ async def test_close_now_waits_for_running_close(place):
 
 async def test_cancelled_close_runs_to_completion(tmp_path):
     """After a cancelled close the pending rows are written and the thread ends."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     hold = threading.Event()
     holding = asyncio.ensure_future(storage.transact(lambda rows: (hold.wait(600), rows.put("a", b"1"))))
     storage.enqueue([("k", b"1")])
@@ -387,7 +387,7 @@ async def test_cancelled_waiters_do_not_stop_their_jobs(storage):
 
 def test_job_completes_after_event_loop_ended(tmp_path, caplog):
     """A job that outlives the loop of its caller logs nothing, and its writes are stored."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     hold = threading.Event()
 
     async def leave():
@@ -409,7 +409,7 @@ def test_job_completes_after_event_loop_ended(tmp_path, caplog):
 
 def test_store_is_usable_from_any_loop_and_thread(tmp_path):
     """Event loops may use a store consecutively and concurrently."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
 
     async def save(number):
         storage.enqueue([(f"k{number}", b"1")])
@@ -430,7 +430,7 @@ def test_store_is_usable_from_any_loop_and_thread(tmp_path):
 
 async def test_unclosed_store_warns_and_its_thread_ends(tmp_path):
     """A store that was not closed warns with its directory, and its enqueued rows are written."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     storage.enqueue([("k", b"1")])
     with pytest.warns(ResourceWarning, match="journal was not closed"):
         del storage
@@ -438,7 +438,7 @@ async def test_unclosed_store_warns_and_its_thread_ends(tmp_path):
         await asyncio.to_thread(thread.join, 600)
         assert not thread.is_alive()
 
-    again = Storage.open(tmp_path / "journal")
+    again = SqliteStorage.open(tmp_path / "journal")
     assert {"k": b"1"} == await again.read(["k"])
     await assert_sound(again)
     await again.close()
@@ -462,7 +462,7 @@ print(temporary.directory.parent)
     )
 
     async def look():
-        storage = Storage.open(tmp_path / "journal")
+        storage = SqliteStorage.open(tmp_path / "journal")
         assert 200 == len(await storage.keys())
         await assert_sound(storage)
         await storage.close()
@@ -485,7 +485,7 @@ storage.enqueue([("k", b"1")])
 
 async def test_open_creates_private_directories(tmp_path):
     """Created directories have mode 0700, and other users cannot read the database."""
-    storage = Storage.open(tmp_path / "a" / "b" / "journal")
+    storage = SqliteStorage.open(tmp_path / "a" / "b" / "journal")
     storage.enqueue([("k", b"1")])
     await storage.flush()
 
@@ -502,7 +502,7 @@ async def test_open_creates_private_directories(tmp_path):
 async def test_open_repairs_settings_that_would_lose_rows(tmp_path):
     """Manipulated settings, which diskcache would apply, are repaired when the store is opened."""
     directory = tmp_path / "journal"
-    await Storage.open(directory).close()
+    await SqliteStorage.open(directory).close()
     with closing(sqlite3.connect(directory / "cache.db")) as connection, connection:
         connection.execute("UPDATE Settings SET value = 'least-recently-stored' WHERE key = 'eviction_policy'")
         connection.execute(
@@ -510,7 +510,7 @@ async def test_open_repairs_settings_that_would_lose_rows(tmp_path):
         )
         connection.execute("UPDATE Settings SET value = 0 WHERE key = 'sqlite_synchronous'")
         connection.execute("INSERT INTO Settings VALUES ('sqlite_query_only', 1), ('disk_trap', 1), ('other', 1)")
-    storage = Storage.open(directory)
+    storage = SqliteStorage.open(directory)
     for number in range(100):
         storage.enqueue([(f"k{number}", b"x" * 1000)])
     await storage.flush()
@@ -554,17 +554,17 @@ async def test_open_rejects_database_of_another_program(tmp_path):
 
     for name in ("theirs", "other"):
         with pytest.raises(StoreError, match="another program"):
-            Storage.open(tmp_path / name)
+            SqliteStorage.open(tmp_path / name)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("cache.db")}
 
 
 def test_open_rejects_newer_format(tmp_path):
     """A store written by a later version is not opened."""
-    asyncio.run(Storage.open(tmp_path / "journal").close())
+    asyncio.run(SqliteStorage.open(tmp_path / "journal").close())
     (tmp_path / "journal" / "FORMAT").write_text("mama-structs journal 2\n")
 
     with pytest.raises(StoreError, match="version"):
-        Storage.open(tmp_path / "journal")
+        SqliteStorage.open(tmp_path / "journal")
 
 
 def test_open_rejects_directory_with_variable_in_name(tmp_path, monkeypatch):
@@ -572,7 +572,7 @@ def test_open_rejects_directory_with_variable_in_name(tmp_path, monkeypatch):
     monkeypatch.setenv("ELSEWHERE", "elsewhere")
 
     with pytest.raises(InvalidArgument):
-        Storage.open(tmp_path / "$ELSEWHERE")
+        SqliteStorage.open(tmp_path / "$ELSEWHERE")
     assert [] == list(tmp_path.iterdir())
 
 
@@ -580,14 +580,14 @@ def test_open_rejects_directory_with_variable_in_name(tmp_path, monkeypatch):
 def test_open_rejects_invalid_wait(tmp_path, wait):
     """`wait` must be a finite, non-negative number."""
     with pytest.raises(InvalidArgument):
-        Storage.open(tmp_path, wait=wait)
+        SqliteStorage.open(tmp_path, wait=wait)
     with pytest.raises(InvalidArgument):
-        Storage.temporary(wait=wait)
+        SqliteStorage.temporary(wait=wait)
 
 
 async def test_check_reports_unexpected_file(tmp_path):
     """A file that does not belong in the directory is reported as a warning."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     (storage.directory / "stray").touch()
 
     findings = [finding for finding in await storage.check() if finding.kind != "sqlite"]
@@ -623,13 +623,13 @@ def second_process(directory):
 async def test_check_reports_old_sqlite_when_second_process_was_seen(tmp_path, monkeypatch):
     """An old SQLite is safe for one process, but reported once a second one was seen; a fixed version never is."""
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 2))
-    storage = Storage.open(tmp_path / "journal")
-    again = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
+    again = SqliteStorage.open(tmp_path / "journal")
     for one in (storage, again):
         assert [] == await one.check()
     with second_process(storage.directory):
         (finding,) = await storage.check()
-        later = Storage.open(storage.directory)
+        later = SqliteStorage.open(storage.directory)
     assert ("warning", "sqlite") == (finding.severity, finding.kind)
     assert "a second one" in finding.message
 
@@ -645,7 +645,7 @@ async def test_check_reports_old_sqlite_when_second_process_was_seen(tmp_path, m
 @pytest.mark.parametrize("place", ["directory"], indirect=True)
 async def test_check_reports_old_sqlite_when_other_processes_are_undetectable(storage, monkeypatch):
     """If other processes cannot be detected, one may have the store open."""
-    monkeypatch.setattr("mama_structs.storage.locks._HAS_OWN_LOCKS", False)
+    monkeypatch.setattr("mama_structs.storage.locks.HAS_OFD_LOCKS", False)
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 2))
 
     assert [("warning", "sqlite")] == [(f.severity, f.kind) for f in await storage.check()]
@@ -654,11 +654,11 @@ async def test_check_reports_old_sqlite_when_other_processes_are_undetectable(st
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of what is open")  # noqa: PTH112 - of no path
 async def test_check_keeps_sqlite_locks_and_leaks_no_descriptor(tmp_path):
     """Closing any descriptor of a file would release SQLite's locks on it, so a check must not do that."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as own:
         own.execute("BEGIN IMMEDIATE")
         await storage.check()
-        Storage.open(tmp_path / "journal").close_now()
+        SqliteStorage.open(tmp_path / "journal").close_now()
         code = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
         assert "database is locked" in run(code, storage.directory / "cache.db", check=False).stderr
         own.execute("ROLLBACK")
@@ -671,7 +671,7 @@ async def test_check_keeps_sqlite_locks_and_leaks_no_descriptor(tmp_path):
 async def test_temporary_store_is_created_by_first_write(tmp_path, monkeypatch):
     """Reading creates nothing, the first write creates a private directory, and closing deletes it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    storage = Storage.temporary()
+    storage = SqliteStorage.temporary()
     assert {} == await storage.read(["k"])
     assert [] == await storage.keys()
     assert [] == await storage.check()
@@ -693,10 +693,10 @@ async def test_temporary_store_is_created_by_first_write(tmp_path, monkeypatch):
 async def test_unused_temporary_store_creates_nothing(tmp_path, monkeypatch):
     """A temporary store that was never written to leaves no files, whether closed or not."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    await Storage.temporary().close()
+    await SqliteStorage.temporary().close()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        Storage.temporary()
+        SqliteStorage.temporary()
         gc.collect()
 
     assert [] == list(tmp_path.iterdir())

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from mama_structs.storage.postgres.pool import Server
-from mama_structs.storage.postgres.store import ServerStorage
-from mama_structs.storage.sealed_rows import New
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.postgres.pool import PostgresPool
+from mama_structs.storage.postgres.store import PostgresStorage
+from mama_structs.storage.sealed_rows import NewValue
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 KEYS = st.sampled_from(["a", "a:1", "a:2", "b", "b\x7f", "c"])
 VALUES = st.binary(max_size=20) | st.builds(bytes, st.just(100_000))
-ROWS = st.lists(st.tuples(KEYS, st.none() | VALUES | st.builds(New, VALUES)), max_size=6)
+ROWS = st.lists(st.tuples(KEYS, st.none() | VALUES | st.builds(NewValue, VALUES)), max_size=6)
 
 
 class Refused(Exception):
@@ -39,7 +39,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.home = tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
 
     def open(self):
-        return Storage.open(Path(self.home.name) / "journal")
+        return SqliteStorage.open(Path(self.home.name) / "journal")
 
     def clean(self):
         self.home.cleanup()
@@ -58,7 +58,7 @@ class StoreMachine(RuleBasedStateMachine):
         for key, change in rows:
             if change is None:
                 self.model.pop(key, None)
-            elif isinstance(change, New):
+            elif isinstance(change, NewValue):
                 self.model.setdefault(key, change.value)
             else:
                 self.model[key] = change
@@ -90,7 +90,7 @@ class StoreMachine(RuleBasedStateMachine):
             for key, change in rows:
                 if change is None:
                     seen.append(inside.delete(key))
-                elif isinstance(change, New):
+                elif isinstance(change, NewValue):
                     seen.append(inside.put_new(key, change.value))
                 else:
                     seen.append(inside.put(key, change))
@@ -106,7 +106,7 @@ class StoreMachine(RuleBasedStateMachine):
         expected = []
         for key, change in rows:
             there = key in self.model
-            expected.append(there if change is None else not there if isinstance(change, New) else None)
+            expected.append(there if change is None else not there if isinstance(change, NewValue) else None)
             self.change([(key, change)])
         assert expected == seen
         assert sorted(self.model) == keys
@@ -145,17 +145,17 @@ TestStore = StoreMachine.TestCase
 def test_server_store_behaves_like_dict(database):
     """The same stateful test on a PostgreSQL server."""
     # Keep one reference open, because connecting takes longer than everything else.
-    kept = Server.open(database)
+    kept = PostgresPool.open(database)
 
     class ServerMachine(StoreMachine):
         def prepare(self):
             """A server store needs no directory."""
 
         def open(self):
-            return ServerStorage(Server.open(database), namespace="default")
+            return PostgresStorage(PostgresPool.open(database), namespace="default")
 
         def clean(self):
-            kept.run(lambda one: one.tell("DELETE FROM rows"), write=True).result()
+            kept.run(lambda one: one.execute("DELETE FROM rows"), write=True).result()
 
     few = settings(StoreMachine.TestCase.settings, max_examples=max(8, settings.default.max_examples // 50))
     run_state_machine_as_test(ServerMachine, settings=few)

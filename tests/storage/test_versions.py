@@ -12,7 +12,7 @@ from version_helpers import accepted_writes, fill
 
 from mama_structs import Session
 from mama_structs.errors import StoreError
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 NEXT = b"mama-structs journal 2\n"
 THIS = b"mama-structs journal 1\n"
@@ -57,7 +57,7 @@ async def test_session_writes_raise_when_format_was_raised(tmp_path, upgrade):
 
 async def test_transact_raises_when_format_was_raised_during_wait(tmp_path):
     """A write that waits for the upgrade of another process sees its format, and changes nothing."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     storage.enqueue([("a", b"1")])
     await storage.flush()
     with closing(sqlite3.connect(tmp_path / "journal" / "cache.db", isolation_level=None)) as newer:
@@ -75,7 +75,7 @@ async def test_transact_raises_when_format_was_raised_during_wait(tmp_path):
 
 async def test_upgrade_waits_for_transaction_of_older_version(tmp_path):
     """The format cannot be raised between the check of a write transaction and its commit."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     begun, go_on = threading.Event(), threading.Event()
 
     def work(rows):
@@ -102,7 +102,7 @@ async def test_upgrade_waits_for_transaction_of_older_version(tmp_path):
 
 async def test_pending_rows_are_written_when_format_is_supported_again(tmp_path):
     """Rows that could not be written stay pending, and `check` reports them."""
-    storage = Storage.open(tmp_path / "journal")
+    storage = SqliteStorage.open(tmp_path / "journal")
     raise_in_place(storage.directory)
     storage.enqueue([("a", b"1")])
     with pytest.raises(StoreError, match=NEWER):
@@ -125,7 +125,7 @@ async def test_write_raises_when_format_of_namespace_was_raised(tmp_path):
     ):
         await session.memories.save_insight("one")
         await other.memories.save_insight("two")
-        storage = session._common.home.storage
+        storage = session._shared.home.storage
         stored = json.loads((await storage.read([head]))[head])
         await storage.transact(lambda rows: rows.put(head, json.dumps({**stored, "format": 2}).encode()))
         before = rows_of(tmp_path / "journal")
@@ -140,8 +140,8 @@ async def test_write_raises_when_format_of_namespace_was_raised(tmp_path):
 
 async def test_check_reports_unsafe_database_settings(tmp_path):
     """A journal mode or synchronous setting that loses acknowledged rows is reported as an error."""
-    storage = Storage.open(tmp_path / "journal")
-    storage.in_thread(lambda: storage._opened.connection.execute("PRAGMA synchronous = 1")).result()
+    storage = SqliteStorage.open(tmp_path / "journal")
+    storage.submit_job(lambda: storage._database.connection.execute("PRAGMA synchronous = 1")).result()
     with closing(sqlite3.connect(storage.directory / "cache.db")) as connection, connection:
         connection.execute("UPDATE Settings SET value = 'delete' WHERE key = 'sqlite_journal_mode'")
 

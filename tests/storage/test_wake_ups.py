@@ -8,7 +8,7 @@ import sqlite3
 import weakref
 from concurrent.futures import Future
 
-from mama_structs.storage.sqlite_store import Storage, outcome
+from mama_structs.storage.sqlite_store import SqliteStorage, await_job
 
 
 async def test_outcome_wakes_all_waiters_with_one_call(monkeypatch):
@@ -17,7 +17,7 @@ async def test_outcome_wakes_all_waiters_with_one_call(monkeypatch):
     own = loop.call_soon_threadsafe
     monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (calls.append(1), own(*args))[1])
     jobs = [Future() for _ in range(64)]
-    waiting = [asyncio.ensure_future(outcome(job)) for job in jobs]
+    waiting = [asyncio.ensure_future(await_job(job)) for job in jobs]
     await asyncio.sleep(0)
     waiting[3].cancel()
     for number, job in enumerate(jobs):
@@ -27,7 +27,7 @@ async def test_outcome_wakes_all_waiters_with_one_call(monkeypatch):
     assert 1 == len(calls)
     assert isinstance(found.pop(3), asyncio.CancelledError)
     assert [number for number in range(64) if number != 3] == found
-    assert "again" == await outcome(done("again"))
+    assert "again" == await await_job(done("again"))
 
 
 def done(result):
@@ -40,7 +40,7 @@ def test_closed_loop_with_waiters_is_garbage_collected():
     """A job that finishes after its loop was closed raises nothing and keeps no reference to the loop."""
     loop = asyncio.new_event_loop()
     jobs = [Future(), Future()]
-    tasks = [loop.create_task(outcome(job)) for job in jobs]
+    tasks = [loop.create_task(await_job(job)) for job in jobs]
     loop.run_until_complete(asyncio.sleep(0))
     jobs[0].set_result(1)
     for task in tasks:
@@ -57,14 +57,14 @@ def test_closed_loop_with_waiters_is_garbage_collected():
 
 async def test_put_replaces_all_columns_of_existing_row(tmp_path):
     """A new value replaces a row of this package or another program, including all metadata columns."""
-    storage = Storage.open(tmp_path)
+    storage = SqliteStorage.open(tmp_path)
     await storage.transact(lambda rows: (rows.put("a", b"1"), rows.put("b", b"2")))
     await storage.close()
     planted = sqlite3.connect(tmp_path / "cache.db")
     planted.execute("UPDATE Cache SET mode = 4, filename = 'x', size = 5, tag = 't', expire_time = 1 WHERE key = 'a'")
     planted.commit()
     planted.close()
-    storage = Storage.open(tmp_path)
+    storage = SqliteStorage.open(tmp_path)
     await storage.transact(lambda rows: (rows.put("a", b"3"), rows.put("b", b"4")))
     found = await storage.read(["a", "b"])
     await storage.close()

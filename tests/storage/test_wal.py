@@ -15,8 +15,8 @@ import pytest
 
 import mama_structs
 from mama_structs.errors import StoreDamaged
-from mama_structs.storage.backup import copy
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.backup import copy_store
+from mama_structs.storage.sqlite_store import SqliteStorage
 from mama_structs.storage.wal import Position, count_lost, read_position
 
 SRC = str(Path(mama_structs.__file__).parents[1])
@@ -81,7 +81,7 @@ def look(directory, saved):
     """
 
     async def inspect():
-        storage = Storage.open(directory)
+        storage = SqliteStorage.open(directory)
         keys = set(await storage.keys())
         findings = [finding for finding in await storage.check() if finding.severity == "error"]
         await storage.close()
@@ -155,7 +155,7 @@ def test_backup_reports_rows_lost_by_its_original(tmp_path, caplog, is_damaged):
     log = kill(tmp_path / "a.mama" / "journal")
     if is_damaged:
         log.write_bytes(b"")
-    copy(tmp_path / "a.mama", tmp_path / "copy", lambda _done, _all: None)
+    copy_store(tmp_path / "a.mama", tmp_path / "copy", lambda _done, _all: None)
 
     assert int(is_damaged) == caplog.text.count("are gone")
     assert (is_damaged, []) == look(tmp_path / "copy" / "journal", 40)[:2]
@@ -249,8 +249,8 @@ def test_concurrent_openers_report_loss_once_after_crash(tmp_path, is_damaged):
 def test_log_in_use_by_other_process_is_not_inspected(tmp_path):
     """While another process has the database open, its index does not show the state after a crash."""
     kill(tmp_path / "journal")
-    storage = Storage.open(tmp_path / "journal")
-    storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put("k00041", b""))).result()
+    storage = SqliteStorage.open(tmp_path / "journal")
+    storage.submit_job(lambda: storage.transact_in_job(lambda rows: rows.put("k00041", b""))).result()
     assert (False, [], True) == look(tmp_path / "journal", 41)
     code = OPENER.replace("sys.stdin.readline()", "")
     done = subprocess.run(

@@ -8,7 +8,7 @@ from collections import deque
 
 import pytest
 
-from mama_structs.references.rate_limit import reopen
+from mama_structs.references.rate_limit import clear_cooldown
 
 
 def http(payload=None, *, status=200, body=None, **headers):
@@ -37,7 +37,7 @@ class Node:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
-        reopen(self.url)  # An earlier server on this port may have a cooldown.
+        clear_cooldown(self.url)  # An earlier server on this port may have a cooldown.
 
     async def stop(self):
         self._server.close()

@@ -37,7 +37,7 @@ from mama_structs.structs import (
     entities,
 )
 from mama_structs.structs.answers import AddressAnswer, ErrorBody
-from mama_structs.structs.chain_json import NUMBER, is_on_wire, structure, unstructure, wire_name
+from mama_structs.structs.chain_json import NUMBER_KEY, get_wire_name, is_on_wire, structure, unstructure
 from mama_structs.structs.entities import (
     AttributeRecord,
     Coin,
@@ -375,8 +375,8 @@ SCALARS = {
 
 def values(hint, attribute):
     """Return a strategy for the JSON values of a field of this type."""
-    if NUMBER in attribute.metadata:
-        return {"uint256": st.integers(0, 2**256 - 1).map(str), "json": st.integers()}[attribute.metadata[NUMBER]]
+    if NUMBER_KEY in attribute.metadata:
+        return {"uint256": st.integers(0, 2**256 - 1).map(str), "json": st.integers()}[attribute.metadata[NUMBER_KEY]]
     arguments = typing.get_args(hint)
     if hint == (EntityId | None):
         return REFERENCES
@@ -395,7 +395,7 @@ def payloads(model):
     required, optional = {}, {}
     for attribute in filter(is_on_wire, attrs.fields(model)):
         needed = attribute.default is attrs.NOTHING
-        (required if needed else optional)[wire_name(attribute)] = values(hints[attribute.name], attribute)
+        (required if needed else optional)[get_wire_name(attribute)] = values(hints[attribute.name], attribute)
     known = st.fixed_dictionaries(required, optional=optional)
     unknown = st.dictionaries(TEXT.filter(lambda name: name not in {**required, **optional}), JSON, max_size=2)
     return st.builds(lambda one, other: {**other, **one}, known, unknown)

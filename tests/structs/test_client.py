@@ -212,7 +212,7 @@ async def test_list_page_is_raw_and_has_a_default_limit(node, client, http):
 
 @pytest.mark.parametrize("name", [*EntityType, "struct_type"], ids=str)
 async def test_every_type_can_be_listed(node, client, http, name):
-    key = routes.LISTINGS[name].key
+    key = routes.LIST_ROUTES[name].key
     node.says(http({key: [], "pagination": None}))
 
     assert {key: [], "pagination": None} == await client.list_page(name)
@@ -397,7 +397,7 @@ def test_list_methods_validate_arguments_when_called(name):
 
 
 def test_every_type_with_ids_has_an_answer_model():
-    assert set(TYPES) == routes.ANSWERS.keys()
+    assert set(TYPES) == routes.ANSWER_MODELS.keys()
 
 
 # --- lifecycle -------------------------------------------------------------------------------------------------------

@@ -79,7 +79,10 @@ async def test_read_cancelled_at_any_loop_iteration_leaves_nothing_behind(node, 
             node.says(http("busy", status=503), hang_up, *answers)
             cancelled = await cancelled_after(turns, read(client))
 
-            assert not client._transport or (0, 0) == (client._transport.gate._busy, len(client._transport.gate._queue))
+            assert not client._transport or (0, 0) == (
+                client._transport.limiter._slots_in_use,
+                len(client._transport.limiter._slot_waiters),
+            )
             assert not client._transport or not client._transport.session.connector._acquired
             assert set() == await left_over(node, before)
             if not cancelled:

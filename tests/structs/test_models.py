@@ -31,8 +31,8 @@ from mama_structs.structs import (
     entities,
     enums,
 )
-from mama_structs.structs.answers import AddressAnswer, Envelope, Pagination
-from mama_structs.structs.chain_json import is_on_wire, wire_name
+from mama_structs.structs.answers import AddressAnswer, Pagination, RawAnswer
+from mama_structs.structs.chain_json import get_wire_name, is_on_wire
 from mama_structs.structs.entities import Coin, GuildRankPermissionRecord, StructAttributes
 from mama_structs.structs.ids import EntityId, EntityType
 
@@ -46,7 +46,7 @@ RECORDS += [Answer[Guild], GridAnswer[Reactor], Page[Guild]]
 
 
 def wire_names(model):
-    return [wire_name(attribute) for attribute in attrs.fields(model) if is_on_wire(attribute)]
+    return [get_wire_name(attribute) for attribute in attrs.fields(model) if is_on_wire(attribute)]
 
 
 @every_row("model", RECORDS)
@@ -209,7 +209,7 @@ def test_answers_and_pages_can_be_copied_and_pickled(copied):
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_envelopes_keep_height_when_copied_or_pickled(copied):
-    envelope = copied(Envelope({"Player": {}}, height=7))
+    envelope = copied(RawAnswer({"Player": {}}, height=7))
 
     assert {"Player": {}} == envelope
     assert 7 == envelope.height

@@ -57,7 +57,7 @@ class Time:
         self.now = max(self.now, until)
 
     def backoff(self):
-        return Backoff(draw=lambda: 1.0, sleep=self.sleep, clock=lambda: self.now)
+        return Backoff(random=lambda: 1.0, sleep=self.sleep, clock=lambda: self.now)
 
 
 async def test_four_sessions_send_at_most_five_requests_during_cooldown(node):
@@ -383,12 +383,12 @@ async def test_query_cancelled_while_waiting_for_rate_limiter_leaves_nothing_beh
             await asyncio.gather(call, return_exceptions=True)
             for _ in range(5):
                 await asyncio.sleep(0)
-            gate = client._transport.gate if client._transport else None
-            assert gate is None or (0, 0, None) == (gate._busy, len(gate._queue), gate._trial)
+            gate = client._transport.limiter if client._transport else None
+            assert gate is None or (0, 0, None) == (gate._busy, len(gate._queue), gate._probe)
             assert {} == (await resolver.resolve(FIFTY[:4], ALL)).failed
         if is_late:
             break
     for _ in range(20):
         await asyncio.sleep(0)
     assert 10 < turns < 399
-    assert not asyncio.all_tasks() - before - node._answering
+    assert not asyncio.all_tasks() - before - node._handler_tasks

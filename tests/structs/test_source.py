@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from mama_structs import EntityType, Resolver, Session, Source, StructsClient, StructsSource
-from mama_structs._internal.jsonable import json_text
+from mama_structs._internal.jsonable import to_json_text
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs import STRUCTS_SCHEME, tools
 from mama_structs.testing import FakeNode, World
@@ -114,7 +114,7 @@ async def test_tool_definitions_do_not_exceed_their_size(ready):
         {"name": one.name, "description": one.description, "input_schema": one.input_schema} for one in tools
     ]
 
-    assert 13_967 >= sum(len(json_text(one).encode()) for one in definitions)
+    assert 13_967 >= sum(len(to_json_text(one).encode()) for one in definitions)
 
 
 async def test_tool_titles_are_written_for_people(ready):

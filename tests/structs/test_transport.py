@@ -26,14 +26,14 @@ from mama_structs.errors import (
     StructsUnreachable,
 )
 from mama_structs.references.http_api import (
-    MAX_DEPTH,
+    MAX_JSON_DEPTH,
     Backoff,
-    Body,
-    connections_of,
+    ResponseBody,
+    count_connections,
     decode_json,
     parse_retry_after,
 )
-from mama_structs.references.results import Attempt, current_attempt
+from mama_structs.references.results import QueryAttempt, current_attempt
 from mama_structs.structs.client import StructsClient
 
 PLAYER = {"Player": {"id": "1-11"}}
@@ -54,7 +54,7 @@ class Pauses(list):
 
 @pytest.fixture
 async def client(node):
-    backoff = Backoff(draw=lambda: 1.0, sleep=(pauses := Pauses()), clock=pauses.clock)
+    backoff = Backoff(random=lambda: 1.0, sleep=(pauses := Pauses()), clock=pauses.clock)
     async with StructsClient(node.url, max_response_bytes=100_000, _backoff=backoff) as opened:
         yield opened
 
@@ -66,7 +66,7 @@ def pauses(client):
 
 @pytest.fixture
 def attempt():
-    value = Attempt()
+    value = QueryAttempt()
     token = current_attempt.set(value)
     yield value
     current_attempt.reset(token)
@@ -74,7 +74,7 @@ def attempt():
 
 def idle(client):
     """Return True if no connection is in use."""
-    return not client._transport.session.connector._acquired
+    return not client._transport.session.connector._acquire_connection
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ async def test_uncompressed_body_over_limit_is_rejected(node, client, http):
 @given(content=st.binary(max_size=300), size=st.integers(1, 50), spare=st.integers(-1, 5))
 def test_size_limit_is_exact_for_any_chunking(content, size, spare):
     for encoding, data in (("", content), ("gzip", gzip.compress(content)), ("deflate", zlib.compress(content))):
-        body = Body(encoding, limit=len(content) + spare)
+        body = ResponseBody(encoding, max_bytes=len(content) + spare)
         if len(content) + spare < 0:
             continue
         with pytest.raises(ResponseTooLarge) if spare < 0 else contextlib.nullcontext():
@@ -271,7 +271,7 @@ def test_size_limit_is_exact_for_any_chunking(content, size, spare):
 
 
 def test_json_nesting_limit_is_inclusive():
-    deepest = b"[" * MAX_DEPTH + b"]" * MAX_DEPTH
+    deepest = b"[" * MAX_JSON_DEPTH + b"]" * MAX_JSON_DEPTH
 
     assert decode_json(deepest)
     with pytest.raises(ValueError, match="deeper"):
@@ -521,7 +521,7 @@ def test_retry_after_date_is_relative_to_clock():
 
 @given(retry=st.integers(0, 10**6), draw=st.floats(0, 1))
 def test_backoff_pause_never_exceeds_cap(retry, draw):
-    assert 0 <= Backoff(draw=lambda: draw).pause(retry) <= 2.0
+    assert 0 <= Backoff(random=lambda: draw).compute_pause(retry) <= 2.0
 
 
 async def hang_up(writer):
@@ -603,7 +603,7 @@ async def test_timeout_includes_body(node, slow):
 
 async def test_timeout_includes_retries(node, http):
     node.says(http("busy", status=503))
-    async with StructsClient(node.url, timeout=0.2, retries=10_000, _backoff=Backoff(draw=lambda: 1.0)) as client:
+    async with StructsClient(node.url, timeout=0.2, retries=10_000, _backoff=Backoff(random=lambda: 1.0)) as client:
         with pytest.raises((StructsAPIError, QueryTimeout)):
             await client.query("1-11")
 
@@ -645,9 +645,9 @@ async def test_connections_of_returns_smallest_limit(limit, per_host, expected):
     """0 means no limit."""
     connector = aiohttp.TCPConnector(limit=limit, limit_per_host=per_host)
     async with aiohttp.ClientSession(connector=connector) as session:
-        assert expected == connections_of(session, 8)
+        assert expected == count_connections(session, 8)
 
-    assert 8 == connections_of(session, 8)
+    assert 8 == count_connections(session, 8)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.001, 0.005, 0.02, 0.05])

@@ -53,7 +53,7 @@ def metered(monkeypatch):
     with monkeypatch.context() as patch:
         run = asyncio.Handle._run
         patch.setattr(asyncio.Handle, "_run", lambda handle: meter.run(handle, run))
-        of, feed, written = text.Content.of.__func__, parser.RefParser.feed, _plain.json_text
+        of, feed, written = text.Content.of.__func__, parser.RefParser.feed, _plain.to_json_text
 
         def take_text(cls, content):
             meter.take(len(content) if isinstance(content, str) else 0)

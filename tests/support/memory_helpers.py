@@ -16,20 +16,20 @@ from typing import Any, Final, Self
 import attrs
 import tenant_rival
 
-from mama_structs._internal.event_loop import LoopBound
+from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.save.save_plan import FindContent, no_content
 from mama_structs.memory.store.factory import open_memories
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.engine import EmbedderRecord, Engines, mismatch
-from mama_structs.memory.types.model import METADATA, CreatedBy, Link, LinkMetadata, LinkType, Memory, MemoryType
-from mama_structs.session.backend import Home, embedded_engines, server_engines
+from mama_structs.memory.types.engine import EmbedderRecord, Engines, embedder_mismatch
+from mama_structs.memory.types.model import METADATA_TYPES, CreatedBy, Link, LinkMetadata, LinkType, Memory, MemoryType
+from mama_structs.session.backend import Backend, make_local_engines, make_server_engines
 from mama_structs.session.session import Session
 from mama_structs.settings import MemorySettings, Settings
-from mama_structs.storage.postgres.pool import Server
+from mama_structs.storage.postgres.pool import PostgresPool
 from mama_structs.storage.sqlite_errors import Finding
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 from mama_structs.testing import PlainEngine
 
 SMALL: Final = HashEmbedder(dimensions=64)
@@ -56,7 +56,7 @@ def plain_memory(
         type=type,
         content=content,
         topic=topic,
-        metadata=METADATA[type](**metadata),
+        metadata=METADATA_TYPES[type](**metadata),
         mentions=tuple(mentions),
         evidence=tuple(evidence),
         created_at=created,
@@ -108,7 +108,7 @@ class PlainEngines:
         """Return the namespaces with memories."""
         return [name for name, engine in self.kept.items() if engine.memories.change]
 
-    async def recorded(self, namespace: str) -> EmbedderRecord | None:
+    async def stored_embedder(self, namespace: str) -> EmbedderRecord | None:
         """Return the embedder of a namespace, or None if it is empty."""
         engine = self.kept.get(namespace)
         return engine.embedder if engine is not None and engine.memories.change else None
@@ -117,13 +117,13 @@ class PlainEngines:
         """Return a namespace's engine. Another embedder than the stored one raises."""
         if namespace not in self.kept:
             self.kept[namespace] = PlainEngine(namespace, embedder=embedder)
-        recorded = await self.recorded(namespace)
+        recorded = await self.stored_embedder(namespace)
         if recorded not in (None, embedder):
-            raise mismatch(namespace, self.kept[namespace].embedder, embedder)
+            raise embedder_mismatch(namespace, self.kept[namespace].embedder, embedder)
         self.kept[namespace].embedder = embedder
         return self.kept[namespace]
 
-    async def leave(self, namespace: str) -> None:
+    async def release(self, namespace: str) -> None:
         """Do nothing: the engines stay open."""
 
 
@@ -180,24 +180,24 @@ def url_of(path: Path) -> str:
 def without_vacuum() -> None:
     """Report every vacuum as done: a role cannot vacuum, and the transactions of the second role would delay it."""
 
-    def vacuum(_self: Server, *_tables: str, wait: float) -> Future[None]:
+    def vacuum(_self: PostgresPool, *_tables: str, wait: float) -> Future[None]:
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    Server.vacuum = vacuum  # type: ignore[method-assign]  # in this process only
+    PostgresPool.vacuum = vacuum  # type: ignore[method-assign]  # in this process only
 
 
 def sessions_on_server() -> None:
     """Store the sessions of directories on a server, except in tests that inspect the directory."""
-    at = Home.at.__func__  # type: ignore[attr-defined]  # it is a class method
+    at = Backend.open.__func__  # type: ignore[attr-defined]  # it is a class method
 
-    async def mapped(cls: type[Home], place: Path | str | None, **options: Any) -> Home:
+    async def mapped(cls: type[Backend], place: Path | str | None, **options: Any) -> Backend:
         is_here = re.match(r"tests/(memory|postgres)/", os.environ.get("PYTEST_CURRENT_TEST", "tests/memory/"))
-        opened: Home = await at(cls, url_of(place) if isinstance(place, Path) and not is_here else place, **options)
+        opened: Backend = await at(cls, url_of(place) if isinstance(place, Path) and not is_here else place, **options)
         return opened
 
-    Home.at = classmethod(mapped)  # type: ignore[method-assign,assignment]  # in this process only
+    Backend.open = classmethod(mapped)  # type: ignore[method-assign,assignment]  # in this process only
 
 
 def give_back(is_over: Callable[[Path], bool]) -> None:
@@ -223,7 +223,7 @@ class Planned(Exception):
 @contextlib.contextmanager
 def failing_after(writer: Any, count: int) -> Iterator[None]:
     """Make the write or query fail that follows *count* others."""
-    target = writer._connection if is_on_server() else writer._writable
+    target = writer._connection if is_on_server() else writer._rows_to_write
     left = iter(range(count))
 
     def counted(done: Callable[..., Any]) -> Callable[..., Any]:
@@ -257,14 +257,14 @@ class OpenedDirectory:
     """A session's directory, opened without sharing state with this process; created by `open`."""
 
     path: Path
-    storage: Storage
+    storage: SqliteStorage
     engines: Engines
     embedder: Embedder
     clock: Callable[[], float]
     settings: MemorySettings
     find_mentions: Callable[[str], Sequence[str]]
     find_content: FindContent = no_content
-    server: Server | None = None
+    server: PostgresPool | None = None
     _open: dict[tuple[str, ...], tuple[MemoryStore, Callable[[], Awaitable[None]]]] = attrs.field(
         factory=dict, init=False
     )
@@ -283,14 +283,14 @@ class OpenedDirectory:
         find_content: FindContent = no_content,
     ) -> Self:
         """Open or create a directory. Its memories may be on a server, see `url_of`."""
-        storage = Storage.open(path / "journal", wait=wait)
-        server = Server.open(url_of(path)) if engines is None and is_on_server() else None
+        storage = SqliteStorage.open(path / "journal", wait=wait)
+        server = PostgresPool.open(url_of(path)) if engines is None and is_on_server() else None
         if server is not None:
-            engines = server_engines(server)
+            engines = make_server_engines(server)
         return cls(
             path=path,
             storage=storage,
-            engines=embedded_engines(storage, views=path / "views") if engines is None else engines,
+            engines=make_local_engines(storage, views=path / "views") if engines is None else engines,
             embedder=embedder,
             clock=clock,
             settings=Settings.from_env().memory if settings is None else settings,
@@ -309,7 +309,7 @@ class OpenedDirectory:
                 reads=reads,
                 embedder=self.embedder,
                 settings=self.settings,
-                loop=LoopBound("directory"),
+                loop=LoopGuard("directory"),
                 find_mentions=self.find_mentions,
                 find_content=self.find_content,
                 clock=self.clock,

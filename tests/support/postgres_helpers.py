@@ -25,8 +25,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from mama_structs.storage.postgres.pool import Server
-from mama_structs.storage.postgres.schema_migrations import migrations
+from mama_structs.storage.postgres.pool import PostgresPool
+from mama_structs.storage.postgres.schema_migrations import load_migrations
 
 GIVEN = "MAMA_STRUCTS_TEST_POSTGRES"
 _NOBODY = 65534
@@ -324,12 +324,12 @@ def drop_database(url):
 def template(url):
     """Return the name of a database with our schema, which the first worker creates."""
     # An external server keeps it, so the name depends on the schema version.
-    name = f"mama_structs_{blake2b(repr(migrations()).encode(), digest_size=6).hexdigest()}"
+    name = f"mama_structs_{blake2b(repr(load_migrations()).encode(), digest_size=6).hexdigest()}"
     with _turn(_home()):
         if not administer(url, f"SELECT 1 FROM pg_database WHERE datname = '{name}'"):
             administer(url, f"DROP DATABASE IF EXISTS {name}_draft")
             administer(url, f"CREATE DATABASE {name}_draft TEMPLATE template1 ENCODING 'UTF8'")
-            Server.open(in_database(url, f"{name}_draft")).close()
+            PostgresPool.open(in_database(url, f"{name}_draft")).close()
             administer(url, f"ALTER DATABASE {name}_draft RENAME TO {name}")
     return name
 
@@ -505,7 +505,7 @@ def proxy(database):
 def memory_server(postgres, prepared):
     """Return a server with one database for all examples, each in its own namespace."""
     url = new_database(postgres, template=prepared)
-    opened = Server.open(url)
+    opened = PostgresPool.open(url)
     yield opened
     opened.close()
     drop_database(url)

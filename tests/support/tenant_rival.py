@@ -53,7 +53,7 @@ def _send(line: str) -> None:
 async def one_round(url: str, number: int) -> None:
     """Delete, expire and erase, and check that all kept refs can be read."""
     from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - not needed in the process of the tests
-    from mama_structs.session.backend import home_at  # noqa: PLC0415 - as above
+    from mama_structs.session.backend import open_backend  # noqa: PLC0415 - as above
 
     def opened(conversation: str) -> Session:
         return Session.open(url, embedder=HashEmbedder(), namespace=NAMESPACE, conversation=conversation)
@@ -70,7 +70,7 @@ async def one_round(url: str, number: int) -> None:
         forgotten = await session.memories.forget(about="x")
         assert forgotten.memories
         assert forgotten.refs
-    async with home_at(url) as home:
+    async with open_backend(url) as home:
         assert await home.expire(NAMESPACE, datetime.now(UTC).replace(year=2100))
     async with opened("kept") as session:
         for ref_id, text in KEPT.items():

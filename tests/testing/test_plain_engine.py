@@ -83,9 +83,9 @@ def test_delete_removes_links_of_the_memory():
 
     assert 2 == reader.delete("a")
     assert [("c", "b")] == [(link.from_id, link.to_id) for link in reader.read_links(1)]
-    assert {0, 1, 2} == reader.touched_since(before)
+    assert {0, 1, 2} == reader.changed_nodes_since(before)
     assert 3 == reader.put(plain_memory("a"))
-    assert frozenset() == reader.touched_since(reader.change)
+    assert frozenset() == reader.changed_nodes_since(reader.change)
 
 
 def test_link_with_same_id_is_replaced():
@@ -99,7 +99,7 @@ def test_link_with_same_id_is_replaced():
     assert 1 == len(reader.links(np.array([1, 2])))
     assert 0 == len(reader.links(np.array([1, 2]), "both", {LinkType.ASSOCIATION}))
     assert {"implements": 1} == reader.relationships()
-    assert {0, 1, 2} == reader.touched_since(before)
+    assert {0, 1, 2} == reader.changed_nodes_since(before)
 
 
 def test_invalid_links_are_rejected():

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.adapters.shared.tool_results import answer
+from mama_structs.adapters.shared.tool_results import answer_tool_call
 from mama_structs.settings import AnswerSettings, DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing import FakeNode
 
@@ -84,7 +84,7 @@ class World:
         self.ids = ids
 
     def answer(self, name, arguments):
-        return self.runner.run(answer(self.session, name, arguments))
+        return self.runner.run(answer_tool_call(self.session, name, arguments))
 
 
 async def filled(session):
@@ -194,7 +194,7 @@ def holds(world, name, arguments):
     """Call a tool, and assert that its answer fits into the budget and is valid JSON if it is a structure."""
     told = world.answer(name, arguments)
     budget = world.session.refs.budget
-    assert budget.holds(told.text), f"{name} answers with {budget.size(told.text)} of {budget.limit}"
+    assert budget.fits(told.text), f"{name} answers with {budget.size(told.text)} of {budget.limit}"
     if not told.is_error and isinstance(told.data, dict | list):
         json.loads(told.text)
     return told

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mama_structs import Session
-from mama_structs._internal.jsonable import json_text
-from mama_structs.cli.demo import PAGE
+from mama_structs._internal.jsonable import to_json_text
+from mama_structs.cli.demo import PAGE_ROWS
 from mama_structs.settings import AnswerSettings, Settings
 from mama_structs.testing import FakeNode
 
@@ -45,14 +45,14 @@ def test_shown_rows_and_handles_together_are_the_complete_result(measured):
 
 async def test_demo_call_shows_all_references():
     """A page of sixteen players with their guilds, planets and fleets."""
-    asked = {"pagination_limit": PAGE, "include_references": True, "reference_types": ["guild", "planet", "fleet"]}
+    asked = {"pagination_limit": PAGE_ROWS, "include_references": True, "reference_types": ["guild", "planet", "fleet"]}
     async with FakeNode.world(seed=1, players=120) as node, Session.open(structs=node.url) as session:
         shown = await session.call("structs_list_players", asked)
         whole = await session.call("structs_list_players", asked, max_chars=None)
 
     assert 33 <= len(whole["references"])
     assert list(whole["references"]) == list(shown["references"])
-    assert len(json_text(shown)) <= 8_000
+    assert len(to_json_text(shown)) <= 8_000
 
 
 @pytest.mark.parametrize("limit", [1_000, 2_000, 20_000])
@@ -67,5 +67,5 @@ async def test_token_budget_applies_to_answers_with_references(limit):
     ):
         shown = await session.call("structs_list_structs", {"include_references": "all"})
 
-    assert limit * 0.6 < tokens(json_text(shown)) <= limit
+    assert limit * 0.6 < tokens(to_json_text(shown)) <= limit
     assert ["Struct", "pagination", "references", "references_meta"] == [key for key in shown if key != "shortened"]

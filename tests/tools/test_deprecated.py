@@ -28,18 +28,18 @@ from memory_helpers import OpenedDirectory, plain_link, plain_memory
 
 import mama_structs
 from mama_structs import HashEmbedder, Session, Settings
-from mama_structs._internal.jsonable import json_text
+from mama_structs._internal.jsonable import to_json_text
 from mama_structs.adapters import openai
 from mama_structs.adapters.anthropic import messages as anthropic
-from mama_structs.adapters.shared.tool_results import answer, offered
+from mama_structs.adapters.shared.tool_results import answer_tool_call, list_wire_tools
 from mama_structs.errors import InvalidArgument, MamaStructsError, MemoryNotFound, SessionClosed
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.types.model import LinkType, MemoryType, Outcome
 from mama_structs.settings import ToolSettings
 from mama_structs.testing.plain_engine import PlainReader
-from mama_structs.tools.deprecated import Recency, deprecated_tools, forget_warnings, ranked, standing
-from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS, WireNames, note_on
+from mama_structs.tools.deprecated import Recency, drop_superseded, make_deprecated_tools, rank_hits, reset_warnings
+from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS, WireNames, get_deprecation_note
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAMES = [
@@ -93,7 +93,7 @@ async def old(clock):
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
         opened = OpenedDirectory.open(Path(home), embedder=HashEmbedder(), clock=clock)
         memories = await opened.memories()
-        yield Old({tool.name: tool for tool in deprecated_tools(memories, clock=clock)}, memories)
+        yield Old({tool.name: tool for tool in make_deprecated_tools(memories, clock=clock)}, memories)
         assert [] == await opened.findings()
         await opened.close()
 
@@ -106,7 +106,7 @@ def test_deprecated_tools_are_the_seven_of_v1_0(old):
     assert NAMES == list(old.tools)
     for name, tool in old.tools.items():
         Draft202012Validator.check_schema(tool.input_schema)
-        assert tool.description.startswith(f"Deprecated, use {SUCCESSORS[name]}.")
+        assert tool.description.startswith(f"Deprecated, use {DEPRECATED_SUCCESSORS[name]}.")
         assert "deprecated" in tool.title
         assert not tool.annotations.open_world
         assert not tool.annotations.destructive
@@ -629,16 +629,16 @@ async def test_deprecated_tools_are_hidden_but_callable():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             arguments = {"topic": "auth", "decision": "Use JWT", "reasoning": "stateless"}
-            saved = await answer(session, "save_decision", arguments)
-            failed = await answer(session, "update_outcome", {"topic": "cache", "outcome": "success"})
+            saved = await answer_tool_call(session, "save_decision", arguments)
+            failed = await answer_tool_call(session, "update_outcome", {"topic": "cache", "outcome": "success"})
             call = {"type": "function_call", "call_id": "c", "name": "list_decisions", "arguments": "{}"}
             (over_openai,) = await openai.handle(session, [call], finish_reason="completed")
             block = {"type": "tool_use", "id": "c", "name": "list_decisions", "input": {}}
             over_anthropic = await anthropic.handle(session, [block], stop_reason="tool_use")
             listed = await session.call("list_decisions", {})
-        offered_names = {wire for wire, _ in offered(session)}
+        offered_names = {wire for wire, _ in list_wire_tools(session)}
     async with Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(deprecated=True))) as session:
-        shown = {wire for wire, _ in offered(session)}
+        shown = {wire for wire, _ in list_wire_tools(session)}
 
     assert set() == offered_names & set(NAMES)
     assert offered_names | set(NAMES) == shown
@@ -696,7 +696,7 @@ async def test_load_checkpoint_quotes_stored_text_unchanged():
     async with Session.open(embedder=HashEmbedder()) as session:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            saved = await answer(session, "save_checkpoint", {"summary": summary})
+            saved = await answer_tool_call(session, "save_checkpoint", {"summary": summary})
 
     quoted = summary.replace("\n", "\n> ")
     assert saved.text.endswith(f"\nSummary: \n> {quoted}\n\nDeprecated: use save__checkpoint; removed in 2.0")
@@ -713,7 +713,7 @@ async def test_list_decisions_keeps_its_result_shape_for_long_lists():
             warnings.simplefilter("ignore", DeprecationWarning)
             result = await session.call("list_decisions", {"limit": 100})
 
-    assert len(json_text(result)) <= session.settings.answers.max_chars
+    assert len(to_json_text(result)) <= session.settings.answers.max_chars
     assert result["shortened"]["/list"]["of"] == 60 > result["shortened"]["/list"]["shown"] > 20
 
 
@@ -779,7 +779,7 @@ async def test_wrong_arguments_return_errors_as_in_v1_0(old, name, arguments, sa
     assert result["success"] is False
     assert result["message"].startswith("❌ Validation error: ")
     assert said in result["message"]
-    assert note_on(name) == result["deprecated"]
+    assert get_deprecation_note(name) == result["deprecated"]
     assert 1 == await old.memories.count()
 
 
@@ -829,7 +829,7 @@ async def test_deprecation_warning_is_emitted_once_per_tool(old):
 
     It names the tool, the successor and the removal version.
     """
-    forget_warnings()
+    reset_warnings()
     calls = {"save_decision": {"topic": "t", "decision": "d", "reasoning": "r"}, "list_decisions": {}}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -841,13 +841,14 @@ async def test_deprecation_warning_is_emitted_once_per_tool(old):
 
     assert [DeprecationWarning] * 3 == [one.category for one in seen]
     assert [
-        f"the tool {name} is deprecated: use {SUCCESSORS[name]}; removed in 2.0" for name in (*calls, "recall_decision")
+        f"the tool {name} is deprecated: use {DEPRECATED_SUCCESSORS[name]}; removed in 2.0"
+        for name in (*calls, "recall_decision")
     ] == [str(one.message) for one in seen]
 
 
 async def test_tool_does_nothing_when_its_warning_is_an_error(old):
     """If warnings are errors, every call raises one, and nothing is saved."""
-    forget_warnings()
+    reset_warnings()
     for _ in range(2):
         # pytest turns warnings into errors here.
         with pytest.raises(DeprecationWarning, match="use save/decision"):
@@ -889,7 +890,7 @@ def test_warning_points_to_the_line_of_the_caller(tmp_path):
     told = [line for line in done.stderr.splitlines() if "Warning" in line]
 
     assert [
-        f"{script}:{line}: DeprecationWarning: the tool {name} is deprecated: {note_on(name)}"
+        f"{script}:{line}: DeprecationWarning: the tool {name} is deprecated: {get_deprecation_note(name)}"
         for line, name in ((8, "list_decisions"), (10, "recall_decision"), (13, "load_checkpoint"))
     ] == told
 
@@ -918,7 +919,7 @@ def test_tools_and_search_agree_on_superseded_decisions(count, pairs, data):
     replaced = graph.Successors(reader).newest(nodes)
 
     assert [memory for node, memory in zip(nodes, memories, strict=True) if node not in replaced] == (
-        standing(memories, links)
+        drop_superseded(memories, links)
     )
 
 
@@ -947,8 +948,8 @@ def test_superseded_decision_ranks_behind_its_successor():
         Hit(memory=plain_memory("m2"), score=1, relevance=0.29, parts={}),
     ]
 
-    assert ["m1", "m0"] == [hit.memory.id for hit in ranked(hits, Recency(weight=0.9), now=START)]
-    assert ["m0", "m1"] == [hit.memory.id for hit in ranked(hits, None, now=START)]
+    assert ["m1", "m0"] == [hit.memory.id for hit in rank_hits(hits, Recency(weight=0.9), now=START)]
+    assert ["m0", "m1"] == [hit.memory.id for hit in rank_hits(hits, None, now=START)]
 
 
 TEXTS = st.one_of(
@@ -1004,7 +1005,7 @@ async def test_tools_raise_only_typed_errors(old):
             except MamaStructsError:
                 assert name in ("save_checkpoint", "load_checkpoint")
                 continue
-            assert note_on(name) in (result if isinstance(result, str) else result["deprecated"])
+            assert get_deprecation_note(name) in (result if isinstance(result, str) else result["deprecated"])
 
     await asyncio.to_thread(fuzz)
 

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from mama_structs.errors import InvalidArgument
 from mama_structs.tools import exposure as exposure_module
 from mama_structs.tools.exposure import (
-    ALWAYS,
+    ALWAYS_EXPOSED,
     NO_CONTEXT,
-    OTHER,
+    OTHER_KIND,
     Context,
     ContextRule,
     Cue,
     Exposure,
-    own_words,
-    pieces,
+    extract_features,
+    normalize_message,
 )
-from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS
+from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
 
 LINES = (pathlib.Path(__file__).parents[1] / "data" / "exposure" / "messages.jsonl").read_text(encoding="utf-8")
 MESSAGES = [json.loads(line) for line in LINES.splitlines()]
@@ -34,7 +34,7 @@ DEFAULT_CUES, DEFAULT_CONTEXTS = EXPOSURE.cues, EXPOSURE.contexts
 DECISIONS = (pathlib.Path(__file__).parents[1] / "data" / "exposure" / "decisions.txt").read_text(encoding="utf-8")
 DATA = pathlib.Path(exposure_module.__file__).parent / "data"
 HOST = ("read_fd", "structs_query_player", "save/file", "search/logs", "evolve/plan", "loadit")
-NAMES = (*HOST[:3], *MEMORY_TOOLS, *SUCCESSORS, *HOST[3:])
+NAMES = (*HOST[:3], *MEMORY_TOOLS, *DEPRECATED_SUCCESSORS, *HOST[3:])
 
 
 @functools.cache
@@ -174,7 +174,7 @@ def test_detect_ignores_kind_that_another_request_overrules():
     """Regression: the comparison with the remaining kinds raised an error."""
     cues = (
         Cue(kind="deciding", pattern="keep", weight=0.79),
-        Cue(kind=OTHER, pattern="paint", weight=0.9),
+        Cue(kind=OTHER_KIND, pattern="paint", weight=0.9),
         Cue(kind="searching", pattern="look", weight=0.5),
     )
 
@@ -300,7 +300,7 @@ def test_select_returns_context_tools_and_core_with_first_tool_first():
 
         assert kind == context.kind
         assert context.confidence >= 0.7
-        assert expected[kind] | {*ALWAYS} == context.allowed
+        assert expected[kind] | {*ALWAYS_EXPOSED} == context.allowed
         assert context.priority[0] == EXPOSURE.select(NAMES, context)[0]
 
 
@@ -309,7 +309,9 @@ def test_select_hides_only_memory_tools():
     seen = EXPOSURE.select(NAMES, EXPOSURE.detect("continue from yesterday"))
 
     assert {*HOST} <= {*seen}
-    assert {"load_checkpoint", "save_checkpoint", "save_decision", "list_decisions"} == {*seen} & {*SUCCESSORS}
+    assert {"load_checkpoint", "save_checkpoint", "save_decision", "list_decisions"} == {*seen} & {
+        *DEPRECATED_SUCCESSORS
+    }
     assert "evolve/outcome" not in seen
 
 
@@ -327,7 +329,7 @@ def test_select_drops_only_memory_tools_and_keeps_order_for_any_text(names, text
     rest = [name for name in seen if name not in context.priority]
 
     assert len({*seen}) == len(seen)
-    assert {*names} - {*seen} <= {*MEMORY_TOOLS, *SUCCESSORS} - {*ALWAYS}
+    assert {*names} - {*seen} <= {*MEMORY_TOOLS, *DEPRECATED_SUCCESSORS} - {*ALWAYS_EXPOSED}
     assert rest == [name for name in names if name in rest]
     assert 0 <= context.confidence <= 1
     assert (context.allowed == "all") == (context.confidence < 0.7 or context.kind is None)
@@ -396,7 +398,7 @@ def test_weights_file_has_described_numbers_and_five_letters_per_feature():
     rows = [line.split("\t") for line in lines_of("weights.tsv")]
     numbers = [row for row in rows if len(row) == 3]
     entries = [row for row in rows if len(row) == 2]
-    found = {piece for row in MESSAGES for piece in pieces(own_words(row["text"]).words)}
+    found = {piece for row in MESSAGES for piece in extract_features(normalize_message(row["text"]).words)}
 
     assert len(rows) == len(numbers) + len(entries)
     assert 19 + 2 == len(numbers) == len({name for name, _, _ in numbers})
@@ -419,7 +421,7 @@ def test_contexts_file_lines_are_all_used():
 def test_request_pattern_file_lines_are_all_used():
     """Each line is a named part, a name, or an alternative of its pattern."""
     lines = lines_of("asking.txt")
-    patterns = exposure_module._asking()
+    patterns = exposure_module._load_request_patterns()
 
     assert [*patterns] == [line for line in lines if line[0] not in "= "]
     assert all(any(f"{{{line[1:]}}}" in other for other in lines) for line in lines if line[0] == "=")
@@ -457,7 +459,7 @@ def test_detect_applies_masks_and_other_requests():
     """A cue without a kind removes words; one of the kind `OTHER` competes."""
     base = (Cue(kind="searching", words=("look",), weight=0.9),)
     masked = Exposure(cues=(*base, Cue(kind=None, words=("look out",))))
-    rivalled = Exposure(cues=(*base, Cue(kind=OTHER, words=("paint",))))
+    rivalled = Exposure(cues=(*base, Cue(kind=OTHER_KIND, words=("paint",))))
 
     assert "searching" == masked.detect("look here").kind
     assert masked.detect("look out").kind is None

@@ -12,16 +12,22 @@ from jsonschema import Draft202012Validator
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs import HashEmbedder, Session
-from mama_structs.adapters.shared.tool_schemas import strict_schema
+from mama_structs.adapters.shared.tool_schemas import to_strict_schema
 from mama_structs.errors import InvalidArgument, MemoryNotFound, StoreError
 from mama_structs.memory.graph import traversal as graph
-from mama_structs.memory.graph.results import chain_of
+from mama_structs.memory.graph.results import build_chain
 from mama_structs.memory.types.model import LinkType, Noticed, NoticedMemory
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.settings import DescriptorSettings, Settings, ToolSettings
 from mama_structs.testing.plain_engine import PlainReader
-from mama_structs.tools.memory_results import _noticed, _standing, age, beginning, line
-from mama_structs.tools.memory_tools import memory_tools
+from mama_structs.tools.memory_results import (
+    _find_current_successors,
+    _render_warnings,
+    format_age,
+    truncate,
+    truncate_line,
+)
+from mama_structs.tools.memory_tools import make_memory_tools
 
 NAMES = [
     "save/decision",
@@ -57,7 +63,7 @@ def call(session):
 
 
 def caller(memories, refs):
-    tools = {tool.name: tool for tool in memory_tools(memories, refs)}
+    tools = {tool.name: tool for tool in make_memory_tools(memories, refs)}
 
     async def call(name, **arguments):
         answer = await tools[name].run(arguments)
@@ -71,7 +77,7 @@ def caller(memories, refs):
 
 @pytest.fixture
 def tools(session):
-    return memory_tools(session.memories, session.refs)
+    return make_memory_tools(session.memories, session.refs)
 
 
 @pytest.fixture
@@ -158,7 +164,7 @@ async def test_arguments_missing_in_schema_are_accepted(call, memories, jwt):
 
 async def test_descriptions_do_not_repeat_bounds_of_schema(tools):
     """The strict schema describes bounds in words."""
-    sure = strict_schema(tools[0].input_schema)["properties"]["confidence"]["description"]
+    sure = to_strict_schema(tools[0].input_schema)["properties"]["confidence"]["description"]
 
     assert "How sure it is (0 to 1; null for the default, 0.7)" == sure
     assert "SUCCESS" not in tools[8].input_schema["properties"]["outcome"]["description"]
@@ -187,7 +193,7 @@ async def test_annotations_distinguish_reading_from_adding(tools):
 
 
 async def test_tools_of_several_stores_share_schemas(tools, memories):
-    others = memory_tools(memories, RefStore())
+    others = make_memory_tools(memories, RefStore())
 
     assert all(one.input_schema is other.input_schema for one, other in zip(tools, others, strict=True))
     assert all(one.output_schema is other.output_schema for one, other in zip(tools, others, strict=True))
@@ -324,7 +330,7 @@ async def test_save_note_names_conflicting_or_duplicate_memory(call, memories):
 )
 def test_save_note_is_one_line_with_most_important_id(kinds):
     seen = Noticed(**{name: tuple(found) for name, found in kinds.items()})
-    note = _noticed("decision_z", seen)
+    note = _render_warnings("decision_z", seen)
     first = [*kinds["may_replace"], *kinds["may_contradict"], *kinds["copy_of"]]
 
     assert (note is None) is (not first)
@@ -550,10 +556,10 @@ def test_current_successor_matches_plain_search(pairs, circle):
             )
         )
     for node in range(7):
-        chain = chain_of(reader, graph.evolution(reader, node))
+        chain = build_chain(reader, graph.find_evolution(reader, node))
         searched = graph.Successors(reader).newest([node]).get(node)
 
-        assert (None if searched is None else f"m{searched}") == _standing(chain).get(f"m{node}")
+        assert (None if searched is None else f"m{searched}") == _find_current_successors(chain).get(f"m{node}")
 
 
 async def test_search_skips_memory_that_was_deleted_between_reads(call, memories, jwt, monkeypatch):
@@ -1062,14 +1068,14 @@ async def test_supersede_keeps_topic_and_returns_replaced_text(call, memories, j
     ],
 )
 def test_age_uses_largest_unit(seconds, words):
-    assert words == age(NOON, NOON + dt.timedelta(seconds=seconds))
+    assert words == format_age(NOON, NOON + dt.timedelta(seconds=seconds))
 
 
 def test_beginning_and_line_mark_truncated_text():
-    assert "abc" == beginning("abc", 3)
-    assert "ab…" == beginning("abcd", 3)
-    assert "a b" == line("a\n\n   b", 3)
-    assert "a b…" == line("a\nb c", 4)
+    assert "abc" == truncate("abc", 3)
+    assert "ab…" == truncate("abcd", 3)
+    assert "a b" == truncate_line("a\n\n   b", 3)
+    assert "a b…" == truncate_line("a\nb c", 4)
 
 
 def says_nothing(value):

@@ -15,9 +15,9 @@ from jsonschema import Draft202012Validator
 from mama_structs import RefStore, Session, Tool
 from mama_structs.adapters import openai
 from mama_structs.adapters.shared import tool_results as answers
-from mama_structs.adapters.shared.tool_schemas import strict_schema
+from mama_structs.adapters.shared.tool_schemas import to_strict_schema
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidParameter, InvalidRange
-from mama_structs.tools.pass_by_reference import passed
+from mama_structs.tools.pass_by_reference import substitute_handles
 
 CODE = "def parse(text):\n    return {{text}}\n\n# ref:code {{ref:code}}"
 WORDS = st.lists(
@@ -115,7 +115,7 @@ def test_substitution_returns_any_escaped_text_unchanged(text):
     bare = re.fullmatch(r"\\*(ref:\w+|fd:[1-9][0-9]*)", text)
     escaped = f"\\{text}" if bare else text.replace("{{ref:", "\\{{ref:")
 
-    assert text == passed({"text": escaped}, TAKE, store.get).arguments["text"]
+    assert text == substitute_handles({"text": escaped}, TAKE, store.get).arguments["text"]
 
 
 async def test_unknown_handle_error_shows_escaped_form(session):
@@ -148,7 +148,7 @@ async def test_inserted_handles_are_named_in_log_approval_and_answer(session, ca
     asked = {"text": "{{ref:code}}", "texts": ["fd:1"]}
     resolved = session.resolved("take", json.dumps(asked))
     with caplog.at_level(logging.INFO, logger="mama_structs"):
-        answer = await answers.answer(session, "take", asked)
+        answer = await answers.answer_tool_call(session, "take", asked)
 
     assert ("ref:code@1", "fd:1") == resolved.handles
     assert {"text": CODE, "texts": ["one\r\ntwo\r\nthree\r\n"]} == resolved.arguments
@@ -186,7 +186,7 @@ async def test_call_replaces_handles_with_strict_schema(session, nullable):
         return [len(source), *map(len, others or ())]
 
     tool = session.tools.add(check)
-    schema = strict_schema(tool.input_schema, nullable=nullable)
+    schema = to_strict_schema(tool.input_schema, nullable=nullable)
     asked = {"source": "ref:code", "others": ["{{ref:code:1}}", "fd:1"]}
 
     assert not Draft202012Validator(schema).is_valid({"source": {"$ref": "ref:code"}, "others": None})

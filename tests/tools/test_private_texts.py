@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mama_structs import HashEmbedder, RefStore, Session
-from mama_structs.errors import InvalidArgument, InvalidParameter, MamaStructsError, shown
+from mama_structs.errors import InvalidArgument, InvalidParameter, MamaStructsError, repr_short
 from mama_structs.references.schemes import IdScheme
 from mama_structs.tools.tool import ErrorText
 
@@ -149,7 +149,7 @@ def test_id_scheme_errors_do_not_repeat_fields():
     )
 )
 def test_shown_describes_text_of_several_words_by_kind_and_length(value):
-    assert MARK not in shown(value)
+    assert MARK not in repr_short(value)
 
 
 def test_shown_repeats_numbers_names_and_ids():
@@ -162,4 +162,4 @@ def test_shown_repeats_numbers_names_and_ids():
         "a b", "x" * 65, "postgres://u:secret@", ["a", "b"], object(),
     ]  # fmt: skip
 
-    assert told == [shown(value) for value in values]
+    assert told == [repr_short(value) for value in values]

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs import RefStore, Session
-from mama_structs._internal.jsonable import json_text
+from mama_structs._internal.jsonable import to_json_text
 from mama_structs.settings import AnswerSettings
-from mama_structs.tools.ref_tools import ref_tools
+from mama_structs.tools.ref_tools import make_ref_tools
 
 SMALL = 1_000
 # Upper limit that must not be raised.
@@ -63,11 +63,11 @@ class Desk:
 
     def __init__(self, answers=None, **settings):
         self.store = RefStore(answers=answers, **settings)
-        self.tools = {tool.name: tool for tool in ref_tools(self.store)}
+        self.tools = {tool.name: tool for tool in make_ref_tools(self.store)}
 
     async def call(self, name, **arguments):
         answer = await self.tools[name].run(arguments)
-        assert self.store.answers.budget.holds(answer)
+        assert self.store.answers.budget.fits(answer)
         return answer
 
     async def follow(self, name, **arguments):
@@ -93,7 +93,7 @@ async def test_answers_fit_budget_for_any_content_and_arguments(size, content, t
     desk.store.ingest(f'<ref id="b" title="{title}" lang="{title[:100]}">{content}</ref>')
     for name, arguments in calls:
         await desk.call(name, **arguments)
-    assert desk.store.answers.budget.holds(desk.store.prompt(handles=True).partition("</file_descr")[2][22:])
+    assert desk.store.answers.budget.fits(desk.store.prompt(handles=True).partition("</file_descr")[2][22:])
 
 
 @given(size=st.sampled_from(sorted(SIZES)), content=CONTENTS.map(lambda text: text.replace("\0", "")), count=NUMBERS)
@@ -124,7 +124,7 @@ async def test_continuations_return_complete_content(size, content, count):
 async def test_line_mode_returns_parseable_json_lines(size):
     rows = [{"id": f"2-{n}", "name": f"</fd_content> {'é' * (n % 90)}"} for n in range(400)]
     desk = Desk(SIZES[size])
-    desk.store.add("".join(f"{json_text(row)}\n" for row in rows))
+    desk.store.add("".join(f"{to_json_text(row)}\n" for row in rows))
     answers = await desk.follow("read_fd", fd="fd:1", mode="line", count=10**9)
     lines = [line.partition("\t") for answer in answers for line in answer.text.strip("\n").split("\n")]
 
@@ -258,7 +258,10 @@ async def test_prompt_and_descriptions_of_ref_tools_are_short():
         shown = [tool for tool in session.tools.values() if "/" not in tool.name]
         texts = [
             session.refs.prompt(),
-            *(json_text({"name": t.name, "description": t.description, "input_schema": t.input_schema}) for t in shown),
+            *(
+                to_json_text({"name": t.name, "description": t.description, "input_schema": t.input_schema})
+                for t in shown
+            ),
         ]
 
     assert ["read_fd", "list_refs", "get_ref", "search_fd", "edit_ref", "put_ref"] == [tool.name for tool in shown]

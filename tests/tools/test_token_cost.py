@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from mama_structs import HashEmbedder, Session
-from mama_structs._internal.jsonable import json_text
+from mama_structs._internal.jsonable import to_json_text
 from mama_structs.adapters import openai
 from mama_structs.adapters.anthropic import messages as anthropic
 from mama_structs.settings import Settings, ToolSettings
-from mama_structs.tools.wire_names import MEMORY_TOOLS, wire_name
+from mama_structs.tools.wire_names import MEMORY_TOOLS, make_wire_name
 
 MONTH = Path(__file__).parents[1] / "data" / "month"
 # Characters of all answers of one tool at commit 4b56ab1, for the same store and calls.
@@ -25,7 +25,7 @@ BEFORE = {
 
 
 def tokens(value):
-    return len(value if isinstance(value, str) else json_text(value)) // 4
+    return len(value if isinstance(value, str) else to_json_text(value)) // 4
 
 
 def rows(name):
@@ -50,7 +50,7 @@ async def month():
 async def test_memory_tool_definitions_fit_token_limit(adapter, strict, most):
     async with Session.open(embedder=HashEmbedder()) as session:
         sent = adapter.tools(session, strict=strict)
-    memory = {wire_name(name) for name in MEMORY_TOOLS}
+    memory = {make_wire_name(name) for name in MEMORY_TOOLS}
     own = [one for one in sent if one["name"] in memory]
 
     assert len(MEMORY_TOOLS) - 1 == len(own)
@@ -96,7 +96,7 @@ async def test_answers_are_a_third_shorter_than_recorded_ones(month):
         "load/checkpoint": [{}],
     }
     sizes = {
-        name: sum([len(json_text(await session.call(name, one, max_chars=None))) for one in several])
+        name: sum([len(to_json_text(await session.call(name, one, max_chars=None))) for one in several])
         for name, several in calls.items()
     }
 
@@ -112,7 +112,7 @@ async def test_answers_omit_temporal_links(month):
             memory.id, link_types=["evolution", "implementation", "association"], max_depth=2
         )
 
-        assert "close_in_time" not in json_text(answer)
+        assert "close_in_time" not in to_json_text(answer)
         assert {one["id"] for one in answer.get("around", ())} <= {one.memory.id for one in near}
 
 

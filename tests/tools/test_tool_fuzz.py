@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import MamaStructsError
-from mama_structs.memory.types.relationships import normalised
+from mama_structs.memory.types.relationships import normalize_relationship
 from mama_structs.settings import DescriptorSettings, Settings
 from mama_structs.testing.node.fake_node import FakeNode
 
@@ -165,7 +165,7 @@ def test_save_decision_stores_exact_arguments(world, data):
     links = [one for one in world.runner.run(world.session.memories.links_of(memory.id)) if one.created_by == "llm"]
     wanted = {(one, "implements"): 1.0 for one in arguments["implements"]}
     for one in arguments["links"]:
-        key = (one["to_id"], normalised(one["relationship"].strip()))
+        key = (one["to_id"], normalize_relationship(one["relationship"].strip()))
         wanted[key] = max(one.get("confidence", 0.8), wanted.get(key, 0.0))
 
     assert unicodedata.normalize("NFC", given_["topic"]).strip() == memory.topic
@@ -173,7 +173,9 @@ def test_save_decision_stores_exact_arguments(world, data):
     assert given_["reasoning"] == memory.metadata.reasoning
     assert given_.get("confidence", 0.7) == memory.metadata.confidence
     assert tuple(given_.get("evidence", ())) == memory.evidence
-    assert wanted == {(one.to_id, normalised(one.metadata.original_relationship)): one.confidence for one in links}
+    assert wanted == {
+        (one.to_id, normalize_relationship(one.metadata.original_relationship)): one.confidence for one in links
+    }
 
 
 @settings(max_examples=settings().max_examples * 2 // 5)

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from mama_structs import RefStore
 from mama_structs._internal.budget import Budget
-from mama_structs.tools.schema import subschemas, widened
+from mama_structs.tools.schema import iterate_subschemas, make_answer_schema
 
 NAMES = ["a", "b", "text", "rows", "shortened", "shortened_", "ref_notes", "references"]
 CUTS = ("required", "minItems", "minProperties", "minLength", "maxLength", "oneOf", "not", "if", "contains")
@@ -70,7 +70,7 @@ results = mappings(st.recursive(texts(), lambda inner: lists(inner) | mappings(i
 @given(result=results, limit=st.integers(100, 3_000))
 def test_widened_schema_accepts_result_truncated_to_any_budget(result, limit):
     schema, value = result
-    told = widened(schema)
+    told = make_answer_schema(schema)
     shown = RefStore().within(value, Budget(limit), schema=told)
 
     Draft202012Validator(schema).validate(value)
@@ -81,9 +81,9 @@ def test_widened_schema_accepts_result_truncated_to_any_budget(result, limit):
 
 @given(result=results)
 def test_widened_is_idempotent(result):
-    told = widened(result[0])
+    told = make_answer_schema(result[0])
 
-    assert told == widened(told)
+    assert told == make_answer_schema(told)
 
 
 def test_widened_removes_only_constraints_that_truncation_violates():
@@ -99,7 +99,7 @@ def test_widened_removes_only_constraints_that_truncation_violates():
         "required": ["kind"],
         "additionalProperties": False,
     }
-    told = widened(schema)
+    told = make_answer_schema(schema)
 
     assert {
         "kind": {"enum": ["a", "b"]},
@@ -109,7 +109,7 @@ def test_widened_removes_only_constraints_that_truncation_violates():
     } == told["properties"]
     assert set(CUTS).isdisjoint(told)
     assert told["additionalProperties"]["type"] == ["object", "array"]
-    assert set(CUTS) & {key for one in subschemas(told) for key in one} == {"required"}
+    assert set(CUTS) & {key for one in iterate_subschemas(told) for key in one} == {"required"}
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_widened_removes_only_constraints_that_truncation_violates():
     ],
 )
 def test_widened_returns_none_for_unsupported_schema(schema):
-    assert widened(schema) is None
+    assert make_answer_schema(schema) is None

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs import Session
-from mama_structs.adapters.shared.tool_results import offered
+from mama_structs.adapters.shared.tool_results import list_wire_tools
 from mama_structs.errors import UnknownTool
-from mama_structs.tools.wire_names import MAX_WIRE_NAME, WireNames, wire_name
+from mama_structs.tools.wire_names import MAX_WIRE_NAME_CHARS, WireNames, make_wire_name
 
 RULES = {
     "openai": re.compile(r"[a-zA-Z0-9_-]{1,64}"),
@@ -41,7 +41,7 @@ def test_every_wire_name_follows_rules_of_all_providers(names):
 
     assert set(names) == set(wired.by_tool)
     for wire in wired.by_wire:
-        assert len(wire) <= MAX_WIRE_NAME
+        assert len(wire) <= MAX_WIRE_NAME_CHARS
         assert PREFIXED.fullmatch(f"mcp__mama_structs__{wire}")
         assert all(rule.fullmatch(wire) for rule in RULES.values())
 
@@ -66,24 +66,24 @@ def test_added_tools_do_not_change_wire_names(names, number):
 @given(st.text(max_size=80))
 def test_wire_name_is_valid_for_any_text(text):
     """Even texts that are not valid tool names become valid wire names."""
-    wire = wire_name(text)
+    wire = make_wire_name(text)
 
-    assert len(wire) <= MAX_WIRE_NAME
+    assert len(wire) <= MAX_WIRE_NAME_CHARS
     assert all(rule.fullmatch(wire) for rule in RULES.values())
 
 
 def test_wire_name_replaces_slash_by_two_underscores():
     """Other characters are unchanged if every provider accepts them."""
-    assert "save__decision" == wire_name("save/decision")
-    assert "structs_query_player" == wire_name("structs_query_player")
-    assert "tool_2fast" == wire_name("2fast")
+    assert "save__decision" == make_wire_name("save/decision")
+    assert "structs_query_player" == make_wire_name("structs_query_player")
+    assert "tool_2fast" == make_wire_name("2fast")
 
 
 def test_truncated_wire_names_are_distinct():
     """Two long names with the same prefix have different wire names."""
     names = [f"{'very_long_name_of_a_tool_' * 2}{end}" for end in ("one", "two")]
 
-    assert 2 == len({wire_name(name) for name in names})
+    assert 2 == len({make_wire_name(name) for name in names})
 
 
 def test_tool_lookup_accepts_own_name():
@@ -125,8 +125,8 @@ async def test_hidden_tool_has_unique_wire_name():
             """Decide."""
 
         session.tools.add(decide, name="save__decision")
-        everything = {tool.name: wire for wire, tool in offered(session)}
-        some = {tool.name: wire for wire, tool in offered(session, "What did we decide about logins?")}
+        everything = {tool.name: wire for wire, tool in list_wire_tools(session)}
+        some = {tool.name: wire for wire, tool in list_wire_tools(session, "What did we decide about logins?")}
 
         assert set(session.tools) == everything.keys()
         assert "save__decision" == everything["save/decision"]

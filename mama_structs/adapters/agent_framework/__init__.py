@@ -1,5 +1,5 @@
 """Adapter for the Microsoft Agent Framework."""
 
-from mama_structs._internal.lazy_import import attach
+from mama_structs._internal.lazy_import import make_lazy_exports
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = make_lazy_exports(__name__, __file__)

@@ -12,7 +12,7 @@ except ImportError as _missing:
     ) from _missing
 
 
-def repeated(known: Sequence[Message], messages: Sequence[Message]) -> int:
+def count_repeated(known: Sequence[Message], messages: Sequence[Message]) -> int:
     """
     Return how many messages at the beginning of a run repeat the end of the conversation.
 
@@ -20,15 +20,15 @@ def repeated(known: Sequence[Message], messages: Sequence[Message]) -> int:
     user message, and a new message of another role than "assistant" follows. A user may repeat a message and get the
     same answer, which must be stored.
     """
-    before, given = [*map(_identity, known)], [*map(_identity, messages)]
+    before, given = [*map(_get_identity, known)], [*map(_get_identity, messages)]
     same = (count for count in range(min(len(before), len(given)), 0, -1) if before[-count:] == given[:count])
-    return next((count for count in same if _is_sent_anew(messages[:count], messages[count:])), 0)
+    return next((count for count in same if _is_resent(messages[:count], messages[count:])), 0)
 
 
-def _is_sent_anew(same: Sequence[Message], new: Sequence[Message]) -> bool:
+def _is_resent(same: Sequence[Message], new: Sequence[Message]) -> bool:
     is_continued = bool(new) and new[0].role != "assistant" and (len(same) > 1 or same[0].role != "user")
     return is_continued or any(one.message_id is not None for one in same)
 
 
-def _identity(message: Message) -> object:
+def _get_identity(message: Message) -> object:
     return message.message_id or (message.role, [one.to_dict() for one in message.contents])

@@ -6,11 +6,18 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from mama_structs._internal.control_flow import ControlFlow, available_types
-from mama_structs._internal.telemetry import raised
-from mama_structs.adapters.agent_framework.message_dedup import repeated
-from mama_structs.adapters.shared.tool_results import MAX_CHARS, Turns, hear, kept, offered, recall_for
-from mama_structs.adapters.shared.tool_schemas import plain_schema
+from mama_structs._internal.control_flow import ControlFlow, find_available_types
+from mama_structs._internal.telemetry import format_error
+from mama_structs.adapters.agent_framework.message_dedup import count_repeated
+from mama_structs.adapters.shared.tool_results import (
+    DEFAULT_MAX_RECALL_CHARS,
+    CallScheduler,
+    list_wire_tools,
+    observe_message,
+    recall_for_messages,
+    store_unsupported_media,
+)
+from mama_structs.adapters.shared.tool_schemas import to_plain_schema
 from mama_structs.errors import SessionClosed, WrongLoop
 from mama_structs.refs.messages.media import Media
 from mama_structs.session.session import Session
@@ -42,16 +49,16 @@ except ImportError as _missing:
 _log = logging.getLogger("mama_structs")
 _CONTROL_FLOW: Final = ControlFlow(
     exceptions=(
-        *available_types("agent_framework", "MiddlewareTermination", "MiddlewareFailure"),
-        *available_types("agent_framework.exceptions", "UserInputRequiredException"),
+        *find_available_types("agent_framework", "MiddlewareTermination", "MiddlewareFailure"),
+        *find_available_types("agent_framework.exceptions", "UserInputRequiredException"),
     ),
     results=(Content,),
 )
-_SOURCE: Final = "mama-structs"
-_HISTORY: Final = "mama-structs-history"
-_LABEL: Final = "agent-framework"
+_DEFAULT_SOURCE_ID: Final = "mama-structs"
+_DEFAULT_HISTORY_ID: Final = "mama-structs-history"
+_HOST_LABEL: Final = "agent-framework"
 # The framework's own history uses this name for conversations without id.
-_NAMELESS: Final = "default"
+_DEFAULT_CONVERSATION: Final = "default"
 
 
 class SessionContextProvider(ContextProvider):
@@ -77,15 +84,15 @@ class SessionContextProvider(ContextProvider):
         self,
         session: Session,
         *,
-        source_id: str = _SOURCE,
-        max_chars: int = MAX_CHARS,
+        source_id: str = _DEFAULT_SOURCE_ID,
+        max_chars: int = DEFAULT_MAX_RECALL_CHARS,
         tools: bool = True,
         extract: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(source_id)
         self._session = session
         self._max_chars = max_chars
-        self._offers = tools
+        self._offers_tools = tools
         self._extract = extract
 
     async def before_run(
@@ -98,18 +105,19 @@ class SessionContextProvider(ContextProvider):
     ) -> None:
         """Insert the recalled text before the user's message, and offer the tools."""
         # A history that stores recalled text has it in this request. Otherwise facts are recalled again.
-        is_kept = any(self._recalled(one) for one in context.get_messages())
-        text = await recall_for(
-            self._session, _plain(context.input_messages), max_chars=self._max_chars, again=not is_kept
+        is_kept = any(self._is_recall_message(one) for one in context.get_messages())
+        text = await recall_for_messages(
+            self._session, _to_dicts(context.input_messages), max_chars=self._max_chars, repeat=not is_kept
         )
         if text:
             context.extend_messages(self, [Message("user", [text])])
-        if self._offers:
-            turns = Turns(self._session, control_flow=_CONTROL_FLOW)
+        if self._offers_tools:
+            turns = CallScheduler(self._session, control_flow=_CONTROL_FLOW)
             context.extend_tools(
-                self.source_id, [_function_tool(turns, self._session, *one) for one in offered(self._session)]
+                self.source_id,
+                [_create_function_tool(turns, self._session, *one) for one in list_wire_tools(self._session)],
             )
-        context.extend_middleware(self.source_id, _Hearing(self._session))
+        context.extend_middleware(self.source_id, _RefMiddleware(self._session))
 
     async def after_run(
         self,
@@ -121,17 +129,17 @@ class SessionContextProvider(ContextProvider):
     ) -> None:
         """Store the refs of the answer, and extract memories from the run's messages."""
         answered = context.response.messages if context.response is not None else []
-        await _hear(self._session, answered)
+        await _observe_messages(self._session, answered)
         if self._extract is None:
             return
         try:
-            await self._session.remember(_plain([*context.input_messages, *answered]), extract=self._extract)
+            await self._session.remember(_to_dicts([*context.input_messages, *answered]), extract=self._extract)
         except (SessionClosed, WrongLoop):
             raise
         except Exception as error:  # noqa: BLE001 - a failing extraction must not fail the run
-            _log.error("nothing is learnt of a run: %s", raised(error))
+            _log.error("nothing is learnt of a run: %s", format_error(error))
 
-    def _recalled(self, message: Message) -> bool:
+    def _is_recall_message(self, message: Message) -> bool:
         source = message.additional_properties.get("_attribution")
         return isinstance(source, dict) and source.get("source_id") == self.source_id
 
@@ -158,11 +166,11 @@ class SessionHistoryProvider(HistoryProvider):
     """
 
     def __init__(
-        self, session: Session, *, source_id: str = _HISTORY, skip_excluded: bool = False, **options: Any
+        self, session: Session, *, source_id: str = _DEFAULT_HISTORY_ID, skip_excluded: bool = False, **options: Any
     ) -> None:
         super().__init__(source_id, **options)
         self._session = session
-        self._skips = skip_excluded
+        self._skips_excluded = skip_excluded
 
     async def get_messages(
         self,
@@ -172,8 +180,10 @@ class SessionHistoryProvider(HistoryProvider):
         **kwargs: Any,  # noqa: ARG002
     ) -> list[Message]:
         """Return the messages of a conversation in order."""
-        found = await self._kept(session_id)
-        return [one for one in found if not (self._skips and one.additional_properties.get("_excluded", False))]
+        found = await self._load_messages(session_id)
+        return [
+            one for one in found if not (self._skips_excluded and one.additional_properties.get("_excluded", False))
+        ]
 
     async def save_messages(
         self,
@@ -184,21 +194,21 @@ class SessionHistoryProvider(HistoryProvider):
         **kwargs: Any,  # noqa: ARG002
     ) -> None:
         """Store the messages of a run, without repeated messages at its beginning."""
-        known = await self._kept(session_id, limit=len(messages)) if messages else []
-        if new := messages[repeated(known, messages) :]:
+        known = await self._load_messages(session_id, limit=len(messages)) if messages else []
+        if new := messages[count_repeated(known, messages) :]:
             await self._session.records.append(self._labels(session_id), [one.to_dict() for one in new])
 
-    async def _kept(self, session_id: str | None, *, limit: int | None = None) -> list[Message]:
+    async def _load_messages(self, session_id: str | None, *, limit: int | None = None) -> list[Message]:
         labels = self._labels(session_id)
         found = await self._session.records.list(labels, nested=False, limit=limit, last_first=True)
         return [Message.from_dict(one.value) for one in reversed(found)]
 
     def _labels(self, session_id: str | None) -> tuple[str, ...]:
-        labels = (_LABEL, session_id or _NAMELESS)
-        return labels if self.source_id == _HISTORY else (*labels, self.source_id)
+        labels = (_HOST_LABEL, session_id or _DEFAULT_CONVERSATION)
+        return labels if self.source_id == _DEFAULT_HISTORY_ID else (*labels, self.source_id)
 
 
-class _Hearing(ChatMiddleware):
+class _RefMiddleware(ChatMiddleware):
     """Middleware that stores the refs of an answer before the calls of the same answer run."""
 
     def __init__(self, session: Session) -> None:
@@ -207,40 +217,42 @@ class _Hearing(ChatMiddleware):
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         await call_next()
         if isinstance(context.result, ResponseStream):
-            context.result = context.result.with_result_hook(self._heard)
+            context.result = context.result.with_result_hook(self._store_refs)
         elif context.result is not None:
-            await self._heard(context.result)
+            await self._store_refs(context.result)
 
-    async def _heard(self, response: ChatResponse) -> ChatResponse:
-        await _hear(self._session, response.messages)
+    async def _store_refs(self, response: ChatResponse) -> ChatResponse:
+        await _observe_messages(self._session, response.messages)
         return response
 
 
-async def _hear(session: Session, messages: Sequence[Message]) -> None:
+async def _observe_messages(session: Session, messages: Sequence[Message]) -> None:
     for message in messages:
         if message.role == "assistant" and message.text:
-            await hear(session, message.text)
+            await observe_message(session, message.text)
 
 
-def _plain(messages: Sequence[Message]) -> list[dict[str, str]]:
+def _to_dicts(messages: Sequence[Message]) -> list[dict[str, str]]:
     """Return the texts of messages as role and content dicts."""
     return [{"role": one.role, "content": one.text} for one in messages if one.text]
 
 
-def _function_tool(turns: Turns, session: Session, wire: str, tool: Tool) -> FunctionTool:
+def _create_function_tool(turns: CallScheduler, session: Session, wire: str, tool: Tool) -> FunctionTool:
     async def call(ctx: FunctionInvocationContext, **arguments: Any) -> str | list[Content] | Any:
         answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, ctx))
         if answered.is_native:
             return answered.data
         # Return errors instead of raising: the framework does not show an exception's text to the model.
-        return [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
+        return [_create_content(session, part) for part in answered.parts] if answered.has_media else answered.text
 
-    return FunctionTool(name=wire, description=tool.description, func=call, input_model=plain_schema(tool.input_schema))
+    return FunctionTool(
+        name=wire, description=tool.description, func=call, input_model=to_plain_schema(tool.input_schema)
+    )
 
 
-def _content(session: Session, part: str | Media) -> Content:
+def _create_content(session: Session, part: str | Media) -> Content:
     if not isinstance(part, Media):
         return Content.from_text(part)
     if part.url or (part.content is not None and part.kind != "file"):
         return Content.from_uri(part.url or part.data_url, media_type=part.mime_type)
-    return Content.from_text(kept(session, part))
+    return Content.from_text(store_unsupported_media(session, part))

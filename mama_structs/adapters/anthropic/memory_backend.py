@@ -8,7 +8,7 @@ from typing import Any, Final, overload
 from mama_structs import sync
 from mama_structs.adapters.anthropic.memory_files import MemoryFiles
 from mama_structs.adapters.anthropic.memory_texts import FileError
-from mama_structs.adapters.shared.loop_bridge import Bridge
+from mama_structs.adapters.shared.loop_bridge import LoopBridge
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed, WrongLoop
 from mama_structs.session.session import Session
 
@@ -26,8 +26,8 @@ except ImportError as _missing:
         "mama_structs.adapters.anthropic needs Anthropic's SDK: pip install 'mama-structs[anthropic]'"
     ) from _missing
 
-_LABELS: Final = ("anthropic",)
-_FILES: Final = "memories"
+_DEFAULT_LABELS: Final = ("anthropic",)
+_FILES_LABEL: Final = "memories"
 
 
 @overload
@@ -45,7 +45,7 @@ def memory_tool(
 def memory_tool(
     session: Session | sync.Session,
     *,
-    labels: Sequence[str] = _LABELS,
+    labels: Sequence[str] = _DEFAULT_LABELS,
     cache_control: BetaCacheControlEphemeralParam | None = None,
 ) -> BetaAsyncAbstractMemoryTool | BetaAbstractMemoryTool:
     """
@@ -68,18 +68,20 @@ def memory_tool(
 
     """
     if isinstance(labels, str) or not labels:
-        raise InvalidArgument("labels must be a tuple of one or more texts", hint=f"such as {(*_LABELS, 'ada')}")
-    if _FILES in labels:
+        raise InvalidArgument(
+            "labels must be a tuple of one or more texts", hint=f"such as {(*_DEFAULT_LABELS, 'ada')}"
+        )
+    if _FILES_LABEL in labels:
         # Otherwise these files would form a folder in the tree of shorter labels.
-        raise InvalidArgument(f"labels must not contain {_FILES!r}: it is appended to them")
-    bridge = Bridge(session)
+        raise InvalidArgument(f"labels must not contain {_FILES_LABEL!r}: it is appended to them")
+    bridge = LoopBridge(session)
     kind = _MemoryTool if bridge.session is session else _SyncMemoryTool
     tool = kind(cache_control=cache_control)
-    tool.bridge, tool.files = bridge, MemoryFiles(bridge.session, (*labels, _FILES))
+    tool.bridge, tool.files = bridge, MemoryFiles(bridge.session, (*labels, _FILES_LABEL))
     return tool
 
 
-async def _told(answer: Awaitable[str]) -> str:
+async def _convert_errors(answer: Awaitable[str]) -> str:
     """Await an answer and convert errors to Anthropic's `ToolError`."""
     try:
         return await answer
@@ -92,7 +94,7 @@ async def _told(answer: Awaitable[str]) -> str:
 class _MemoryTool(BetaAsyncAbstractMemoryTool):
     """The tool for the asynchronous client."""
 
-    bridge: Bridge
+    bridge: LoopBridge
     files: MemoryFiles
 
     async def view(self, command: View) -> str:
@@ -114,16 +116,16 @@ class _MemoryTool(BetaAsyncAbstractMemoryTool):
         return await self._answer(command)
 
     async def clear_all_memory(self) -> str:
-        return await self.bridge.arun(lambda: _told(self.files.clear()))
+        return await self.bridge.arun(lambda: _convert_errors(self.files.clear()))
 
     async def _answer(self, command: Any) -> str:
-        return await self.bridge.arun(lambda: _told(self.files.run(dict(command))))
+        return await self.bridge.arun(lambda: _convert_errors(self.files.run(dict(command))))
 
 
 class _SyncMemoryTool(BetaAbstractMemoryTool):
     """The tool for the synchronous client."""
 
-    bridge: Bridge
+    bridge: LoopBridge
     files: MemoryFiles
 
     def view(self, command: View) -> str:
@@ -145,7 +147,7 @@ class _SyncMemoryTool(BetaAbstractMemoryTool):
         return self._answer(command)
 
     def clear_all_memory(self) -> str:
-        return self.bridge.run(lambda: _told(self.files.clear()))
+        return self.bridge.run(lambda: _convert_errors(self.files.clear()))
 
     def _answer(self, command: Any) -> str:
-        return self.bridge.run(lambda: _told(self.files.run(dict(command))))
+        return self.bridge.run(lambda: _convert_errors(self.files.run(dict(command))))

@@ -12,40 +12,40 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.prompt_quoting import without_recalled
+from mama_structs._internal.prompt_quoting import remove_recalled
 from mama_structs.adapters.shared.tool_results import (
-    MAX_CHARS,
+    DEFAULT_MAX_RECALL_CHARS,
     ToolCall,
     answer_call,
-    asked_now,
-    hear,
-    is_taken,
-    kept,
+    find_pending_user_message,
+    is_supported_image,
+    list_wire_tools,
     log_cut_off,
-    named,
-    offered,
-    recall_for,
+    observe_message,
+    recall_for_messages,
+    select_tool_names,
+    store_unsupported_media,
 )
-from mama_structs.adapters.shared.tool_schemas import is_recursive, plain_schema, strict_schema
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.adapters.shared.tool_schemas import is_recursive, to_plain_schema, to_strict_schema
+from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.refs.messages.media import Media
-from mama_structs.refs.messages.provider_messages import field, text_field
+from mama_structs.refs.messages.provider_messages import get_field, get_text_field
 from mama_structs.session.session import Session
-from mama_structs.tools.schema import JSONSchema, subschemas
+from mama_structs.tools.schema import JSONSchema, iterate_subschemas
 from mama_structs.tools.tool import Tool
 
 # Anthropic's limits for all strict tools of a request together (structured outputs, schema complexity limits).
 _MAX_STRICT_TOOLS: Final = 20
-_MAX_OPTIONAL: Final = 24
-_MAX_UNIONS: Final = 16
+_MAX_OPTIONAL_PROPERTIES: Final = 24
+_MAX_UNION_PROPERTIES: Final = 16
 # Argument names that Anthropic accepts. One other name makes it reject the request.
-_PROPERTY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_ARGUMENT_NAME_PATTERN: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 # The stop reasons with which all calls of a message are complete. Not "stop_sequence": the sequence may be part of the
 # arguments of the last call. Not "pause_turn" and "compaction": the model continues this message.
-FINISHED: Final[frozenset[str]] = frozenset({"end_turn", "tool_use"})
+FINISHED_STOP_REASONS: Final[frozenset[str]] = frozenset({"end_turn", "tool_use"})
 # Anthropic's own tool for searching deferred tools.
-_SEARCH: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
-_ACCEPTED: Final = "pass a message, its content, or a list of its tool_use blocks"
+_SEARCH_TOOL: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
+_ACCEPTED_HINT: Final = "pass a message, its content, or a list of its tool_use blocks"
 
 
 def tools(
@@ -72,17 +72,19 @@ def tools(
         UnknownTool: *strict* or *defer* names an unknown tool.
 
     """
-    held = named(session.tools, "strict", which=strict)
-    later = named(session.tools, "defer", which=defer)
-    budget = _Budget()
+    strict_names = select_tool_names(session.tools, "strict", selection=strict)
+    deferred_names = select_tool_names(session.tools, "defer", selection=defer)
+    budget = _StrictToolBudget()
     sent = [
         {
-            **_tool(wire, tool, strict=budget.taken(tool.input_schema) if tool.name in held else None),
-            **({"defer_loading": True} if tool.name in later else {}),
+            **_create_tool(
+                wire, tool, strict=budget.take_strict_form(tool.input_schema) if tool.name in strict_names else None
+            ),
+            **({"defer_loading": True} if tool.name in deferred_names else {}),
         }
-        for wire, tool in offered(session, message)
+        for wire, tool in list_wire_tools(session, message)
     ]
-    return [*sent, dict(_SEARCH)] if later else sent
+    return [*sent, dict(_SEARCH_TOOL)] if deferred_names else sent
 
 
 async def handle(
@@ -112,14 +114,14 @@ async def handle(
         WrongLoop: The session belongs to another event loop.
 
     """
-    calls = _calls(message, stop_reason)
-    await hear(session, message)
-    results = [await _result(session, call, host) for call in calls]
+    calls = _parse_calls(message, stop_reason)
+    await observe_message(session, message)
+    results = [await _create_result(session, call, host) for call in calls]
     return {"role": "user", "content": results} if results else None
 
 
 async def recalled(
-    session: Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = MAX_CHARS
+    session: Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
 ) -> list[Mapping[str, Any]]:
     """
     Return a conversation with the memories recalled for its last user message appended.
@@ -140,12 +142,16 @@ async def recalled(
 
     """
     said = [*messages]
-    content = field(said[-1], "content") if said else None
-    blocks = [*content] if isinstance(content, list | tuple) else [{"type": "text", "text": content or asked_now(said)}]
-    texts = [block if isinstance(block, str) else field(block, "text") for block in blocks]
-    if any(isinstance(text, str) and text != without_recalled(text) for text in texts):
+    content = get_field(said[-1], "content") if said else None
+    blocks = (
+        [*content]
+        if isinstance(content, list | tuple)
+        else [{"type": "text", "text": content or find_pending_user_message(said)}]
+    )
+    texts = [block if isinstance(block, str) else get_field(block, "text") for block in blocks]
+    if any(isinstance(text, str) and text != remove_recalled(text) for text in texts):
         return said
-    text = await recall_for(session, said, max_chars=max_chars)
+    text = await recall_for_messages(session, said, max_chars=max_chars)
     if not text:
         return said
     message = said[-1] if isinstance(said[-1], Mapping) else {"role": "user"}
@@ -153,83 +159,83 @@ async def recalled(
 
 
 @attrs.define
-class _Budget:
+class _StrictToolBudget:
     """Remaining capacity within Anthropic's limits for strict tools."""
 
     tools: int = _MAX_STRICT_TOOLS
-    optional: int = _MAX_OPTIONAL
-    unions: int = _MAX_UNIONS
+    optional: int = _MAX_OPTIONAL_PROPERTIES
+    unions: int = _MAX_UNION_PROPERTIES
 
-    def taken(self, schema: JSONSchema) -> JSONSchema | None:
+    def take_strict_form(self, schema: JSONSchema) -> JSONSchema | None:
         """Return the strict form of a schema and deduct it; None if it has none or does not fit."""
-        strict = strict_schema(schema, nullable=False)
+        strict = to_strict_schema(schema, nullable=False)
         if strict is None or is_recursive(strict):
             return None
-        optional, unions = _counts(strict)
+        optional, unions = _count_optional_and_unions(strict)
         if self.tools < 1 or self.optional < optional or self.unions < unions:
             return None
         self.tools, self.optional, self.unions = self.tools - 1, self.optional - optional, self.unions - unions
         return strict
 
 
-def _counts(schema: JSONSchema) -> tuple[int, int]:
+def _count_optional_and_unions(schema: JSONSchema) -> tuple[int, int]:
     """Return the number of optional properties and of union-typed properties of a schema."""
     optional = unions = 0
-    for node in subschemas(schema):
+    for node in iterate_subschemas(schema):
         properties = node.get("properties", {})
         optional += len(properties.keys() - set(node.get("required", ())))
         unions += sum("anyOf" in one for one in properties.values())
     return optional, unions
 
 
-def _tool(wire: str, tool: Tool, *, strict: JSONSchema | None) -> dict[str, Any]:
-    unfit = [name for name in tool.input_schema.get("properties", {}) if not _PROPERTY.fullmatch(name)]
+def _create_tool(wire: str, tool: Tool, *, strict: JSONSchema | None) -> dict[str, Any]:
+    unfit = [name for name in tool.input_schema.get("properties", {}) if not _ARGUMENT_NAME_PATTERN.fullmatch(name)]
     if unfit:
         raise InvalidArgument(
-            f"{tool.name}: Anthropic does not take an argument named {shown(unfit[0])}",
+            f"{tool.name}: Anthropic does not take an argument named {repr_short(unfit[0])}",
             hint="use at most 64 of the letters A to Z, digits, _ . and - in names of arguments",
         )
     described = {"name": wire, "description": tool.description}
     if strict is not None:
         return {**described, "input_schema": strict, "strict": True}
-    return {**described, "input_schema": plain_schema(tool.input_schema)}
+    return {**described, "input_schema": to_plain_schema(tool.input_schema)}
 
 
-async def _result(session: Session, call: ToolCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
+async def _create_result(session: Session, call: ToolCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
     answered = await answer_call(session, call, host=host)
-    content = [_block(session, part) for part in answered.parts] if answered.has_media else answered.text
+    content = [_create_block(session, part) for part in answered.parts] if answered.has_media else answered.text
     return {"type": "tool_result", "tool_use_id": call.id, "content": content, "is_error": answered.is_error}
 
 
-def _block(session: Session, part: str | Media) -> dict[str, Any]:
+def _create_block(session: Session, part: str | Media) -> dict[str, Any]:
     if not isinstance(part, Media):
         return {"type": "text", "text": part}
-    if not is_taken(part):
-        return {"type": "text", "text": kept(session, part)}
+    if not is_supported_image(part):
+        return {"type": "text", "text": store_unsupported_media(session, part)}
     if part.url:
         return {"type": "image", "source": {"type": "url", "url": part.url}}
     return {"type": "image", "source": {"type": "base64", "media_type": part.mime_type, "data": part.data}}
 
 
-def _calls(message: object, stop_reason: str | None) -> list[ToolCall]:
-    content = message if isinstance(message, list | tuple) else field(message, "content")
-    is_message = isinstance(message, list | tuple) or field(message, "role") == "assistant"
+def _parse_calls(message: object, stop_reason: str | None) -> list[ToolCall]:
+    content = message if isinstance(message, list | tuple) else get_field(message, "content")
+    is_message = isinstance(message, list | tuple) or get_field(message, "role") == "assistant"
     if not is_message or not isinstance(content, list | tuple | str):
         raise InvalidArgument(
-            f"the model's message must be an Anthropic message, got {type(message).__name__}", hint=_ACCEPTED
+            f"the model's message must be an Anthropic message, got {type(message).__name__}", hint=_ACCEPTED_HINT
         )
     blocks: Sequence[object] = [] if isinstance(content, str) else content
-    called = [block for block in blocks if field(block, "type") == "tool_use"]
-    own_reason = field(message, "stop_reason")
+    called = [block for block in blocks if get_field(block, "type") == "tool_use"]
+    own_reason = get_field(message, "stop_reason")
     reason = stop_reason if own_reason is None else own_reason
-    is_finished = isinstance(reason, str) and reason in FINISHED
+    is_finished = isinstance(reason, str) and reason in FINISHED_STOP_REASONS
     if called and not is_finished:
         log_cut_off(reason, "stop_reason=...")
     return [
         ToolCall(
-            id=text_field(block, "id"),
-            name=text_field(block, "name"),
-            arguments=field(block, "input"),
+            id=get_text_field(block, "id"),
+            name=get_text_field(block, "name"),
+            arguments=get_field(block, "input"),
             is_cut_off=not is_finished and number == len(called),
         )
         for number, block in enumerate(called, start=1)

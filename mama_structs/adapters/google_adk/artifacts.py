@@ -7,8 +7,8 @@ from typing import Any, Final
 import attrs
 
 from mama_structs import sync
-from mama_structs.adapters.google_adk.common import HOST, digest, refused
-from mama_structs.adapters.shared.loop_bridge import Bridge
+from mama_structs.adapters.google_adk.common import HOST_LABEL, convert_errors, hash_name
+from mama_structs.adapters.shared.loop_bridge import LoopBridge
 from mama_structs.errors import VersionConflict
 from mama_structs.records import NewRecord
 from mama_structs.session.session import Session
@@ -23,12 +23,12 @@ except ImportError as _missing:
         "mama_structs.adapters.google_adk needs the Agent Development Kit: pip install 'mama-structs[google-adk]'"
     ) from _missing
 
-_USER: Final = "user:"
-_ABOUT: Final = "about"
-_PIECE: Final = 1_000_000  # characters: the JSON of a piece stays below the size limit of a record's value
-_REFERENCES: Final = 5  # maximum length of a reference chain, as in ADK's own services
+_USER_PREFIX: Final = "user:"
+_ABOUT_KEY: Final = "about"
+_MAX_PIECE_CHARS: Final = 1_000_000  # characters: the JSON of a piece stays below the size limit of a record's value
+_MAX_REFERENCE_DEPTH: Final = 5  # maximum length of a reference chain, as in ADK's own services
 # A rewind of an ADK session saves this part for an artifact that did not exist yet.
-_REWOUND: Final = types.Part(inline_data=types.Blob(mime_type="application/octet-stream", data=b""))
+_REWIND_PLACEHOLDER: Final = types.Part(inline_data=types.Blob(mime_type="application/octet-stream", data=b""))
 
 
 class AdkArtifactService(BaseArtifactService):
@@ -46,7 +46,7 @@ class AdkArtifactService(BaseArtifactService):
     """
 
     def __init__(self, session: Session | sync.Session) -> None:
-        self._bridge = Bridge(session)
+        self._bridge = LoopBridge(session)
         self._records = self._bridge.session.records
 
     async def save_artifact(
@@ -69,10 +69,10 @@ class AdkArtifactService(BaseArtifactService):
                 its metadata is not JSON.
 
         """
-        place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
+        place = _ArtifactPlace.from_arguments(app_name, user_id, session_id, filename)
         part = ensure_part(artifact)
-        mime_type = _mime_type(part, place)
-        with refused():
+        mime_type = _get_mime_type(part, place)
+        with convert_errors():
             body = part.model_dump_json(exclude_none=True)
             return await self._bridge.arun(lambda: self._save(place, body, mime_type, custom_metadata or {}))
 
@@ -80,66 +80,69 @@ class AdkArtifactService(BaseArtifactService):
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None, version: int | None = None
     ) -> types.Part | None:
         """Return a version of an artifact, following references, or None if it does not exist."""
-        place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
+        place = _ArtifactPlace.from_arguments(app_name, user_id, session_id, filename)
         return await self._bridge.arun(lambda: self._load(place, version))
 
     async def list_artifact_keys(self, *, app_name: str, user_id: str, session_id: str | None = None) -> list[str]:
         """Return the sorted artifact names of a user and, if passed, of a session."""
-        scopes = [_scope(app_name, user_id, owner) for owner in {None, session_id}]
+        scopes = [_create_scope_labels(app_name, user_id, owner) for owner in {None, session_id}]
 
         async def names() -> list[str]:
             labels = [found for scope in scopes for found in await self._records.labels(scope)]
-            found = await self._records.get_many([(one, _ABOUT) for one in labels])
+            found = await self._records.get_many([(one, _ABOUT_KEY) for one in labels])
             return sorted(one.value["filename"] for one in found if one is not None)
 
-        with refused():
+        with convert_errors():
             return await self._bridge.arun(names)
 
     async def delete_artifact(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> None:
         """Delete an artifact with all its versions."""
-        place = _ArtifactPlace.of(app_name, user_id, session_id, filename)
-        with refused():
+        place = _ArtifactPlace.from_arguments(app_name, user_id, session_id, filename)
+        with convert_errors():
             await self._bridge.arun(lambda: self._delete(place))
 
     async def list_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> list[int]:
         """Return the version numbers of an artifact, oldest first."""
-        return [one.version for one in await self._versions(_ArtifactPlace.of(app_name, user_id, session_id, filename))]
+        return [
+            one.version
+            for one in await self._load_versions(_ArtifactPlace.from_arguments(app_name, user_id, session_id, filename))
+        ]
 
     async def list_artifact_versions(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None
     ) -> list[ArtifactVersion]:
         """Return the metadata of each version of an artifact, oldest first."""
-        return await self._versions(_ArtifactPlace.of(app_name, user_id, session_id, filename))
+        return await self._load_versions(_ArtifactPlace.from_arguments(app_name, user_id, session_id, filename))
 
     async def get_artifact_version(
         self, *, app_name: str, user_id: str, filename: str, session_id: str | None = None, version: int | None = None
     ) -> ArtifactVersion | None:
         """Return the metadata of one version of an artifact, by default the newest."""
-        found = await self._versions(_ArtifactPlace.of(app_name, user_id, session_id, filename))
+        found = await self._load_versions(_ArtifactPlace.from_arguments(app_name, user_id, session_id, filename))
         return next((one for one in reversed(found) if version in (None, one.version)), None)
 
-    async def _versions(self, place: _ArtifactPlace) -> list[ArtifactVersion]:
-        with refused():
-            found = await self._bridge.arun(lambda: self._records.history(place.labels, _ABOUT))
+    async def _load_versions(self, place: _ArtifactPlace) -> list[ArtifactVersion]:
+        with convert_errors():
+            found = await self._bridge.arun(lambda: self._records.history(place.labels, _ABOUT_KEY))
         return [ArtifactVersion.model_validate(one.value["about"]) for one in reversed(found)]
 
     async def _save(self, place: _ArtifactPlace, body: str, mime_type: str | None, metadata: dict[str, Any]) -> int:
         """Save under the next version, and retry if another process took that version."""
-        pieces = [body[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
+        pieces = [body[start : start + _MAX_PIECE_CHARS] for start in range(0, len(body), _MAX_PIECE_CHARS)]
         while True:
-            newest = await self._records.get(place.labels, _ABOUT)
+            newest = await self._records.get(place.labels, _ABOUT_KEY)
             version = 0 if newest is None else newest.value["about"]["version"] + 1
             about = ArtifactVersion(version=version, canonical_uri=place.uri(version), mime_type=mime_type)
             # Use the caller's metadata unchanged: pydantic would serialize NaN as null.
-            told = about.model_dump(mode="json") | {"custom_metadata": metadata}
-            value = {"filename": place.filename, "pieces": len(pieces), "about": told}
+            about_json = about.model_dump(mode="json") | {"custom_metadata": metadata}
+            value = {"filename": place.filename, "pieces": len(pieces), "about": about_json}
             was = 0 if newest is None else newest.version
-            new = [NewRecord(place.labels, _ABOUT, value, history=True, if_version=was)]
-            new += [NewRecord(*at, piece) for at, piece in zip(_pieces(place, value), pieces, strict=True)]
+            new = [NewRecord(place.labels, _ABOUT_KEY, value, history=True, if_version=was)]
+            new += [NewRecord(*at, piece) for at, piece in zip(_list_piece_places(place, value), pieces, strict=True)]
             try:
                 await self._records.put_many(new)
             except VersionConflict:
@@ -148,31 +151,31 @@ class AdkArtifactService(BaseArtifactService):
 
     async def _delete(self, place: _ArtifactPlace) -> None:
         """Delete all versions in one transaction, and retry if a version was added meanwhile."""
-        while versions := await self._records.history(place.labels, _ABOUT):
-            pieces = [at for one in versions for at in _pieces(place, one.value)]
+        while versions := await self._records.history(place.labels, _ABOUT_KEY):
+            pieces = [at for one in versions for at in _list_piece_places(place, one.value)]
             try:
-                await self._records.put_many([], delete=[(place.labels, _ABOUT, versions[0].version), *pieces])
+                await self._records.put_many([], delete=[(place.labels, _ABOUT_KEY, versions[0].version), *pieces])
             except VersionConflict:
                 continue
             return
 
     async def _load(self, place: _ArtifactPlace, version: int | None) -> types.Part | None:
         """Return an artifact, following references."""
-        for remaining in range(_REFERENCES, -1, -1):
-            with refused():
-                part = await self._part(place, version)
+        for remaining in range(_MAX_REFERENCE_DEPTH, -1, -1):
+            with convert_errors():
+                part = await self._load_part(place, version)
             if part is None or not artifact_util.is_artifact_ref(part):
                 break
-            target = _target(part, place, remaining=remaining)
+            target = _resolve_reference(part, place, remaining=remaining)
             version = target.version
-            place = _ArtifactPlace.of(target.app_name, target.user_id, target.session_id, target.filename)
-        return None if part == _REWOUND else part
+            place = _ArtifactPlace.from_arguments(target.app_name, target.user_id, target.session_id, target.filename)
+        return None if part == _REWIND_PLACEHOLDER else part
 
-    async def _part(self, place: _ArtifactPlace, version: int | None) -> types.Part | None:
+    async def _load_part(self, place: _ArtifactPlace, version: int | None) -> types.Part | None:
         """Return the content of a version, or None if it does not exist."""
-        versions = await self._records.history(place.labels, _ABOUT)
+        versions = await self._records.history(place.labels, _ABOUT_KEY)
         value = next((one.value for one in versions if version in (None, one.value["about"]["version"])), None)
-        pieces = [] if value is None else await self._records.get_many(_pieces(place, value))
+        pieces = [] if value is None else await self._records.get_many(_list_piece_places(place, value))
         # Pieces are missing if the version was deleted concurrently.
         whole = [one.value for one in pieces if one is not None]
         return types.Part.model_validate_json("".join(whole)) if whole and len(whole) == len(pieces) else None
@@ -188,10 +191,10 @@ class _ArtifactPlace:
     filename: str
 
     @classmethod
-    def of(cls, app_name: str, user_id: str, session_id: str | None, filename: str) -> _ArtifactPlace:
+    def from_arguments(cls, app_name: str, user_id: str, session_id: str | None, filename: str) -> _ArtifactPlace:
         """Return the place for ADK's arguments. All spellings of one name give the same place."""
-        name = filename if session_id is not None or filename.startswith(_USER) else f"{_USER}{filename}"
-        if name in ("", _USER):
+        name = filename if session_id is not None or filename.startswith(_USER_PREFIX) else f"{_USER_PREFIX}{filename}"
+        if name in ("", _USER_PREFIX):
             raise InputValidationError("filename must not be empty.")
         # ADK's session services strip ids, too: " s1" and "s1" are one session.
         return cls(app_name, user_id, None if session_id is None else session_id.strip(), name)
@@ -199,34 +202,34 @@ class _ArtifactPlace:
     @property
     def owner(self) -> str | None:
         """The session that owns the artifact, or None for the user."""
-        return None if self.filename.startswith(_USER) else self.session_id
+        return None if self.filename.startswith(_USER_PREFIX) else self.session_id
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return (*_scope(self.app_name, self.user_id, self.owner), digest(self.filename))
+        return (*_create_scope_labels(self.app_name, self.user_id, self.owner), hash_name(self.filename))
 
     def uri(self, version: int) -> str:
         return artifact_util.get_artifact_uri(self.app_name, self.user_id, self.filename, version, self.owner)
 
 
-def _scope(app_name: str, user_id: str, session_id: str | None) -> tuple[str, ...]:
+def _create_scope_labels(app_name: str, user_id: str, session_id: str | None) -> tuple[str, ...]:
     """Return the labels of a session's or user's artifacts, without the artifact name."""
     artifact_util.validate_path_segment(app_name, "app_name")
     artifact_util.validate_path_segment(user_id, "user_id")
-    labels = (HOST, "artifacts", app_name, user_id)
+    labels = (HOST_LABEL, "artifacts", app_name, user_id)
     if session_id is None:
         return (*labels, "user")
     artifact_util.validate_path_segment(session_id, "session_id")
     return (*labels, "session", session_id.strip())
 
 
-def _pieces(place: _ArtifactPlace, value: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
+def _list_piece_places(place: _ArtifactPlace, value: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
     """Return the places of the pieces of a version."""
     version = value["about"]["version"]
     return [(place.labels, f"{version}.{number}") for number in range(value["pieces"])]
 
 
-def _mime_type(part: types.Part, place: _ArtifactPlace) -> str | None:
+def _get_mime_type(part: types.Part, place: _ArtifactPlace) -> str | None:
     """
     Return the MIME type of an artifact, or None for a reference to another artifact.
 
@@ -240,11 +243,11 @@ def _mime_type(part: types.Part, place: _ArtifactPlace) -> str | None:
         raise InputValidationError("Not supported artifact type: it has no text, no data and no file.")
     if not artifact_util.is_artifact_ref(part):
         return part.file_data.mime_type
-    _target(part, place, remaining=1)
+    _resolve_reference(part, place, remaining=1)
     return None
 
 
-def _target(part: types.Part, place: _ArtifactPlace, *, remaining: int) -> artifact_util.ParsedArtifactUri:
+def _resolve_reference(part: types.Part, place: _ArtifactPlace, *, remaining: int) -> artifact_util.ParsedArtifactUri:
     """Return the artifact that a reference points to; raise if it has another user or session."""
     return artifact_util.resolve_artifact_reference(
         file_uri=(part.file_data and part.file_data.file_uri) or "",

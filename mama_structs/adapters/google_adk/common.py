@@ -17,16 +17,16 @@ except ImportError as _missing:
         "the Google ADK adapters need the Agent Development Kit: pip install 'mama-structs[google-adk]'"
     ) from _missing
 
-HOST: Final = "google-adk"
+HOST_LABEL: Final = "google-adk"
 
 
-def digest(name: str) -> str:
+def hash_name(name: str) -> str:
     """Return a hash of fixed length that replaces a name of any length."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 @contextmanager
-def refused() -> Iterator[None]:
+def convert_errors() -> Iterator[None]:
     """Convert errors about invalid records to ADK's `InputValidationError`."""
     try:
         yield

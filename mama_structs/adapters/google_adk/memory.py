@@ -9,14 +9,14 @@ from typing import Final
 
 from mama_structs import sync
 from mama_structs._internal import validation as _check
-from mama_structs.adapters.google_adk.common import HOST, digest, refused
-from mama_structs.adapters.shared.loop_bridge import Bridge
+from mama_structs.adapters.google_adk.common import HOST_LABEL, convert_errors, hash_name
+from mama_structs.adapters.shared.loop_bridge import LoopBridge
 from mama_structs.errors import VersionConflict
-from mama_structs.memory.types.engine import SHOWN
+from mama_structs.memory.types.engine import DISPLAY_BOUNDS
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session
-from mama_structs.session.wiring import author_of
+from mama_structs.session.wiring import find_author
 
 try:
     from google.adk.errors.input_validation_error import InputValidationError
@@ -32,8 +32,8 @@ except ImportError as _missing:
     ) from _missing
 
 # Maximum characters of a search query. ADK searches for the whole text of the user's message.
-_LONGEST_QUESTION: Final = 10_000
-_OTHERS: Final = tuple(one for one in MemoryType if one is not MemoryType.RECORD)
+_MAX_QUERY_CHARS: Final = 10_000
+_NON_RECORD_TYPES: Final = tuple(one for one in MemoryType if one is not MemoryType.RECORD)
 
 
 class AdkMemoryService(BaseMemoryService):
@@ -61,13 +61,13 @@ class AdkMemoryService(BaseMemoryService):
         session: Session | sync.Session,
         *,
         limit: int = 10,
-        min_relevance: float = SHOWN.relevance,
+        min_relevance: float = DISPLAY_BOUNDS.relevance,
         shared: bool = False,
     ) -> None:
-        self._bridge = Bridge(session)
+        self._bridge = LoopBridge(session)
         self._records = self._bridge.session.records
-        self._limit = _check.whole("limit", limit, 1)
-        self._min_relevance = _check.share("min_relevance", min_relevance)
+        self._limit = _check.check_integer("limit", limit, 1)
+        self._min_relevance = _check.check_ratio("min_relevance", min_relevance)
         self._shared = shared
 
     async def add_session_to_memory(self, session: AdkSession) -> None:
@@ -88,7 +88,7 @@ class AdkMemoryService(BaseMemoryService):
         """Store the new messages of some events, all or none; *custom_metadata* must be JSON."""
         entries = [
             (
-                _key(event.id, session_id),
+                _create_key(event.id, session_id),
                 MemoryEntry(
                     id=event.id,
                     content=event.content,
@@ -98,9 +98,9 @@ class AdkMemoryService(BaseMemoryService):
                 ),
             )
             for event in events
-            if event.content is not None and _said(event.content)
+            if event.content is not None and _extract_text(event.content)
         ]
-        await self._bridge.arun(lambda: self._add(_memories(app_name, user_id), entries))
+        await self._bridge.arun(lambda: self._add(_create_user_labels(app_name, user_id), entries))
 
     async def add_memory(
         self,
@@ -119,20 +119,20 @@ class AdkMemoryService(BaseMemoryService):
         """
         entries = []
         for memory in memories:
-            if not _said(memory.content):
+            if not _extract_text(memory.content):
                 raise InputValidationError("a memory needs text")
             own_id = memory.id or uuid.uuid4().hex
             told = {**(custom_metadata or {}), **memory.custom_metadata}
             named = memory.model_copy(update={"id": own_id, "custom_metadata": told})
-            entries.append((_key(own_id, None), named))
-        await self._bridge.arun(lambda: self._add(_memories(app_name, user_id), entries, replace=True))
+            entries.append((_create_key(own_id, None), named))
+        await self._bridge.arun(lambda: self._add(_create_user_labels(app_name, user_id), entries, replace=True))
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """Return the memories of a user that match the beginning of a query, best first."""
         if not query.strip():
             return SearchMemoryResponse()
-        labels = _memories(app_name, user_id)
-        found = await self._bridge.arun(lambda: self._found(labels, query[:_LONGEST_QUESTION]))
+        labels = _create_user_labels(app_name, user_id)
+        found = await self._bridge.arun(lambda: self._find_memories(labels, query[:_MAX_QUERY_CHARS]))
         best = sorted(found, key=lambda one: -one[0])[: self._limit]
         is_answer = bool(best) and best[0][0] >= self._min_relevance
         return SearchMemoryResponse(memories=[memory for _, memory in best] if is_answer else [])
@@ -144,10 +144,10 @@ class AdkMemoryService(BaseMemoryService):
         The id of an event is retained, so that adding its session again does not restore it.
         """
         if memory_id:
-            labels = _memories(app_name, user_id)
+            labels = _create_user_labels(app_name, user_id)
             await self._bridge.arun(lambda: self._delete(labels, memory_id))
 
-    async def _found(self, labels: tuple[str, ...], query: str) -> list[tuple[float, MemoryEntry]]:
+    async def _find_memories(self, labels: tuple[str, ...], query: str) -> list[tuple[float, MemoryEntry]]:
         """Return matching memories with their relevance."""
 
         def is_shared(record: HostRecord) -> bool:
@@ -156,16 +156,16 @@ class AdkMemoryService(BaseMemoryService):
         def entry(record: HostRecord) -> MemoryEntry:
             if record.labels == labels:
                 return MemoryEntry.model_validate(record.value)
-            return _entry(record.memory_id, record.text, record.origin, record.created_at)
+            return _create_entry(record.memory_id, record.text, record.origin, record.created_at)
 
         if not self._shared:
             hits = await self._records.search(query, labels, limit=self._limit)
             return [(hit.relevance, entry(hit.record)) for hit in hits]
         hits = await self._records.search(query, where=is_shared, limit=self._limit)
-        others = await self._bridge.session.memories.search(query, types=_OTHERS, limit=self._limit)
+        others = await self._bridge.session.memories.search(query, types=_NON_RECORD_TYPES, limit=self._limit)
         memories = [(hit.relevance, hit.memory) for hit in others]
         return [(hit.relevance, entry(hit.record)) for hit in hits] + [
-            (relevance, _entry(one.id, one.content, one.origin, one.created_at)) for relevance, one in memories
+            (relevance, _create_entry(one.id, one.content, one.origin, one.created_at)) for relevance, one in memories
         ]
 
     async def _add(
@@ -177,16 +177,18 @@ class AdkMemoryService(BaseMemoryService):
             # The last of several entries with the same key counts.
             wanted = dict(entries)
             known = dict(zip(wanted, await self._records.get_many([(labels, key) for key in wanted]), strict=True))
-            with refused():
+            with convert_errors():
                 new = [
                     NewRecord(
                         labels,
                         key,
                         # Use the caller's metadata unchanged: pydantic would serialize NaN as null.
                         entry.model_dump(mode="json", exclude_none=True) | {"custom_metadata": entry.custom_metadata},
-                        text=_said(entry.content)[:longest],
-                        origin=author_of(_said(entry.content), "user" if entry.author == "user" else "model", refs),
-                        created_at=_time(entry.timestamp),
+                        text=_extract_text(entry.content)[:longest],
+                        origin=find_author(
+                            _extract_text(entry.content), "user" if entry.author == "user" else "model", refs
+                        ),
+                        created_at=_parse_time(entry.timestamp),
                         if_version=0 if (there := known[key]) is None else there.version,
                     )
                     for key, entry in wanted.items()
@@ -200,37 +202,37 @@ class AdkMemoryService(BaseMemoryService):
 
     async def _delete(self, labels: tuple[str, ...], memory_id: str) -> None:
         """Replace a memory by a tombstone without text, in every session with an event of this id."""
-        found = await self._records.list(labels, nested=False, prefix=digest(memory_id))
+        found = await self._records.list(labels, nested=False, prefix=hash_name(memory_id))
         await self._records.put_many([NewRecord(labels, one.key, {"deleted": True}) for one in found])
 
 
-def _memories(app_name: str, user_id: str) -> tuple[str, ...]:
+def _create_user_labels(app_name: str, user_id: str) -> tuple[str, ...]:
     """Return the labels of a user's memories; raise for empty names."""
     if not app_name or not user_id:
         raise InputValidationError("app_name and user_id must not be empty.")
-    return (HOST, "memory", app_name, user_id)
+    return (HOST_LABEL, "memory", app_name, user_id)
 
 
-def _key(memory_id: str, session_id: str | None) -> str:
+def _create_key(memory_id: str, session_id: str | None) -> str:
     """Return the key of an event in its session. Its prefix is the same in all sessions."""
-    return digest(memory_id) + digest(session_id or "")
+    return hash_name(memory_id) + hash_name(session_id or "")
 
 
-def _entry(memory_id: str | None, text: str | None, origin: str, at: datetime) -> MemoryEntry:
+def _create_entry(memory_id: str | None, text: str | None, origin: str, at: datetime) -> MemoryEntry:
     """Return a memory entry for a memory that was not stored by this service."""
     content = types.Content(role="user", parts=[types.Part(text=text)])
     return MemoryEntry(id=memory_id, content=content, author=origin, timestamp=at.isoformat())
 
 
-def _said(content: types.Content) -> str:
+def _extract_text(content: types.Content) -> str:
     """Return the text of a message without reasoning."""
     return " ".join(part.text for part in content.parts or () if part.text and not part.thought).strip()
 
 
-def _time(timestamp: str | None) -> datetime | None:
+def _parse_time(timestamp: str | None) -> datetime | None:
     """Return a timestamp as a datetime, or None if it is missing or not ISO 8601."""
     try:
-        told = datetime.fromisoformat(timestamp or "")
+        parsed = datetime.fromisoformat(timestamp or "")
     except ValueError:
         return None
-    return told if told.tzinfo else told.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

@@ -6,8 +6,8 @@ import mimetypes
 from typing import Any, Final, Self
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.offload import measure
-from mama_structs.adapters.haystack.connection import Connected, Where
+from mama_structs._internal.offload import measure_input
+from mama_structs.adapters.haystack.connection import SessionComponent, SessionLocation
 from mama_structs.adapters.haystack.document_store import HaystackDocumentStore
 from mama_structs.adapters.haystack.documents import Filters
 from mama_structs.refs.store.entries import Descriptor
@@ -21,7 +21,7 @@ except ImportError as _missing:
         "mama_structs.adapters.haystack needs Haystack: pip install 'mama-structs[haystack]'"
     ) from _missing
 
-_BYTES: Final = "application/octet-stream"
+_BINARY_MIME_TYPE: Final = "application/octet-stream"
 
 
 @component
@@ -52,7 +52,7 @@ class HaystackRetriever:
     ) -> None:
         self.document_store = document_store
         self.filters = filters
-        self.top_k: int = _check.whole("top_k", top_k, 1)
+        self.top_k: int = _check.check_integer("top_k", top_k, 1)
         self.filter_policy = filter_policy
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,28 +68,30 @@ class HaystackRetriever:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Return a retriever from its serialized form."""
-        told = data["init_parameters"]
-        policy = FilterPolicy.from_str(told["filter_policy"])
-        return default_from_dict(cls, {**data, "init_parameters": {**told, "filter_policy": policy}})
+        parameters = data["init_parameters"]
+        policy = FilterPolicy.from_str(parameters["filter_policy"])
+        return default_from_dict(cls, {**data, "init_parameters": {**parameters, "filter_policy": policy}})
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, filters: Filters = None, top_k: int | None = None) -> dict[str, list[Document]]:
         """Return the documents that match a query, best first."""
-        return {"documents": self.document_store.retrieve(query, **self._within(filters, top_k))}
+        return {"documents": self.document_store.retrieve(query, **self._create_search_options(filters, top_k))}
 
     @component.output_types(documents=list[Document])
     async def run_async(
         self, query: str, filters: Filters = None, top_k: int | None = None
     ) -> dict[str, list[Document]]:
         """Return the documents that match a query, best first."""
-        return {"documents": await self.document_store.retrieve_async(query, **self._within(filters, top_k))}
+        return {
+            "documents": await self.document_store.retrieve_async(query, **self._create_search_options(filters, top_k))
+        }
 
-    def _within(self, filters: Filters, top_k: int | None) -> dict[str, Any]:
+    def _create_search_options(self, filters: Filters, top_k: int | None) -> dict[str, Any]:
         chosen = apply_filter_policy(self.filter_policy, self.filters, filters)
         return {"filters": chosen, "top_k": self.top_k if top_k is None else top_k}
 
 
-class HaystackToolResultStore(Connected, ToolResultStore):
+class HaystackToolResultStore(SessionComponent, ToolResultStore):
     """
     Stores long tool results under handles such as ``fd:1``.
 
@@ -108,7 +110,9 @@ class HaystackToolResultStore(Connected, ToolResultStore):
 
     supports_binary_content = True
 
-    def __init__(self, session: Where, *, namespace: str = "default", conversation: str | None = None) -> None:
+    def __init__(
+        self, session: SessionLocation, *, namespace: str = "default", conversation: str | None = None
+    ) -> None:
         super().__init__(session, namespace=namespace, conversation=conversation)
 
     def write(self, *, key: str, content: str | bytes) -> str:
@@ -125,11 +129,12 @@ class HaystackToolResultStore(Connected, ToolResultStore):
 
         """
         session = self._bridge.session
-        mime_type = (mimetypes.guess_type(key)[0] or _BYTES) if isinstance(content, bytes) else None
+        mime_type = (mimetypes.guess_type(key)[0] or _BINARY_MIME_TYPE) if isinstance(content, bytes) else None
 
         async def write() -> str:
             descriptor = await session.refs.change(
-                measure(content), lambda refs: refs.add_any(content, source=key, mime_type=mime_type, origin="tool")
+                measure_input(content),
+                lambda refs: refs.add_any(content, source=key, mime_type=mime_type, origin="tool"),
             )
             await session.flush()
             return descriptor.handle
@@ -158,7 +163,7 @@ class HaystackToolResultStore(Connected, ToolResultStore):
 
         Raise `InvalidArgument` for a temporary session, or a URL with a password.
         """
-        return default_to_dict(self, **self._place())
+        return default_to_dict(self, **self._serialize_location())
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from mama_structs import sync
-from mama_structs.adapters.shared.loop_bridge import Bridge
+from mama_structs.adapters.shared.loop_bridge import LoopBridge
 from mama_structs.errors import InvalidArgument
 from mama_structs.session.session import Session
 
@@ -24,51 +24,51 @@ except ImportError as _missing:
         "mama_structs.adapters.haystack needs Haystack: pip install 'mama-structs[haystack]'"
     ) from _missing
 
-HOST: Final = "haystack"
+HOST_LABEL: Final = "haystack"
 
-Where: TypeAlias = Session | sync.Session | str | Secret
+SessionLocation: TypeAlias = Session | sync.Session | str | Secret
 
 T = TypeVar("T")
 
 
-class Connected:
+class SessionComponent:
     """Base of Haystack components: a serializable reference to a session, and its loop bridge."""
 
-    def __init__(self, session: Where, *, namespace: str, conversation: str | None = None) -> None:
-        self._given = session
+    def __init__(self, session: SessionLocation, *, namespace: str, conversation: str | None = None) -> None:
+        self._session_or_location = session
         self._namespace = namespace
         self._conversation = conversation
-        self._guard = threading.Lock()
-        self._opened: sync.Session | None = None
+        self._lock = threading.Lock()
+        self._own_session: sync.Session | None = None
         # An async session must be bound here, in its running loop. Others are opened or bound at their first use.
-        self._known = Bridge(session) if isinstance(session, Session) else None
+        self._connected_bridge = LoopBridge(session) if isinstance(session, Session) else None
 
     @property
-    def _bridge(self) -> Bridge:
+    def _bridge(self) -> LoopBridge:
         """The bridge to the session, which is opened lazily if only its location was passed."""
-        with self._guard:
-            if self._known is None:
-                self._known = _beside(self._connect)
-            return self._known
+        with self._lock:
+            if self._connected_bridge is None:
+                self._connected_bridge = _run_in_thread(self._connect)
+            return self._connected_bridge
 
-    def _connect(self) -> Bridge:
-        given = self._given
+    def _connect(self) -> LoopBridge:
+        given = self._session_or_location
         if isinstance(given, str | Secret):
             place = given if isinstance(given, str) else given.resolve_value()
             given = sync.Session.open(place, namespace=self._namespace, conversation=self._conversation)
-            self._opened = given
-        return Bridge(given)
+            self._own_session = given
+        return LoopBridge(given)
 
     def close(self) -> None:
         """Close the session if it was opened here. A passed session stays open. Idempotent."""
-        with self._guard:
-            if self._opened is not None:
-                _beside(self._opened.close)
-                self._opened = self._known = None
+        with self._lock:
+            if self._own_session is not None:
+                _run_in_thread(self._own_session.close)
+                self._own_session = self._connected_bridge = None
 
-    def _place(self) -> dict[str, Any]:
+    def _serialize_location(self) -> dict[str, Any]:
         """Return the arguments that open the same session again, for a pipeline file."""
-        given, namespace = self._given, self._namespace
+        given, namespace = self._session_or_location, self._namespace
         if isinstance(given, str) and urlsplit(given).password:
             raise InvalidArgument(
                 "session has a password, which a pipeline file would expose",
@@ -79,11 +79,11 @@ class Connected:
             if session.location is None:
                 raise InvalidArgument("a temporary session has no location to serialize")
             given, namespace = str(session.location), session.memories.namespace
-        told = {"session": given, "namespace": namespace}
-        return told if self._conversation is None else {**told, "conversation": self._conversation}
+        arguments = {"session": given, "namespace": namespace}
+        return arguments if self._conversation is None else {**arguments, "conversation": self._conversation}
 
 
-def _beside(work: Callable[[], T]) -> T:
+def _run_in_thread(work: Callable[[], T]) -> T:
     """Run blocking work in another thread, because an event loop may run in this one."""
-    with ThreadPoolExecutor(1) as beside:
-        return beside.submit(work).result()
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(work).result()

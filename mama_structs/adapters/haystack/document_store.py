@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Literal, Self
 
-from mama_structs.adapters.haystack.connection import Where
-from mama_structs.adapters.haystack.documents import DocumentRecords, Filters, document_of, where_of
+from mama_structs.adapters.haystack.connection import SessionLocation
+from mama_structs.adapters.haystack.documents import DocumentRecords, Filters, create_record_filter, restore_document
 from mama_structs.errors import VersionConflict
 from mama_structs.memory.types.model import Origin
 
@@ -42,7 +42,7 @@ class HaystackDocumentStore(DocumentRecords):
 
     def __init__(
         self,
-        session: Where,
+        session: SessionLocation,
         *,
         collection: str = "default",
         namespace: str = "default",
@@ -66,7 +66,7 @@ class HaystackDocumentStore(DocumentRecords):
         similarity = self.embedding_similarity_function
         return default_to_dict(
             self,
-            **self._place(),
+            **self._serialize_location(),
             collection=self.collection,
             embedding_similarity_function=similarity,
             origin=self.origin,
@@ -95,7 +95,7 @@ class HaystackDocumentStore(DocumentRecords):
 
         Raise `FilterError` for invalid filters.
         """
-        return [document_of(one) for one in await self._records(filters)]
+        return [restore_document(one) for one in await self._records(filters)]
 
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
         """Run `write_documents_async` and block."""
@@ -157,8 +157,8 @@ class HaystackDocumentStore(DocumentRecords):
         while True:
             found = await self._records(filters)
             new = [
-                self._new(
-                    document_of(one, meta={**one.value["document"]["meta"], **meta}),
+                self._create_record(
+                    restore_document(one, meta={**one.value["document"]["meta"], **meta}),
                     one.value["place"],
                     if_version=one.version,
                     origin=one.origin,
@@ -177,13 +177,13 @@ class HaystackDocumentStore(DocumentRecords):
 
     async def retrieve_async(self, query: str, *, filters: Filters = None, top_k: int = 10) -> list[Document]:
         """Return documents by meaning and words, best first, with their scores."""
-        where = where_of(filters)
+        where = create_record_filter(filters)
         if not top_k:
             return []
         hits = await self._bridge.arun(
             lambda: self._bridge.session.records.search(query, self._labels, where=where, limit=top_k)
         )
-        return [document_of(hit.record, score=hit.score) for hit in hits]
+        return [restore_document(hit.record, score=hit.score) for hit in hits]
 
     def embedding_retrieval(
         self, query_embedding: list[float], *, filters: Filters = None, top_k: int = 10, return_embedding: bool = False
@@ -203,7 +203,7 @@ class HaystackDocumentStore(DocumentRecords):
 
         It compares the query with every matching document.
         """
-        copy = await self._copy(filters)
+        copy = await self._load_in_memory_store(filters)
         return copy.embedding_retrieval(query_embedding, top_k=top_k, return_embedding=return_embedding)
 
     def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
@@ -222,7 +222,7 @@ class HaystackDocumentStore(DocumentRecords):
         self, filters: dict[str, Any], metadata_fields: list[str]
     ) -> dict[str, int]:
         """Return the number of distinct values per metadata field of the matching documents."""
-        return (await self._copy(filters)).count_unique_metadata_by_filter({}, metadata_fields)
+        return (await self._load_in_memory_store(filters)).count_unique_metadata_by_filter({}, metadata_fields)
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
         """Run `get_metadata_fields_info_async` and block."""
@@ -230,7 +230,7 @@ class HaystackDocumentStore(DocumentRecords):
 
     async def get_metadata_fields_info_async(self) -> dict[str, dict[str, str]]:
         """Return the metadata fields with their types."""
-        return (await self._copy()).get_metadata_fields_info()
+        return (await self._load_in_memory_store()).get_metadata_fields_info()
 
     def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
         """Run `get_metadata_field_min_max_async` and block."""
@@ -238,7 +238,7 @@ class HaystackDocumentStore(DocumentRecords):
 
     async def get_metadata_field_min_max_async(self, metadata_field: str) -> dict[str, Any]:
         """Return the minimum and maximum of a field, or None for both if it has no values."""
-        return (await self._copy()).get_metadata_field_min_max(metadata_field)
+        return (await self._load_in_memory_store()).get_metadata_field_min_max(metadata_field)
 
     def get_metadata_field_unique_values(
         self,
@@ -262,4 +262,6 @@ class HaystackDocumentStore(DocumentRecords):
         filters: Filters = None,
     ) -> tuple[list[Any], int]:
         """Return a page of a field's distinct values, sorted, and their total number."""
-        return (await self._copy(filters)).get_metadata_field_unique_values(metadata_field, search_term, from_, size)
+        return (await self._load_in_memory_store(filters)).get_metadata_field_unique_values(
+            metadata_field, search_term, from_, size
+        )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
-from mama_structs.adapters.haystack.connection import HOST, Connected, Where
+from mama_structs.adapters.haystack.connection import HOST_LABEL, SessionComponent, SessionLocation
 from mama_structs.errors import InvalidArgument, VersionConflict
 from mama_structs.memory.types.model import ORIGINS, Origin
 from mama_structs.memory.types.record import check_labels
@@ -31,12 +31,12 @@ except ImportError as _missing:
 Filters: TypeAlias = dict[str, Any] | None
 
 
-class DocumentRecords(Connected):
+class DocumentRecords(SessionComponent):
     """The records of one collection's documents: reading, copying and writing."""
 
     def __init__(
         self,
-        session: Where,
+        session: SessionLocation,
         *,
         collection: str,
         namespace: str,
@@ -46,21 +46,21 @@ class DocumentRecords(Connected):
         super().__init__(session, namespace=namespace)
         self.collection: str = check_labels((collection,), "collection")[0]
         self.embedding_similarity_function = similarity
-        self.origin: Origin = _check.choice("origin", origin, ORIGINS)
-        self._labels = (HOST, "documents", collection)
+        self.origin: Origin = _check.check_choice("origin", origin, ORIGINS)
+        self._labels = (HOST_LABEL, "documents", collection)
 
     async def _records(self, filters: Filters = None) -> list[HostRecord]:
         """Return the records of matching documents, in the order of writing."""
-        where = where_of(filters)
+        where = create_record_filter(filters)
         records = self._bridge.session.records
         found = await self._bridge.arun(lambda: records.list(self._labels, nested=False, where=where))
         return sorted(found, key=lambda one: one.value["place"])
 
-    async def _copy(self, filters: Filters = None) -> InMemoryDocumentStore:
+    async def _load_in_memory_store(self, filters: Filters = None) -> InMemoryDocumentStore:
         """Return an `InMemoryDocumentStore` of the matching documents, for comparisons and counts."""
         similarity = self.embedding_similarity_function
         copy = InMemoryDocumentStore(shared=False, embedding_similarity_function=similarity)
-        copy.write_documents([document_of(one) for one in await self._records(filters)])
+        copy.write_documents([restore_document(one) for one in await self._records(filters)])
         return copy
 
     async def _write(self, documents: list[Document], policy: DuplicatePolicy) -> int:
@@ -68,11 +68,11 @@ class DocumentRecords(Connected):
         # Record timestamps are too coarse to order documents of one write.
         now = time.time_ns()
         if policy is DuplicatePolicy.OVERWRITE:
-            await records.put_many([self._new(one, place) for place, one in enumerate(documents, now)])
+            await records.put_many([self._create_record(one, place) for place, one in enumerate(documents, now)])
             return len(documents)
         new: dict[str, NewRecord] = {}
         for place, one in enumerate(documents, now):
-            new.setdefault(one.id, self._new(one, place, if_version=0))
+            new.setdefault(one.id, self._create_record(one, place, if_version=0))
         skips = policy is DuplicatePolicy.SKIP
         if len(new) < len(documents) and not skips:
             raise DuplicateDocumentError("documents contain a duplicate id")
@@ -88,11 +88,11 @@ class DocumentRecords(Connected):
                 raise DuplicateDocumentError(f"ID '{error.key}' already exists.") from error
             return len(new)
 
-    def _new(
+    def _create_record(
         self, document: Document, place: int, *, if_version: int | None = None, origin: Origin | None = None
     ) -> NewRecord:
         """Return the record of a document; *origin* preserves the author of an updated document."""
-        value = {"document": told_of(document), "place": place}
+        value = {"document": serialize_document(document), "place": place}
         longest = self._bridge.session.settings.memory.max_content
         return NewRecord(
             self._labels,
@@ -104,36 +104,36 @@ class DocumentRecords(Connected):
         )
 
 
-def where_of(filters: Filters) -> Callable[[HostRecord], bool] | None:
+def create_record_filter(filters: Filters) -> Callable[[HostRecord], bool] | None:
     """Return a predicate for records whose document matches, or None without filters."""
     if not filters:
         return None
     if "operator" not in filters and "conditions" not in filters:
         raise ValueError("filters need an operator, and conditions or a field: see Haystack's metadata filtering")
-    return lambda record: document_matches_filter(filters, document_of(record))
+    return lambda record: document_matches_filter(filters, restore_document(record))
 
 
-def told_of(document: Document) -> dict[str, Any]:
+def serialize_document(document: Document) -> dict[str, Any]:
     """Return a document as JSON, with its embedding and bytes encoded in base64."""
-    told = {name: value for name, value in document.to_dict(flatten=False).items() if value is not None}
+    fields = {name: value for name, value in document.to_dict(flatten=False).items() if value is not None}
     if document.embedding is not None:
-        told["embedding"] = _packed(_vector(document.embedding).tobytes())
+        fields["embedding"] = _encode_bytes(_check_embedding(document.embedding).tobytes())
     if document.blob is not None:
-        told["blob"]["data"] = _packed(document.blob.data)
-    return told
+        fields["blob"]["data"] = _encode_bytes(document.blob.data)
+    return fields
 
 
-def document_of(record: HostRecord, **changes: Any) -> Document:
+def restore_document(record: HostRecord, **changes: Any) -> Document:
     """Return the document of a record, with some of its fields replaced."""
-    told = {**record.value["document"], **changes}
-    if "embedding" in told:
-        told["embedding"] = np.frombuffer(base64.b64decode(told["embedding"]), dtype="<f8").tolist()
-    if "blob" in told:
-        told["blob"] = {**told["blob"], "data": base64.b64decode(told["blob"]["data"])}
-    return Document.from_dict(told)
+    fields = {**record.value["document"], **changes}
+    if "embedding" in fields:
+        fields["embedding"] = np.frombuffer(base64.b64decode(fields["embedding"]), dtype="<f8").tolist()
+    if "blob" in fields:
+        fields["blob"] = {**fields["blob"], "data": base64.b64decode(fields["blob"]["data"])}
+    return Document.from_dict(fields)
 
 
-def _vector(embedding: object) -> NDArray[np.float64]:
+def _check_embedding(embedding: object) -> NDArray[np.float64]:
     try:
         vector = np.asarray(embedding, dtype="<f8")
     except (OverflowError, TypeError, ValueError):
@@ -143,5 +143,5 @@ def _vector(embedding: object) -> NDArray[np.float64]:
     return vector
 
 
-def _packed(data: bytes) -> str:
+def _encode_bytes(data: bytes) -> str:
     return base64.b64encode(data).decode()

@@ -8,8 +8,14 @@ from typing import Any, Final
 
 from mama_structs import sync
 from mama_structs._internal import validation as _check
-from mama_structs.adapters.langchain.documents import Embedding, document_of, labels_of, packed, unpacked
-from mama_structs.adapters.shared.loop_bridge import Bridge, awaited, blocking
+from mama_structs.adapters.langchain.documents import (
+    EmbeddingsFunction,
+    create_document,
+    create_labels,
+    decode_value,
+    encode_value,
+)
+from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable, make_blocking
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding.factory import CallableEmbedder, as_embedder
 from mama_structs.memory.embedding.protocol import Calibration
@@ -30,7 +36,7 @@ except ImportError as _missing:
     ) from _missing
 
 # Keys per read. Their values are read, too, so a page must not be large.
-_PAGE: Final = 100
+_PAGE_KEYS: Final = 100
 
 
 def embedder(
@@ -60,7 +66,7 @@ def embedder(
     if not isinstance(embeddings, Embeddings):
         raise InvalidArgument(f"embeddings must be Embeddings of LangChain, got {type(embeddings).__name__}")
     return as_embedder(
-        Embedding(embeddings),
+        EmbeddingsFunction(embeddings),
         name=name,
         dimensions=dimensions,
         max_tokens=max_tokens,
@@ -90,37 +96,37 @@ class SessionKeyValueStore(BaseStore[str, Any]):
     """
 
     def __init__(self, session: Session | sync.Session, *, name: str = "default") -> None:
-        self._bridge = Bridge(session)
-        self._labels = ("langchain", "kv", _check.text("name", name))
+        self._bridge = LoopBridge(session)
+        self._labels = ("langchain", "kv", _check.check_text("name", name))
 
-    @awaited
+    @make_awaitable
     async def amget(self, keys: Sequence[str]) -> list[Any]:
         """Return the values of keys, None for each missing key."""
         found = await self._bridge.session.records.get_many([(self._labels, key) for key in keys])
-        return [None if record is None else unpacked(record.value) for record in found]
+        return [None if record is None else decode_value(record.value) for record in found]
 
-    @blocking
+    @make_blocking
     async def mget(self, keys: Sequence[str]) -> list[Any]:
         """Run `amget` and block."""
         return await self.amget(keys)
 
-    @awaited
+    @make_awaitable
     async def amset(self, key_value_pairs: Sequence[tuple[str, Any]]) -> None:
         """Store values under their keys, all or none."""
-        new = [NewRecord(self._labels, key, packed(value)) for key, value in key_value_pairs]
+        new = [NewRecord(self._labels, key, encode_value(value)) for key, value in key_value_pairs]
         await self._bridge.session.records.put_many(new)
 
-    @blocking
+    @make_blocking
     async def mset(self, key_value_pairs: Sequence[tuple[str, Any]]) -> None:
         """Run `amset` and block."""
         await self.amset(key_value_pairs)
 
-    @awaited
+    @make_awaitable
     async def amdelete(self, keys: Sequence[str]) -> None:
         """Delete keys; missing keys are ignored."""
         await self._bridge.session.records.put_many((), delete=[(self._labels, key) for key in keys])
 
-    @blocking
+    @make_blocking
     async def mdelete(self, keys: Sequence[str]) -> None:
         """Run `amdelete` and block."""
         await self.amdelete(keys)
@@ -128,21 +134,21 @@ class SessionKeyValueStore(BaseStore[str, Any]):
     def yield_keys(self, *, prefix: str | None = None) -> Iterator[str]:
         """Yield the keys that begin with *prefix*, possibly with keys that are added meanwhile."""
         after: str | None = None
-        while page := self._bridge.run(partial(self._page, prefix, after)):
+        while page := self._bridge.run(partial(self._load_page, prefix, after)):
             yield from page
             after = page[-1]
 
     async def ayield_keys(self, *, prefix: str | None = None) -> AsyncIterator[str]:
         """Yield the keys as `yield_keys` does."""
         after: str | None = None
-        while page := await self._bridge.arun(partial(self._page, prefix, after)):
+        while page := await self._bridge.arun(partial(self._load_page, prefix, after)):
             for key in page:
                 yield key
             after = page[-1]
 
-    async def _page(self, prefix: str | None, after: str | None) -> list[str]:
+    async def _load_page(self, prefix: str | None, after: str | None) -> list[str]:
         records = self._bridge.session.records
-        page = await records.list(self._labels, nested=False, prefix=prefix or "", after=after, limit=_PAGE)
+        page = await records.list(self._labels, nested=False, prefix=prefix or "", after=after, limit=_PAGE_KEYS)
         return [record.key for record in page]
 
 
@@ -178,12 +184,12 @@ class SessionRetriever(BaseRetriever):
     types: tuple[str, ...] | None = None
     min_relevance: float | None = None
     collection: str | None = None
-    _bridge: Bridge = PrivateAttr()
+    _bridge: LoopBridge = PrivateAttr()
 
     def __init__(self, session: Session | sync.Session, **options: Any) -> None:
         fields: dict[str, Any] = {"session": session, **options}
         super().__init__(**fields)
-        self._bridge = Bridge(session)
+        self._bridge = LoopBridge(session)
 
     def _get_relevant_documents(
         self,
@@ -192,7 +198,7 @@ class SessionRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,  # noqa: ARG002 - passed by keyword
         k: int | None = None,
     ) -> list[Document]:
-        return self._bridge.run(lambda: self._found(query, k))
+        return self._bridge.run(lambda: self._find_documents(query, k))
 
     async def _aget_relevant_documents(
         self,
@@ -201,22 +207,22 @@ class SessionRetriever(BaseRetriever):
         run_manager: AsyncCallbackManagerForRetrieverRun,  # noqa: ARG002 - passed by keyword
         k: int | None = None,
     ) -> list[Document]:
-        return await self._bridge.arun(lambda: self._found(query, k))
+        return await self._bridge.arun(lambda: self._find_documents(query, k))
 
-    async def _found(self, query: str, k: int | None) -> list[Document]:
+    async def _find_documents(self, query: str, k: int | None) -> list[Document]:
         session, limit = self._bridge.session, self.k if k is None else k
         if self.collection is None:
             hits = await session.memories.search(query, types=self.types, limit=limit, min_relevance=self.min_relevance)
-            return [_remembered(hit) for hit in hits]
-        labels = labels_of(self.collection)
+            return [_create_memory_document(hit) for hit in hits]
+        labels = create_labels(self.collection)
         found = await session.records.search(query, labels, nested=False, limit=limit, min_relevance=self.min_relevance)
-        return [document_of(hit.record, relevance=hit.relevance) for hit in found]
+        return [create_document(hit.record, relevance=hit.relevance) for hit in found]
 
 
-def _remembered(hit: Hit) -> Document:
+def _create_memory_document(hit: Hit) -> Document:
     memory = hit.memory
     own = {name: getattr(memory.metadata, name, None) for name in ("reasoning", "outcome", "labels", "key")}
-    said = {
+    fields = {
         "type": memory.type.value,
         "created_at": memory.created_at.isoformat(),
         "origin": memory.origin,
@@ -229,5 +235,5 @@ def _remembered(hit: Hit) -> Document:
     return Document(
         id=memory.id,
         page_content="\n".join(text for text in (memory.content, own["reasoning"]) if text),
-        metadata={name: value for name, value in said.items() if value is not None},
+        metadata={name: value for name, value in fields.items() if value is not None},
     )

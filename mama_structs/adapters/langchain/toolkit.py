@@ -8,10 +8,17 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from mama_structs import sync
-from mama_structs._internal.control_flow import ControlFlow, available_types
-from mama_structs._internal.sync_proxy import bare, run_beside
-from mama_structs.adapters.shared.tool_results import MAX_CHARS, Turns, hear, kept, offered, recall_for
-from mama_structs.adapters.shared.tool_schemas import plain_schema
+from mama_structs._internal.control_flow import ControlFlow, find_available_types
+from mama_structs._internal.sync_proxy import run_in_proxy_loop, unwrap
+from mama_structs.adapters.shared.tool_results import (
+    DEFAULT_MAX_RECALL_CHARS,
+    CallScheduler,
+    list_wire_tools,
+    observe_message,
+    recall_for_messages,
+    store_unsupported_media,
+)
+from mama_structs.adapters.shared.tool_schemas import to_plain_schema
 from mama_structs.refs.messages.media import Media
 from mama_structs.session.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
@@ -29,13 +36,13 @@ except ImportError as _missing:
 # GraphBubbleUp is the base of LangGraph's interrupts and commands to a parent graph. ToolOutputMixin is the base of
 # ToolMessage and LangGraph's Command. ToolException is an ordinary error, which becomes a ToolMessage.
 _CONTROL_FLOW: Final = ControlFlow(
-    exceptions=available_types("langgraph.errors", "GraphBubbleUp"), results=(ToolOutputMixin,)
+    exceptions=find_available_types("langgraph.errors", "GraphBubbleUp"), results=(ToolOutputMixin,)
 )
 # All arguments of the model are passed under one keyword: an argument named config or self would be lost otherwise.
-_ARGUMENTS: Final = "arguments"
-_CALL_ID: Final = "tool_call_id"
+_ARGUMENTS_KEY: Final = "arguments"
+_CALL_ID_KEY: Final = "tool_call_id"
 # Media kinds that a tool message accepts as a block.
-_TAKEN: Final = frozenset({"image"})
+_BLOCK_MEDIA_KINDS: Final = frozenset({"image"})
 _Content: TypeAlias = str | list[dict[str, Any]]
 
 
@@ -45,7 +52,7 @@ class _SessionTool(StructuredTool):
     def _parse_input(
         self, tool_input: str | dict[str, Any], tool_call_id: str | None = None, *_others: object, **_more: object
     ) -> dict[str, Any]:
-        return {_ARGUMENTS: tool_input, _CALL_ID: tool_call_id}
+        return {_ARGUMENTS_KEY: tool_input, _CALL_ID_KEY: tool_call_id}
 
     def _run(self, *arguments: Any, config: RunnableConfig, **keywords: Any) -> Any:
         if self.func is None:
@@ -74,27 +81,31 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
             None for all tools.
 
     """
-    own: Session = bare(session)
-    turns = Turns(own, control_flow=_CONTROL_FLOW)
+    own: Session = unwrap(session)
+    turns = CallScheduler(own, control_flow=_CONTROL_FLOW)
 
-    def called(wire: str) -> dict[str, Any]:
-        call = _caller(own, turns, wire)
+    def create_callables(wire: str) -> dict[str, Any]:
+        call = _create_caller(own, turns, wire)
         if own is session:
             return {"coroutine": call}
 
         def run(arguments: object, config: RunnableConfig, tool_call_id: str | None) -> tuple[_Content, Any]:
-            answer: tuple[_Content, Any] = run_beside(session, lambda: call(arguments, config, tool_call_id))
+            answer: tuple[_Content, Any] = run_in_proxy_loop(session, lambda: call(arguments, config, tool_call_id))
             return answer
 
         return {"func": run}
 
-    listed = offered(own, message) if own is session else run_beside(session, lambda: offered(own, message))
+    listed = (
+        list_wire_tools(own, message)
+        if own is session
+        else run_in_proxy_loop(session, lambda: list_wire_tools(own, message))
+    )
     return [
         _SessionTool(
             name=wire,
             description=tool.description,
-            args_schema=plain_schema(tool.input_schema),
-            **called(wire),
+            args_schema=to_plain_schema(tool.input_schema),
+            **create_callables(wire),
             response_format="content_and_artifact",
             handle_tool_error=True,
             metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
@@ -103,7 +114,7 @@ def tools(session: Session | sync.Session, *, message: object = None) -> list[St
     ]
 
 
-def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -> Any:
+def middleware(session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> Any:
     """
     Return an agent middleware that adds recalled memories and stores refs.
 
@@ -129,17 +140,17 @@ def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -
             "an agent's middleware needs the package that has create_agent: pip install langchain"
         ) from missing
 
-    own: Session = bare(session)
+    own: Session = unwrap(session)
 
     async def begin(state: Mapping[str, Any]) -> dict[str, Any] | None:
-        text = await recall_for(own, state["messages"], max_chars=max_chars)
+        text = await recall_for_messages(own, state["messages"], max_chars=max_chars)
         return {"messages": [HumanMessage(text)]} if text else None
 
     async def take(state: Mapping[str, Any]) -> None:
         # Results of tools with a structured answer may follow the model's message.
         last = next((one for one in reversed(state["messages"]) if isinstance(one, AIMessage)), None)
         if last is not None:
-            await hear(own, last)
+            await observe_message(own, last)
 
     class SessionMiddleware(AgentMiddleware):  # type: ignore[misc, unused-ignore]
         async def abefore_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002 - passed by keyword
@@ -150,33 +161,36 @@ def middleware(session: Session | sync.Session, *, max_chars: int = MAX_CHARS) -
 
     class SyncSessionMiddleware(AgentMiddleware):  # type: ignore[misc, unused-ignore]
         def before_agent(self, state: Mapping[str, Any], runtime: object) -> dict[str, Any] | None:  # noqa: ARG002
-            put_in: dict[str, Any] | None = run_beside(session, lambda: begin(state))
+            put_in: dict[str, Any] | None = run_in_proxy_loop(session, lambda: begin(state))
             return put_in
 
         def after_model(self, state: Mapping[str, Any], runtime: object) -> None:  # noqa: ARG002
-            run_beside(session, lambda: take(state))
+            run_in_proxy_loop(session, lambda: take(state))
 
     return SessionMiddleware() if own is session else SyncSessionMiddleware()
 
 
-def _block(session: Session, part: str | Media) -> dict[str, Any]:
+def _create_block(session: Session, part: str | Media) -> dict[str, Any]:
     if not isinstance(part, Media):
         return {"type": "text", "text": part}
-    if part.kind not in _TAKEN:
-        return {"type": "text", "text": kept(session, part)}
+    if part.kind not in _BLOCK_MEDIA_KINDS:
+        return {"type": "text", "text": store_unsupported_media(session, part)}
     place = {"url": part.url} if part.url else {"base64": part.data, "mime_type": part.mime_type}
     return {"type": part.kind, **place}
 
 
-def _caller(session: Session, turns: Turns, wire: str) -> Callable[..., Awaitable[tuple[Any, Any]]]:
+def _create_caller(session: Session, turns: CallScheduler, wire: str) -> Callable[..., Awaitable[tuple[Any, Any]]]:
     async def call(arguments: object, config: RunnableConfig, tool_call_id: str | None) -> tuple[Any, Any]:
-        known: RunnableConfig = {**config, "configurable": {**config.get("configurable", {}), _CALL_ID: tool_call_id}}
+        known: RunnableConfig = {
+            **config,
+            "configurable": {**config.get("configurable", {}), _CALL_ID_KEY: tool_call_id},
+        }
         answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, known))
         if answered.is_native:
             return answered.data, None
         if answered.is_error:
             raise ToolException(answered.text)
-        content = [_block(session, part) for part in answered.parts] if answered.has_media else answered.text
+        content = [_create_block(session, part) for part in answered.parts] if answered.has_media else answered.text
         return content, answered.data
 
     return call

@@ -9,14 +9,14 @@ from mama_structs import sync
 from mama_structs._internal import validation as _check
 from mama_structs.adapters.langchain.documents import (
     DocumentFilter,
-    Embedding,
-    document_of,
-    labels_of,
-    records_of,
-    varied,
-    where,
+    EmbeddingsFunction,
+    compile_filter,
+    create_document,
+    create_labels,
+    create_records,
+    select_diverse,
 )
-from mama_structs.adapters.shared.loop_bridge import Bridge, awaited, blocking
+from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable, make_blocking
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.model import Origin
 from mama_structs.records import RecordHit
@@ -62,15 +62,15 @@ class SessionVectorStore(VectorStore):
     def __init__(
         self, session: Session | sync.Session, *, collection: str = "default", origin: Origin = "outside"
     ) -> None:
-        self._bridge = Bridge(session)
-        self._labels = labels_of(collection)
+        self._bridge = LoopBridge(session)
+        self._labels = create_labels(collection)
         self._origin: Origin = origin
 
     @property
     def embeddings(self) -> Embeddings | None:
         """The ``Embeddings`` of the session's embedder, or None if it was not created from one."""
         function = getattr(self._bridge.session.memories.embedder, "function", None)
-        return function.embeddings if isinstance(function, Embedding) else None
+        return function.embeddings if isinstance(function, EmbeddingsFunction) else None
 
     @classmethod
     def from_texts(
@@ -93,7 +93,7 @@ class SessionVectorStore(VectorStore):
             **options: ``session``, which is required, and the other arguments of the class.
 
         """
-        store = cls._of(embedding, **options)
+        store = cls._create(embedding, **options)
         store.add_texts(texts, metadatas, ids=ids)
         return store
 
@@ -108,12 +108,12 @@ class SessionVectorStore(VectorStore):
         **options: Any,
     ) -> SessionVectorStore:
         """Return a store after adding texts to it, as `from_texts` does."""
-        store = cls._of(embedding, **options)
+        store = cls._create(embedding, **options)
         await store.aadd_texts(texts, metadatas, ids=ids)
         return store
 
     @classmethod
-    def _of(
+    def _create(
         cls, embedding: Embeddings | None, *, session: Session | sync.Session | None = None, **options: Any
     ) -> SessionVectorStore:
         store = cls(session, **options)  # type: ignore[arg-type]  # the constructor rejects None
@@ -124,7 +124,7 @@ class SessionVectorStore(VectorStore):
             )
         return store
 
-    @awaited
+    @make_awaitable
     async def aadd_texts(
         self,
         /,
@@ -135,114 +135,116 @@ class SessionVectorStore(VectorStore):
         **_options: Any,
     ) -> list[str]:
         """Add texts as documents, all or none, and return their ids, new ones if none were passed."""
-        new = records_of(self._labels, texts, metadatas, ids, origin=self._origin)
+        new = create_records(self._labels, texts, metadatas, ids, origin=self._origin)
         await self._bridge.session.records.put_many(new)
         return [one.key for one in new]
 
-    @blocking
+    @make_blocking
     async def add_texts(
         self, /, texts: Iterable[str], metadatas: list[dict[str, Any]] | None = None, **options: Any
     ) -> list[str]:
         """Run `aadd_texts` and block."""
         return await self.aadd_texts(texts, metadatas, **options)
 
-    @awaited
+    @make_awaitable
     async def adelete(self, /, ids: list[str] | None = None, **_options: Any) -> bool:
         """Delete documents, None for the whole collection; unknown ids are ignored."""
         records, places = self._bridge.session.records, [(self._labels, key) for key in ids or ()]
         await (records.delete_all(self._labels, nested=False) if ids is None else records.put_many((), delete=places))
         return True
 
-    @blocking
+    @make_blocking
     async def delete(self, /, ids: list[str] | None = None, **_options: Any) -> bool:
         """Run `adelete` and block."""
         return await self.adelete(ids)
 
-    @awaited
+    @make_awaitable
     async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return the documents with the ids, deduplicated; unknown ids are ignored."""
         found = await self._bridge.session.records.get_many([(self._labels, key) for key in dict.fromkeys(ids)])
-        return [document_of(record) for record in found if record is not None]
+        return [create_document(record) for record in found if record is not None]
 
-    @blocking
+    @make_blocking
     async def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Run `aget_by_ids` and block."""
         return await self.aget_by_ids(ids)
 
-    async def _hits(self, query: Any, k: int = 4, *, filter: DocumentFilter | None = None) -> Sequence[RecordHit]:  # noqa: A002 - LangChain's parameter name
-        records, takes = self._bridge.session.records, where(filter)
-        return await records.nearest(query, self._labels, nested=False, where=takes, limit=k)
+    async def _search_nearest(
+        self, query: Any, k: int = 4, *, filter: DocumentFilter | None = None
+    ) -> Sequence[RecordHit]:
+        records, is_match = self._bridge.session.records, compile_filter(filter)
+        return await records.nearest(query, self._labels, nested=False, where=is_match, limit=k)
 
-    @awaited
+    @make_awaitable
     async def asimilarity_search(self, /, query: str, k: int = 4, **options: Any) -> list[Document]:
         """Return the *k* documents most similar to a text."""
-        return [document_of(hit.record) for hit in await self._hits(query, k, **options)]
+        return [create_document(hit.record) for hit in await self._search_nearest(query, k, **options)]
 
-    @blocking
+    @make_blocking
     async def similarity_search(self, /, query: str, k: int = 4, **options: Any) -> list[Document]:
         """Run `asimilarity_search` and block."""
         return await self.asimilarity_search(query, k, **options)
 
-    @awaited
+    @make_awaitable
     async def asimilarity_search_by_vector(
         self, /, embedding: list[float], k: int = 4, **options: Any
     ) -> list[Document]:
         """Return the *k* documents most similar to a vector."""
-        return [document_of(hit.record) for hit in await self._hits(embedding, k, **options)]
+        return [create_document(hit.record) for hit in await self._search_nearest(embedding, k, **options)]
 
-    @blocking
+    @make_blocking
     async def similarity_search_by_vector(
         self, /, embedding: list[float], k: int = 4, **options: Any
     ) -> list[Document]:
         """Run `asimilarity_search_by_vector` and block."""
         return await self.asimilarity_search_by_vector(embedding, k, **options)
 
-    @awaited
+    @make_awaitable
     async def asimilarity_search_with_score(self, /, *query: Any, **options: Any) -> list[tuple[Document, float]]:
         """Return the documents of `asimilarity_search`, each with its cosine."""
-        return [(document_of(hit.record), hit.score) for hit in await self._hits(*query, **options)]
+        return [(create_document(hit.record), hit.score) for hit in await self._search_nearest(*query, **options)]
 
-    @blocking
+    @make_blocking
     async def similarity_search_with_score(self, /, *query: Any, **options: Any) -> list[tuple[Document, float]]:
         """Run `asimilarity_search_with_score` and block."""
         return await self.asimilarity_search_with_score(*query, **options)
 
-    async def _relevant(self, /, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
-        return [(document_of(hit.record), hit.relevance) for hit in await self._hits(query, k, **options)]
+    async def _search_with_relevance(self, /, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
+        return [(create_document(hit.record), hit.relevance) for hit in await self._search_nearest(query, k, **options)]
 
     # LangChain's public methods of the same names without an underscore call these.
-    _similarity_search_with_relevance_scores = blocking(_relevant)
-    _asimilarity_search_with_relevance_scores = awaited(_relevant)
+    _similarity_search_with_relevance_scores = make_blocking(_search_with_relevance)
+    _asimilarity_search_with_relevance_scores = make_awaitable(_search_with_relevance)
 
-    async def _diverse(
+    async def _search_diverse(
         self, query: Any, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **options: Any
     ) -> list[Document]:
-        relevance = _check.share("lambda_mult", lambda_mult)
-        hits = await self._hits(query, max(k, fetch_k), **options)
-        found = [document_of(hit.record) for hit in hits]
+        relevance = _check.check_ratio("lambda_mult", lambda_mult)
+        hits = await self._search_nearest(query, max(k, fetch_k), **options)
+        found = [create_document(hit.record) for hit in hits]
         pieces = await self._bridge.session.records.embed([document.page_content for document in found])
-        return [found[row] for row in varied([hit.score for hit in hits], pieces, k, relevance)]
+        return [found[row] for row in select_diverse([hit.score for hit in hits], pieces, k, relevance)]
 
-    @awaited
+    @make_awaitable
     async def amax_marginal_relevance_search(self, /, query: str, *sizes: Any, **options: Any) -> list[Document]:
         """Return *k* mutually dissimilar documents of the *fetch_k* most similar to a text."""
-        return await self._diverse(query, *sizes, **options)
+        return await self._search_diverse(query, *sizes, **options)
 
-    @blocking
+    @make_blocking
     async def max_marginal_relevance_search(self, /, query: str, *sizes: Any, **options: Any) -> list[Document]:
         """Run `amax_marginal_relevance_search` and block."""
-        return await self._diverse(query, *sizes, **options)
+        return await self._search_diverse(query, *sizes, **options)
 
-    @awaited
+    @make_awaitable
     async def amax_marginal_relevance_search_by_vector(
         self, /, embedding: list[float], *sizes: Any, **options: Any
     ) -> list[Document]:
         """Return the documents of `amax_marginal_relevance_search` for a vector."""
-        return await self._diverse(embedding, *sizes, **options)
+        return await self._search_diverse(embedding, *sizes, **options)
 
-    @blocking
+    @make_blocking
     async def max_marginal_relevance_search_by_vector(
         self, /, embedding: list[float], *sizes: Any, **options: Any
     ) -> list[Document]:
         """Run `amax_marginal_relevance_search_by_vector` and block."""
-        return await self._diverse(embedding, *sizes, **options)
+        return await self._search_diverse(embedding, *sizes, **options)

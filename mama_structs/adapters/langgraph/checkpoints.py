@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from mama_structs import sync
 from mama_structs.adapters.langgraph.serde import check_serde
-from mama_structs.adapters.langgraph.threads import Blob, SavedCheckpoint, Threads, Write
-from mama_structs.adapters.shared.loop_bridge import Bridge, awaited
+from mama_structs.adapters.langgraph.threads import Blob, SavedCheckpoint, ThreadStore, Write
+from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable
 from mama_structs.errors import InvalidArgument
 from mama_structs.session.session import Session
 
@@ -35,8 +35,8 @@ except ImportError as _missing:
     ) from _missing
 
 # Metadata keys of threads whose channels are rebuilt from the writes of earlier checkpoints.
-_DELTAS: Final = frozenset({"counters_since_delta_snapshot", "delta_writes_versioned"})
-_STRATEGIES: Final = ("keep_latest", "delete")
+_DELTA_METADATA_KEYS: Final = frozenset({"counters_since_delta_snapshot", "delta_writes_versioned"})
+_PRUNE_STRATEGIES: Final = ("keep_latest", "delete")
 
 
 class LangGraphCheckpointer(BaseCheckpointSaver[str]):
@@ -67,19 +67,19 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         check_serde(serde)
         # LangGraph's default serializer would import and call any class that a record names.
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(allow)))
-        self._bridge = Bridge(session)
-        self._threads = Threads(self._bridge.session.records)
+        self._bridge = LoopBridge(session)
+        self._threads = ThreadStore(self._bridge.session.records)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Run `aget_tuple` and block."""
         return self._bridge.run(lambda: self.aget_tuple(config))
 
-    @awaited
+    @make_awaitable
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint of *config*, by default its thread's latest, or None."""
-        thread, namespace, checkpoint = _named(config)
+        thread, namespace, checkpoint = _parse_config(config)
         found = await self._threads.get(thread, namespace or "", checkpoint)
-        return None if found is None else self._shown(found)
+        return None if found is None else self._create_tuple(found)
 
     async def _list(
         self,
@@ -93,13 +93,13 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
             metadata = self.serde.loads_typed(blob) if filter else {}
             return all(metadata.get(name) == value for name, value in (filter or {}).items())
 
-        thread, namespace, checkpoint = _named(config) if config else (None, None, None)
+        thread, namespace, checkpoint = _parse_config(config) if config else (None, None, None)
         # LangGraph passes no thread here when it replays a graph inside another one.
         earlier = get_checkpoint_id(before) if before else None
         found = await self._threads.list(
             thread, namespace, checkpoint=checkpoint, before=earlier, limit=limit, where=matches
         )
-        return [self._shown(saved) for saved in found]
+        return [self._create_tuple(saved) for saved in found]
 
     def list(
         self,
@@ -142,7 +142,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         """Run `aput` and block."""
         return self._bridge.run(lambda: self.aput(config, checkpoint, metadata, new_versions))
 
-    @awaited
+    @make_awaitable
     async def aput(
         self,
         config: RunnableConfig,
@@ -151,7 +151,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint and its changed channels in one transaction, and return its config."""
-        thread, namespace, parent = _named(config)
+        thread, namespace, parent = _parse_config(config)
         dumps, values = self.serde.dumps_typed, checkpoint["channel_values"]
         known = get_checkpoint_metadata(config, metadata)
         saved = SavedCheckpoint(
@@ -163,11 +163,11 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
             metadata=dumps(known),
             versions=checkpoint["channel_versions"],
             run=known.get("run_id"),
-            is_delta=not _DELTAS.isdisjoint(known),
+            is_delta=not _DELTA_METADATA_KEYS.isdisjoint(known),
         )
         changed = [(name, version, dumps(values[name])) for name, version in new_versions.items() if name in values]
         await self._threads.put(saved, changed)
-        return _config(saved, saved.id)
+        return _create_config(saved, saved.id)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -175,7 +175,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         """Run `aput_writes` and block."""
         self._bridge.run(lambda: self.aput_writes(config, writes, task_id, task_path))
 
-    @awaited
+    @make_awaitable
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
@@ -184,7 +184,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
 
         Existing writes are kept, except for errors and interrupts, which are replaced.
         """
-        thread, namespace, checkpoint = _named(config)
+        thread, namespace, checkpoint = _parse_config(config)
         written = [
             Write(task_id, task_path, WRITES_IDX_MAP.get(channel, index), channel, self.serde.dumps_typed(value))
             for index, (channel, value) in enumerate(writes)
@@ -195,7 +195,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         """Run `adelete_thread` and block."""
         self._bridge.run(lambda: self.adelete_thread(thread_id))
 
-    @awaited
+    @make_awaitable
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread."""
         await self._threads.delete(str(thread_id))
@@ -204,7 +204,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         """Run `adelete_for_runs` and block."""
         self._bridge.run(lambda: self.adelete_for_runs(run_ids))
 
-    @awaited
+    @make_awaitable
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs in all threads. It reads all threads."""
         await self._threads.delete_for_runs(map(str, run_ids))
@@ -213,7 +213,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         """Run `acopy_thread` and block."""
         self._bridge.run(lambda: self.acopy_thread(source_thread_id, target_thread_id))
 
-    @awaited
+    @make_awaitable
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread to another in one transaction."""
         await self._threads.copy(str(source_thread_id), str(target_thread_id))
@@ -222,14 +222,14 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         """Run `aprune` and block."""
         self._bridge.run(lambda: self.aprune(thread_ids, strategy=strategy))
 
-    @awaited
+    @make_awaitable
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """
         Delete threads or their old checkpoints.
 
         ``"delete"`` deletes the threads, ``"keep_latest"`` all but the latest checkpoint of each namespace.
         """
-        if isinstance(thread_ids, str) or strategy not in _STRATEGIES:
+        if isinstance(thread_ids, str) or strategy not in _PRUNE_STRATEGIES:
             raise InvalidArgument('prune takes a sequence of thread ids, and "keep_latest" or "delete"')
         if strategy == "keep_latest":
             await self._threads.prune(map(str, thread_ids))
@@ -241,21 +241,21 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         number = 0 if current is None else int(str(current).split(".", 1)[0])
         return f"{number + 1:032}.{secrets.token_hex(8)}"
 
-    def _shown(self, saved: SavedCheckpoint) -> CheckpointTuple:
+    def _create_tuple(self, saved: SavedCheckpoint) -> CheckpointTuple:
         loads = self.serde.loads_typed
         checkpoint: Checkpoint = loads(saved.checkpoint)
         checkpoint["channel_values"] = {name: loads(blob) for name, blob in saved.channels.items()}
         ordered = sorted(saved.writes, key=lambda one: writes_sort_key(one.path, one.task, one.index))
         return CheckpointTuple(
-            config=_config(saved, saved.id),
+            config=_create_config(saved, saved.id),
             checkpoint=checkpoint,
             metadata=loads(saved.metadata),
-            parent_config=_config(saved, saved.parent) if saved.parent else None,
+            parent_config=_create_config(saved, saved.parent) if saved.parent else None,
             pending_writes=[(one.task, one.channel, loads(one.value)) for one in ordered],
         )
 
 
-def _named(config: RunnableConfig) -> tuple[str, str | None, str | None]:
+def _parse_config(config: RunnableConfig) -> tuple[str, str | None, str | None]:
     """Return the thread, namespace and checkpoint ids of a config."""
     names = config.get("configurable") or {}
     if names.get("thread_id") is None:
@@ -263,6 +263,6 @@ def _named(config: RunnableConfig) -> tuple[str, str | None, str | None]:
     return str(names["thread_id"]), names.get("checkpoint_ns"), names.get("checkpoint_id")
 
 
-def _config(saved: SavedCheckpoint, checkpoint: str) -> RunnableConfig:
+def _create_config(saved: SavedCheckpoint, checkpoint: str) -> RunnableConfig:
     names = {"thread_id": saved.thread, "checkpoint_ns": saved.namespace, "checkpoint_id": checkpoint}
     return {"configurable": names}

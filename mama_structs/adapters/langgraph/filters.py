@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mama_structs._internal.jsonable import is_same_json
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.errors import InvalidArgument, repr_short
 
-_COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "$gt": lambda value, bound: value > bound,
     "$gte": lambda value, bound: value >= bound,
     "$lt": lambda value, bound: value < bound,
@@ -21,8 +21,8 @@ def check_filter(condition: Any) -> None:
     if isinstance(condition, Mapping):
         for name, bound in condition.items():
             if not isinstance(name, str):
-                raise InvalidArgument(f"a filter's names must be texts, got {shown(name)}")
-            if name.startswith("$") and name not in {"$eq", "$ne", *_COMPARED}:
+                raise InvalidArgument(f"a filter's names must be texts, got {repr_short(name)}")
+            if name.startswith("$") and name not in {"$eq", "$ne", *_COMPARISONS}:
                 raise InvalidArgument(
                     f"the filter's operator {name} is unknown", hint="use $eq, $ne, $gt, $gte, $lt, $lte"
                 )
@@ -33,26 +33,26 @@ def matches_filter(value: Any, condition: Any) -> bool:
     """Return True if a value matches a filter."""
     if isinstance(condition, Mapping):
         if any(name.startswith("$") for name in condition):
-            return all(_compares(value, operator, bound) for operator, bound in condition.items())
+            return all(_compare(value, operator, bound) for operator, bound in condition.items())
         names = condition.items()
-        return isinstance(value, dict) and all(matches_filter(_at(value, name), bound) for name, bound in names)
+        return isinstance(value, dict) and all(matches_filter(_get_value(value, name), bound) for name, bound in names)
     if isinstance(condition, list | tuple):
         same = isinstance(value, list) and len(value) == len(condition)
         return same and all(matches_filter(one, wanted) for one, wanted in zip(value, condition, strict=True))
     return is_same_json(value, condition)
 
 
-def _at(value: dict[str, Any], name: str) -> Any:
+def _get_value(value: dict[str, Any], name: str) -> Any:
     found: Any = value
     for part in (name,) if name in value else name.split("."):
         found = found.get(part) if isinstance(found, dict) else None
     return found
 
 
-def _compares(value: Any, operator: str, bound: Any) -> bool:
+def _compare(value: Any, operator: str, bound: Any) -> bool:
     if operator in ("$eq", "$ne"):
         return is_same_json(value, bound) is (operator == "$eq")
-    compared = _COMPARED[operator]
+    compared = _COMPARISONS[operator]
     try:
         return compared(float(value), float(bound))
     except (TypeError, ValueError, OverflowError):

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from mama_structs import sync
 from mama_structs.adapters.langgraph.filters import check_filter, matches_filter
-from mama_structs.adapters.shared.loop_bridge import Bridge, awaited
+from mama_structs.adapters.shared.loop_bridge import LoopBridge, make_awaitable
 from mama_structs.errors import InvalidArgument
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session
@@ -39,10 +39,10 @@ except ImportError as _missing:
         "mama_structs.adapters.langgraph needs LangGraph: pip install 'mama-structs[langgraph]'"
     ) from _missing
 
-_ROOT: Final = ("langgraph", "store")
+_ROOT_LABELS: Final = ("langgraph", "store")
 _Place: TypeAlias = tuple[tuple[str, ...], str]
-_LONG_QUERY: Final = 10_000
-_LONGEST: Final = 1_000_000_000  # minutes: about 1,900 years
+_MAX_QUERY_CHARS: Final = 10_000
+_MAX_TTL_MINUTES: Final = 1_000_000_000  # minutes: about 1,900 years
 
 
 class LangGraphStore(BaseStore):
@@ -82,7 +82,7 @@ class LangGraphStore(BaseStore):
     ) -> None:
         if isinstance(fields, str):
             raise InvalidArgument("fields must be a sequence of paths, got a text", hint='such as fields=["text"]')
-        self._bridge = Bridge(session)
+        self._bridge = LoopBridge(session)
         self._fields = tuple(fields)
         self.ttl_config = ttl
 
@@ -90,37 +90,37 @@ class LangGraphStore(BaseStore):
         """Run `abatch` and block."""
         return self._bridge.run(lambda: self.abatch(ops))
 
-    @awaited
+    @make_awaitable
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run all operations, their writes in one transaction, and return their results."""
-        ops = _checked(ops)
+        ops = _check_operations(ops)
         results: list[Result] = [None] * len(ops)
         read: list[tuple[HostRecord, bool]] = []
         records = self._bridge.session.records
         gets = [(at, op) for at, op in enumerate(ops) if isinstance(op, GetOp)]
-        found = await records.get_many([_place(op) for _, op in gets]) if gets else []
+        found = await records.get_many([_get_place(op) for _, op in gets]) if gets else []
         for (at, get), record in zip(gets, found, strict=True):
             if record is not None:
-                results[at] = Item(**_shown(record))
+                results[at] = Item(**_create_item_fields(record))
                 read.append((record, get.refresh_ttl))
         for at, op in enumerate(ops):
             if isinstance(op, SearchOp):
                 hits = await self._search(op)
-                results[at] = [SearchItem(**_shown(record), score=score) for record, score in hits]
+                results[at] = [SearchItem(**_create_item_fields(record), score=score) for record, score in hits]
                 read += [(record, op.refresh_ttl) for record, _ in hits]
             elif isinstance(op, ListNamespacesOp):
-                results[at] = await self._namespaces(op)
+                results[at] = await self._list_namespaces(op)
         await self._refresh(record for record, refreshed in read if refreshed)
         # The last of several puts for a key counts.
-        puts = {_place(op): op for op in ops if isinstance(op, PutOp)}
+        puts = {_get_place(op): op for op in ops if isinstance(op, PutOp)}
         if puts:
             await records.put_many(
-                [self._new(op) for op in puts.values() if op.value is not None],
+                [self._create_record(op) for op in puts.values() if op.value is not None],
                 delete=[place for place, op in puts.items() if op.value is None],
             )
         return results
 
-    def _new(self, op: PutOp) -> NewRecord:
+    def _create_record(self, op: PutOp) -> NewRecord:
         value: Any = dict(op.value or {})
         paths = self._fields if op.index is None else op.index or ()
         most = self._bridge.session.settings.memory.max_content
@@ -129,14 +129,14 @@ class LangGraphStore(BaseStore):
         except (TypeError, ValueError):
             # It is not JSON. `put_many` rejects it with a clear error.
             texts = []
-        labels, key = _place(op)
+        labels, key = _get_place(op)
         expires_at = None
         if op.ttl is not None:
             # Store [value, minutes], so that a read can extend the expiry. No other value is a list.
-            value, expires_at = [value, op.ttl], self._expiry(op.ttl)
+            value, expires_at = [value, op.ttl], self._compute_expiry(op.ttl)
         return NewRecord(labels, key, value, text=texts or None, expires_at=expires_at)
 
-    def _expiry(self, minutes: float) -> datetime:
+    def _compute_expiry(self, minutes: float) -> datetime:
         return self._bridge.session.records.now + timedelta(minutes=minutes)
 
     async def _refresh(self, read: Iterable[HostRecord]) -> None:
@@ -146,30 +146,32 @@ class LangGraphStore(BaseStore):
                 by_time[record.value[1]].add((record.labels, record.key, record.version))
         for minutes, places in by_time.items():
             # Expire at its version: a replacement may have another expiry or none.
-            await self._bridge.session.records.expire(sorted(places), self._expiry(minutes))
+            await self._bridge.session.records.expire(sorted(places), self._compute_expiry(minutes))
 
     async def _search(self, op: SearchOp) -> list[tuple[HostRecord, float | None]]:
-        labels, end = (*_ROOT, *op.namespace_prefix), op.offset + op.limit
+        labels, end = (*_ROOT_LABELS, *op.namespace_prefix), op.offset + op.limit
         records = self._bridge.session.records
         scored: dict[_Place, tuple[HostRecord, float | None]] = {}
 
         def matches(record: HostRecord) -> bool:
-            return (record.labels, record.key) not in scored and matches_filter(_value(record), op.filter or {})
+            return (record.labels, record.key) not in scored and matches_filter(_get_value(record), op.filter or {})
 
         if op.query and op.query.strip() and end:
-            hits = await records.nearest(op.query[:_LONG_QUERY], labels, where=matches, limit=end)
+            hits = await records.nearest(op.query[:_MAX_QUERY_CHARS], labels, where=matches, limit=end)
             scored = {(hit.record.labels, hit.record.key): (hit.record, hit.cosine) for hit in hits}
         rest = await records.list(labels, where=matches, limit=end - len(scored)) if end > len(scored) else []
         return [*scored.values(), *((record, None) for record in rest)][op.offset : end]
 
-    async def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+    async def _list_namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         conditions = op.match_conditions or ()
-        found = (labels[len(_ROOT) :] for labels in await self._bridge.session.records.labels(_ROOT))
-        kept = {labels[: op.max_depth] for labels in found if all(_is_like(labels, one) for one in conditions)}
+        found = (labels[len(_ROOT_LABELS) :] for labels in await self._bridge.session.records.labels(_ROOT_LABELS))
+        kept = {
+            labels[: op.max_depth] for labels in found if all(_matches_namespace(labels, one) for one in conditions)
+        }
         return sorted(kept)[op.offset : op.offset + op.limit]
 
 
-def _checked(ops: Iterable[Op]) -> list[Op]:
+def _check_operations(ops: Iterable[Op]) -> list[Op]:
     """
     Validate all operations before any of them runs, and return them.
 
@@ -183,8 +185,8 @@ def _checked(ops: Iterable[Op]) -> list[Op]:
         if isinstance(op, PutOp):
             if not isinstance(op.value, Mapping | None):
                 raise InvalidArgument(f"the value of an item must be a mapping, got {type(op.value).__name__}")
-            if op.ttl is not None and not 0 < op.ttl <= _LONGEST:
-                raise InvalidArgument(f"ttl must be above 0 and at most {_LONGEST:,} minutes, got {op.ttl}")
+            if op.ttl is not None and not 0 < op.ttl <= _MAX_TTL_MINUTES:
+                raise InvalidArgument(f"ttl must be above 0 and at most {_MAX_TTL_MINUTES:,} minutes, got {op.ttl}")
         if isinstance(op, SearchOp):
             if not isinstance(op.query, str | None):
                 raise InvalidArgument(f"query must be text, got {type(op.query).__name__}")
@@ -192,27 +194,27 @@ def _checked(ops: Iterable[Op]) -> list[Op]:
     return checked
 
 
-def _place(op: GetOp | PutOp) -> _Place:
-    return (*_ROOT, *op.namespace), op.key
+def _get_place(op: GetOp | PutOp) -> _Place:
+    return (*_ROOT_LABELS, *op.namespace), op.key
 
 
-def _value(record: HostRecord) -> dict[str, Any]:
+def _get_value(record: HostRecord) -> dict[str, Any]:
     """Return the item's value. With a TTL it is stored as [value, minutes]."""
     value: dict[str, Any] = record.value[0] if isinstance(record.value, list) else record.value
     return value
 
 
-def _shown(record: HostRecord) -> dict[str, Any]:
+def _create_item_fields(record: HostRecord) -> dict[str, Any]:
     return {
-        "namespace": record.labels[len(_ROOT) :],
+        "namespace": record.labels[len(_ROOT_LABELS) :],
         "key": record.key,
-        "value": _value(record),
+        "value": _get_value(record),
         "created_at": record.created_at,
         "updated_at": record.updated_at,
     }
 
 
-def _is_like(labels: tuple[str, ...], condition: MatchCondition) -> bool:
+def _matches_namespace(labels: tuple[str, ...], condition: MatchCondition) -> bool:
     """Return True if a namespace matches a prefix or suffix; ``*`` matches any label."""
     path = tuple(condition.path)
     part = labels[: len(path)] if condition.match_type == "prefix" else labels[max(len(labels) - len(path), 0) :]

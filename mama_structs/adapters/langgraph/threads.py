@@ -15,14 +15,14 @@ import attrs
 from mama_structs.errors import InvalidArgument, VersionConflict
 from mama_structs.records import HostRecord, NewRecord, RecordStore
 
-_ROOT: Final = ("langgraph", "threads")
+_ROOT_LABELS: Final = ("langgraph", "threads")
 # Threads are deleted in this order: an interrupted deletion leaves no checkpoint without its values.
-_CHECKPOINTS: Final = "checkpoints"
-_VALUES: Final = "values"
-_WRITES: Final = "writes"
+_CHECKPOINTS_LABEL: Final = "checkpoints"
+_VALUES_LABEL: Final = "values"
+_WRITES_LABEL: Final = "writes"
 # Maximum percent-encoded length of a namespace that is stored as a label, about six nested graphs. Longer ones are
 # hashed.
-_LONG: Final = 300
+_MAX_LABEL_CHARS: Final = 300
 _Place: TypeAlias = tuple[tuple[str, ...], str]
 # A serialized value: the name of the encoding, and the bytes.
 Blob: TypeAlias = tuple[str, bytes]
@@ -57,7 +57,7 @@ class SavedCheckpoint:
     writes: Sequence[Write] = ()
 
 
-class Threads:
+class ThreadStore:
     """
     Checkpoints, channel values and pending writes, by thread and namespace.
 
@@ -72,17 +72,20 @@ class Threads:
         value = {
             "namespace": saved.namespace,
             "parent": saved.parent,
-            "checkpoint": _packed(saved.checkpoint),
-            "metadata": _packed(saved.metadata),
+            "checkpoint": _encode_blob(saved.checkpoint),
+            "metadata": _encode_blob(saved.metadata),
             "versions": dict(saved.versions),
             "run": saved.run,
             "delta": saved.is_delta,
         }
-        labels = _labels(saved.thread, _VALUES, saved.namespace)
+        labels = _create_labels(saved.thread, _VALUES_LABEL, saved.namespace)
         await self._records.put_many(
             [
-                *(NewRecord(labels, _version_key(name, version), _packed(blob)) for name, version, blob in values),
-                NewRecord(_labels(saved.thread, _CHECKPOINTS, saved.namespace), saved.id, value),
+                *(
+                    NewRecord(labels, _create_version_key(name, version), _encode_blob(blob))
+                    for name, version, blob in values
+                ),
+                NewRecord(_create_labels(saved.thread, _CHECKPOINTS_LABEL, saved.namespace), saved.id, value),
             ]
         )
 
@@ -92,9 +95,9 @@ class Threads:
 
         If a task is repeated, its first values are kept, but errors and interrupts are replaced.
         """
-        labels = _labels(thread, _WRITES, namespace)
+        labels = _create_labels(thread, _WRITES_LABEL, namespace)
         given = {f"{checkpoint} {one.task} {one.index}": one for one in writes}
-        packed = {key: {**attrs.asdict(write), "value": _packed(write.value)} for key, write in given.items()}
+        packed = {key: {**attrs.asdict(write), "value": _encode_blob(write.value)} for key, write in given.items()}
         while True:
             known = await self._records.get_many([(labels, key) for key in given])
             new = [key for key, there in zip(given, known, strict=True) if there is None or given[key].index < 0]
@@ -106,10 +109,10 @@ class Threads:
 
     async def get(self, thread: str, namespace: str, checkpoint: str | None) -> SavedCheckpoint | None:
         """Return a checkpoint, by default the namespace's latest, or None if it does not exist."""
-        labels = _labels(thread, _CHECKPOINTS, namespace)
+        labels = _create_labels(thread, _CHECKPOINTS_LABEL, namespace)
         latest = [] if checkpoint else await self._records.list(labels, nested=False, last_first=True, limit=1)
         found = await self._records.get(labels, checkpoint) if checkpoint else next(iter(latest), None)
-        return None if found is None else await self._whole(_saved(found))
+        return None if found is None else await self._load_values(_parse_checkpoint(found))
 
     async def list(
         self,
@@ -123,31 +126,38 @@ class Threads:
     ) -> builtins.list[SavedCheckpoint]:
         """Return checkpoints that match the arguments and *where* of their metadata, newest first."""
 
-        def wanted(record: HostRecord) -> bool:
-            return (checkpoint is None or record.key == checkpoint) and where(_unpacked(record.value["metadata"]))
+        def is_match(record: HostRecord) -> bool:
+            return (checkpoint is None or record.key == checkpoint) and where(_decode_blob(record.value["metadata"]))
 
         found: builtins.list[HostRecord] = []
         if limit is None or limit > 0:
-            for labels in await self._namespaces(thread, namespace):
+            for labels in await self._list_namespaces(thread, namespace):
                 found += await self._records.list(
-                    labels, nested=False, last_first=True, after=before, limit=limit, where=wanted
+                    labels, nested=False, last_first=True, after=before, limit=limit, where=is_match
                 )
         found.sort(key=lambda record: record.key, reverse=True)
-        return [one for record in found[:limit] if (one := await self._whole(_saved(record))) is not None]
+        return [
+            one for record in found[:limit] if (one := await self._load_values(_parse_checkpoint(record))) is not None
+        ]
 
     async def delete(self, thread: str) -> None:
         """Delete a thread."""
-        await self._records.delete_all((*_ROOT, thread))
+        await self._records.delete_all((*_ROOT_LABELS, thread))
 
     async def delete_for_runs(self, runs: Iterable[str]) -> None:
         """Delete the checkpoints of these runs in all threads, in one transaction."""
         gone = frozenset(runs)
-        await self._keep_only(await self._namespaces(None, None), lambda every: [s for s in every if s.run not in gone])
+        await self._delete_unselected(
+            await self._list_namespaces(None, None), lambda every: [s for s in every if s.run not in gone]
+        )
 
     async def copy(self, source: str, target: str) -> None:
         """Copy a thread to another in one transaction."""
-        records = await self._records.list((*_ROOT, source))
-        copies = [NewRecord((*_ROOT, target, *one.labels[len(_ROOT) + 1 :]), one.key, one.value) for one in records]
+        records = await self._records.list((*_ROOT_LABELS, source))
+        copies = [
+            NewRecord((*_ROOT_LABELS, target, *one.labels[len(_ROOT_LABELS) + 1 :]), one.key, one.value)
+            for one in records
+        ]
         await self._records.put_many(copies)
 
     async def prune(self, threads: Iterable[str]) -> None:
@@ -161,94 +171,96 @@ class Threads:
                 )
             return every[-1:]
 
-        await self._keep_only([one for thread in threads for one in await self._namespaces(thread, None)], latest)
+        await self._delete_unselected(
+            [one for thread in threads for one in await self._list_namespaces(thread, None)], latest
+        )
 
-    async def _keep_only(
+    async def _delete_unselected(
         self,
         namespaces: Iterable[tuple[str, ...]],
-        chosen: Callable[[Sequence[SavedCheckpoint]], Sequence[SavedCheckpoint]],
+        select: Callable[[Sequence[SavedCheckpoint]], Sequence[SavedCheckpoint]],
     ) -> None:
         """Delete the checkpoints that are not chosen, with their writes and unreferenced values."""
         gone: builtins.list[_Place] = []
         for labels in namespaces:
-            thread, _, namespace = labels[len(_ROOT) :]
-            every = [_saved(record) for record in await self._records.list(labels, nested=False)]
-            kept = chosen(every)
+            thread, _, namespace = labels[len(_ROOT_LABELS) :]
+            every = [_parse_checkpoint(record) for record in await self._records.list(labels, nested=False)]
+            kept = select(every)
             kept_ids = {saved.id for saved in kept}
             dropped = [saved for saved in every if saved.id not in kept_ids]
             for saved in dropped:
-                gone += [(labels, saved.id), *((write.labels, write.key) for write in await self._behind(saved))]
+                gone += [(labels, saved.id), *((write.labels, write.key) for write in await self._list_writes(saved))]
             # Delete only values of deleted checkpoints: a running graph has values that no checkpoint refers to yet.
-            unnamed = _version_keys(dropped) - _version_keys(kept)
-            gone += [((*_ROOT, thread, _VALUES, namespace), key) for key in sorted(unnamed)]
+            unnamed = _create_version_keys(dropped) - _create_version_keys(kept)
+            gone += [((*_ROOT_LABELS, thread, _VALUES_LABEL, namespace), key) for key in sorted(unnamed)]
         await self._records.put_many([], delete=gone)
 
-    async def _namespaces(self, thread: str | None, namespace: str | None) -> builtins.list[tuple[str, ...]]:
+    async def _list_namespaces(self, thread: str | None, namespace: str | None) -> builtins.list[tuple[str, ...]]:
         """Return the labels of all checkpoints of a thread and namespace; None selects all."""
         if thread is not None and namespace is not None:
-            return [_labels(thread, _CHECKPOINTS, namespace)]
-        below = _ROOT if thread is None else (*_ROOT, thread, _CHECKPOINTS)
-        ending = None if namespace is None else _labels("", _CHECKPOINTS, namespace)[-1]
+            return [_create_labels(thread, _CHECKPOINTS_LABEL, namespace)]
+        below = _ROOT_LABELS if thread is None else (*_ROOT_LABELS, thread, _CHECKPOINTS_LABEL)
+        ending = None if namespace is None else _create_labels("", _CHECKPOINTS_LABEL, namespace)[-1]
         return [
             labels
             for labels in await self._records.labels(below)
-            if labels[len(_ROOT) + 1] == _CHECKPOINTS and ending in (None, labels[-1])
+            if labels[len(_ROOT_LABELS) + 1] == _CHECKPOINTS_LABEL and ending in (None, labels[-1])
         ]
 
-    async def _behind(self, saved: SavedCheckpoint) -> Sequence[HostRecord]:
+    async def _list_writes(self, saved: SavedCheckpoint) -> Sequence[HostRecord]:
         """Return the records of the writes after a checkpoint."""
-        labels = _labels(saved.thread, _WRITES, saved.namespace)
+        labels = _create_labels(saved.thread, _WRITES_LABEL, saved.namespace)
         return await self._records.list(labels, nested=False, prefix=f"{saved.id} ")
 
-    async def _whole(self, saved: SavedCheckpoint) -> SavedCheckpoint | None:
+    async def _load_values(self, saved: SavedCheckpoint) -> SavedCheckpoint | None:
         """Return a checkpoint with its channel values and writes, or None if it was deleted."""
-        labels = _labels(saved.thread, _VALUES, saved.namespace)
-        values = await self._records.get_many([(labels, _version_key(*one)) for one in saved.versions.items()])
-        behind = await self._behind(saved)
-        there = (_labels(saved.thread, _CHECKPOINTS, saved.namespace), saved.id)
+        labels = _create_labels(saved.thread, _VALUES_LABEL, saved.namespace)
+        values = await self._records.get_many([(labels, _create_version_key(*one)) for one in saved.versions.items()])
+        behind = await self._list_writes(saved)
+        there = (_create_labels(saved.thread, _CHECKPOINTS_LABEL, saved.namespace), saved.id)
         if None in values and (await self._records.get(*there)) is None:
             # The checkpoint and its values were deleted concurrently. Otherwise the channels would appear empty.
             return None
         channels = {
-            name: _unpacked(found.value)
+            name: _decode_blob(found.value)
             for name, found in zip(saved.versions, values, strict=True)
             if found is not None
         }
-        writes = [Write(**{**one.value, "value": _unpacked(one.value["value"])}) for one in behind]
+        writes = [Write(**{**one.value, "value": _decode_blob(one.value["value"])}) for one in behind]
         return attrs.evolve(saved, channels=channels, writes=writes)
 
 
-def _labels(thread: str, kind: str, namespace: str) -> tuple[str, ...]:
+def _create_labels(thread: str, kind: str, namespace: str) -> tuple[str, ...]:
     # A root graph has an empty namespace, which is not a valid label, so a dot is prepended.
-    is_long = len(quote(namespace, safe="")) > _LONG
-    return (*_ROOT, thread, kind, f"+{sha256(namespace.encode()).hexdigest()}" if is_long else f".{namespace}")
+    is_long = len(quote(namespace, safe="")) > _MAX_LABEL_CHARS
+    return (*_ROOT_LABELS, thread, kind, f"+{sha256(namespace.encode()).hexdigest()}" if is_long else f".{namespace}")
 
 
-def _version_keys(checkpoints: Iterable[SavedCheckpoint]) -> set[str]:
-    return {_version_key(*one) for saved in checkpoints for one in saved.versions.items()}
+def _create_version_keys(checkpoints: Iterable[SavedCheckpoint]) -> set[str]:
+    return {_create_version_key(*one) for saved in checkpoints for one in saved.versions.items()}
 
 
-def _version_key(channel: str, version: Version) -> str:
+def _create_version_key(channel: str, version: Version) -> str:
     return f"{version} {channel}"
 
 
-def _packed(blob: Blob) -> builtins.list[str]:
+def _encode_blob(blob: Blob) -> builtins.list[str]:
     return [blob[0], base64.b64encode(blob[1]).decode("ascii")]
 
 
-def _unpacked(packed: Sequence[str]) -> Blob:
+def _decode_blob(packed: Sequence[str]) -> Blob:
     return packed[0], base64.b64decode(packed[1])
 
 
-def _saved(record: HostRecord) -> SavedCheckpoint:
+def _parse_checkpoint(record: HostRecord) -> SavedCheckpoint:
     value: dict[str, Any] = record.value
     return SavedCheckpoint(
-        thread=record.labels[len(_ROOT)],
+        thread=record.labels[len(_ROOT_LABELS)],
         namespace=value["namespace"],
         id=record.key,
         parent=value["parent"],
-        checkpoint=_unpacked(value["checkpoint"]),
-        metadata=_unpacked(value["metadata"]),
+        checkpoint=_decode_blob(value["checkpoint"]),
+        metadata=_decode_blob(value["metadata"]),
         versions=value["versions"],
         run=value["run"],
         is_delta=value["delta"],

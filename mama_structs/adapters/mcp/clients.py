@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mama_structs._internal.control_flow import ControlFlow
-from mama_structs.adapters.shared.tool_results import Turns
+from mama_structs.adapters.shared.tool_results import CallScheduler
 from mama_structs.session.session import Session
 from mama_structs.tools.exposed_tools import ToolView
 
@@ -31,16 +31,16 @@ CONTROL_FLOW: Final[ControlFlow] = ControlFlow(
 # Protocol extension. Its setting "client" identifies the clients of a stateless connection.
 EXTENSION: Final = "mama-structs/exposure"
 # Seconds for a client to accept a notification (DESIGN 7).
-LIMIT: Final = 0.5
+NOTIFICATION_SECONDS: Final = 0.5
 # Maximum number of HTTP clients that are remembered or subscribed at a time.
 MAX_CLIENTS: Final = 1_000
-_MAX_STREAMS: Final = 8
-_MAX_HANDLE: Final = 128
-_IS_HEARD: Final = "mama-structs/end"
+_MAX_STREAMS_PER_CLIENT: Final = 8
+_MAX_HANDLE_CHARS: Final = 128
+_CALLBACK_STATE_KEY: Final = "mama-structs/end"
 
 
 @attrs.define(eq=False)
-class Client:
+class McpClient:
     """
     State of one client.
 
@@ -53,198 +53,198 @@ class Client:
     session: Session
     # Users of different clients write different messages. Until a client has a message, the session's selection
     # applies.
-    own: ToolView = attrs.field(init=False)
-    exposed: ToolView = attrs.field(init=False)
+    own_tools: ToolView = attrs.field(init=False)
+    exposed_tools: ToolView = attrs.field(init=False)
     # False if its requests cannot be distinguished from requests of other clients.
-    known: bool = attrs.field(default=True, init=False)
+    is_identified: bool = attrs.field(default=True, init=False)
     # Number of its open streams, and of its streams with tool list changes.
-    streams: int = attrs.field(default=0, init=False)
-    listening: int = attrs.field(default=0, init=False)
+    stream_count: int = attrs.field(default=0, init=False)
+    list_stream_count: int = attrs.field(default=0, init=False)
     # Notification channel of a client with a protocol version before 2026-07-28.
-    channel: ServerSession | None = attrs.field(default=None, init=False)
-    telling: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
+    notification_channel: ServerSession | None = attrs.field(default=None, init=False)
+    notification_tasks: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
     # It is unknown which calls belong to one message or one model.
-    turns: Turns = attrs.field(init=False)
+    scheduler: CallScheduler = attrs.field(init=False)
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
     _handler: ListenHandler = attrs.field(init=False)
     # The tools that it was last sent, and the tools that it was last notified of; None for neither.
-    _held: frozenset[str] | None = attrs.field(default=None, init=False)
-    _told: frozenset[str] | None = attrs.field(default=None, init=False)
-    _deaf: bool = attrs.field(default=False, init=False)
+    _last_listed: frozenset[str] | None = attrs.field(default=None, init=False)
+    _last_notified: frozenset[str] | None = attrs.field(default=None, init=False)
+    _is_unreachable: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.turns = Turns(self.session, of_one_turn=False, control_flow=CONTROL_FLOW)
+        self.scheduler = CallScheduler(self.session, of_one_turn=False, control_flow=CONTROL_FLOW)
         shared = self.session.exposed
-        self.own = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
-        self.exposed = shared
-        self._handler = ListenHandler(self.bus, max_subscriptions=_MAX_STREAMS)
+        self.own_tools = ToolView(self.session.tools, exposure=shared.exposure, mode=shared.mode)
+        self.exposed_tools = shared
+        self._handler = ListenHandler(self.bus, max_subscriptions=_MAX_STREAMS_PER_CLIENT)
 
     @property
-    def wanted(self) -> tuple[str, ...]:
+    def current_tool_names(self) -> tuple[str, ...]:
         """The names of the tools that the client should see now."""
-        mode = self.own.mode
-        narrows = mode == "force_dynamic" or (mode == "auto" and self.known and self.listening)
-        return self.exposed.current.names if narrows and not self._deaf else self.session.tools.names
+        mode = self.own_tools.mode
+        narrows = mode == "force_dynamic" or (mode == "auto" and self.is_identified and self.list_stream_count)
+        return self.exposed_tools.current.names if narrows and not self._is_unreachable else self.session.tools.names
 
-    def listed(self, message: str | None = None) -> tuple[str, ...]:
+    def list_tool_names(self, message: str | None = None) -> tuple[str, ...]:
         """Return the names of the tools to list; *message* is the user's message, if known."""
         if message is not None:
-            self._choose(message)
-        names = self.wanted
-        self._held, self._told = frozenset(names), None
+            self._select_tools(message)
+        names = self.current_tool_names
+        self._last_listed, self._last_notified = frozenset(names), None
         _log.info("the client %s is listed %d of %d tools", self.name, len(names), len(self.session.tools))
         return names
 
     def observe(self, message: object) -> None:
         """Select the tools for the user's message, and notify the client if its list changed."""
-        self._choose(message)
-        self.offer()
+        self._select_tools(message)
+        self.notify_if_changed()
 
-    def adopt(self) -> None:
+    def apply_session_selection(self) -> None:
         """Apply the session's tool selection, and notify the client if its list changed."""
-        self.exposed = self.session.exposed
-        self.offer()
+        self.exposed_tools = self.session.exposed
+        self.notify_if_changed()
 
     async def listen(
         self, ctx: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Serve a subscription stream (2026-07-28)."""
         counts = bool(params.notifications.tools_list_changed)
-        self.listening += counts
+        self.list_stream_count += counts
         if counts:
             # A new client may have an old list. The notification is sent after the stream has started.
-            self._deaf, self._told = False, None
-            self.offer(unknown=self.known)
+            self._is_unreachable, self._last_notified = False, None
+            self.notify_if_changed(may_have_changed=self.is_identified)
         try:
             return await self._handler(ctx, params)
         finally:
-            self.listening -= counts
+            self.list_stream_count -= counts
 
     def close(self) -> None:
         """End the client's streams and pending notifications."""
         self._handler.close()
-        for task in self.telling:
+        for task in self.notification_tasks:
             task.cancel()
 
-    def offer(self, *, unknown: bool = False) -> None:
-        """Notify the client if its list changed or, with *unknown*, may have changed."""
-        wanted = frozenset(self.wanted)
-        if wanted == self._held or (self._held is None and not unknown):
-            self._told = None
+    def notify_if_changed(self, *, may_have_changed: bool = False) -> None:
+        """Notify the client if its list changed or, with *may_have_changed*, may have changed."""
+        wanted = frozenset(self.current_tool_names)
+        if wanted == self._last_listed or (self._last_listed is None and not may_have_changed):
+            self._last_notified = None
             return
-        if wanted == self._told or (self.channel is None and not self.listening):
+        if wanted == self._last_notified or (self.notification_channel is None and not self.list_stream_count):
             return
-        self._told = wanted
+        self._last_notified = wanted
         # Do not block the request on a slow reader.
-        task = asyncio.get_running_loop().create_task(self._tell(self.channel))
-        self.telling.add(task)
-        task.add_done_callback(self.telling.discard)
+        task = asyncio.get_running_loop().create_task(self._notify(self.notification_channel))
+        self.notification_tasks.add(task)
+        task.add_done_callback(self.notification_tasks.discard)
 
-    def _choose(self, message: object) -> None:
-        self.exposed = self.own
-        self.own.for_message(message)
+    def _select_tools(self, message: object) -> None:
+        self.exposed_tools = self.own_tools
+        self.own_tools.for_message(message)
 
-    async def _tell(self, channel: ServerSession | None) -> None:
+    async def _notify(self, channel: ServerSession | None) -> None:
         try:
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(NOTIFICATION_SECONDS):
                 if channel is not None:
                     await channel.send_tool_list_changed()
                 else:
                     await self.bus.publish(ToolsListChanged())
         except Exception as error:  # noqa: BLE001 - any error means that the client was not notified
-            self._deaf, self._told = True, None
+            self._is_unreachable, self._last_notified = True, None
             _log.warning("the client %s could not be told of a change: %s", self.name, type(error).__name__)
         else:
-            self._deaf = False
+            self._is_unreachable = False
             _log.info("the client %s is told that the list of tools has changed", self.name)
 
 
-class Clients:
+class ClientRegistry:
     """All clients of a server: connected, subscribed, and recently active over HTTP."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._number = 0
         # Connections (stdio, in-process) are keyed by the client itself, HTTP clients by an identifier, in LRU order.
-        self._clients: dict[Client | tuple[str, str], Client] = {}
+        self._clients: dict[McpClient | tuple[str, str], McpClient] = {}
 
-    def connect(self) -> Client:
+    def connect(self) -> McpClient:
         """Return a client for a new connection."""
-        client = self._new()
+        client = self._create_client()
         self._clients[client] = client
         return client
 
-    def disconnect(self, client: Client) -> bool:
+    def disconnect(self, client: McpClient) -> bool:
         """Remove a disconnected client. Return True if it was the last connection."""
-        self._end(client)
-        is_last = not any(isinstance(key, Client) for key in self._clients)
+        self._remove(client)
+        is_last = not any(isinstance(key, McpClient) for key in self._clients)
         # Without a connection nothing serves HTTP clients any more.
         for key in [*self._clients] if is_last else ():
-            self._end(key)
+            self._remove(key)
         return is_last
 
-    def of(self, ctx: ServerRequestContext[Client]) -> Client:
+    def find_client(self, ctx: ServerRequestContext[McpClient]) -> McpClient:
         """Return the client that sent a request."""
         # Over stdio it is the client of the connection. Over HTTP it is identified by the handshake's session id or,
         # since 2026-07-28, by the handle in its extension setting. Without either it is anonymous.
         if ctx.request is None:
             client = ctx.lifespan_context
         else:
-            key = _key(ctx)
-            client = self._new() if key is None else self._known(key)
-            client.known = key is not None
+            key = _identify(ctx)
+            client = self._create_client() if key is None else self._find_identified(key)
+            client.is_identified = key is not None
             if key is not None and key[0] == "session":
-                _when_ended(ctx, lambda: self._end(key))
-        client.channel = None if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else ctx.session
+                _on_connection_end(ctx, lambda: self._remove(key))
+        client.notification_channel = None if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else ctx.session
         return client
 
     async def listen(
-        self, ctx: ServerRequestContext[Client], params: types.SubscriptionsListenRequestParams
+        self, ctx: ServerRequestContext[McpClient], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Serve a stream. Its client is retained while the stream is open."""
-        client = self.of(ctx)
-        if not client.streams and sum(one.streams > 0 for one in self) >= MAX_CLIENTS:
+        client = self.find_client(ctx)
+        if not client.stream_count and sum(one.stream_count > 0 for one in self) >= MAX_CLIENTS:
             raise MCPError(types.INTERNAL_ERROR, "too many clients listen to changes")
-        nobody = ("stream", client.name)
-        if not client.known:
-            self._clients[nobody] = client
-        client.streams += 1
+        stream_key = ("stream", client.name)
+        if not client.is_identified:
+            self._clients[stream_key] = client
+        client.stream_count += 1
         try:
             return await client.listen(ctx, params)
         finally:
-            client.streams -= 1
-            self._clients.pop(nobody, None)
+            client.stream_count -= 1
+            self._clients.pop(stream_key, None)
 
     def close(self) -> None:
         """End all streams."""
         for client in self:
             client.close()
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[McpClient]:
         """Iterate over the clients that can be notified of changes."""
         return iter([*self._clients.values()])
 
-    def _new(self) -> Client:
+    def _create_client(self) -> McpClient:
         self._number += 1
-        return Client(str(self._number), self._session)
+        return McpClient(str(self._number), self._session)
 
-    def _known(self, key: tuple[str, str]) -> Client:
+    def _find_identified(self, key: tuple[str, str]) -> McpClient:
         client = self._clients.pop(key, None)
         if client is None:
-            client = self._new()
-            idle = [one for one, known in self._clients.items() if isinstance(one, tuple) and not known.streams]
+            client = self._create_client()
+            idle = [one for one, known in self._clients.items() if isinstance(one, tuple) and not known.stream_count]
             if len(idle) >= MAX_CLIENTS:
                 del self._clients[idle[0]]
         self._clients[key] = client
         return client
 
-    def _end(self, key: Client | tuple[str, str]) -> None:
+    def _remove(self, key: McpClient | tuple[str, str]) -> None:
         client = self._clients.pop(key, None)
         if client is not None:
             client.close()
 
 
-def _key(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
+def _identify(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
     """Return the identifier of an HTTP client, or None for an anonymous one."""
     if ctx.request is not None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         session = ctx.request.headers.get(MCP_SESSION_ID_HEADER)
@@ -252,13 +252,13 @@ def _key(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
     capabilities = ctx.session.client_capabilities
     settings = ((capabilities.extensions if capabilities else None) or {}).get(EXTENSION)
     handle = settings.get("client") if isinstance(settings, dict) else None
-    return ("handle", handle) if isinstance(handle, str) and 0 < len(handle) <= _MAX_HANDLE else None
+    return ("handle", handle) if isinstance(handle, str) and 0 < len(handle) <= _MAX_HANDLE_CHARS else None
 
 
-def _when_ended(ctx: ServerRequestContext[Any], callback: Callable[[], None]) -> None:
+def _on_connection_end(ctx: ServerRequestContext[Any], callback: Callable[[], None]) -> None:
     """Call a function when the connection of a request ends, once per connection."""
     # The SDK has a public `exit_stack` for this, but no public access to the connection. Without it, a client is
     # removed only when there are too many.
     connection = getattr(ctx.session, "_connection", None)
-    if isinstance(connection, Connection) and connection.state.setdefault(_IS_HEARD, callback) is callback:
+    if isinstance(connection, Connection) and connection.state.setdefault(_CALLBACK_STATE_KEY, callback) is callback:
         connection.exit_stack.callback(callback)

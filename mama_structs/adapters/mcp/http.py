@@ -21,24 +21,24 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import to_its_end
+from mama_structs._internal.event_loop import run_to_completion
 from mama_structs.adapters.mcp.http_limits import MAX_HEADER_BYTES, LimitedProtocol, LimitedRequests
-from mama_structs.adapters.mcp.server import McpServer, server_of
-from mama_structs.errors import InvalidArgument, MamaStructsError, shown
+from mama_structs.adapters.mcp.server import McpServer, ensure_server
+from mama_structs.errors import InvalidArgument, MamaStructsError, repr_short
 from mama_structs.session.session import Session
 
 DEFAULT_PORT: Final = 8317
-PATH: Final = "/mcp"
+ENDPOINT_PATH: Final = "/mcp"
 # Seconds for running requests to end when the server stops.
-_GRACE: Final = 2
+_SHUTDOWN_SECONDS: Final = 2
 # Seconds that an idle connection stays open: longer than client pools (httpx 5, aiohttp 15, Go 90) and proxies (nginx
 # 60) keep theirs. If the server closed first, a request that was just being sent would be lost.
-_IDLE: Final = 120
+_KEEP_ALIVE_SECONDS: Final = 120
 _MAX_PORT: Final = 65_535
 _DEFAULT_PORTS: Final = (80, 443)
 # Minimum length of a token. A shorter one could be guessed.
-MIN_TOKEN: Final = 16
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+MIN_TOKEN_CHARS: Final = 16
+_LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 
 async def serve_http(
@@ -74,17 +74,17 @@ async def serve_http(
         MamaStructsError: The address is in use, or is not an address of this machine.
 
     """
-    own = server_of(served)
+    own = ensure_server(served)
     if not isinstance(max_body, int) or max_body <= 0:
-        raise InvalidArgument(f"max_body must be a number of bytes above 0, got {shown(max_body)}")
-    names = _check_allowed(allowed_hosts)
+        raise InvalidArgument(f"max_body must be a number of bytes above 0, got {repr_short(max_body)}")
+    names = _check_allowed_hosts(allowed_hosts)
     address = await address_for(host, port, token=token)
-    verifier = None if token is None else BearerToken(token)
-    listening, address = _bound_socket(address)
+    verifier = None if token is None else BearerTokenVerifier(token)
+    listening, address = _bind_socket(address)
     with contextlib.closing(listening):
-        app = _app(own, address, names, verifier, max_body)
+        app = _create_app(own, address, names, verifier, max_body)
         stopping = asyncio.Event()
-        app.add_middleware(_StreamsEnd, stopping=stopping)
+        app.add_middleware(_StreamShutdown, stopping=stopping)
         config = uvicorn.Config(
             app,
             http=LimitedProtocol,
@@ -94,20 +94,20 @@ async def serve_http(
             server_header=False,
             proxy_headers=False,
             ws="none",
-            timeout_keep_alive=_IDLE,
-            timeout_graceful_shutdown=_GRACE,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         )
-        running = _Running(config)
+        running = _EmbeddedServer(config)
         serving = asyncio.create_task(running.serve(sockets=[listening]))
         try:
             if started is not None:
-                started(f"http://{address.shown}:{address.port}{PATH}")
+                started(f"http://{address.url_host}:{address.port}{ENDPOINT_PATH}")
             await asyncio.shield(serving)
         finally:
             running.should_exit = True
             stopping.set()
             own.end_streams()
-            await to_its_end(asyncio.wait_for(serving, None))
+            await run_to_completion(asyncio.wait_for(serving, None))
 
 
 async def address_for(host: str, port: int, *, token: str | None) -> ListenAddress:
@@ -118,7 +118,7 @@ async def address_for(host: str, port: int, *, token: str | None) -> ListenAddre
     """
     if token is not None:
         check_token(token)
-    address = await ListenAddress.of(host, port)
+    address = await ListenAddress.resolve(host, port)
     if token is None and not address.is_loopback:
         raise InvalidArgument(
             f"{host} is reachable from the network: a token is required",
@@ -127,19 +127,19 @@ async def address_for(host: str, port: int, *, token: str | None) -> ListenAddre
     return address
 
 
-class _Running(uvicorn.Server):
+class _EmbeddedServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Do not install signal handlers: uvicorn would exit while the host closes its session."""
         yield
 
 
-def _app(
-    own: McpServer, address: ListenAddress, names: tuple[str, ...], verifier: BearerToken | None, max_body: int
+def _create_app(
+    own: McpServer, address: ListenAddress, names: tuple[str, ...], verifier: BearerTokenVerifier | None, max_body: int
 ) -> Starlette:
-    hosts = address.hosts(names)
+    hosts = address.list_allowed_hosts(names)
     app = own.streamable_http_app(
-        streamable_http_path=PATH,
+        streamable_http_path=ENDPOINT_PATH,
         host=address.host,
         max_request_body_size=max_body,
         token_verifier=verifier,
@@ -163,9 +163,9 @@ class ListenAddress:
     family: socket.AddressFamily
 
     @classmethod
-    async def of(cls, host: str, port: int) -> Self:
+    async def resolve(cls, host: str, port: int) -> Self:
         """Resolve a host name or address."""
-        _check.whole("port", port, 0, _MAX_PORT)
+        _check.check_integer("port", port, 0, _MAX_PORT)
         if not isinstance(host, str) or not host:
             raise InvalidArgument(f"host must be an address or a name, got {host!r:.80}", hint="such as 127.0.0.1")
         try:
@@ -186,17 +186,17 @@ class ListenAddress:
         return self._ip.is_loopback
 
     @property
-    def shown(self) -> str:
+    def url_host(self) -> str:
         """The address in URL syntax."""
         return f"[{self.host}]" if self.family == socket.AF_INET6 else self.host
 
-    def hosts(self, names: Iterable[str]) -> tuple[str, ...]:
+    def list_allowed_hosts(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the allowed Host headers: this address and *names*."""
-        own: tuple[str, ...] = (self.shown,)
+        own: tuple[str, ...] = (self.url_host,)
         if self.is_loopback:
-            own = (*own, *_LOOPBACK)
+            own = (*own, *_LOOPBACK_HOSTS)
         elif self._ip.is_unspecified:
-            own = (*_LOOPBACK, socket.gethostname())
+            own = (*_LOOPBACK_HOSTS, socket.gethostname())
         found = [f"{name}:{self.port}" for name in own]
         if self.port in _DEFAULT_PORTS:
             found.extend(own)
@@ -205,7 +205,7 @@ class ListenAddress:
         return tuple(dict.fromkeys(found))
 
 
-def _bound_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]:
+def _bind_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]:
     """Return a listening socket, and its address with the actual port."""
     try:
         # From here on clients can connect. They wait until the server accepts them.
@@ -219,14 +219,16 @@ def _bound_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]
     return listening, attrs.evolve(address, port=listening.getsockname()[1])
 
 
-def _check_allowed(names: Iterable[str]) -> tuple[str, ...]:
+def _check_allowed_hosts(names: Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
-        raise InvalidArgument(f"allowed_hosts must be several names, got the text {shown(names)}", hint="give a list")
+        raise InvalidArgument(
+            f"allowed_hosts must be several names, got the text {repr_short(names)}", hint="give a list"
+        )
     found = tuple(names)
     for name in found:
         if not isinstance(name, str) or not name or any(part in name for part in "*/@, \t\r\n"):
             raise InvalidArgument(
-                f"allowed_hosts must be names of hosts, got {shown(name)}",
+                f"allowed_hosts must be names of hosts, got {repr_short(name)}",
                 hint="such as agents.example or 10.0.0.5",
             )
     return found
@@ -236,15 +238,15 @@ def check_token(token: str) -> str:
     """Return a token if it fits a header and is long enough. Errors do not contain it."""
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidArgument("the token must be printable ASCII text without spaces")
-    if len(token) < MIN_TOKEN:
+    if len(token) < MIN_TOKEN_CHARS:
         raise InvalidArgument(
-            f"the token must have at least {MIN_TOKEN} characters, got {len(token)}",
+            f"the token must have at least {MIN_TOKEN_CHARS} characters, got {len(token)}",
             hint="python -c 'import secrets; print(secrets.token_urlsafe(32))' prints one",
         )
     return token
 
 
-class BearerToken:
+class BearerTokenVerifier:
     """Verifies bearer tokens against the single configured token."""
 
     def __init__(self, token: str) -> None:
@@ -258,7 +260,7 @@ class BearerToken:
 
 
 @attrs.frozen
-class _StreamsEnd:
+class _StreamShutdown:
     """ASGI middleware that ends the event streams of GET requests when the server stops."""
 
     # Older clients receive changes on these streams. They last as long as the client, so otherwise the shutdown would
@@ -273,12 +275,12 @@ class _StreamsEnd:
             return
         is_open = False
 
-        async def sending(message: Message) -> None:
+        async def send_and_track(message: Message) -> None:
             nonlocal is_open
             is_open = message["type"] == "http.response.start" or bool(message.get("more_body"))
             await send(message)
 
-        async def receiving() -> Message:
+        async def receive_or_stop() -> Message:
             # Report the shutdown to the application as a client disconnect.
             message = asyncio.ensure_future(receive())
             stopped = asyncio.ensure_future(self.stopping.wait())
@@ -289,6 +291,6 @@ class _StreamsEnd:
                 message.cancel()
                 stopped.cancel()
 
-        await self.app(scope, receiving, sending)
+        await self.app(scope, receive_or_stop, send_and_track)
         if is_open and self.stopping.is_set():
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from mama_structs.adapters.mcp.jsonrpc import Rejected, decode
+from mama_structs.adapters.mcp.jsonrpc import Rejection, decode
 
 _log = logging.getLogger("mama_structs")
 
@@ -27,12 +27,12 @@ MAX_HEADER_BYTES: Final = 32 * 1024
 HEADER_SECONDS: Final = 20.0
 BODY_SECONDS: Final = 60.0
 # Seconds for the rest of a body whose request is answered already, for example because of a missing token.
-REST_SECONDS: Final = 5.0
+UNREAD_BODY_SECONDS: Final = 5.0
 # Larger bodies are decoded in a thread, because decoding would block the event loop too long.
-_LARGE: Final = 256 * 1024
-_NOT_FINISHED: Final = 408
-_TOO_LARGE: Final = 431
-_BAD_REQUEST: Final = 400
+_LARGE_BODY_BYTES: Final = 256 * 1024
+_STATUS_TIMEOUT: Final = 408
+_STATUS_HEADERS_TOO_LARGE: Final = 431
+_STATUS_BAD_REQUEST: Final = 400
 
 
 class LimitedProtocol(H11Protocol):
@@ -68,12 +68,12 @@ class LimitedProtocol(H11Protocol):
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
             # Do not close immediately: data received after the close would discard the answer on its way to the client.
-            self._rest_timer = self.loop.call_later(REST_SECONDS, self.transport.close)
+            self._rest_timer = self.loop.call_later(UNREAD_BODY_SECONDS, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that is not HTTP, or whose headers are too long."""
         error = sys.exception()
-        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else _BAD_REQUEST
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else _STATUS_BAD_REQUEST
         self._answer(status, msg)
 
     def _start_timer(self) -> None:
@@ -93,7 +93,7 @@ class LimitedProtocol(H11Protocol):
         if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
             return
         if self.conn.trailing_data[0]:
-            self._answer(_NOT_FINISHED, f"The headers were not complete after {HEADER_SECONDS:g} seconds.")
+            self._answer(_STATUS_TIMEOUT, f"The headers were not complete after {HEADER_SECONDS:g} seconds.")
         else:
             self.transport.close()
 
@@ -125,16 +125,16 @@ class LimitedRequests:
         """Handle a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-        elif _header_bytes(scope) > MAX_HEADER_BYTES:
-            _log.info("an HTTP request is rejected with %d", _TOO_LARGE)
-            response = Response("The headers are too long.", _TOO_LARGE, headers={"Connection": "close"})
+        elif _count_header_bytes(scope) > MAX_HEADER_BYTES:
+            _log.info("an HTTP request is rejected with %d", _STATUS_HEADERS_TOO_LARGE)
+            response = Response("The headers are too long.", _STATUS_HEADERS_TOO_LARGE, headers={"Connection": "close"})
             await response(scope, receive, send)
         else:
             request = _Request(scope, receive, send, self.max_body)
             await self.app(scope, request.receive, request.send)
 
 
-def _header_bytes(scope: Scope) -> int:
+def _count_header_bytes(scope: Scope) -> int:
     line = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
     return line + sum(len(name) + len(value) for name, value in scope["headers"])
 
@@ -160,16 +160,16 @@ class _Request:
                 message = await self._read_body()
         except TimeoutError:
             text = f"The body was not complete after {BODY_SECONDS:g} seconds."
-            return await self._answer(Response(text, _NOT_FINISHED, headers={"Connection": "close"}))
+            return await self._answer(Response(text, _STATUS_TIMEOUT, headers={"Connection": "close"}))
         body: bytes = message.get("body", b"")
         # The application answers a body that is too long with 413.
         if not 0 < len(body) <= self._max_body or message.get("more_body") or self.scope["method"] != "POST":
             return message
-        checked = await asyncio.to_thread(_checked, body) if len(body) > _LARGE else _checked(body)
+        checked = await asyncio.to_thread(_check_body, body) if len(body) > _LARGE_BODY_BYTES else _check_body(body)
         if isinstance(checked, bytes):
-            return _whole(checked)
+            return _create_body_message(checked)
         answer = checked.answer().model_dump_json(by_alias=True, exclude_unset=True)
-        return await self._answer(Response(answer, _BAD_REQUEST, media_type="application/json"))
+        return await self._answer(Response(answer, _STATUS_BAD_REQUEST, media_type="application/json"))
 
     async def _read_body(self) -> Message:
         """Return the whole body, or a prefix of a body that is too long."""
@@ -180,7 +180,7 @@ class _Request:
                 return message
             body.extend(message.get("body", b""))
             if not message.get("more_body", False):
-                return _whole(bytes(body))
+                return _create_body_message(bytes(body))
         return {"type": "http.request", "body": bytes(body), "more_body": True}
 
     async def send(self, message: Message) -> None:
@@ -193,19 +193,19 @@ class _Request:
         await response(self.scope, self._receive, self._send)
         self._is_answered = True
         # The application rejects the empty body, and `send` discards that answer.
-        return _whole(b"")
+        return _create_body_message(b"")
 
 
-def _whole(body: bytes) -> Message:
+def _create_body_message(body: bytes) -> Message:
     return {"type": "http.request", "body": body, "more_body": False}
 
 
-def _checked(body: bytes) -> bytes | Rejected:
+def _check_body(body: bytes) -> bytes | Rejection:
     """Return a body with one valid message, or the rejection of an invalid body."""
     found = decode(body)
     if isinstance(found, list):
         error = "batches are not accepted over HTTP: send each message in a request of its own"
-        return Rejected(types.INVALID_REQUEST, error)
-    if found is None or isinstance(found, Rejected):
+        return Rejection(types.INVALID_REQUEST, error)
+    if found is None or isinstance(found, Rejection):
         return body if found is None else found
     return json.dumps(found.model_dump(by_alias=True, exclude_unset=True)).encode()

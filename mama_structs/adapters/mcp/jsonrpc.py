@@ -16,10 +16,10 @@ MAX_DEPTH: Final = 200
 # Longer ids are not extracted from a message that cannot be parsed.
 MAX_ID_BYTES: Final = 1024
 # Larger integers are not exact in JavaScript. Below it, 1.0 is accepted as 1.
-_MAX_EXACT: Final = 2**53
+_MAX_EXACT_INTEGER: Final = 2**53
 _BOM: Final = b"\xef\xbb\xbf"
 # A pair of surrogate escapes, a lone one (group 1), or any other escape.
-_ESCAPES: Final = re.compile(
+_ESCAPE_PATTERN: Final = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
 _REPLACEMENT: Final = rb"\ufffd"
@@ -34,7 +34,7 @@ class AnyIdError(types.JSONRPCError):
 
 
 @attrs.frozen
-class Rejected:
+class Rejection:
     """A rejected message: the error code, the error text and the id for the answer."""
 
     code: int
@@ -47,10 +47,10 @@ class Rejected:
         return AnyIdError(jsonrpc="2.0", id=self.id, error=error)
 
 
-Decoded = types.JSONRPCMessage | Rejected
+DecodedMessage = types.JSONRPCMessage | Rejection
 
 
-def decode(data: bytes) -> Decoded | list[Decoded] | None:
+def decode(data: bytes) -> DecodedMessage | list[DecodedMessage] | None:
     """
     Decode one message or a batch (as a list); return None if nothing has to be done.
 
@@ -61,13 +61,13 @@ def decode(data: bytes) -> Decoded | list[Decoded] | None:
     if not text.strip():
         return None
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH and (scanner := IdScanner.scan(text)).max_depth > MAX_DEPTH:
-        return _too_deep(scanner)
+        return _reject_too_deep(scanner)
     if b"\\u" in text:
-        text = _ESCAPES.sub(lambda found: _REPLACEMENT if found[1] else found[0], text)
-    return _parsed(text)
+        text = _ESCAPE_PATTERN.sub(lambda found: _REPLACEMENT if found[1] else found[0], text)
+    return _parse(text)
 
 
-def _parsed(data: bytes) -> Decoded | list[Decoded] | None:
+def _parse(data: bytes) -> DecodedMessage | list[DecodedMessage] | None:
     flaws: list[str] = []
     try:
         text = data.decode()
@@ -82,60 +82,60 @@ def _parsed(data: bytes) -> Decoded | list[Decoded] | None:
     try:
         value = json.loads(text, strict=False, parse_constant=reject_constant)
     except RecursionError:
-        return _too_deep(IdScanner.scan(data))
+        return _reject_too_deep(IdScanner.scan(data))
     except json.JSONDecodeError as error:
         # The text before the error is valid JSON. After it, an "id" could be part of a string.
         scanner = IdScanner.scan(text[: error.pos].encode(errors="replace"))
-        return Rejected(types.PARSE_ERROR, f"the message is not JSON: {error.msg} at {error.pos}", scanner.id)
+        return Rejection(types.PARSE_ERROR, f"the message is not JSON: {error.msg} at {error.pos}", scanner.id)
     except ValueError:
-        return Rejected(types.PARSE_ERROR, "a number of the message is too long", IdScanner.scan(data).id)
+        return Rejection(types.PARSE_ERROR, "a number of the message is too long", IdScanner.scan(data).id)
     if flaws:
-        return Rejected(types.PARSE_ERROR, flaws[0], _id_of(value))
-    return _batch(value) if isinstance(value, list) else _classified(value)
+        return Rejection(types.PARSE_ERROR, flaws[0], _extract_id(value))
+    return _classify_batch(value) if isinstance(value, list) else _classify(value)
 
 
-def _batch(members: list[Any]) -> list[Decoded] | Rejected:
+def _classify_batch(members: list[Any]) -> list[DecodedMessage] | Rejection:
     if not members:
-        return Rejected(types.INVALID_REQUEST, "a batch must not be empty")
-    return [one for one in map(_classified, members) if one is not None]
+        return Rejection(types.INVALID_REQUEST, "a batch must not be empty")
+    return [one for one in map(_classify, members) if one is not None]
 
 
-def _too_deep(scanner: IdScanner) -> Rejected:
+def _reject_too_deep(scanner: IdScanner) -> Rejection:
     found = scanner.id if scanner.is_complete else None
-    return Rejected(types.INVALID_REQUEST, f"the message is nested deeper than {MAX_DEPTH} levels", found)
+    return Rejection(types.INVALID_REQUEST, f"the message is nested deeper than {MAX_DEPTH} levels", found)
 
 
-def too_long(scanner: IdScanner, limit: int) -> Rejected:
+def reject_too_long(scanner: IdScanner, limit: int) -> Rejection:
     """Return the rejection of a message longer than *limit* bytes; *scanner* has read it all."""
     found = scanner.id if scanner.is_complete else None
-    return Rejected(types.INVALID_REQUEST, f"the message has more than {limit:,} bytes", found)
+    return Rejection(types.INVALID_REQUEST, f"the message has more than {limit:,} bytes", found)
 
 
-def _classified(value: object) -> Decoded | None:
+def _classify(value: object) -> DecodedMessage | None:
     """
     Return a request, notification, response or rejection.
 
     Return None for an invalid response, because responses are never answered.
     """
     if not isinstance(value, dict):
-        return Rejected(types.INVALID_REQUEST, "a message must be an object")
+        return Rejection(types.INVALID_REQUEST, "a message must be an object")
     if "method" not in value and ("result" in value or "error" in value):
         kind = types.JSONRPCResponse if "result" in value else types.JSONRPCError
         try:
             return kind.model_validate(value, by_name=False)
         except ValidationError:
             return None
-    found = _id_of(value)
-    fault = _fault(value, found)
+    found = _extract_id(value)
+    fault = _find_violation(value, found)
     if fault is not None:
-        return Rejected(types.INVALID_REQUEST, fault, found)
+        return Rejection(types.INVALID_REQUEST, fault, found)
     given = {name: value[name] for name in ("jsonrpc", "method", "params") if name in value}
     if "id" not in value:
         return types.JSONRPCNotification.model_validate(given)
     return types.JSONRPCRequest.model_validate({**given, "id": found})
 
 
-def _fault(value: dict[str, Any], found: Id) -> str | None:
+def _find_violation(value: dict[str, Any], found: Id) -> str | None:
     """Return the rule that a request or notification violates, or None."""
     if value.get("jsonrpc") != "2.0":
         return 'jsonrpc must be "2.0"'
@@ -148,13 +148,13 @@ def _fault(value: dict[str, Any], found: Id) -> str | None:
     return None
 
 
-def _id_of(value: object) -> Id:
+def _extract_id(value: object) -> Id:
     """Return the id of a message, or None if it has no id that an answer can repeat."""
     found = value.get("id") if isinstance(value, dict) else None
     if isinstance(found, bool) or not isinstance(found, str | int | float):
         return None
     if isinstance(found, float):
-        if found.is_integer() and abs(found) < _MAX_EXACT:
+        if found.is_integer() and abs(found) < _MAX_EXACT_INTEGER:
             return int(found)
         return found if found - found == 0 else None
     return found
@@ -205,7 +205,7 @@ class IdScanner:
             self._capture(chunk[position:stop])
             if found is None:
                 return
-            self._take(found[0])
+            self._process_token(found[0])
             position = found.end()
 
     @property
@@ -222,7 +222,7 @@ class IdScanner:
         elif self._depth == 1 and self._text is not None:
             self._text = self._text + text if len(self._text) + len(text) <= MAX_ID_BYTES else None
 
-    def _take(self, token: bytes) -> None:
+    def _process_token(self, token: bytes) -> None:
         if token == b"\\":
             self._capture(token)
             self._is_escaped = True
@@ -256,6 +256,6 @@ class IdScanner:
         self._key, self._text = None, b""
         try:
             if self._is_object and key is not None and json.loads(key) == "id":
-                self.id = None if text is None else _id_of({"id": json.loads(text, strict=False)})
+                self.id = None if text is None else _extract_id({"id": json.loads(text, strict=False)})
         except ValueError:
             self.id = None

@@ -19,11 +19,16 @@ from mcp.server import NotificationOptions, Server, ServerRequestContext
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 
-from mama_structs.adapters.mcp.clients import CONTROL_FLOW, EXTENSION, Client, Clients
-from mama_structs.adapters.shared.tool_results import MAX_CHARS, ToolAnswer, kept, offered
-from mama_structs.errors import InvalidArgument, UnknownTool, shown
+from mama_structs.adapters.mcp.clients import CONTROL_FLOW, EXTENSION, ClientRegistry, McpClient
+from mama_structs.adapters.shared.tool_results import (
+    DEFAULT_MAX_RECALL_CHARS,
+    ToolAnswer,
+    list_wire_tools,
+    store_unsupported_media,
+)
+from mama_structs.errors import InvalidArgument, UnknownTool, repr_short
 from mama_structs.refs.messages.media import Media
-from mama_structs.session.recall_builder import recall
+from mama_structs.session.recall_builder import build_recall
 from mama_structs.session.session import Session
 from mama_structs.tools.exposed_tools import Exposed
 from mama_structs.tools.tool import Tool
@@ -35,16 +40,18 @@ MESSAGE_KEY: Final = "mama-structs/message"
 # Method that only sends the user's message, for hosts that have no other request to send.
 MESSAGE_METHOD: Final = "mama-structs/message"
 
-_UNTRUE: Final = "The tool has run: do not call it again for this result. The result does not fit its schema, at {}:"
-_MAX_PATH: Final = 100
+_INVALID_RESULT_NOTE: Final = (
+    "The tool has run: do not call it again for this result. The result does not fit its schema, at {}:"
+)
+_MAX_PATH_CHARS: Final = 100
 
 # The prompt and the resources for recalled memories.
-PROMPT: Final = "recall"
-URI: Final = "mama-structs://recall"
+PROMPT_NAME: Final = "recall"
+RESOURCE_URI: Final = "mama-structs://recall"
 # Instructions for clients, one part per tool; title and description of the ref tools; lists of prompts and resources.
 # The server sees no answers of a model, so refs are created with put_ref and not with markup.
 _TEXTS: Final = json.loads(Path(__file__).with_name("texts.json").read_text(encoding="utf-8"))
-_LISTS: Final[Mapping[str, type[types.PaginatedResult]]] = {
+_LIST_RESULTS: Final[Mapping[str, type[types.PaginatedResult]]] = {
     "prompts/list": types.ListPromptsResult,
     "resources/list": types.ListResourcesResult,
     "resources/templates/list": types.ListResourceTemplatesResult,
@@ -63,7 +70,7 @@ class MessageParams(types.RequestParams):
     message: str
 
 
-class McpServer(Server[Client]):
+class McpServer(Server[McpClient]):
     """
     An MCP server for a session, created by `server`.
 
@@ -78,30 +85,30 @@ class McpServer(Server[Client]):
 
     def __init__(self, session: Session, *, name: str) -> None:
         self.session: Session = session
-        self._clients = Clients(session)
+        self._clients = ClientRegistry(session)
         self._validators: dict[str, Any] = {}
         self._unsubscribe: Callable[[], None] | None = None
-        told = [text for name, text in _TEXTS["instructions"].items() if name in session.tools]
+        instructions = [text for name, text in _TEXTS["instructions"].items() if name in session.tools]
         super().__init__(
             name,
             version=importlib.metadata.version("mama-structs"),
             title="mama-structs",
-            instructions=" ".join(told) or None,
-            lifespan=self._connection,
+            instructions=" ".join(instructions) or None,
+            lifespan=self._serve_connection,
             # Otherwise the SDK would request the tool list itself, as if the client had.
-            get_tool_input_schema=self._input_schema,
-            on_list_tools=self._list,
-            on_call_tool=self._call,
+            get_tool_input_schema=self._get_input_schema,
+            on_list_tools=self._handle_list_tools,
+            on_call_tool=self._handle_call_tool,
             on_subscriptions_listen=self._clients.listen,
         )
         self.extensions[EXTENSION] = {}
-        self.add_request_handler(MESSAGE_METHOD, MessageParams, self._take_message)
+        self.add_request_handler(MESSAGE_METHOD, MessageParams, self._handle_user_message)
         if "load/checkpoint" in session.tools:
-            for method, kind in _LISTS.items():
+            for method, kind in _LIST_RESULTS.items():
                 listed = kind.model_validate(_TEXTS[method])
-                self.add_request_handler(method, types.PaginatedRequestParams, _always(listed))
-            self.add_request_handler("prompts/get", types.GetPromptRequestParams, self._prompt)
-            self.add_request_handler("resources/read", types.ReadResourceRequestParams, self._resource)
+                self.add_request_handler(method, types.PaginatedRequestParams, _create_constant_handler(listed))
+            self.add_request_handler("prompts/get", types.GetPromptRequestParams, self._handle_get_prompt)
+            self.add_request_handler("resources/read", types.ReadResourceRequestParams, self._handle_read_resource)
 
     def observe(self, message: object) -> None:
         """
@@ -118,7 +125,7 @@ class McpServer(Server[Client]):
         before = exposed.current.version
         if exposed.for_message(message).version == before:
             # The session's selection did not change, but a client may have had its own.
-            self._adopt(exposed.current)
+            self._apply_session_selection(exposed.current)
 
     def end_streams(self) -> None:
         """End the subscription streams, so that a stopping server does not wait for them."""
@@ -135,15 +142,15 @@ class McpServer(Server[Client]):
             notification_options or NotificationOptions(tools_changed=True), experimental_capabilities, extensions
         )
 
-    def _adopt(self, _exposed: Exposed) -> None:
+    def _apply_session_selection(self, _exposed: Exposed) -> None:
         for client in self._clients:
-            client.adopt()
+            client.apply_session_selection()
 
     @asynccontextmanager
-    async def _connection(self, _server: Server[Client]) -> AsyncIterator[Client]:
+    async def _serve_connection(self, _server: Server[McpClient]) -> AsyncIterator[McpClient]:
         # The session outlives its servers, so subscribe only while a server has connections.
         if self._unsubscribe is None:
-            self._unsubscribe = self.session.exposed.subscribe(self._adopt)
+            self._unsubscribe = self.session.exposed.subscribe(self._apply_session_selection)
         client = self._clients.connect()
         try:
             yield client
@@ -152,52 +159,52 @@ class McpServer(Server[Client]):
                 self._unsubscribe()
                 self._unsubscribe = None
 
-    async def _list(
-        self, ctx: ServerRequestContext[Client], params: types.PaginatedRequestParams | None
+    async def _handle_list_tools(
+        self, ctx: ServerRequestContext[McpClient], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         if params is not None and params.cursor is not None:
             raise MCPError(types.INVALID_PARAMS, "the list of tools has one page: leave out cursor")
-        tools = {tool.name: _wire_tool(wire, tool) for wire, tool in offered(self.session)}
-        names = self._clients.of(ctx).listed(_message_in(ctx))
+        tools = {tool.name: _create_wire_tool(wire, tool) for wire, tool in list_wire_tools(self.session)}
+        names = self._clients.find_client(ctx).list_tool_names(_get_message(ctx))
         return types.ListToolsResult(tools=[tools[name] for name in names])
 
-    async def _call(
-        self, ctx: ServerRequestContext[Client], params: types.CallToolRequestParams
+    async def _handle_call_tool(
+        self, ctx: ServerRequestContext[McpClient], params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        message, client = _message_in(ctx), self._clients.of(ctx)
+        message, client = _get_message(ctx), self._clients.find_client(ctx)
         if message is not None:
             client.observe(message)
         else:
-            client.offer()
-        tool = self._tool(params.name)
-        answered = await client.turns.answer(params.name, params.arguments)
+            client.notify_if_changed()
+        tool = self._find_tool(params.name)
+        answered = await client.scheduler.answer(params.name, params.arguments)
         if answered.is_native:
             native: types.CallToolResult | types.InputRequiredResult = answered.data
             return native
         structure = None
-        if tool is not None and _output_schema(tool) is not None and not answered.is_error:
-            structure = _structure(answered)
-            if (fault := self._fault(tool, structure)) is not None:
+        if tool is not None and _get_output_schema(tool) is not None and not answered.is_error:
+            structure = _parse_structure(answered)
+            if (fault := self._find_schema_violation(tool, structure)) is not None:
                 _log.warning("%s gave what its return type does not allow, at %s", tool.name, fault)
-                structure, answered = None, self._untrue(answered, fault)
+                structure, answered = None, self._mark_invalid(answered, fault)
         return types.CallToolResult(
-            content=[_content(self.session, part) for part in answered.parts],
+            content=[_create_content(self.session, part) for part in answered.parts],
             structured_content=structure,
             is_error=answered.is_error,
         )
 
-    async def _take_message(self, ctx: ServerRequestContext[Client], params: MessageParams) -> dict[str, Any]:
-        self._clients.of(ctx).observe(params.message)
+    async def _handle_user_message(self, ctx: ServerRequestContext[McpClient], params: MessageParams) -> dict[str, Any]:
+        self._clients.find_client(ctx).observe(params.message)
         return {}
 
-    def _tool(self, wire: str) -> Tool | None:
+    def _find_tool(self, wire: str) -> Tool | None:
         """Return the tool, or None if it is unknown."""
         try:
             return self.session.tools[self.session.wire_names.tool(wire)]
         except UnknownTool:
             return None
 
-    def _fault(self, tool: Tool, structure: object) -> str | None:
+    def _find_schema_violation(self, tool: Tool, structure: object) -> str | None:
         """
         Return the path at which a result violates its output schema, or None.
 
@@ -211,55 +218,55 @@ class McpServer(Server[Client]):
             return "its depth"
         return None if fault is None else str(fault.json_path)
 
-    def _untrue(self, answered: ToolAnswer, fault: str) -> ToolAnswer:
+    def _mark_invalid(self, answered: ToolAnswer, fault: str) -> ToolAnswer:
         """Return the answer as an error with a note, because clients do not validate errors."""
-        note = _UNTRUE.format(fault[:_MAX_PATH])
+        note = _INVALID_RESULT_NOTE.format(fault[:_MAX_PATH_CHARS])
         refs = self.session.refs
-        shown = refs.within(answered.text, refs.budget.less(refs.budget.size(note) + 1), keeps=False)
+        shown = refs.within(answered.text, refs.budget.subtract(refs.budget.size(note) + 1), keeps=False)
         parts = [part for part in answered.parts if isinstance(part, Media)]
         return attrs.evolve(answered, is_error=True, parts=(f"{note}\n{shown}", *parts))
 
-    async def _prompt(
+    async def _handle_get_prompt(
         self, _ctx: ServerRequestContext[Any], params: types.GetPromptRequestParams
     ) -> types.GetPromptResult:
         """Return the user's message, and the recalled memories as a second message."""
-        if params.name != PROMPT:
-            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {shown(params.name)}, only recall")
+        if params.name != PROMPT_NAME:
+            raise MCPError(types.INVALID_PARAMS, f"there is no prompt {repr_short(params.name)}, only recall")
         message = (params.arguments or {}).get("message", "")
         if not message.strip():
             raise MCPError(types.INVALID_PARAMS, "the prompt recall needs its argument message")
-        texts = [message, await self._recalled(message)]
+        texts = [message, await self._recall(message)]
         return types.GetPromptResult(
             messages=[types.PromptMessage(role="user", content=types.TextContent(text=text)) for text in texts if text]
         )
 
-    async def _resource(
+    async def _handle_read_resource(
         self, _ctx: ServerRequestContext[Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         """Return the memories recalled for the message in a resource URI."""
-        base, _, message = params.uri.partition(f"{URI}/")
-        if params.uri != URI and (base or not message):
+        base, _, message = params.uri.partition(f"{RESOURCE_URI}/")
+        if params.uri != RESOURCE_URI and (base or not message):
             raise MCPError(types.INVALID_PARAMS, f"there is no resource {params.uri!r:.80}")
-        text = await self._recalled(unquote(message))
+        text = await self._recall(unquote(message))
         return types.ReadResourceResult(
             contents=[types.TextResourceContents(uri=params.uri, mime_type="text/plain", text=text)]
         )
 
-    async def _recalled(self, message: str) -> str:
+    async def _recall(self, message: str) -> str:
         session = self.session
         # Without a message, recall only the state of the work.
         return (
-            await recall(
+            await build_recall(
                 session.memories,
                 message,
                 exposure=session.exposed.exposure,
-                resuming=not message,
-                max_chars=MAX_CHARS,
+                is_resuming=not message,
+                max_chars=DEFAULT_MAX_RECALL_CHARS,
             )
         ).text
 
-    def _input_schema(self, wire: str) -> Mapping[str, Any] | None:
-        tool = self._tool(wire)
+    def _get_input_schema(self, wire: str) -> Mapping[str, Any] | None:
+        tool = self._find_tool(wire)
         return None if tool is None else tool.input_schema
 
 
@@ -280,7 +287,7 @@ def server(session: Session, *, name: str = "mama-structs") -> McpServer:
     return McpServer(session, name=name)
 
 
-def _wire_tool(wire: str, tool: Tool) -> types.Tool:
+def _create_wire_tool(wire: str, tool: Tool) -> types.Tool:
     hints = tool.annotations
     # A host's own tool with the name of a ref tool takes no handles and keeps its texts.
     title, description = tool.title, tool.description
@@ -291,7 +298,7 @@ def _wire_tool(wire: str, tool: Tool) -> types.Tool:
         title=title,
         description=description,
         input_schema=tool.input_schema,
-        output_schema=_output_schema(tool),
+        output_schema=_get_output_schema(tool),
         annotations=types.ToolAnnotations(
             title=title,
             read_only_hint=hints.read_only,
@@ -302,15 +309,15 @@ def _wire_tool(wire: str, tool: Tool) -> types.Tool:
     )
 
 
-def _output_schema(tool: Tool) -> dict[str, Any] | None:
+def _get_output_schema(tool: Tool) -> dict[str, Any] | None:
     """Return the output schema, or None if the return type is a native protocol result."""
-    returns = tool.signature.returns
+    returns = tool.signature.return_type
     members = (returns, *get_args(returns))
     is_native = any(isinstance(one, type) and issubclass(one, CONTROL_FLOW.results) for one in members)
     return None if is_native else tool.output_schema
 
 
-def _structure(answered: ToolAnswer) -> Any:
+def _parse_structure(answered: ToolAnswer) -> Any:
     """Return the JSON value of an answer's text, or the data of an answer with media."""
     if answered.has_media:
         return answered.data
@@ -320,27 +327,29 @@ def _structure(answered: ToolAnswer) -> Any:
         return answered.text
 
 
-def _content(session: Session, part: str | Media) -> types.ContentBlock:
+def _create_content(session: Session, part: str | Media) -> types.ContentBlock:
     if not isinstance(part, Media):
         return types.TextContent(text=part)
     if part.data is None or part.mime_type is None or part.kind == "file":
-        return types.TextContent(text=kept(session, part))
+        return types.TextContent(text=store_unsupported_media(session, part))
     made = types.ImageContent if part.kind == "image" else types.AudioContent
     return made(data=part.data, mime_type=part.mime_type)
 
 
-def _message_in(ctx: ServerRequestContext[Any]) -> str | None:
+def _get_message(ctx: ServerRequestContext[Any]) -> str | None:
     """Return the user's message, if the request contains it."""
     message = (ctx.meta or {}).get(MESSAGE_KEY)
     return message if isinstance(message, str) else None
 
 
-def server_of(served: Session | McpServer) -> McpServer:
+def ensure_server(served: Session | McpServer) -> McpServer:
     """Return a server unchanged, or create one for a session."""
     return served if isinstance(served, McpServer) else server(served)
 
 
-def _always(answer: types.Result) -> Callable[[ServerRequestContext[Any], object], Awaitable[types.Result]]:
+def _create_constant_handler(
+    answer: types.Result,
+) -> Callable[[ServerRequestContext[Any], object], Awaitable[types.Result]]:
     """Return a request handler with a constant answer."""
 
     async def give(_ctx: ServerRequestContext[Any], _params: object) -> types.Result:

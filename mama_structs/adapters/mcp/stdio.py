@@ -22,8 +22,8 @@ from mcp.server.stdio import stdio_server
 from mcp.shared._stream_protocols import WriteStream
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
-from mama_structs.adapters.mcp.jsonrpc import Decoded, IdScanner, Rejected, decode, too_long
-from mama_structs.adapters.mcp.server import McpServer, server_of
+from mama_structs.adapters.mcp.jsonrpc import DecodedMessage, IdScanner, Rejection, decode, reject_too_long
+from mama_structs.adapters.mcp.server import McpServer, ensure_server
 from mama_structs.errors import MamaStructsError
 from mama_structs.session.session import Session
 
@@ -37,16 +37,16 @@ LINE_SECONDS: Final = 60.0
 # Bytes of requests that are read but not answered yet. Reading stops above it, which bounds memory.
 MAX_PENDING_BYTES: Final = 64 * 2**20
 # Added per message, so that many small messages are bounded, too.
-_MESSAGE_BYTES: Final = 4_096
+_MESSAGE_OVERHEAD_BYTES: Final = 4_096
 # Seconds for pending requests after the end of stdin. A process whose client crashed must end.
 DRAIN_SECONDS: Final = 600.0
-_CHUNK: Final = 65_536
+_CHUNK_BYTES: Final = 65_536
 # The only released protocol version in which servers receive batches.
 BATCH_VERSION: Final = "2025-03-26"
 
-_DUPLICATE: Final = "a request with this id is still running, so this one was not run"
+_DUPLICATE_ID_MESSAGE: Final = "a request with this id is still running, so this one was not run"
 
-Line = bytes | Rejected
+Line = bytes | Rejection
 Key = tuple[type, str | int]
 
 
@@ -63,8 +63,8 @@ async def serve_stdio(served: Session | McpServer) -> None:
         MamaStructsError: The process has no stdin or no stdout.
 
     """
-    own = server_of(served)
-    lines = split_lines(functools.partial(_read, _stdin()))
+    own = ensure_server(served)
+    lines = split_lines(functools.partial(_read_bytes, _get_stdin_descriptor()))
     try:
         # The SDK owns stdout. It drops lines that it cannot parse, so this module reads stdin.
         async with stdio_server(stdin=cast("Any", _no_lines())) as (unused, sent):
@@ -77,7 +77,7 @@ async def serve_stdio(served: Session | McpServer) -> None:
 async def _serve(own: McpServer, lines: Iterator[Line], sent: WriteStream[SessionMessage]) -> None:
     requests, received = anyio.create_memory_object_stream[SessionMessage | Exception]()
     connection = StdioConnection(sent)
-    reading = asyncio.create_task(connection.read(_decoded(lines, connection.budget), requests))
+    reading = asyncio.create_task(connection.read(_decode_lines(lines, connection.budget), requests))
     try:
         await own.run(received, connection, own.create_initialization_options())
     finally:
@@ -93,7 +93,7 @@ async def _no_lines() -> AsyncIterator[str]:
         yield line
 
 
-def _stdin() -> int:
+def _get_stdin_descriptor() -> int:
     try:
         sys.stdout.fileno()
         return sys.stdin.fileno()
@@ -101,14 +101,14 @@ def _stdin() -> int:
         raise MamaStructsError("there is no stdin or stdout to serve over", hint="serve over HTTP") from missing
 
 
-def _read(file: int, seconds: float | None) -> bytes | None:
+def _read_bytes(file: int, seconds: float | None) -> bytes | None:
     """Return the next bytes, b"" at the end, or None after *seconds* without any."""
     if seconds is not None and hasattr(select, "poll"):
         poll = select.poll()
         poll.register(file, select.POLLIN)
         if not poll.poll(seconds * 1000):
             return None
-    return os.read(file, _CHUNK)
+    return os.read(file, _CHUNK_BYTES)
 
 
 def split_lines(read: Callable[[float | None], bytes | None], *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
@@ -130,7 +130,7 @@ def split_lines(read: Callable[[float | None], bytes | None], *, max_bytes: int 
     try:
         while (chunk := read(LINE_SECONDS if size and not is_skipped else None)) != b"":
             if chunk is None:
-                yield b"".join(parts) if scanner is None else too_long(scanner, max_bytes)
+                yield b"".join(parts) if scanner is None else reject_too_long(scanner, max_bytes)
                 parts, scanner, is_skipped = [], None, True
                 continue
             *ended, rest = chunk.split(b"\n")
@@ -144,58 +144,58 @@ def split_lines(read: Callable[[float | None], bytes | None], *, max_bytes: int 
                         parts = []
                 if number < len(ended):
                     if not is_skipped:
-                        yield b"".join(parts) if scanner is None else too_long(scanner, max_bytes)
+                        yield b"".join(parts) if scanner is None else reject_too_long(scanner, max_bytes)
                     parts, size, scanner, is_skipped = [], 0, None, False
     except OSError as gone:
         _log.info("stdin failed: %s", type(gone).__name__)
     if size and not is_skipped:
-        yield b"".join(parts) if scanner is None else too_long(scanner, max_bytes)
+        yield b"".join(parts) if scanner is None else reject_too_long(scanner, max_bytes)
 
 
 class ByteBudget:
     """Byte semaphore for pending requests: acquired in a thread, released in the event loop."""
 
     def __init__(self, limit: int = MAX_PENDING_BYTES) -> None:
-        self._left = limit
+        self._available = limit
         self._changed = threading.Condition()
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         """Block until *size* bytes are available, and acquire them."""
         with self._changed:
-            self._changed.wait_for(lambda: self._left >= size)
-            self._left -= size
+            self._changed.wait_for(lambda: self._available >= size)
+            self._available -= size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Release bytes."""
         with self._changed:
-            self._left += size
+            self._available += size
             self._changed.notify()
 
 
 @attrs.frozen
-class Incoming:
+class DecodedLine:
     """A decoded line: its messages, a flag for batches, and the budget bytes that it occupies."""
 
-    messages: list[Decoded]
+    messages: list[DecodedMessage]
     is_batch: bool
     size: int
 
 
-async def _decoded(lines: Iterator[Line], budget: ByteBudget) -> AsyncIterator[Incoming]:
+async def _decode_lines(lines: Iterator[Line], budget: ByteBudget) -> AsyncIterator[DecodedLine]:
     """Read and decode lines in a daemon thread: a blocked read must not delay the exit."""
-    decoded: asyncio.Queue[Incoming | None] = asyncio.Queue()
+    decoded: asyncio.Queue[DecodedLine | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
     def read_all() -> None:
         for line in lines:
-            found = line if isinstance(line, Rejected) else decode(line)
+            found = line if isinstance(line, Rejection) else decode(line)
             if found is None:
                 continue
             messages = found if isinstance(found, list) else [found]
-            size = _MESSAGE_BYTES * len(messages) + (0 if isinstance(line, Rejected) else len(line))
+            size = _MESSAGE_OVERHEAD_BYTES * len(messages) + (0 if isinstance(line, Rejection) else len(line))
             size = min(size, MAX_PENDING_BYTES)
-            budget.take(size)
-            loop.call_soon_threadsafe(decoded.put_nowait, Incoming(messages, isinstance(found, list), size))
+            budget.acquire(size)
+            loop.call_soon_threadsafe(decoded.put_nowait, DecodedLine(messages, isinstance(found, list), size))
         loop.call_soon_threadsafe(decoded.put_nowait, None)
 
     def run() -> None:
@@ -209,7 +209,7 @@ async def _decoded(lines: Iterator[Line], budget: ByteBudget) -> AsyncIterator[I
 
 
 @attrs.frozen
-class WireText:
+class SerializedMessage:
     """A message that is serialized already."""
 
     text: str
@@ -226,23 +226,23 @@ class BatchAnswers:
     expected: int
     answers: list[str] = attrs.field(factory=list)
 
-    def add(self, answer: str | None) -> WireText | None:
+    def add(self, answer: str | None) -> SerializedMessage | None:
         """Add an answer, or None for a cancelled request; return the batch once it is complete."""
         self.expected -= 1
         if answer is not None:
             self.answers.append(answer)
-        return WireText(f"[{','.join(self.answers)}]") if self.expected == 0 and self.answers else None
+        return SerializedMessage(f"[{','.join(self.answers)}]") if self.expected == 0 and self.answers else None
 
 
 @attrs.define(eq=False)
-class Request:
+class PendingRequest:
     """A request that is not answered yet."""
 
     size: int
     method: str
     batch: BatchAnswers | None
     # Answers to later messages with the same id. A client assigns the first answer to the first request.
-    later: list[tuple[Rejected, BatchAnswers | None]] = attrs.field(factory=list)
+    later_rejections: list[tuple[Rejection, BatchAnswers | None]] = attrs.field(factory=list)
     done: asyncio.Event = attrs.field(factory=asyncio.Event)
 
 
@@ -256,16 +256,16 @@ class StdioConnection:
     def __init__(self, sent: WriteStream[SessionMessage]) -> None:
         self.budget: ByteBudget = ByteBudget()
         self._sent = sent
-        self._pending: dict[Key, Request] = {}
+        self._pending: dict[Key, PendingRequest] = {}
         self._version: str | None = None
 
     async def read(
-        self, incoming: AsyncIterator[Incoming], requests: MemoryObjectSendStream[SessionMessage | Exception]
+        self, incoming: AsyncIterator[DecodedLine], requests: MemoryObjectSendStream[SessionMessage | Exception]
     ) -> None:
         """Pass requests to the SDK, answer the rest, and close the stream once all are answered."""
         async with requests:
             async for one in incoming:
-                await self._take(one, requests)
+                await self._process_line(one, requests)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_SECONDS):
                     await self._drain()
@@ -275,45 +275,47 @@ class StdioConnection:
         while waiting := [one for one in self._pending.values() if one.method != "subscriptions/listen"]:
             await waiting[0].done.wait()
 
-    async def _take(self, incoming: Incoming, requests: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    async def _process_line(
+        self, incoming: DecodedLine, requests: MemoryObjectSendStream[SessionMessage | Exception]
+    ) -> None:
         messages, batch = incoming.messages, None
         if incoming.is_batch:
             if self._version != BATCH_VERSION:
-                messages = self._rejected_batch(messages)
+                messages = self._reject_batch(messages)
             else:
-                messages = [_not_in_batch(one) for one in messages]
-                batch = BatchAnswers(sum(isinstance(one, types.JSONRPCRequest | Rejected) for one in messages))
+                messages = [_check_batch_member(one) for one in messages]
+                batch = BatchAnswers(sum(isinstance(one, types.JSONRPCRequest | Rejection) for one in messages))
         size = incoming.size
         for message in messages:
             match message:
-                case types.JSONRPCRequest() if _key(message.id) not in self._pending:
-                    await self._accept(message, Request(size, message.method, batch), requests)
+                case types.JSONRPCRequest() if _create_key(message.id) not in self._pending:
+                    await self._accept(message, PendingRequest(size, message.method, batch), requests)
                     # The first request of a batch releases the bytes of all its messages.
                     size = 0
                 case types.JSONRPCRequest():
-                    await self._reject(Rejected(types.INVALID_REQUEST, _DUPLICATE, message.id), batch)
-                case Rejected():
+                    await self._reject(Rejection(types.INVALID_REQUEST, _DUPLICATE_ID_MESSAGE, message.id), batch)
+                case Rejection():
                     await self._reject(message, batch)
                 case _:
                     await requests.send(SessionMessage(message))
-        self.budget.give_back(size)
+        self.budget.release(size)
 
-    def _rejected_batch(self, messages: list[Decoded]) -> list[Decoded]:
+    def _reject_batch(self, messages: list[DecodedMessage]) -> list[DecodedMessage]:
         """Return one rejection for each request of an unsupported batch, at least one."""
         error = f"batches are part of protocol version {BATCH_VERSION} only"
-        ids = [one.id for one in messages if isinstance(one, types.JSONRPCRequest | Rejected)]
+        ids = [one.id for one in messages if isinstance(one, types.JSONRPCRequest | Rejection)]
         known = [one for one in ids if one is not None]
-        return [Rejected(types.INVALID_REQUEST, error, one) for one in known or (None,)]
+        return [Rejection(types.INVALID_REQUEST, error, one) for one in known or (None,)]
 
     async def _accept(
         self,
         message: types.JSONRPCRequest,
-        request: Request,
+        request: PendingRequest,
         requests: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
-        self._pending[_key(message.id)] = request
+        self._pending[_create_key(message.id)] = request
         # The SDK calls this if a request ends without an answer, because it was cancelled.
-        unanswered = functools.partial(self._settle, message.id, None)
+        unanswered = functools.partial(self._complete_request, message.id, None)
         await requests.send(SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered)))
         if message.method == "initialize":
             # The negotiated version determines how the next lines are decoded.
@@ -323,48 +325,50 @@ class StdioConnection:
         """Send a message of the SDK to the client."""
         message = item.message
         if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-            text = _serialized(message)
+            text = _serialize(message)
             if text is not None:
-                await self._sent.send(SessionMessage(cast("Any", WireText(text))))
+                await self._sent.send(SessionMessage(cast("Any", SerializedMessage(text))))
             return
         if isinstance(message, types.JSONRPCResponse) and self._method(message.id) == "initialize":
             self._version = message.result.get("protocolVersion")
-        await self._settle(message.id, _serialized(message) or _serialized(_unserializable(message.id)))
+        await self._complete_request(
+            message.id, _serialize(message) or _serialize(_create_serialization_error(message.id))
+        )
 
     def _method(self, found: str | int | None) -> str | None:
-        request = None if found is None else self._pending.get(_key(found))
+        request = None if found is None else self._pending.get(_create_key(found))
         return None if request is None else request.method
 
-    async def _settle(self, found: str | int | None, text: str | None) -> None:
+    async def _complete_request(self, found: str | int | None, text: str | None) -> None:
         """Send the answer to a request and to later messages with its id, and remove the request."""
-        request = None if found is None else self._pending.get(_key(found))
+        request = None if found is None else self._pending.get(_create_key(found))
         if request is None or found is None:
             if text is not None:
-                await self._sent.send(SessionMessage(cast("Any", WireText(text))))
+                await self._sent.send(SessionMessage(cast("Any", SerializedMessage(text))))
             return
         try:
             await self._write(text, request.batch)
-            while request.later:
-                rejected, batch = request.later.pop(0)
-                await self._write(_serialized(rejected.answer()), batch)
+            while request.later_rejections:
+                rejected, batch = request.later_rejections.pop(0)
+                await self._write(_serialize(rejected.answer()), batch)
         finally:
             # Only after the write: at the end of stdin the SDK would cancel the write.
-            self._pending.pop(_key(found), None)
-            self.budget.give_back(request.size)
+            self._pending.pop(_create_key(found), None)
+            self.budget.release(request.size)
             request.done.set()
 
-    async def _reject(self, rejected: Rejected, batch: BatchAnswers | None) -> None:
+    async def _reject(self, rejected: Rejection, batch: BatchAnswers | None) -> None:
         """Answer a rejected message, after the answer to a running request with the same id."""
         _log.info("a message is rejected with %d: %s", rejected.code, rejected.message)
         found = rejected.id
-        earlier = self._pending.get(_key(found)) if isinstance(found, str | int) else None
+        earlier = self._pending.get(_create_key(found)) if isinstance(found, str | int) else None
         if earlier is not None:
-            earlier.later.append((rejected, batch))
+            earlier.later_rejections.append((rejected, batch))
         else:
-            await self._write(_serialized(rejected.answer()), batch)
+            await self._write(_serialize(rejected.answer()), batch)
 
     async def _write(self, text: str | None, batch: BatchAnswers | None) -> None:
-        wire = batch.add(text) if batch is not None else None if text is None else WireText(text)
+        wire = batch.add(text) if batch is not None else None if text is None else SerializedMessage(text)
         if wire is not None:
             await self._sent.send(SessionMessage(cast("Any", wire)))
 
@@ -383,17 +387,17 @@ class StdioConnection:
         await self.aclose()
 
 
-def _key(found: str | int) -> Key:
+def _create_key(found: str | int) -> Key:
     return type(found), found
 
 
-def _not_in_batch(message: Decoded) -> Decoded:
+def _check_batch_member(message: DecodedMessage) -> DecodedMessage:
     if isinstance(message, types.JSONRPCRequest) and message.method == "initialize":
-        return Rejected(types.INVALID_REQUEST, "initialize must not be part of a batch", message.id)
+        return Rejection(types.INVALID_REQUEST, "initialize must not be part of a batch", message.id)
     return message
 
 
-def _serialized(message: types.JSONRPCMessage) -> str | None:
+def _serialize(message: types.JSONRPCMessage) -> str | None:
     """Return a message as JSON, or None if it cannot be serialized."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -403,6 +407,6 @@ def _serialized(message: types.JSONRPCMessage) -> str | None:
         return None
 
 
-def _unserializable(found: str | int | None) -> types.JSONRPCError:
+def _create_serialization_error(found: str | int | None) -> types.JSONRPCError:
     text = "the request was processed, but its result has no JSON form"
     return types.JSONRPCError(jsonrpc="2.0", id=found, error=types.ErrorData(code=types.INTERNAL_ERROR, message=text))

@@ -7,12 +7,12 @@ here. `Memory` is generated from `AsyncMemory`; ``mem0.pyi`` has its types, and 
 
 from __future__ import annotations
 
-from mama_structs._internal.sync_proxy import facade_of
+from mama_structs._internal.sync_proxy import make_proxy_class
 from mama_structs.adapters.mem0.memory import AsyncMemory
 
 __all__ = ["AsyncMemory", "Memory"]
 
 # Pickles and `help` show the public module; `test_a_class_is_named_by_its_door` checks it.
 AsyncMemory.__module__ = __name__
-Memory = facade_of(AsyncMemory, module=__name__)
+Memory = make_proxy_class(AsyncMemory, module=__name__)
 Memory.__name__ = Memory.__qualname__ = "Memory"

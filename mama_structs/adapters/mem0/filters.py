@@ -8,42 +8,52 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mama_structs._internal.jsonable import is_same_json
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.errors import InvalidArgument, repr_short
 
 Condition = Callable[[Mapping[str, Any]], bool]
 
-_ANY: Final = "*"
-_JOINED: Final[Mapping[str, str]] = {"AND": "AND", "OR": "OR", "NOT": "NOT", "$and": "AND", "$or": "OR", "$not": "NOT"}
-_RANGES: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+_WILDCARD: Final = "*"
+_LOGICAL_OPERATORS: Final[Mapping[str, str]] = {
+    "AND": "AND",
+    "OR": "OR",
+    "NOT": "NOT",
+    "$and": "AND",
+    "$or": "OR",
+    "$not": "NOT",
+}
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "gt": lambda value, bound: bool(value > bound),
     "gte": lambda value, bound: bool(value >= bound),
     "lt": lambda value, bound: bool(value < bound),
     "lte": lambda value, bound: bool(value <= bound),
 }
-_OPERATORS: Final = ("eq", "ne", "in", "nin", "contains", "icontains", *_RANGES)
-_DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
+_OPERATORS: Final = ("eq", "ne", "in", "nin", "contains", "icontains", *_COMPARISONS)
+_DATE_PATTERN: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 
 
-def condition_of(filters: Mapping[str, Any]) -> Condition:
+def compile_filters(filters: Mapping[str, Any]) -> Condition:
     """Return a predicate for payloads that match all conditions; raise for invalid filters."""
-    return _all_of(filters) or (lambda _payload: True)
+    return _compile_conjunction(filters) or (lambda _payload: True)
 
 
-def _all_of(filters: Mapping[str, Any]) -> Condition | None:
+def _compile_conjunction(filters: Mapping[str, Any]) -> Condition | None:
     """Return the conjunction of conditions, or None if there are none: mem0 ignores it then."""
     if unnamed := [one for one in filters if not isinstance(one, str)]:
-        raise InvalidArgument(f"a name in filters must be text, got {shown(unnamed[0])}")
-    several = (_joined(_JOINED[name], one) if name in _JOINED else _field(name, one) for name, one in filters.items())
+        raise InvalidArgument(f"a name in filters must be text, got {repr_short(unnamed[0])}")
+    several = (
+        _compile_logical(_LOGICAL_OPERATORS[name], one) if name in _LOGICAL_OPERATORS else _compile_field(name, one)
+        for name, one in filters.items()
+    )
     tests = [test for test in several if test is not None]
     return (lambda payload: all(test(payload) for test in tests)) if tests else None
 
 
-def _joined(word: str, given: object) -> Condition | None:
+def _compile_logical(word: str, given: object) -> Condition | None:
     if not isinstance(given, Sequence) or isinstance(given, str) or not all(isinstance(one, Mapping) for one in given):
-        raise InvalidArgument(f"{word} in filters must be a list of conditions, got {shown(given)}")
+        raise InvalidArgument(f"{word} in filters must be a list of conditions, got {repr_short(given)}")
     if not given:
         raise InvalidArgument(f"{word} in filters must have at least one condition")
-    tests = [test for test in map(_all_of, given) if test is not None]
+    tests = [test for test in map(_compile_conjunction, given) if test is not None]
     if not tests:
         return None
     if word == "NOT":
@@ -52,24 +62,24 @@ def _joined(word: str, given: object) -> Condition | None:
     return lambda payload: several(test(payload) for test in tests)
 
 
-def _field(name: str, given: object) -> Condition | None:
-    if given == _ANY:
+def _compile_field(name: str, given: object) -> Condition | None:
+    if given == _WILDCARD:
         return None
     conditions = given if isinstance(given, Mapping) else {"in" if isinstance(given, list | tuple) else "eq": given}
     unknown = [str(one) for one in conditions if one not in _OPERATORS]
     if unknown or not conditions:
-        what = f"has an unknown operator {shown(unknown[0])}" if unknown else "has no operator"
+        what = f"has an unknown operator {repr_short(unknown[0])}" if unknown else "has no operator"
         raise InvalidArgument(f"the filter of {name!r:.100} {what}", hint=f"use one of {', '.join(_OPERATORS)}")
     for operator in ("in", "nin"):
         if operator in conditions and not isinstance(conditions[operator], list | tuple | set | frozenset):
             raise InvalidArgument(f"the filter of {name!r:.100} needs a list for {operator!r}")
     return lambda payload: any(
-        all(_holds(value, operator, bound) for operator, bound in conditions.items())
-        for value in _values(payload, name)
+        all(_matches(value, operator, bound) for operator, bound in conditions.items())
+        for value in _get_values(payload, name)
     )
 
 
-def _values(payload: Mapping[str, Any], name: str) -> Sequence[Any]:
+def _get_values(payload: Mapping[str, Any], name: str) -> Sequence[Any]:
     """Return the values of a payload under a name or a dotted path; a list gives its items."""
     found: Any = payload
     for part in (name,) if name in payload else name.split("."):
@@ -79,9 +89,9 @@ def _values(payload: Mapping[str, Any], name: str) -> Sequence[Any]:
     return found if isinstance(found, list) else (found,)
 
 
-def _holds(value: Any, operator: str, bound: Any) -> bool:
-    if operator in _RANGES:
-        return _compares(value, operator, bound)
+def _matches(value: Any, operator: str, bound: Any) -> bool:
+    if operator in _COMPARISONS:
+        return _compare(value, operator, bound)
     if operator in ("contains", "icontains"):
         texts = (str(value), str(bound))
         whole, part = map(str.casefold, texts) if operator == "icontains" else texts
@@ -90,18 +100,18 @@ def _holds(value: Any, operator: str, bound: Any) -> bool:
     return any(is_same_json(value, one) for one in several) is (operator in ("eq", "in"))
 
 
-def _compares(value: Any, operator: str, bound: Any) -> bool:
+def _compare(value: Any, operator: str, bound: Any) -> bool:
     """Compare two numbers, or two dates or times; return False for other types."""
     if isinstance(value, bool) or isinstance(bound, bool):
         return False
     if isinstance(value, int | float) and isinstance(bound, int | float):
-        return _RANGES[operator](value, bound)
-    one, other = _moment(value), _moment(bound)
-    return one is not None and other is not None and _RANGES[operator](one, other)
+        return _COMPARISONS[operator](value, bound)
+    one, other = _parse_time(value), _parse_time(bound)
+    return one is not None and other is not None and _COMPARISONS[operator](one, other)
 
 
-def _moment(value: Any) -> datetime | None:
-    if not isinstance(value, str) or not _DATED.fullmatch(value):
+def _parse_time(value: Any) -> datetime | None:
+    if not isinstance(value, str) or not _DATE_PATTERN.fullmatch(value):
         return None
     try:
         found = datetime.fromisoformat(value)

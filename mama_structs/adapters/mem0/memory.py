@@ -10,29 +10,29 @@ from datetime import date
 from typing import Any, Final, Self
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.sync_proxy import bare
+from mama_structs._internal.sync_proxy import unwrap
 from mama_structs.adapters.mem0.payloads import (
-    IDS,
-    KeptText,
+    ID_NAMES,
     Message,
-    added,
-    changed,
-    day_of,
-    item_of,
-    metadata_of,
-    record_condition_of,
-    refuse,
-    said_in,
-    scope_of,
+    TextToStore,
+    check_metadata,
+    collect_ids,
+    compile_record_filters,
+    create_change,
+    create_item,
+    create_records,
+    extract_texts,
+    format_date,
+    reject_unsupported,
 )
 from mama_structs.errors import InvalidArgument, MemoryNotFound, VersionConflict
-from mama_structs.importers.mem0.reader import HISTORY, LABELS, hash_of
+from mama_structs.importers.mem0.reader import HISTORY_LABELS, MEMORY_LABELS, compute_hash
 from mama_structs.memory.types.model import least_trusted
 from mama_structs.session.session import Session
-from mama_structs.session.wiring import author_of
+from mama_structs.session.wiring import find_author
 
 _UNSET: Final[Any] = object()
-_LEAST: Final = 0.1
+_DEFAULT_THRESHOLD: Final = 0.1
 
 
 class AsyncMemory:
@@ -65,7 +65,7 @@ class AsyncMemory:
         *,
         extract: Callable[[Sequence[Message]], Sequence[str] | Awaitable[Sequence[str]]] | None = None,
     ) -> None:
-        inner = bare(session)
+        inner = unwrap(session)
         if not isinstance(inner, Session):
             raise InvalidArgument(f"session must be a Session, got {type(session).__name__}")
         self._session, self._records, self._extract = inner, inner.records, extract
@@ -102,25 +102,29 @@ class AsyncMemory:
             others: mem0's *timestamp*, *memory_type* and *prompt*, which are rejected because they need a model.
 
         """
-        refuse(**others)
-        own = {**metadata_of(metadata), **scope_of(dict(zip(IDS, (user_id, agent_id, run_id), strict=True)))}
-        if (day := day_of(expiration_date)) is not None:
+        reject_unsupported(**others)
+        own = {**check_metadata(metadata), **collect_ids(dict(zip(ID_NAMES, (user_id, agent_id, run_id), strict=True)))}
+        if (day := format_date(expiration_date)) is not None:
             own["expiration_date"] = day
         refs = self._session.refs
-        said = [one._replace(origin=author_of(one.text, one.origin, refs)) for one in said_in(messages)]
-        if _check.flag("infer", infer) and self._extract is not None and said:
-            given = self._extract([one.message for one in said])
-            facts = _check.texts("what extract gives", await given if inspect.isawaitable(given) else given)
-            origin = least_trusted(one.origin for one in said)
-            said = [KeptText(fact, origin) for fact in facts]
-        new, now = [(str(uuid.uuid4()), one) for one in said], self._records.now
-        await self._records.put_many([record for name, one in new for record in added(name, one, own, now)])
-        return {"results": [{"id": name, "memory": one.text, "event": "ADD", **one.who} for name, one in new]}
+        texts = [one._replace(origin=find_author(one.text, one.origin, refs)) for one in extract_texts(messages)]
+        if _check.check_bool("infer", infer) and self._extract is not None and texts:
+            extracted = self._extract([one.message for one in texts])
+            facts = _check.check_texts(
+                "what extract gives", await extracted if inspect.isawaitable(extracted) else extracted
+            )
+            origin = least_trusted(one.origin for one in texts)
+            texts = [TextToStore(fact, origin) for fact in facts]
+        new, now = [(str(uuid.uuid4()), one) for one in texts], self._records.now
+        await self._records.put_many([record for name, one in new for record in create_records(name, one, own, now)])
+        return {
+            "results": [{"id": name, "memory": one.text, "event": "ADD", **one.speaker_answer} for name, one in new]
+        }
 
     async def get(self, memory_id: str) -> dict[str, Any] | None:
         """Return a memory, or None for an unknown id."""
-        found = await self._records.get(LABELS, _check.text("memory_id", memory_id))
-        return None if found is None else item_of(found, score=None)
+        found = await self._records.get(MEMORY_LABELS, _check.check_text("memory_id", memory_id))
+        return None if found is None else create_item(found, score=None)
 
     async def get_all(
         self, *, filters: Mapping[str, Any] | None = None, top_k: int = 20, **others: Any
@@ -134,11 +138,11 @@ class AsyncMemory:
             others: mem0's *show_expired*, and the ids, which are rejected: pass the ids in *filters*.
 
         """
-        refuse(**others)
-        test, most = record_condition_of(filters), _check.whole("top_k", top_k, 0)
-        found = await self._records.list(LABELS, where=test)
+        reject_unsupported(**others)
+        test, most = compile_record_filters(filters), _check.check_integer("top_k", top_k, 0)
+        found = await self._records.list(MEMORY_LABELS, where=test)
         newest = sorted(found, key=lambda record: (record.created_at, record.key), reverse=True)[:most]
-        return {"results": [item_of(record) for record in newest]}
+        return {"results": [create_item(record) for record in newest]}
 
     async def search(
         self,
@@ -146,7 +150,7 @@ class AsyncMemory:
         *,
         top_k: int = 20,
         filters: Mapping[str, Any] | None = None,
-        threshold: float | None = _LEAST,
+        threshold: float | None = _DEFAULT_THRESHOLD,
         explain: bool = False,
         **others: Any,
     ) -> dict[str, Any]:
@@ -162,12 +166,12 @@ class AsyncMemory:
             others: As for `get_all`, and mem0's *rerank* and *reference_date*.
 
         """
-        refuse(**others)
-        test, most = record_condition_of(filters), _check.whole("top_k", top_k, 0)
-        least = _LEAST if threshold is None else _check.share("threshold", threshold)
-        asked, detailed = _check.text("query", query).strip(), _check.flag("explain", explain)
-        hits = await self._records.search(asked, LABELS, where=test, min_relevance=least, limit=max(most, 1))
-        results = [(item_of(hit.record, score=hit.relevance), hit) for hit in hits[:most]]
+        reject_unsupported(**others)
+        test, most = compile_record_filters(filters), _check.check_integer("top_k", top_k, 0)
+        least = _DEFAULT_THRESHOLD if threshold is None else _check.check_ratio("threshold", threshold)
+        asked, detailed = _check.check_text("query", query).strip(), _check.check_bool("explain", explain)
+        hits = await self._records.search(asked, MEMORY_LABELS, where=test, min_relevance=least, limit=max(most, 1))
+        results = [(create_item(hit.record, score=hit.relevance), hit) for hit in hits[:most]]
         for result, hit in results if detailed else ():
             result["score_details"] = {"relevance": hit.relevance, "rank": hit.score}
         return {"results": [result for result, _ in results]}
@@ -191,14 +195,14 @@ class AsyncMemory:
             data: mem0's older name for *text*.
 
         """
-        said = data if text is None else text
-        new = metadata_of(metadata)
-        if said is None and metadata is None and expiration_date is _UNSET:
+        new_text = data if text is None else text
+        new = check_metadata(metadata)
+        if new_text is None and metadata is None and expiration_date is _UNSET:
             raise InvalidArgument("at least one of text, metadata and expiration_date must be given")
         if expiration_date is not _UNSET:
-            new["expiration_date"] = day_of(expiration_date)
-        if said is not None:
-            new |= {"data": _check.text("text", said), "hash": hash_of(said)}
+            new["expiration_date"] = format_date(expiration_date)
+        if new_text is not None:
+            new |= {"data": _check.check_text("text", new_text), "hash": compute_hash(new_text)}
         if not await self._change(memory_id, "UPDATE", new):
             raise MemoryNotFound(memory_id)
         return {"message": "Memory updated successfully!"}
@@ -217,32 +221,32 @@ class AsyncMemory:
 
         Their histories are retained.
         """
-        test = record_condition_of(scope_of(dict(zip(IDS, (user_id, agent_id, run_id), strict=True))))
-        for record in await self._records.list(LABELS, where=test):
+        test = compile_record_filters(collect_ids(dict(zip(ID_NAMES, (user_id, agent_id, run_id), strict=True))))
+        for record in await self._records.list(MEMORY_LABELS, where=test):
             await self._change(record.key, "DELETE", {})
         return {"message": "Memories deleted successfully!"}
 
     async def history(self, memory_id: str) -> list[dict[str, Any]]:
         """Return the changes of a memory, oldest first: ``ADD``, ``UPDATE`` and ``DELETE``, with the texts."""
-        found = await self._records.get(HISTORY, _check.text("memory_id", memory_id))
+        found = await self._records.get(HISTORY_LABELS, _check.check_text("memory_id", memory_id))
         return [] if found is None else list(found.value)
 
     async def reset(self) -> None:
         """Delete all memories and histories, of all ids."""
-        await self._records.delete_all(LABELS[:1])
+        await self._records.delete_all(MEMORY_LABELS[:1])
 
     async def close(self) -> None:
         """Do nothing: the host closes the session."""
 
     async def _change(self, memory_id: str, kind: str, new: Mapping[str, Any]) -> bool:
         """Change or delete a memory with its history in one transaction; return False if unknown."""
-        places = [(LABELS, _check.text("memory_id", memory_id)), (HISTORY, memory_id)]
+        places = [(MEMORY_LABELS, _check.check_text("memory_id", memory_id)), (HISTORY_LABELS, memory_id)]
         while True:
             record, past = await self._records.get_many(places)
             if record is None:
                 return False
             # On a conflict, read the memory again and retry.
             with contextlib.suppress(VersionConflict):
-                put, gone = changed(record, past, kind, new, self._records.now)
+                put, gone = create_change(record, past, kind, new, self._records.now)
                 await self._records.put_many(put, delete=gone)
                 return True

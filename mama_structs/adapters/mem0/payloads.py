@@ -11,61 +11,61 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.adapters.mem0.filters import condition_of
+from mama_structs.adapters.mem0.filters import compile_filters
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.mem0.reader import HISTORY, LABELS, expiry_of, hash_of
+from mama_structs.importers.mem0.reader import HISTORY_LABELS, MEMORY_LABELS, compute_hash, read_expiry
 from mama_structs.memory.types.model import ORIGINS, Origin
 from mama_structs.records import HostRecord, NewRecord
 
 Message = Mapping[str, Any]
-IDS: Final = ("user_id", "agent_id", "run_id")
-_ORIGINS: Final[Mapping[str, Origin]] = {"assistant": "model", "tool": "tool", "function": "tool"}
+ID_NAMES: Final = ("user_id", "agent_id", "run_id")
+_ORIGIN_BY_ROLE: Final[Mapping[str, Origin]] = {"assistant": "model", "tool": "tool", "function": "tool"}
 # Payload keys that an answer has outside of its metadata.
-_PROMOTED: Final = (*IDS, "actor_id", "role", "attributed_to", "expiration_date")
+_TOP_LEVEL_KEYS: Final = (*ID_NAMES, "actor_id", "role", "attributed_to", "expiration_date")
 # Keys that metadata must not set, because they are arguments of `add` or computed.
-_FIXED: Final = frozenset({*IDS, "actor_id", "data", "hash", "created_at", "updated_at"})
-_OWN: Final = frozenset({"data", "hash", "created_at", "updated_at", *_PROMOTED})
+_RESERVED_KEYS: Final = frozenset({*ID_NAMES, "actor_id", "data", "hash", "created_at", "updated_at"})
+_NON_METADATA_KEYS: Final = frozenset({"data", "hash", "created_at", "updated_at", *_TOP_LEVEL_KEYS})
 # Why an argument of mem0's is rejected unless it has its default.
-_REFUSED: Final[Mapping[str, str]] = {
+_UNSUPPORTED_ARGUMENTS: Final[Mapping[str, str]] = {
     "timestamp": "mem0's platform alone takes one",
     "reference_date": "mem0's platform alone takes one",
     "memory_type": "procedural memories need a model",
     "prompt": "it is for mem0's model: give extract= to the class",
     "rerank": "mem0's reranker is a model",
     "show_expired": "what has expired is gone",
-    **dict.fromkeys(IDS, "it belongs into filters, such as filters={'user_id': 'ada'}"),
+    **dict.fromkeys(ID_NAMES, "it belongs into filters, such as filters={'user_id': 'ada'}"),
 }
 
 
-def refuse(**given: Any) -> None:
+def reject_unsupported(**given: Any) -> None:
     """Raise for unknown arguments and for arguments that would have no effect here."""
     for name, value in given.items():
-        if name not in _REFUSED:
+        if name not in _UNSUPPORTED_ARGUMENTS:
             raise InvalidArgument(f"there is no argument {name!r:.80}")
-        if name in IDS or (value is not None and value is not False):
-            raise InvalidArgument(f"{name} is not supported here: {_REFUSED[name]}")
+        if name in ID_NAMES or (value is not None and value is not False):
+            raise InvalidArgument(f"{name} is not supported here: {_UNSUPPORTED_ARGUMENTS[name]}")
 
 
-def id_of(name: str, value: object) -> str | None:
+def normalize_id(name: str, value: object) -> str | None:
     """Return an id as text without surrounding whitespace, or None."""
     if value is None:
         return None
     found = str(value).strip()
     if not found or any(sign.isspace() for sign in found):
         raise InvalidArgument(f"{name} must be an id without blanks")
-    return _check.text(name, found)
+    return _check.check_text(name, found)
 
 
-def scope_of(ids: Mapping[str, object]) -> dict[str, str]:
+def collect_ids(ids: Mapping[str, object]) -> dict[str, str]:
     """Return the passed ids of the three, at least one."""
-    checked = {name: id_of(name, value) for name, value in ids.items()}
+    checked = {name: normalize_id(name, value) for name, value in ids.items()}
     found = {name: value for name, value in checked.items() if value is not None}
     if not found:
         raise InvalidArgument("at least one of user_id, agent_id and run_id must be given")
     return found
 
 
-def day_of(value: object) -> str | None:
+def format_date(value: object) -> str | None:
     """Return a date in mem0's format, or None."""
     if isinstance(value, datetime):
         return value.date().isoformat()
@@ -77,17 +77,17 @@ def day_of(value: object) -> str | None:
         raise InvalidArgument("expiration_date must be a day, such as 2026-12-31") from None
 
 
-def metadata_of(value: Mapping[str, Any] | None) -> dict[str, Any]:
+def check_metadata(value: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a copy of valid metadata."""
     if value is not None and not isinstance(value, Mapping):
         raise InvalidArgument(f"metadata must be a mapping, got {type(value).__name__}")
-    fixed = sorted(_FIXED & set(value or ()))
+    fixed = sorted(_RESERVED_KEYS & set(value or ()))
     if fixed:
         raise InvalidArgument(f"metadata cannot set {fixed[0]}", hint="ids are arguments of add, and never change")
     return dict(value or {})
 
 
-class KeptText(NamedTuple):
+class TextToStore(NamedTuple):
     """A text to store, its origin, and the message that contained it."""
 
     text: str
@@ -96,44 +96,48 @@ class KeptText(NamedTuple):
     message: Message = MappingProxyType({})
 
     @property
-    def speaker(self) -> dict[str, Any]:
+    def speaker_payload(self) -> dict[str, Any]:
         """The speaker's role and name as payload keys."""
         name = self.message.get("name")
         role = {"role": str(self.message["role"])} if self.message else {}
         return {**role, **({"actor_id": str(name)} if name else {})}
 
     @property
-    def who(self) -> dict[str, Any]:
+    def speaker_answer(self) -> dict[str, Any]:
         """The speaker's role and name as keys of an answer."""
-        return {"actor_id": None, **self.speaker} if self.message else {}
+        return {"actor_id": None, **self.speaker_payload} if self.message else {}
 
 
-def said_in(given: object) -> list[KeptText]:
+def extract_texts(given: object) -> list[TextToStore]:
     """Return the texts of messages, without system messages and messages without text."""
     several = [{"role": "user", "content": given}] if isinstance(given, str) else given
     several = [several] if isinstance(several, Mapping) else several
     if not isinstance(several, Sequence) or not all(isinstance(one, Mapping) for one in several):
         raise InvalidArgument(f"messages must be a text, a message or a list of messages, got {type(given).__name__}")
-    said = []
+    texts = []
     for position, one in enumerate(several):
         content, role = one.get("content"), one.get("role")
         if isinstance(content, list):
             parts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
             content = " ".join(str(part.get("text", "")) for part in parts)
         if role not in (None, "system") and content is not None and not isinstance(content, Mapping):
-            text = _check.text(f"messages[{position}].content", content, empty=True)
-            said += [KeptText(text, _ORIGINS.get(str(role), ORIGINS[0]), one)] if text.strip() else []
-    return said
+            text = _check.check_text(f"messages[{position}].content", content, allow_empty=True)
+            texts += [TextToStore(text, _ORIGIN_BY_ROLE.get(str(role), ORIGINS[0]), one)] if text.strip() else []
+    return texts
 
 
-def added(memory_id: str, said: KeptText, own: Mapping[str, Any], now: datetime) -> tuple[NewRecord, NewRecord]:
+def create_records(
+    memory_id: str, text: TextToStore, own: Mapping[str, Any], now: datetime
+) -> tuple[NewRecord, NewRecord]:
     """Return the records of a new memory."""
-    payload = {**own, **said.speaker, "data": said.text, "hash": hash_of(said.text)}
+    payload = {**own, **text.speaker_payload, "data": text.text, "hash": compute_hash(text.text)}
     payload |= {"created_at": now.isoformat(), "updated_at": now.isoformat()}
-    return _records(memory_id, payload, [_event("ADD", memory_id, None, payload)], said.origin, (0, 0))
+    return _create_record_pair(
+        memory_id, payload, [_create_event("ADD", memory_id, None, payload)], text.origin, (0, 0)
+    )
 
 
-def changed(
+def create_change(
     record: HostRecord, past: HostRecord | None, kind: str, new: Mapping[str, Any], now: datetime
 ) -> tuple[list[NewRecord], list[tuple[tuple[str, ...], str, int]]]:
     """
@@ -142,15 +146,15 @@ def changed(
     The versions in them make the transaction fail on a concurrent change.
     """
     payload = {**record.value, **new, "updated_at": now.isoformat()}
-    events = [*(past.value if past else ()), _event(kind, record.key, record.value["data"], payload)]
+    events = [*(past.value if past else ()), _create_event(kind, record.key, record.value["data"], payload)]
     versions = record.version, past.version if past else 0
-    memory, history = _records(record.key, payload, events, record.origin, versions)
+    memory, history = _create_record_pair(record.key, payload, events, record.origin, versions)
     if kind == "DELETE":
-        return [attrs.evolve(history, expires_at=None)], [(LABELS, record.key, record.version)]
+        return [attrs.evolve(history, expires_at=None)], [(MEMORY_LABELS, record.key, record.version)]
     return [memory, history], []
 
 
-def _event(kind: str, memory_id: str, before: str | None, payload: Mapping[str, Any]) -> dict[str, Any]:
+def _create_event(kind: str, memory_id: str, before: str | None, payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return the history event of a change that resulted in *payload*."""
     is_deleted = kind == "DELETE"
     return {
@@ -167,20 +171,20 @@ def _event(kind: str, memory_id: str, before: str | None, payload: Mapping[str, 
     }
 
 
-def _records(
+def _create_record_pair(
     memory_id: str, payload: Mapping[str, Any], events: Sequence[Any], origin: Origin, versions: tuple[int, int]
 ) -> tuple[NewRecord, NewRecord]:
     """Return a memory's two records, conditional on their current versions."""
-    ends = expiry_of(payload.get("expiration_date"))
+    ends = read_expiry(payload.get("expiration_date"))
     own: dict[str, Any] = {"expires_at": ends, "origin": origin}
-    memory = NewRecord(LABELS, memory_id, payload, text=payload["data"], if_version=versions[0], **own)
-    return memory, NewRecord(HISTORY, memory_id, events, if_version=versions[1], **own)
+    memory = NewRecord(MEMORY_LABELS, memory_id, payload, text=payload["data"], if_version=versions[0], **own)
+    return memory, NewRecord(HISTORY_LABELS, memory_id, events, if_version=versions[1], **own)
 
 
-def item_of(record: HostRecord, **score: Any) -> dict[str, Any]:
+def create_item(record: HostRecord, **score: Any) -> dict[str, Any]:
     """Return a memory in mem0's answer format."""
     payload: Mapping[str, Any] = record.value
-    more = {name: value for name, value in payload.items() if name not in _OWN}
+    more = {name: value for name, value in payload.items() if name not in _NON_METADATA_KEYS}
     return {
         "id": record.key,
         "memory": payload["data"],
@@ -189,17 +193,17 @@ def item_of(record: HostRecord, **score: Any) -> dict[str, Any]:
         **score,
         "created_at": payload.get("created_at"),
         "updated_at": payload.get("updated_at"),
-        **{name: payload[name] for name in _PROMOTED if name in payload},
+        **{name: payload[name] for name in _TOP_LEVEL_KEYS if name in payload},
     }
 
 
-def record_condition_of(filters: Mapping[str, Any] | None) -> Callable[[HostRecord], bool]:
+def compile_record_filters(filters: Mapping[str, Any] | None) -> Callable[[HostRecord], bool]:
     """Return a predicate for records; the filters must contain at least one id."""
     if filters is not None and not isinstance(filters, Mapping):
         raise InvalidArgument(f"filters must be a mapping, got {type(filters).__name__}")
     given = dict(filters or {})
-    own: dict[str, Any] = {name: id_of(name, given[name]) for name in IDS if name in given}
+    own: dict[str, Any] = {name: normalize_id(name, given[name]) for name in ID_NAMES if name in given}
     if not own:
         raise InvalidArgument("filters must have one of user_id, agent_id and run_id: filters={'user_id': 'ada'}")
-    test = condition_of({**given, **own})
+    test = compile_filters({**given, **own})
     return lambda record: test(record.value)

@@ -10,10 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 from mama_structs import sync
-from mama_structs._internal.prompt_quoting import without_recalled
-from mama_structs.adapters.shared.loop_bridge import Bridge
-from mama_structs.adapters.shared.tool_results import MAX_CHARS, recall_for, recalled_message
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs._internal.prompt_quoting import remove_recalled
+from mama_structs.adapters.shared.loop_bridge import LoopBridge
+from mama_structs.adapters.shared.tool_results import (
+    DEFAULT_MAX_RECALL_CHARS,
+    create_recall_message,
+    recall_for_messages,
+)
+from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.session.session import Session
 
 try:
@@ -23,7 +27,7 @@ except ImportError as _missing:
         "mama_structs.adapters.openai_agents needs the OpenAI Agents SDK: pip install 'mama-structs[openai-agents]'"
     ) from _missing
 
-_LABEL: Final = "openai-agents"
+_HOST_LABEL: Final = "openai-agents"
 
 
 class ConversationSession:
@@ -59,13 +63,14 @@ class ConversationSession:
     ) -> None:
         if not isinstance(session_id, str) or not session_id:
             raise InvalidArgument(
-                f"session_id must be a text, got {shown(session_id)}", hint="name the conversation, such as by its user"
+                f"session_id must be a text, got {repr_short(session_id)}",
+                hint="name the conversation, such as by its user",
             )
         given = dict(session_settings) if isinstance(session_settings, Mapping) else session_settings
         self.session_id = session_id
         self.session_settings: SessionSettings | None = SessionSettings().resolve(given)
-        self._bridge = Bridge(session)
-        self._labels = (_LABEL, session_id)
+        self._bridge = LoopBridge(session)
+        self._labels = (_HOST_LABEL, session_id)
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """
@@ -100,7 +105,7 @@ class ConversationSession:
 
 
 def recalling(
-    session: Session | sync.Session, *, max_chars: int = MAX_CHARS
+    session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
 ) -> Callable[[list[TResponseInputItem], list[TResponseInputItem]], Awaitable[list[TResponseInputItem]]]:
     """
     Return a callback that adds recalled memories to the input of a run.
@@ -117,7 +122,7 @@ def recalling(
         max_chars: Maximum number of recalled characters, at least 300.
 
     """
-    bridge = Bridge(session)
+    bridge = LoopBridge(session)
 
     async def combined(
         history: list[TResponseInputItem], new_items: list[TResponseInputItem]
@@ -125,12 +130,12 @@ def recalling(
         items = [*history, *new_items]
         # The history of another conversation, or a truncated one, contains nothing that was recalled before.
         again = not any(map(_is_recalled, history))
-        text = await bridge.arun(lambda: recall_for(bridge.session, items, max_chars=max_chars, again=again))
-        return [*items, cast("TResponseInputItem", recalled_message(text))] if text else items
+        text = await bridge.arun(lambda: recall_for_messages(bridge.session, items, max_chars=max_chars, repeat=again))
+        return [*items, cast("TResponseInputItem", create_recall_message(text))] if text else items
 
     return combined
 
 
 def _is_recalled(item: TResponseInputItem) -> bool:
     content = item.get("content")
-    return isinstance(content, str) and without_recalled(content) != content
+    return isinstance(content, str) and remove_recalled(content) != content

@@ -9,19 +9,19 @@ from cachetools import LRUCache
 
 from mama_structs._internal.control_flow import ControlFlow
 from mama_structs.adapters.shared.tool_results import (
-    MAX_CHARS,
-    Turns,
-    asked_now,
-    hear,
-    is_taken,
-    kept,
-    offered,
-    recall_for,
-    recalled_message,
+    DEFAULT_MAX_RECALL_CHARS,
+    CallScheduler,
+    create_recall_message,
+    find_pending_user_message,
+    is_supported_image,
+    list_wire_tools,
+    observe_message,
+    recall_for_messages,
+    store_unsupported_media,
 )
-from mama_structs.adapters.shared.tool_schemas import plain_schema, strict_schema
+from mama_structs.adapters.shared.tool_schemas import to_plain_schema, to_strict_schema
 from mama_structs.refs.messages.media import Media
-from mama_structs.refs.messages.provider_messages import said_by_user
+from mama_structs.refs.messages.provider_messages import extract_user_text
 from mama_structs.session.session import Session
 from mama_structs.tools.schema import HOST_PARAMETERS
 from mama_structs.tools.tool import Tool
@@ -63,9 +63,9 @@ _CONTROL_FLOW: Final = ControlFlow(
     results=(ToolOutputText, ToolOutputImage, ToolOutputFileContent),
 )
 # Number of user messages of a session for which recalled texts are retained.
-_MESSAGES: Final = 1_000
+_MAX_CACHED_MESSAGES: Final = 1_000
 # Recalled texts of each session, keyed by the user's message and the number of earlier messages with the same text.
-_told: Final[WeakKeyDictionary[Session, LRUCache[tuple[str, int], tuple[str, ...]]]] = WeakKeyDictionary()
+_recall_cache: Final[WeakKeyDictionary[Session, LRUCache[tuple[str, int], tuple[str, ...]]]] = WeakKeyDictionary()
 
 
 def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
@@ -87,8 +87,11 @@ def tools(session: Session, *, strict: bool = True) -> list[FunctionTool]:
             free-form data has no strict schema and is sent in its plain form.
 
     """
-    turns = Turns(session, control_flow=_CONTROL_FLOW)
-    return [_function_tool(session, wire, tool, turns=turns, strict=strict) for wire, tool in offered(session)]
+    turns = CallScheduler(session, control_flow=_CONTROL_FLOW)
+    return [
+        _create_function_tool(session, wire, tool, turns=turns, strict=strict)
+        for wire, tool in list_wire_tools(session)
+    ]
 
 
 class SessionHooks(RunHooks[Any]):
@@ -98,14 +101,14 @@ class SessionHooks(RunHooks[Any]):
     Created by `hooks`. A host with hooks of its own can derive from it.
     """
 
-    def __init__(self, session: Session, *, max_chars: int = MAX_CHARS) -> None:
+    def __init__(self, session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> None:
         self._session = session
         self._max_chars = max_chars
 
     async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
         """Store the refs of a model's answer before its calls run."""
         await super().on_llm_end(context, agent, response)
-        await hear(self._session, response)
+        await observe_message(self._session, response)
 
     async def with_recalled(self, data: CallModelData[Any]) -> ModelInputData:
         """
@@ -115,28 +118,30 @@ class SessionHooks(RunHooks[Any]):
         for 1,000 messages of a session.
         """
         session, items, text = self._session, data.model_data.input, ""
-        if asked_now(items):
+        if find_pending_user_message(items):
             # Texts recalled by an earlier process are not part of this process's requests, so recall them again.
-            text = await recall_for(session, items, max_chars=self._max_chars, again=session not in _told)
-            _told.setdefault(session, LRUCache(_MESSAGES))
-        told = _told.get(session)
-        said = [said_by_user([item]) for item in items]
-        last = max((place for place, words in enumerate(said) if words), default=None)
-        shown: list[TResponseInputItem] = []
-        for place, (item, words) in enumerate(zip(items, said, strict=True)):
-            shown.append(item)
-            if words and told is not None:
+            text = await recall_for_messages(
+                session, items, max_chars=self._max_chars, repeat=session not in _recall_cache
+            )
+            _recall_cache.setdefault(session, LRUCache(_MAX_CACHED_MESSAGES))
+        cache = _recall_cache.get(session)
+        user_texts = [extract_user_text([item]) for item in items]
+        last = max((place for place, words in enumerate(user_texts) if words), default=None)
+        input_items: list[TResponseInputItem] = []
+        for place, (item, words) in enumerate(zip(items, user_texts, strict=True)):
+            input_items.append(item)
+            if words and cache is not None:
                 # Count earlier messages with the same text: a repeated text is another message.
-                key = words, said[:place].count(words)
-                known = told.get(key) or ()
+                key = words, user_texts[:place].count(words)
+                known = cache.get(key) or ()
                 if text and place == last:
                     known = (*known, text)
-                    told[key] = known
-                shown += [cast("TResponseInputItem", recalled_message(one)) for one in known]
-        return ModelInputData(input=shown, instructions=data.model_data.instructions)
+                    cache[key] = known
+                input_items += [cast("TResponseInputItem", create_recall_message(one)) for one in known]
+        return ModelInputData(input=input_items, instructions=data.model_data.instructions)
 
 
-def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> SessionHooks:
+def hooks(session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> SessionHooks:
     """
     Return hooks that add recalled memories to requests and store the refs of answers.
 
@@ -152,13 +157,15 @@ def hooks(session: Session, *, max_chars: int = MAX_CHARS) -> SessionHooks:
     return SessionHooks(session, max_chars=max_chars)
 
 
-def _content(session: Session, part: str | Media) -> ToolOutputText | ToolOutputImage:
-    if is_taken(part):
+def _create_content(session: Session, part: str | Media) -> ToolOutputText | ToolOutputImage:
+    if is_supported_image(part):
         return ToolOutputImage(image_url=part.data_url)
-    return ToolOutputText(text=kept(session, part) if isinstance(part, Media) else part)
+    return ToolOutputText(text=store_unsupported_media(session, part) if isinstance(part, Media) else part)
 
 
-def _function_tool(session: Session, wire: str, tool: Tool, *, turns: Turns, strict: bool) -> FunctionTool:
+def _create_function_tool(
+    session: Session, wire: str, tool: Tool, *, turns: CallScheduler, strict: bool
+) -> FunctionTool:
     def is_enabled(_run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
         # Fail a run on a closed session before the model is called.
         session._check_here()  # noqa: SLF001 - internal API for adapters
@@ -168,13 +175,13 @@ def _function_tool(session: Session, wire: str, tool: Tool, *, turns: Turns, str
         answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, context))
         if answered.is_native:
             return answered.data
-        return [_content(session, part) for part in answered.parts] if answered.has_media else answered.text
+        return [_create_content(session, part) for part in answered.parts] if answered.has_media else answered.text
 
-    form = strict_schema(tool.input_schema) if strict else None
+    form = to_strict_schema(tool.input_schema) if strict else None
     return FunctionTool(
         name=wire,
         description=tool.description,
-        params_json_schema=plain_schema(tool.input_schema) if form is None else form,
+        params_json_schema=to_plain_schema(tool.input_schema) if form is None else form,
         strict_json_schema=form is not None,
         on_invoke_tool=on_invoke_tool,
         is_enabled=is_enabled,

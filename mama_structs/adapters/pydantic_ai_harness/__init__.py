@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mama_structs.adapters.shared.tool_results import MAX_CHARS
+from mama_structs.adapters.shared.tool_results import DEFAULT_MAX_RECALL_CHARS
 from mama_structs.memory.types.model import Origin
 from mama_structs.session.session import Session
 
@@ -82,7 +82,7 @@ def recall(
     session: Session,
     *,
     id: str | None = None,  # noqa: A002 - the framework's parameter name
-    max_chars: int = MAX_CHARS,
+    max_chars: int = DEFAULT_MAX_RECALL_CHARS,
 ) -> AbstractCapability[Any]:
     """
     Return a capability without tools that adds recalled memories to an agent's messages.

@@ -17,15 +17,23 @@ from pydantic_ai_harness.step_persistence.conversations import (
     ensure_inactive,
 )
 
-from mama_structs.errors import InvalidArgument, VersionConflict, shown
+from mama_structs.errors import InvalidArgument, VersionConflict, repr_short
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session
 
 # A summary is stored under the conversation's id, its messages below that, so that listing reads no messages.
-_CONVERSATIONS: Final = ("pydantic-ai", "conversations")
-_SUMMARY: Final = TypeAdapter(ConversationSummary)
+_CONVERSATION_LABELS: Final = ("pydantic-ai", "conversations")
+_SUMMARY_ADAPTER: Final = TypeAdapter(ConversationSummary)
 # Fields that a save preserves: the conversation may have been named since it was read.
-_NAMING: Final = ("naming_tokens", "naming_version", "named_revision", "subtitle", "tags", "title", "title_source")
+_NAMING_FIELDS: Final = (
+    "naming_tokens",
+    "naming_version",
+    "named_revision",
+    "subtitle",
+    "tags",
+    "title",
+    "title_source",
+)
 
 
 class SessionConversationStore:
@@ -63,12 +71,12 @@ class SessionConversationStore:
             message_count=len(messages),
             total_tokens=sum(one.usage.total_tokens for one in messages if isinstance(one, ModelResponse)),
         )
-        labels = (*_CONVERSATIONS, summary.id)
+        labels = (*_CONVERSATION_LABELS, summary.id)
         while True:
-            record = await self._records.get(_CONVERSATIONS, summary.id)
+            record = await self._records.get(_CONVERSATION_LABELS, summary.id)
             if record is not None:
-                before = _read(record)
-                updated = replace(updated, **{name: getattr(before, name) for name in _NAMING}, archived_at=None)
+                before = _parse_summary(record)
+                updated = replace(updated, **{name: getattr(before, name) for name in _NAMING_FIELDS}, archived_at=None)
                 if before.revision != summary.revision:
                     raise ConversationConflict("this conversation was changed in another process: read it again")
             elif summary.revision != 0:
@@ -77,7 +85,10 @@ class SessionConversationStore:
             same = {one.key for one, text in zip(kept, dumped, strict=False) if one.value == text}
             puts = [NewRecord(labels, key, text) for at, text in enumerate(dumped) if (key := f"{at:012d}") not in same]
             head = NewRecord(
-                _CONVERSATIONS, summary.id, _written(updated), if_version=0 if record is None else record.version
+                _CONVERSATION_LABELS,
+                summary.id,
+                _serialize_summary(updated),
+                if_version=0 if record is None else record.version,
             )
             try:
                 await self._records.put_many([head, *puts], delete=[(labels, one.key) for one in kept[len(dumped) :]])
@@ -96,11 +107,11 @@ class SessionConversationStore:
 
         """
         while True:
-            record = await self._found(conversation_id)
-            kept = await self._records.list((*_CONVERSATIONS, conversation_id), nested=False)
+            record = await self._load_record(conversation_id)
+            kept = await self._records.list((*_CONVERSATION_LABELS, conversation_id), nested=False)
             # Otherwise it was saved between the two reads: read it again.
-            if (await self._found(conversation_id)).version == record.version:
-                return SavedConversation(summary=_read(record), messages=_messages(kept))
+            if (await self._load_record(conversation_id)).version == record.version:
+                return SavedConversation(summary=_parse_summary(record), messages=_parse_messages(kept))
 
     async def listing(
         self, *, query: str = "", limit: int = 200, offset: int = 0, archived: bool | None = None
@@ -120,17 +131,17 @@ class SessionConversationStore:
         """
         if limit < 1 or offset < 0:
             raise InvalidArgument(f"limit must be 1 or more and offset 0 or more, got {limit} and {offset}")
-        records = await self._records.list(_CONVERSATIONS, nested=False)
-        found = [one for one in map(_read, records) if archived in (None, one.archived_at is not None)]
+        records = await self._records.list(_CONVERSATION_LABELS, nested=False)
+        found = [one for one in map(_parse_summary, records) if archived in (None, one.archived_at is not None)]
         found.sort(key=lambda one: (-one.updated_at.timestamp(), one.id))
         if query:
-            found = [one for one in found if query.casefold() in (await self._text(one)).casefold()]
+            found = [one for one in found if query.casefold() in (await self._load_searchable_text(one)).casefold()]
         return found[offset : offset + limit]
 
-    async def _text(self, summary: ConversationSummary) -> str:
+    async def _load_searchable_text(self, summary: ConversationSummary) -> str:
         """Return the searchable text of a conversation."""
-        kept = await self._records.list((*_CONVERSATIONS, summary.id), nested=False)
-        return f"{conversation_text(_messages(kept))}{_written(summary)}"
+        kept = await self._records.list((*_CONVERSATION_LABELS, summary.id), nested=False)
+        return f"{conversation_text(_parse_messages(kept))}{_serialize_summary(summary)}"
 
     async def name(
         self,
@@ -204,21 +215,21 @@ class SessionConversationStore:
 
         """
         ensure_inactive(source)
-        record = await self._records.get(_CONVERSATIONS, source.id)
-        if record is None or _read(record).revision != source.revision:
+        record = await self._records.get(_CONVERSATION_LABELS, source.id)
+        if record is None or _parse_summary(record).revision != source.revision:
             raise ConversationConflict("this conversation was changed or deleted: list them again")
-        kept = await self._records.list((*_CONVERSATIONS, source.id), nested=False)
-        head, gone = (_CONVERSATIONS, source.id, record.version), [(one.labels, one.key) for one in kept]
+        kept = await self._records.list((*_CONVERSATION_LABELS, source.id), nested=False)
+        head, gone = (_CONVERSATION_LABELS, source.id, record.version), [(one.labels, one.key) for one in kept]
         try:
             await self._records.put_many((), delete=[head, *gone])
         except VersionConflict:
             await self.delete(source=source)
 
-    async def _found(self, conversation_id: str) -> HostRecord:
+    async def _load_record(self, conversation_id: str) -> HostRecord:
         """Return the record of a summary."""
-        record = await self._records.get(_CONVERSATIONS, conversation_id)
+        record = await self._records.get(_CONVERSATION_LABELS, conversation_id)
         if record is None:
-            raise LookupError(f"No saved session {shown(conversation_id)}")
+            raise LookupError(f"No saved session {repr_short(conversation_id)}")
         return record
 
     async def _revise(
@@ -226,25 +237,27 @@ class SessionConversationStore:
     ) -> ConversationSummary:
         """Replace a summary by *revised* of it, and retry on concurrent changes."""
         while True:
-            record = await self._found(conversation_id)
-            current = _read(record)
+            record = await self._load_record(conversation_id)
+            current = _parse_summary(record)
             if (updated := revised(current)) == current:
                 return current
             try:
-                await self._records.put(_CONVERSATIONS, conversation_id, _written(updated), if_version=record.version)
+                await self._records.put(
+                    _CONVERSATION_LABELS, conversation_id, _serialize_summary(updated), if_version=record.version
+                )
             except VersionConflict:
                 continue
             return updated
 
 
-def _read(record: HostRecord) -> ConversationSummary:
-    return _SUMMARY.validate_json(record.value)
+def _parse_summary(record: HostRecord) -> ConversationSummary:
+    return _SUMMARY_ADAPTER.validate_json(record.value)
 
 
-def _written(summary: ConversationSummary) -> str:
-    return _SUMMARY.dump_json(summary).decode()
+def _serialize_summary(summary: ConversationSummary) -> str:
+    return _SUMMARY_ADAPTER.dump_json(summary).decode()
 
 
-def _messages(kept: Sequence[HostRecord]) -> list[ModelMessage]:
+def _parse_messages(kept: Sequence[HostRecord]) -> list[ModelMessage]:
     # The JSON text of a message: it may contain lone surrogates, which a record's text may not.
     return ModelMessagesTypeAdapter.validate_python([json.loads(one.value) for one in kept])

@@ -18,20 +18,20 @@ from pydantic_ai_harness.memory import (
     MemorySearchResult,
 )
 
-from mama_structs.adapters.pydantic_ai_harness.search import scores_of, snippets
-from mama_structs.errors import InvalidArgument, VersionConflict, shown
+from mama_structs.adapters.pydantic_ai_harness.search import create_snippets, score_files
+from mama_structs.errors import InvalidArgument, VersionConflict, repr_short
 from mama_structs.memory.types.model import Origin
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session
 
-_FILES: Final = ("pydantic-ai", "memory")
-_OPERATIONS: Final = ("pydantic-ai", "memory-operations")
+_FILE_LABELS: Final = ("pydantic-ai", "memory")
+_OPERATION_LABELS: Final = ("pydantic-ai", "memory-operations")
 # Receipts expire after this time, in which a host may repeat a call with unknown outcome.
-_REPLAYED: Final = timedelta(days=30)
+_RECEIPT_TTL: Final = timedelta(days=30)
 # Tombstones expire after this time, the maximum between reading a version and writing. The tombstone continues the
 # version count, so that a file that is created again does not get a previous version.
-_HELD: Final = timedelta(hours=1)
-_SEGMENT: Final = re.compile(r"(?!\.$)(?!.*\.\.)[A-Za-z0-9_.-]{1,200}")
+_TOMBSTONE_TTL: Final = timedelta(hours=1)
+_PATH_SEGMENT_PATTERN: Final = re.compile(r"(?!\.$)(?!.*\.\.)[A-Za-z0-9_.-]{1,200}")
 
 
 class SessionMemoryStore:
@@ -45,9 +45,9 @@ class SessionMemoryStore:
 
     async def read(self, path: str, *, max_chars: int) -> MemoryFile | None:
         """Return the beginning of a file, or None if it does not exist."""
-        place = _place(path)
-        _positive("max_chars", max_chars)
-        record, _ = await self._standing(*place)
+        place = _parse_path(path)
+        _check_positive("max_chars", max_chars)
+        record, _ = await self._load_file(*place)
         if record is None:
             return None
         file = record.value
@@ -59,14 +59,14 @@ class SessionMemoryStore:
             metadata=file["metadata"],
         )
 
-    async def _standing(self, labels: tuple[str, ...], key: str) -> tuple[HostRecord | None, int]:
+    async def _load_file(self, labels: tuple[str, ...], key: str) -> tuple[HostRecord | None, int]:
         """Return the record of an existing file, or None, and the version for the next write."""
         record = await self._records.get(labels, key)
         return (None, 0) if record is None else (record if _is_file(record) else None, record.version)
 
     async def get_operation(self, operation: MemoryOperation) -> MemoryMutation | None:
         """Return the earlier result of an operation, or None."""
-        receipt = await self._records.get(_OPERATIONS, operation.id)
+        receipt = await self._records.get(_OPERATION_LABELS, operation.id)
         if receipt is None:
             return None
         if receipt.value["fingerprint"] != operation.fingerprint:
@@ -108,18 +108,18 @@ class SessionMemoryStore:
         self, path: str, file: dict[str, Any] | None, expected: str | None, operation: MemoryOperation | None
     ) -> MemoryMutation:
         """Replace or delete a file, unless the operation was applied before."""
-        place = _place(path)
+        place = _parse_path(path)
         if operation is not None and (before := await self.get_operation(operation)) is not None:
             return before
-        done = await self._changed(place, file, expected, operation)
+        done = await self._apply_change(place, file, expected, operation)
         # The same operation may have been applied concurrently.
         if done is None and operation is not None:
             done = await self.get_operation(operation)
         if done is None:
-            raise MemoryConflictError(f"{shown(path)} is not at the expected version")
+            raise MemoryConflictError(f"{repr_short(path)} is not at the expected version")
         return done
 
-    async def _changed(
+    async def _apply_change(
         self,
         place: tuple[tuple[str, ...], str],
         file: dict[str, Any] | None,
@@ -127,7 +127,7 @@ class SessionMemoryStore:
         operation: MemoryOperation | None,
     ) -> MemoryMutation | None:
         """Replace a file and write the receipt in one transaction; return None on a conflict."""
-        record, version = await self._standing(*place)
+        record, version = await self._load_file(*place)
         if expected != (None if record is None else record.value["version"]):
             return None
         # Versions are random, so they are never reused, even after a deletion.
@@ -138,11 +138,11 @@ class SessionMemoryStore:
             text = file["content"][: self._max_text]
             puts.append(NewRecord(*place, value, text=text, origin=self._origin, if_version=version))
         elif record is not None:
-            puts.append(NewRecord(*place, None, expires_at=self._now() + _HELD, if_version=version))
+            puts.append(NewRecord(*place, None, expires_at=self._now() + _TOMBSTONE_TTL, if_version=version))
         if operation is not None:
             receipt = {"fingerprint": operation.fingerprint, "version": token, "existed": record is not None}
-            until = self._now() + _REPLAYED
-            puts.append(NewRecord(_OPERATIONS, operation.id, receipt, expires_at=until, if_version=0))
+            until = self._now() + _RECEIPT_TTL
+            puts.append(NewRecord(_OPERATION_LABELS, operation.id, receipt, expires_at=until, if_version=0))
         try:
             await self._records.put_many(puts)
         except VersionConflict:
@@ -151,16 +151,16 @@ class SessionMemoryStore:
 
     async def list_paths(self, prefix: str = "", *, limit: int) -> list[str]:
         """Return the sorted paths that begin with *prefix*."""
-        labels, _ = _below(prefix)
-        _positive("limit", limit)
+        labels, _ = _parse_prefix(prefix)
+        _check_positive("limit", limit)
         files = await self._records.list(labels, where=_is_file)
-        return sorted(path for path in map(_path, files) if path.startswith(prefix))[:limit]
+        return sorted(path for path in map(_create_path, files) if path.startswith(prefix))[:limit]
 
     async def search(
         self, prefix: str, query: str, *, limit: int, max_files: int, max_chars: int, max_file_chars: int
     ) -> MemorySearchResult:
         """Find files directly below a prefix by words and by meaning."""
-        labels, begin = _below(prefix)
+        labels, begin = _parse_prefix(prefix)
         if not query.split() or min(limit, max_files, max_chars, max_file_chars) <= 0:
             return MemorySearchResult(matches=[], scanned=0, truncated=False)
         listed = await self._records.list(labels, nested=False, prefix=begin, limit=max_files + 1, where=_is_file)
@@ -176,37 +176,37 @@ class SessionMemoryStore:
             *(await self._records.nearest(query, labels, **among)),
             *(await self._records.search(query, labels, **among)),
         ]
-        scores = scores_of(query, texts, hits)
+        scores = score_files(query, texts, hits)
         found = sorted(scores, key=lambda name: (-scores[name], name))
         matches = [
-            MemorySearchMatch(path="/".join((*labels[len(_FILES) :], name)), snippet=snippet, score=scores[name])
-            for name, snippet in snippets(query, {name: texts[name] for name in found[:limit]}, max_chars)
+            MemorySearchMatch(path="/".join((*labels[len(_FILE_LABELS) :], name)), snippet=snippet, score=scores[name])
+            for name, snippet in create_snippets(query, {name: texts[name] for name in found[:limit]}, max_chars)
         ]
         is_whole = len(listed) <= max_files and len(matches) == len(found) and not cut
         return MemorySearchResult(matches=matches, scanned=len(texts), truncated=not is_whole)
 
 
-def _place(path: str) -> tuple[tuple[str, ...], str]:
+def _parse_path(path: str) -> tuple[tuple[str, ...], str]:
     """Return labels and key of a file."""
     *directory, name = path.split("/") if isinstance(path, str) else [""]
-    if not all(_SEGMENT.fullmatch(one) for one in (*directory, name)):
+    if not all(_PATH_SEGMENT_PATTERN.fullmatch(one) for one in (*directory, name)):
         raise InvalidArgument(
-            f"path must be names of A-Z, a-z, 0-9, _, . and -, with / between, got {shown(path)}",
+            f"path must be names of A-Z, a-z, 0-9, _, . and -, with / between, got {repr_short(path)}",
             hint="none is empty, '.', or has '..' in it",
         )
-    return (*_FILES, *directory), name
+    return (*_FILE_LABELS, *directory), name
 
 
-def _below(prefix: str) -> tuple[tuple[str, ...], str]:
+def _parse_prefix(prefix: str) -> tuple[tuple[str, ...], str]:
     """Return the labels and the key prefix of the paths that begin with a prefix."""
     if not prefix:
-        return _FILES, ""
-    labels, name = _place(prefix.removesuffix("/"))
+        return _FILE_LABELS, ""
+    labels, name = _parse_path(prefix.removesuffix("/"))
     return ((*labels, name), "") if prefix.endswith("/") else (labels, name)
 
 
-def _path(record: HostRecord) -> str:
-    return "/".join((*record.labels[len(_FILES) :], record.key))
+def _create_path(record: HostRecord) -> str:
+    return "/".join((*record.labels[len(_FILE_LABELS) :], record.key))
 
 
 def _is_file(record: HostRecord) -> bool:
@@ -214,6 +214,6 @@ def _is_file(record: HostRecord) -> bool:
     return record.value is not None
 
 
-def _positive(name: str, value: int) -> None:
+def _check_positive(name: str, value: int) -> None:
     if value <= 0:
-        raise InvalidArgument(f"{name} must be positive, got {shown(value)}")
+        raise InvalidArgument(f"{name} must be positive, got {repr_short(value)}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from mama_structs import Descriptor, RefStore
-from mama_structs._internal.offload import measure
+from mama_structs._internal.offload import measure_input
 from mama_structs.errors import HandleNotFound, InvalidHandle
 from mama_structs.session.session import Session
 
-_BYTES: Final = "application/octet-stream"
+_BINARY_MIME_TYPE: Final = "application/octet-stream"
 
 
 class SessionOverflowStore:
@@ -25,9 +25,9 @@ class SessionOverflowStore:
             try:
                 return refs.add_any(data.decode(), source="tool_result")
             except UnicodeDecodeError:
-                return refs.add_any(data, source="tool_result", mime_type=_BYTES)
+                return refs.add_any(data, source="tool_result", mime_type=_BINARY_MIME_TYPE)
 
-        descriptor = await self._session.refs.change(measure(data), add)
+        descriptor = await self._session.refs.change(measure_input(data), add)
         await self._session.flush()
         return descriptor.handle
 

@@ -9,8 +9,8 @@ from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, post_compaction_window
 from pydantic_ai.models import ModelRequestContext
 
-from mama_structs._internal.prompt_quoting import without_recalled
-from mama_structs.adapters.shared.tool_results import hear, recall_for
+from mama_structs._internal.prompt_quoting import remove_recalled
+from mama_structs.adapters.shared.tool_results import observe_message, recall_for_messages
 from mama_structs.session.session import Session
 
 
@@ -26,8 +26,8 @@ class SessionRecall(AbstractCapability[Any]):
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """Append the recalled text to the user's message."""
-        again = not _is_told(ctx.messages)
-        text = await recall_for(self._session, ctx.messages, max_chars=self._max_chars, again=again)
+        again = not _has_recalled_text(ctx.messages)
+        text = await recall_for_messages(self._session, ctx.messages, max_chars=self._max_chars, repeat=again)
         if text:
             ctx.enqueue(UserPromptPart(text))
         return request_context
@@ -40,13 +40,13 @@ class SessionRecall(AbstractCapability[Any]):
         response: ModelResponse,
     ) -> ModelResponse:
         """Store the refs of an answer before its calls run."""
-        await hear(self._session, response)
+        await observe_message(self._session, response)
         return response
 
 
-def _is_told(messages: list[ModelMessage]) -> bool:
+def _has_recalled_text(messages: list[ModelMessage]) -> bool:
     """Return True if the messages since the last compaction contain recalled text."""
     left = post_compaction_window(messages)
     prompts = (part for one in left if isinstance(one, ModelRequest) for part in one.parts)
     texts = (part.content for part in prompts if isinstance(part, UserPromptPart) and isinstance(part.content, str))
-    return any(without_recalled(text) != text for text in texts)
+    return any(remove_recalled(text) != text for text in texts)

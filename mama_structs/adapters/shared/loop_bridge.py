@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from mama_structs import sync
-from mama_structs._internal.sync_proxy import bare, run_beside
-from mama_structs.errors import InvalidArgument, SessionClosed, WrongLoop, shown
+from mama_structs._internal.sync_proxy import run_in_proxy_loop, unwrap
+from mama_structs.errors import InvalidArgument, SessionClosed, WrongLoop, repr_short
 from mama_structs.session.session import Session
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class BlockedLoop(WrongLoop, asyncio.InvalidStateError):
+class BlockingCallError(WrongLoop, asyncio.InvalidStateError):
     """
     A blocking call was made in the event loop that it would wait for.
 
@@ -26,17 +26,19 @@ class BlockedLoop(WrongLoop, asyncio.InvalidStateError):
     """
 
 
-class Bridge:
+class LoopBridge:
     """Runs coroutines of an adapter in the event loop of its session."""
 
     def __init__(self, session: Session | sync.Session) -> None:
-        if not isinstance(bare(session), Session):
-            raise InvalidArgument(f"session must be a Session, got {shown(session)}", hint="await Session.open(...)")
-        self.session: Final[Session] = bare(session)
+        if not isinstance(unwrap(session), Session):
+            raise InvalidArgument(
+                f"session must be a Session, got {repr_short(session)}", hint="await Session.open(...)"
+            )
+        self.session: Final[Session] = unwrap(session)
         self._pid = os.getpid()
         try:
             here = self.session is session
-            self._loop = asyncio.get_running_loop() if here else run_beside(session, asyncio.get_running_loop)
+            self._loop = asyncio.get_running_loop() if here else run_in_proxy_loop(session, asyncio.get_running_loop)
         except RuntimeError as error:
             if isinstance(error, WrongLoop):
                 raise
@@ -47,13 +49,13 @@ class Bridge:
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run *work* from another thread and wait for its result. An interrupt cancels it."""
-        if _running() is self._loop:
-            raise BlockedLoop(
+        if _get_running_loop() is self._loop:
+            raise BlockingCallError(
                 "a call that blocks the session's own event loop would deadlock",
                 hint="await the method with the prefix a, such as aget, or open the session with "
                 "mama_structs.sync, which has its own loop",
             )
-        future = self._begin(work)
+        future = self._submit(work)
         try:
             return future.result()
         except BaseException:
@@ -62,11 +64,11 @@ class Bridge:
 
     async def arun(self, work: Callable[[], Awaitable[T]]) -> T:
         """Await *work* from any event loop. Cancelling the caller cancels it."""
-        if _running() is self._loop:
+        if _get_running_loop() is self._loop:
             return await work()
-        return await asyncio.wrap_future(self._begin(work))
+        return await asyncio.wrap_future(self._submit(work))
 
-    def _begin(self, work: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
+    def _submit(self, work: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
         if os.getpid() != self._pid:
             raise WrongLoop("the session belongs to the process that made it", hint="open another session here")
         # A coroutine that is submitted to a stopped loop would never finish.
@@ -79,17 +81,17 @@ class Bridge:
         return asyncio.run_coroutine_threadsafe(done(), self._loop)
 
 
-class Bridged(Protocol):
+class HasLoopBridge(Protocol):
     """An object with a bridge. Its async methods get a blocking and an awaitable variant."""
 
     @property
-    def _bridge(self) -> Bridge: ...
+    def _bridge(self) -> LoopBridge: ...
 
 
-S = TypeVar("S", bound=Bridged)
+S = TypeVar("S", bound=HasLoopBridge)
 
 
-def blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], T]:
+def make_blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], T]:
     """Return a blocking variant of an async method that runs in the session's loop."""
 
     @functools.wraps(work)
@@ -99,7 +101,9 @@ def blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concat
     return call
 
 
-def awaited(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+def make_awaitable(
+    work: Callable[Concatenate[S, P], Awaitable[T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """Return a variant of an async method that runs in the session's loop from any loop."""
 
     @functools.wraps(work)
@@ -109,7 +113,7 @@ def awaited(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concate
     return call
 
 
-def _running() -> asyncio.AbstractEventLoop | None:
+def _get_running_loop() -> asyncio.AbstractEventLoop | None:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

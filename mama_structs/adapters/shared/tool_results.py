@@ -13,8 +13,8 @@ import attrs
 
 from mama_structs._internal.control_flow import NO_CONTROL_FLOW, ControlFlow, using_control_flow
 from mama_structs._internal.event_loop import CallProgress, call_progress
-from mama_structs._internal.jsonable import json_text
-from mama_structs._internal.telemetry import raised
+from mama_structs._internal.jsonable import to_json_text
+from mama_structs._internal.telemetry import format_error
 from mama_structs.errors import (
     InvalidArgument,
     MamaStructsError,
@@ -22,34 +22,40 @@ from mama_structs.errors import (
     SessionClosed,
     StoreError,
     WrongLoop,
-    shown,
+    repr_short,
 )
-from mama_structs.refs.messages.media import Media, media_in
-from mama_structs.refs.messages.provider_messages import are_blocks, block_text, field, readable_text, said_by_user
-from mama_structs.refs.store.ref_collector import unreadable
+from mama_structs.refs.messages.media import Media, parse_media
+from mama_structs.refs.messages.provider_messages import (
+    block_text,
+    extract_readable_text,
+    extract_user_text,
+    get_field,
+    is_block_list,
+)
+from mama_structs.refs.store.ref_collector import unreadable_diagnostic
 from mama_structs.session.session import Session
 from mama_structs.tools.argument_repair import read_arguments
 from mama_structs.tools.tool import ErrorText, Tool, ToolAnnotations, ToolSet
-from mama_structs.tools.wire_names import MEMORY_TOOLS, SUCCESSORS, WireNames, last_line
+from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS, WireNames, get_deprecation_line
 
 _log = logging.getLogger("mama_structs")
-_MAX_FAULT: Final = 1000
+_MAX_ERROR_CHARS: Final = 1000
 # Default maximum of recalled characters.
-MAX_CHARS: Final = 2_000
-_CUT_OFF: Final = "the call was cut off: the answer did not finish normally, or has no finish reason"
-_CALL_AGAIN: Final = "call the tool again, with shorter arguments if the output limit was reached"
-_NO_NAMES: Final = WireNames.of(())
+DEFAULT_MAX_RECALL_CHARS: Final = 2_000
+_CUT_OFF_MESSAGE: Final = "the call was cut off: the answer did not finish normally, or has no finish reason"
+_CALL_AGAIN_HINT: Final = "call the tool again, with shorter arguments if the output limit was reached"
+_EMPTY_WIRE_NAMES: Final = WireNames.of(())
 # Keys of a memory tool's result that contain text of this package, not stored text.
-_OURS: Final = ("note", "deprecated")
+_PACKAGE_TEXT_KEYS: Final = ("note", "deprecated")
 # The image types that OpenAI and Anthropic accept. They reject a request that contains any other type.
-IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+SUPPORTED_IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 # JSON key (or element name) of ref diagnostics in an answer, and the maximum number of characters around them.
-_NOTES: Final = "ref_notes"
-_FRAME: Final = 40
+_NOTES_KEY: Final = "ref_notes"
+_NOTES_FRAME_CHARS: Final = 40
 # Characters that a truncated answer reserves for diagnostics.
-_ROOM: Final = 500
+_RESERVED_NOTES_CHARS: Final = 500
 # Media kind that no provider accepts in a tool result.
-_UNREADABLE: Final = "file"
+_UNREADABLE_KIND: Final = "file"
 
 
 @attrs.frozen(kw_only=True)
@@ -78,7 +84,7 @@ class ToolAnswer:
         return any(isinstance(part, Media) for part in self.parts)
 
 
-async def answer(
+async def answer_tool_call(
     session: Session,
     wire: str,
     arguments: object,
@@ -107,19 +113,21 @@ async def answer(
     progress = CallProgress()
     token = call_progress.set(progress)
     try:
-        answered = await _answer(session, wire, arguments, host=host, control_flow=control_flow, progress=progress)
+        answered = await _run_tool_call(
+            session, wire, arguments, host=host, control_flow=control_flow, progress=progress
+        )
     finally:
         call_progress.reset(token)
     if answered.is_native:
         return answered
     try:
-        return _with_notes(session, _held(session, answered))
+        return _append_notes(session, _fit_to_budget(session, answered))
     except Exception as error:  # noqa: BLE001 - a host's `count_tokens` may raise anything
-        _log.error("the answer of %s could not be fitted to its budget: %s", wire, raised(error))
+        _log.error("the answer of %s could not be fitted to its budget: %s", wire, format_error(error))
         return answered
 
 
-async def _answer(
+async def _run_tool_call(
     session: Session,
     wire: str,
     arguments: object,
@@ -133,44 +141,49 @@ async def _answer(
     try:
         name = names.tool(wire)
         with using_control_flow(control_flow):
-            data = await session.call(name, read_arguments(arguments), host=host, max_chars=_room(session, name))
+            data = await session.call(
+                name, read_arguments(arguments), host=host, max_chars=_reserve_notes_budget(session, name)
+            )
     except passed:
         raise
     except MamaStructsError as error:
-        return failed(error, names=names, status=_status(session, wire, error, progress))
+        return create_error_answer(error, names=names, status=_find_run_status(session, wire, error, progress))
     except Exception as error:  # noqa: BLE001 - a host's tool may raise anything
         signal = control_flow.find_exception(error)
         if signal is not None:
             raise signal from None
         # Send the error to the model, which may be able to correct the call. The log has the traceback.
-        _log.error("the tool %s failed: %s", wire, raised(error))
-        return failed(MamaStructsError(f"{wire} failed: {_described(error)}"), names=names, status=progress.status)
+        _log.error("the tool %s failed: %s", wire, format_error(error))
+        return create_error_answer(
+            MamaStructsError(f"{wire} failed: {_describe_exception(error)}"), names=names, status=progress.status
+        )
     if control_flow.has_result(data):
         return ToolAnswer(text="", data=data, is_native=True)
     # A host's own tool may have the name of a v1.0 tool, so check the deprecation flag.
-    is_old = name in session.hidden or (name in SUCCESSORS and session.tools[name].deprecated)
+    is_old = name in session.hidden or (name in DEPRECATED_SUCCESSORS and session.tools[name].deprecated)
     if isinstance(data, dict) and (is_old or name in MEMORY_TOOLS):
         data = {
-            key: names.said(value) if key in _OURS and isinstance(value, str) else value for key, value in data.items()
+            key: names.said(value) if key in _PACKAGE_TEXT_KEYS and isinstance(value, str) else value
+            for key, value in data.items()
         }
     elif isinstance(data, str) and is_old:
         # Only the last line is text of this package. The rest is a stored memory and must not be changed.
         before, newline, last = data.rpartition("\n")
-        data = f"{before}{newline}{names.said(last)}" if last == last_line(name) else data
+        data = f"{before}{newline}{names.said(last)}" if last == get_deprecation_line(name) else data
     if isinstance(data, ErrorText):
-        text = _text(str(data))
+        text = _serialize_text(str(data))
         return ToolAnswer(text=text, data={"error": {"type": data.type, "message": text}}, is_error=True)
     try:
-        parts = _parts(data)
-        text = "\n".join(part for part in parts if isinstance(part, str)) if parts else _text(data)
+        parts = _split_media_parts(data)
+        text = "\n".join(part for part in parts if isinstance(part, str)) if parts else _serialize_text(data)
         return ToolAnswer(text=text, data=data, parts=parts or (text,))
     except Exception as error:  # noqa: BLE001 - the model must learn that the tool has run
-        _log.error("the result of %s cannot be shown: %s", wire, raised(error))
+        _log.error("the result of %s cannot be shown: %s", wire, format_error(error))
         text = f"the result of {wire} cannot be shown: {type(error).__name__}"
-        return failed(MamaStructsError(text), status=progress.status)
+        return create_error_answer(MamaStructsError(text), status=progress.status)
 
 
-def _described(error: Exception) -> str:
+def _describe_exception(error: Exception) -> str:
     """Return the type and text of an exception, even if its ``__str__`` raises."""
     try:
         return f"{type(error).__name__}: {error!s:.500}"
@@ -178,7 +191,7 @@ def _described(error: Exception) -> str:
         return type(error).__name__
 
 
-def _status(session: Session, wire: str, error: MamaStructsError, progress: CallProgress) -> str | None:
+def _find_run_status(session: Session, wire: str, error: MamaStructsError, progress: CallProgress) -> str | None:
     """Return whether the tool has run, or None for tools of this package: they are atomic."""
     tool = session.tools.get(session.wire_names.by_wire.get(wire, wire))
     if tool is None or not progress.is_started or isinstance(error, StoreError) or not session._tool_calls.is_own(tool):  # noqa: SLF001
@@ -186,7 +199,7 @@ def _status(session: Session, wire: str, error: MamaStructsError, progress: Call
     return None
 
 
-class Turns:
+class CallScheduler:
     """Run writing calls one at a time, in arrival order, and read-only calls concurrently."""
 
     # For frameworks that start all calls of a message concurrently. A nested call, such as a call of an agent that runs
@@ -197,47 +210,49 @@ class Turns:
         self, session: Session, *, of_one_turn: bool = True, control_flow: ControlFlow = NO_CONTROL_FLOW
     ) -> None:
         self._session = session
-        self._of_one_turn = of_one_turn
+        self._is_single_turn = of_one_turn
         self._control_flow = control_flow
-        self._calls: list[_Turn] = []
+        self._calls: list[_ScheduledCall] = []
 
     async def answer(self, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None) -> ToolAnswer:
         """Run a call as soon as the calls before it allow, and return its answer; see `answer`."""
-        if self in _inside.get():
-            return await answer(self._session, wire, arguments, host=host, control_flow=self._control_flow)
+        if self in _active_schedulers.get():
+            return await answer_tool_call(self._session, wire, arguments, host=host, control_flow=self._control_flow)
         # Register before the first await, so that calls run in arrival order.
-        mine = self._place(wire)
-        before = [one.done for one in self._calls if one.holds_up and not (one.reads and mine.reads)]
+        mine = self._create_call(wire)
+        before = [
+            one.done for one in self._calls if one.blocks_later_calls and not (one.is_read_only and mine.is_read_only)
+        ]
         self._calls.append(mine)
-        token = _inside.set(_inside.get() | {self})
+        token = _active_schedulers.set(_active_schedulers.get() | {self})
         try:
             for done in before:
                 await done.wait()
-            return await answer(self._session, wire, arguments, host=host, control_flow=self._control_flow)
+            return await answer_tool_call(self._session, wire, arguments, host=host, control_flow=self._control_flow)
         finally:
-            _inside.reset(token)
+            _active_schedulers.reset(token)
             self._calls.remove(mine)
             mine.done.set()
 
-    def _place(self, wire: str) -> _Turn:
+    def _create_call(self, wire: str) -> _ScheduledCall:
         tool = self._session.tools.get(self._session.wire_names.by_wire.get(wire, wire))
         hints = ToolAnnotations() if tool is None else tool.annotations
-        return _Turn(hints.read_only, holds_up=self._of_one_turn or not hints.open_world)
+        return _ScheduledCall(hints.read_only, blocks_later_calls=self._is_single_turn or not hints.open_world)
 
 
 @attrs.frozen(eq=False)
-class _Turn:
+class _ScheduledCall:
     """A scheduled call: is it read-only, does it block later calls, and its completion event."""
 
-    reads: bool
-    holds_up: bool
+    is_read_only: bool
+    blocks_later_calls: bool
     done: asyncio.Event = attrs.field(factory=asyncio.Event, init=False)
 
 
-_inside: Final[ContextVar[frozenset[Turns]]] = ContextVar("mama_structs_turns", default=frozenset())
+_active_schedulers: Final[ContextVar[frozenset[CallScheduler]]] = ContextVar("mama_structs_turns", default=frozenset())
 
 
-async def hear(session: Session, message: object) -> None:
+async def observe_message(session: Session, message: object) -> None:
     """
     Store the refs of a model's message. Call this before its tool calls run.
 
@@ -245,19 +260,19 @@ async def hear(session: Session, message: object) -> None:
     disk yet.
     """
     try:
-        await _observe(session, message)
+        await _observe_readable_parts(session, message)
     except StoreError as error:
         _log.warning("the refs of a message are not on disk yet: %s", error)
 
 
-async def _observe(session: Session, message: object) -> None:
+async def _observe_readable_parts(session: Session, message: object) -> None:
     try:
         await session.observe(message)
     except InvalidArgument:
-        pieces, unread = readable_text(message)
+        pieces, unread = extract_readable_text(message)
     else:
         return
-    heard = session._heard  # noqa: SLF001 - internal API for adapters
+    heard = session._observed_messages  # noqa: SLF001 - internal API for adapters
     if heard.contains(message, "".join(pieces)):
         return
     report_unread(session, unread)
@@ -269,20 +284,20 @@ def report_unread(session: Session, items: Iterable[str]) -> None:
     """Log the skipped items of a model's message and report them with the next tool result."""
     for item in items:
         _log.warning("%s cannot be read and is skipped", item)
-        session._heard.note([unreadable(item)])  # noqa: SLF001 - internal API for adapters
+        session._observed_messages.note([unreadable_diagnostic(item)])  # noqa: SLF001 - internal API for adapters
 
 
-def _held(session: Session, answered: ToolAnswer) -> ToolAnswer:
+def _fit_to_budget(session: Session, answered: ToolAnswer) -> ToolAnswer:
     """Truncate an answer to the budget. Error texts and wire names can make it too long."""
     budget = session.refs.budget
-    if not session.settings.descriptors.enabled or answered.has_media or budget.holds(answered.text):
+    if not session.settings.descriptors.enabled or answered.has_media or budget.fits(answered.text):
         return answered
     data = session.refs.within(answered.data, budget, keeps=False)
-    text = _text(data)
+    text = _serialize_text(data)
     return attrs.evolve(answered, text=text, data=data, parts=(text,))
 
 
-def _room(session: Session, name: str) -> int | Literal["settings"]:
+def _reserve_notes_budget(session: Session, name: str) -> int | Literal["settings"]:
     """
     Return the budget of a tool's answer, reduced to leave room for pending diagnostics.
 
@@ -290,28 +305,28 @@ def _room(session: Session, name: str) -> int | Literal["settings"]:
     """
     budget, tool = session.refs.budget, session.tools.get(name)
     is_shortened = tool is not None and tool.wrapped and session.settings.descriptors.enabled and budget.size is len
-    if not is_shortened or budget.limit < 2 * _ROOM or not session._heard.has_notes:  # noqa: SLF001 - internal API for adapters
+    if not is_shortened or budget.limit < 2 * _RESERVED_NOTES_CHARS or not session._observed_messages.has_notes:  # noqa: SLF001 - internal API for adapters
         return "settings"
-    return budget.limit - _ROOM
+    return budget.limit - _RESERVED_NOTES_CHARS
 
 
-def _with_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
+def _append_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
     """Append pending diagnostics to an answer, or keep them for the next if they do not fit."""
-    heard = session._heard  # noqa: SLF001 - internal API for adapters
+    heard = session._observed_messages  # noqa: SLF001 - internal API for adapters
     if not heard.has_notes:
         return answered
     budget = session.refs.budget
-    notes = heard.notes(budget.less(budget.size(answered.text) + _FRAME))
-    written = _written_behind if answered.has_media else _noted
+    notes = heard.notes(budget.subtract(budget.size(answered.text) + _NOTES_FRAME_CHARS))
+    written = _append_notes_element if answered.has_media else _insert_notes
     text = written(answered.text, notes) if notes else None
-    if text is None or not budget.holds(text):
+    if text is None or not budget.fits(text):
         return answered
     heard.told()
-    parts = (*answered.parts, _element(notes)) if answered.has_media else (text,)
+    parts = (*answered.parts, _format_notes_element(notes)) if answered.has_media else (text,)
     return attrs.evolve(answered, text=text, parts=parts)
 
 
-def _noted(text: str, notes: list[str]) -> str | None:
+def _insert_notes(text: str, notes: list[str]) -> str | None:
     """
     Append diagnostics to a text; JSON objects and arrays of objects stay valid JSON.
 
@@ -320,45 +335,45 @@ def _noted(text: str, notes: list[str]) -> str | None:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return _written_behind(text, notes)
+        return _append_notes_element(text, notes)
     # Insert into the text instead of serializing again, to preserve its numbers, escapes and repeated keys.
     before, comma = text.rstrip()[:-1], "," if data else ""
     if isinstance(data, dict):
-        own = json_text({_NOTES if _NOTES not in data else f"{_NOTES}_": notes})
+        own = to_json_text({_NOTES_KEY if _NOTES_KEY not in data else f"{_NOTES_KEY}_": notes})
         return f"{before}{comma}{own[1:]}"
     if isinstance(data, list) and all(isinstance(one, dict) for one in data):
-        return f"{before}{comma}{json_text({_NOTES: notes})}]"
+        return f"{before}{comma}{to_json_text({_NOTES_KEY: notes})}]"
     return None
 
 
-def _written_behind(text: str, notes: list[str]) -> str:
-    return f"{text}\n{_element(notes)}"
+def _append_notes_element(text: str, notes: list[str]) -> str:
+    return f"{text}\n{_format_notes_element(notes)}"
 
 
-def _element(notes: list[str]) -> str:
-    return "\n".join([f"<{_NOTES}>", *notes, f"</{_NOTES}>"])
+def _format_notes_element(notes: list[str]) -> str:
+    return "\n".join([f"<{_NOTES_KEY}>", *notes, f"</{_NOTES_KEY}>"])
 
 
-def _parts(data: object) -> tuple[str | Media, ...]:
+def _split_media_parts(data: object) -> tuple[str | Media, ...]:
     """Return the texts, images and audio of a result, or () if it has no media."""
-    blocks: list[Any] = data if isinstance(data, list) and are_blocks(data) else [data]
-    found = [(block, _readable(media_in(block))) for block in blocks]
+    blocks: list[Any] = data if isinstance(data, list) and is_block_list(data) else [data]
+    found = [(block, _replace_invalid_media(parse_media(block))) for block in blocks]
     if not any(media for _, media in found):
         return ()
-    return tuple(media or _text(block_text(block) or block) for block, media in found)
+    return tuple(media or _serialize_text(block_text(block) or block) for block, media in found)
 
 
-def _readable(media: Media | None) -> Media | None:
+def _replace_invalid_media(media: Media | None) -> Media | None:
     """Replace media with invalid base64 by an unreadable part, because providers reject it."""
-    return media if media is None or media.url or media.content is not None else Media(_UNREADABLE)
+    return media if media is None or media.url or media.content is not None else Media(_UNREADABLE_KIND)
 
 
-def is_taken(part: str | Media) -> TypeGuard[Media]:
+def is_supported_image(part: str | Media) -> TypeGuard[Media]:
     """Return True for an image that OpenAI and Anthropic accept, inline or by URL."""
-    return isinstance(part, Media) and (part.kind == "image" if part.url else part.mime_type in IMAGES)
+    return isinstance(part, Media) and (part.kind == "image" if part.url else part.mime_type in SUPPORTED_IMAGE_TYPES)
 
 
-def kept(session: Session, media: Media) -> str:
+def store_unsupported_media(session: Session, media: Media) -> str:
     """Store media that a provider does not accept, and return a text for the model."""
     content = media.content
     if content is None:
@@ -375,36 +390,38 @@ def kept(session: Session, media: Media) -> str:
     return f"[{what}: cannot be shown here, and is kept as {descriptor.handle}]"
 
 
-def failed(error: MamaStructsError, *, names: WireNames = _NO_NAMES, status: str | None = None) -> ToolAnswer:
+def create_error_answer(
+    error: MamaStructsError, *, names: WireNames = _EMPTY_WIRE_NAMES, status: str | None = None
+) -> ToolAnswer:
     """Return the answer to an error, with wire names; *status* says whether the tool has run."""
-    message, hint = names.said(f"{error.args[0]!s:.{_MAX_FAULT}}"), error.hint and names.said(error.hint)
-    told = {"type": error.type, "message": message, "hint": hint, "status": status}
-    data = {"error": {key: value for key, value in told.items() if value is not None}}
-    return ToolAnswer(text=_text(data), data=data, is_error=True)
+    message, hint = names.said(f"{error.args[0]!s:.{_MAX_ERROR_CHARS}}"), error.hint and names.said(error.hint)
+    fields = {"type": error.type, "message": message, "hint": hint, "status": status}
+    data = {"error": {key: value for key, value in fields.items() if value is not None}}
+    return ToolAnswer(text=_serialize_text(data), data=data, is_error=True)
 
 
-def offered(session: Session, message: object = None) -> list[tuple[str, Tool]]:
+def list_wire_tools(session: Session, message: object = None) -> list[tuple[str, Tool]]:
     """Return the tools with their wire names: all, or those exposed for *message*."""
     names = session.wire_names
     tools = session.tools.values() if message is None else session.tools_for(message)
     return [(names.by_tool[tool.name], attrs.evolve(tool, description=names.said(tool.description))) for tool in tools]
 
 
-def _text(data: object) -> str:
-    text = data if isinstance(data, str) else json_text(data)
+def _serialize_text(data: object) -> str:
+    text = data if isinstance(data, str) else to_json_text(data)
     # Lone surrogates cannot be encoded as UTF-8.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def named(tools: ToolSet, argument: str, *, which: bool | Collection[str]) -> frozenset[str]:
+def select_tool_names(tools: ToolSet, argument: str, *, selection: bool | Collection[str]) -> frozenset[str]:
     """Return the selected tool names: all for True, none for False, or the given names."""
-    if isinstance(which, bool):
-        return frozenset(tools if which else ())
-    if isinstance(which, str):
+    if isinstance(selection, bool):
+        return frozenset(tools if selection else ())
+    if isinstance(selection, str):
         raise InvalidArgument(
-            f"{argument} must be a bool or names of tools, got {shown(which)}", hint="put it in a list"
+            f"{argument} must be a bool or names of tools, got {repr_short(selection)}", hint="put it in a list"
         )
-    return frozenset(tools[name].name for name in which)
+    return frozenset(tools[name].name for name in selection)
 
 
 @attrs.frozen(kw_only=True)
@@ -420,13 +437,15 @@ class ToolCall:
 async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, Any] | None) -> ToolAnswer:
     """Run a call, or return an error for a call that may be incomplete."""
     if not call.id:
-        _log.warning("a call of %s has no id, and neither has its result", shown(call.name))
+        _log.warning("a call of %s has no id, and neither has its result", repr_short(call.name))
     if call.is_cut_off:
-        return failed(InvalidArgument(_CUT_OFF, hint=_CALL_AGAIN), status=CallProgress().status)
+        return create_error_answer(
+            InvalidArgument(_CUT_OFF_MESSAGE, hint=_CALL_AGAIN_HINT), status=CallProgress().status
+        )
     if not call.name:
         error = InvalidArgument("the call names no tool", hint="call the tool again, by its name")
-        return failed(error, status=CallProgress().status)
-    return await answer(session, call.name, call.arguments, host=host)
+        return create_error_answer(error, status=CallProgress().status)
+    return await answer_tool_call(session, call.name, call.arguments, host=host)
 
 
 def log_cut_off(reason: object, argument: str) -> None:
@@ -439,21 +458,21 @@ def log_cut_off(reason: object, argument: str) -> None:
         hint = f"pass the whole response of the provider to handle(), or {argument}"
         _log.warning("a call was not run: its message has no finish reason, so it may be incomplete (%s)", hint)
     else:
-        _log.warning("a call was not run: its message ended with %s", shown(reason))
+        _log.warning("a call was not run: its message ended with %s", repr_short(reason))
 
 
-async def recall_for(session: Session, messages: object, *, max_chars: int, again: bool = False) -> str:
+async def recall_for_messages(session: Session, messages: object, *, max_chars: int, repeat: bool = False) -> str:
     """
     Return the recalled text for the user's last message.
 
     Return "" if the message is already being answered or everything was recalled before.
     """
     # A failed recall is logged and does not fail the turn.
-    said = asked_now(messages)
-    if not said:
+    message = find_pending_user_message(messages)
+    if not message:
         return ""
     try:
-        return (await session.recall(said, max_chars=max_chars, again=again)).text
+        return (await session.recall(message, max_chars=max_chars, again=repeat)).text
     except (SessionClosed, WrongLoop):
         raise
     except MamaStructsError as error:
@@ -461,15 +480,17 @@ async def recall_for(session: Session, messages: object, *, max_chars: int, agai
         return ""
 
 
-def asked_now(messages: object) -> str:
+def find_pending_user_message(messages: object) -> str:
     """Return the user's last message, or "" if another message follows it."""
     if not isinstance(messages, list | tuple):
-        return said_by_user(messages)
+        return extract_user_text(messages)
     others = ("system", "developer")
-    last = next((one for one in reversed(messages) if (field(one, "role") or field(one, "type")) not in others), None)
-    return said_by_user([last])
+    last = next(
+        (one for one in reversed(messages) if (get_field(one, "role") or get_field(one, "type")) not in others), None
+    )
+    return extract_user_text([last])
 
 
-def recalled_message(text: str) -> dict[str, str]:
+def create_recall_message(text: str) -> dict[str, str]:
     """Return recalled text as a user message: stored text must not get developer authority."""
     return {"role": "user", "content": text}

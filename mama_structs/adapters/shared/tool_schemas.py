@@ -16,20 +16,26 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.tools.schema import REFERENCE, JSONSchema, reached, recursive, subschemas
+from mama_structs.tools.schema import (
+    DEFINITION_PREFIX,
+    JSONSchema,
+    find_recursive_definitions,
+    iterate_subschemas,
+    referenced_definitions,
+)
 
-_SCALARS: Final = frozenset({"string", "integer", "number", "boolean", "null"})
+_SCALAR_TYPES: Final = frozenset({"string", "integer", "number", "boolean", "null"})
 # Annotation keywords: they do not change the accepted values. `_describe` adds the default where it is relevant.
-_REMARKS: Final = frozenset(
+_ANNOTATION_KEYWORDS: Final = frozenset(
     ("$comment", "$schema", "default", "deprecated", "description", "discriminator", "examples", "readOnly", "title")
 ) | {"writeOnly"}
 # Constraints that the description can state: the strict schema accepts more, and the tool reports violations.
-_DEMANDS: Final = frozenset(
+_CONSTRAINT_KEYWORDS: Final = frozenset(
     ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
 ) | {"minItems", "maxItems", "uniqueItems", "format", "contentEncoding", "contentMediaType"}
-_LONG_DEFAULT: Final = 80
-_GREAT_LENGTH: Final = 1000
-_WORDS: Final[Mapping[str, str]] = {
+_MAX_DEFAULT_CHARS: Final = 80
+_MAX_DESCRIBED_LENGTH: Final = 1000
+_CONSTRAINT_TEMPLATES: Final[Mapping[str, str]] = {
     "exclusiveMinimum": "above {}",
     "exclusiveMaximum": "below {}",
     "multipleOf": "a multiple of {}",
@@ -44,49 +50,49 @@ _MAX_DEPTH: Final = 10
 _MAX_PROPERTIES: Final = 5000
 _MAX_ENUM_VALUES: Final = 1000
 _MAX_CHARACTERS: Final = 120_000
-_LARGE_ENUM: Final = 250
-_MAX_LARGE_ENUM: Final = 15_000
+_LARGE_ENUM_VALUES: Final = 250
+_MAX_LARGE_ENUM_CHARACTERS: Final = 15_000
 
 
 class _NoStrictFormError(Exception):
     """Raised if a schema has no strict form. Internal to this module."""
 
 
-def plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
+def to_plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
     """Return a copy of a schema in which every array has ``items``, as OpenAI requires."""
     copied = copy.deepcopy(dict(schema))
-    for node in subschemas(copied):
-        if "array" in _kinds(node) and "items" not in node and "prefixItems" not in node:
+    for node in iterate_subschemas(copied):
+        if "array" in _list_types(node) and "items" not in node and "prefixItems" not in node:
             node["items"] = {}
     return copied
 
 
-def strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSchema | None:
+def to_strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSchema | None:
     """Return the strict form of a tool schema, or None if it has none."""
     # Strict objects forbid additional properties. Free-form objects, untyped values, untyped arrays, tuple arrays and
     # schemas above OpenAI's limits have no strict form. With *nullable*, optional properties become required and may be
     # null, as OpenAI expects.
     definitions = schema.get("$defs", {})
     try:
-        strict = _Strict(nullable=nullable, definitions=frozenset(definitions))
+        strict = _StrictSchemaWriter(nullable=nullable, definitions=frozenset(definitions))
         root = strict.write({key: value for key, value in schema.items() if key != "$defs"})
         if root.get("type") != "object":
             return None
-        written = {name: strict.write(definitions[name]) for name in reached(schema, definitions)}
+        written = {name: strict.write(definitions[name]) for name in referenced_definitions(schema, definitions)}
         if written:
             root["$defs"] = {name: written[name] for name in definitions if name in written}
-        return root if _fits(root) else None
+        return root if _is_within_limits(root) else None
     except (_NoStrictFormError, RecursionError):
         return None
 
 
 def is_recursive(schema: Mapping[str, Any]) -> bool:
     """Return True if a definition of a schema contains itself."""
-    return bool(recursive(schema.get("$defs", {})))
+    return bool(find_recursive_definitions(schema.get("$defs", {})))
 
 
 @attrs.frozen(kw_only=True)
-class _Strict:
+class _StrictSchemaWriter:
     nullable: bool
     definitions: frozenset[str]
 
@@ -94,48 +100,50 @@ class _Strict:
         """Return the strict form of one schema; *optional* adds the default to its description."""
         if not isinstance(node, dict):
             raise _NoStrictFormError
-        form, default = self._form(node), _default(node) if optional else ""
+        form, default = self._convert_form(node), _describe_default(node) if optional else ""
         remark = f"default: {default}" if default else ""
-        if optional and self.nullable and not _takes_null(form):
+        if optional and self.nullable and not _accepts_null(form):
             form = {"anyOf": [*form.get("anyOf", [form]), {"type": "null"}]}
             remark = f"null for the default, {default}" if default else "or null"
-        said = _said(node, remark)
-        if said and "$ref" in form:
+        description = _describe(node, remark)
+        if description and "$ref" in form:
             # JSON Schema forbids keywords next to "$ref", so the reference is wrapped.
             form = {"anyOf": [form]}
-        return {"description": said, **form} if said else form
+        return {"description": description, **form} if description else form
 
-    def _form(self, node: JSONSchema) -> JSONSchema:
+    def _convert_form(self, node: JSONSchema) -> JSONSchema:
         if "$ref" in node:
-            _refuse_others(node, {"$ref"})
+            _reject_other_keywords(node, {"$ref"})
             name = node["$ref"]
-            if not isinstance(name, str) or name.removeprefix(REFERENCE) not in self.definitions:
+            if not isinstance(name, str) or name.removeprefix(DEFINITION_PREFIX) not in self.definitions:
                 raise _NoStrictFormError
             return {"$ref": name}
         for keyword in ("anyOf", "oneOf"):
             if keyword in node:
-                _refuse_others(node, {keyword})
-                return {"anyOf": [self.write(one) for one in _list(node[keyword])]}
+                _reject_other_keywords(node, {keyword})
+                return {"anyOf": [self.write(one) for one in _as_list(node[keyword])]}
         if "enum" in node or "const" in node:
-            return _choice(node)
-        return _one_of([self._of_kind(node, kind) for kind in _kinds(node)])
+            return _convert_enum(node)
+        return _build_union([self._convert_type(node, kind) for kind in _list_types(node)])
 
-    def _of_kind(self, node: JSONSchema, kind: object) -> JSONSchema:
-        _refuse_others(node, {"type", "items", "properties", "required", "additionalProperties", *_DEMANDS})
+    def _convert_type(self, node: JSONSchema, kind: object) -> JSONSchema:
+        _reject_other_keywords(
+            node, {"type", "items", "properties", "required", "additionalProperties", *_CONSTRAINT_KEYWORDS}
+        )
         if kind == "object":
-            return self._object(node)
+            return self._convert_object(node)
         if kind == "array":
             return {"type": "array", "items": self.write(node.get("items"))}
-        if kind not in _SCALARS:
+        if kind not in _SCALAR_TYPES:
             raise _NoStrictFormError
         return {"type": kind}
 
-    def _object(self, node: JSONSchema) -> JSONSchema:
+    def _convert_object(self, node: JSONSchema) -> JSONSchema:
         closed = node.get("additionalProperties") is False
         properties = node.get("properties", {} if closed else None)
         if not isinstance(properties, dict) or not (closed or "additionalProperties" not in node):
             raise _NoStrictFormError
-        required = frozenset(_list(node.get("required")))
+        required = frozenset(_as_list(node.get("required")))
         written = {name: self.write(one, optional=name not in required) for name, one in properties.items()}
         return {
             "type": "object",
@@ -145,63 +153,69 @@ class _Strict:
         }
 
 
-def _one_of(forms: list[JSONSchema]) -> JSONSchema:
+def _build_union(forms: list[JSONSchema]) -> JSONSchema:
     if not forms:
         raise _NoStrictFormError
     return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
 
-def _said(node: JSONSchema, remark: str) -> str:
+def _describe(node: JSONSchema, remark: str) -> str:
     """Return a schema's description plus the constraints that the strict form omits."""
-    added = "; ".join(filter(None, [*_demands(node), remark]))
+    added = "; ".join(filter(None, [*_describe_constraints(node), remark]))
     description = node.get("description")
     if not isinstance(description, str) or not description:
         return added
     return f"{description} ({added})" if added else description
 
 
-def _demands(node: JSONSchema) -> Iterator[str]:
+def _describe_constraints(node: JSONSchema) -> Iterator[str]:
     """Yield in words the constraints that the strict form omits, except very large lengths."""
-    yield from _range(node.get("minimum"), node.get("maximum"))
-    yield from _range(_counted(node.get("minLength")), _counted(node.get("maxLength")), "characters")
-    yield from _range(_counted(node.get("minItems")), _counted(node.get("maxItems")), "items")
-    for keyword, words in _WORDS.items():
+    yield from _describe_range(node.get("minimum"), node.get("maximum"))
+    yield from _describe_range(
+        _omit_large_length(node.get("minLength")), _omit_large_length(node.get("maxLength")), "characters"
+    )
+    yield from _describe_range(
+        _omit_large_length(node.get("minItems")), _omit_large_length(node.get("maxItems")), "items"
+    )
+    for keyword, words in _CONSTRAINT_TEMPLATES.items():
         if keyword in node:
             yield words.format(node[keyword])
     if node.get("uniqueItems") is True:
         yield "none twice"
 
 
-def _counted(number: Any) -> Any:
-    return number if isinstance(number, int) and 0 < number < _GREAT_LENGTH else None
+def _omit_large_length(number: Any) -> Any:
+    return number if isinstance(number, int) and 0 < number < _MAX_DESCRIBED_LENGTH else None
 
 
-def _range(least: Any, most: Any, unit: str = "") -> Iterator[str]:
+def _describe_range(minimum: Any, maximum: Any, unit: str = "") -> Iterator[str]:
     of = f" {unit}" if unit else ""
-    if unit and least == 1 and most is None:
+    if unit and minimum == 1 and maximum is None:
         yield "not empty"
-    elif least is not None and most is not None:
-        yield f"{least} to {most}{of}"
-    elif least is not None:
-        yield f"at least {least}{of}"
-    elif most is not None:
-        yield f"at most {most}{of}"
+    elif minimum is not None and maximum is not None:
+        yield f"{minimum} to {maximum}{of}"
+    elif minimum is not None:
+        yield f"at least {minimum}{of}"
+    elif maximum is not None:
+        yield f"at most {maximum}{of}"
 
 
-def _choice(node: JSONSchema) -> JSONSchema:
+def _convert_enum(node: JSONSchema) -> JSONSchema:
     """Return an enum with a type, as strict schemas require; mixed types become an anyOf."""
-    _refuse_others(node, {"enum", "const", "type"})
-    values = _list(node["enum"]) if "enum" in node else [node["const"]]
+    _reject_other_keywords(node, {"enum", "const", "type"})
+    values = _as_list(node["enum"]) if "enum" in node else [node["const"]]
     by_kind: dict[str, list[Any]] = {}
     for value in values:
-        kind = _KIND_OF.get(type(value))
+        kind = _TYPE_NAMES.get(type(value))
         if kind is None:
             raise _NoStrictFormError
         by_kind.setdefault(kind, []).append(value)
-    return _one_of([{"type": kind} if kind == "null" else {"type": kind, "enum": of} for kind, of in by_kind.items()])
+    return _build_union(
+        [{"type": kind} if kind == "null" else {"type": kind, "enum": of} for kind, of in by_kind.items()]
+    )
 
 
-_KIND_OF: Final[Mapping[type, str]] = {
+_TYPE_NAMES: Final[Mapping[type, str]] = {
     str: "string",
     int: "integer",
     float: "number",
@@ -210,42 +224,42 @@ _KIND_OF: Final[Mapping[type, str]] = {
 }
 
 
-def _takes_null(form: JSONSchema) -> bool:
+def _accepts_null(form: JSONSchema) -> bool:
     """Return True if a strict form accepts null without an added null alternative."""
-    return form.get("type") == "null" or any(map(_takes_null, form.get("anyOf", ())))
+    return form.get("type") == "null" or any(map(_accepts_null, form.get("anyOf", ())))
 
 
 # Empty defaults as JSON. They are not worth mentioning in a description.
-_NONE: Final = frozenset({"null", '""', "[]", "{}"})
+_EMPTY_DEFAULTS: Final = frozenset({"null", '""', "[]", "{}"})
 
 
-def _default(node: JSONSchema) -> str:
+def _describe_default(node: JSONSchema) -> str:
     """Return the default as JSON, or "" for a missing or empty default."""
     if "default" not in node:
         return ""
     text = json.dumps(node["default"], ensure_ascii=False)
-    if text in _NONE:
+    if text in _EMPTY_DEFAULTS:
         return ""
-    return text if len(text) <= _LONG_DEFAULT else f"{text[:_LONG_DEFAULT]}…"
+    return text if len(text) <= _MAX_DEFAULT_CHARS else f"{text[:_MAX_DEFAULT_CHARS]}…"
 
 
-def _refuse_others(node: JSONSchema, known: Iterable[str]) -> None:
-    if node.keys() - _REMARKS - frozenset(known):
+def _reject_other_keywords(node: JSONSchema, known: Iterable[str]) -> None:
+    if node.keys() - _ANNOTATION_KEYWORDS - frozenset(known):
         raise _NoStrictFormError
 
 
-def _kinds(node: JSONSchema) -> list[Any]:
+def _list_types(node: JSONSchema) -> list[Any]:
     kind = node.get("type")
     return kind if isinstance(kind, list) else [] if kind is None else [kind]
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _fits(schema: JSONSchema) -> bool:
+def _is_within_limits(schema: JSONSchema) -> bool:
     """Return True if a strict schema is within OpenAI's limits."""
-    nodes = list(subschemas(schema))
+    nodes = list(iterate_subschemas(schema))
     names = [name for node in nodes for key in ("properties", "$defs") for name in node.get(key, ())]
     enums = [[str(value) for value in node["enum"]] for node in nodes if "enum" in node]
     properties = sum(len(node.get("properties", ())) for node in nodes)
@@ -253,14 +267,16 @@ def _fits(schema: JSONSchema) -> bool:
         properties <= _MAX_PROPERTIES
         and sum(map(len, enums)) <= _MAX_ENUM_VALUES
         and sum(map(len, names)) + sum(len(value) for values in enums for value in values) <= _MAX_CHARACTERS
-        and all(len(values) <= _LARGE_ENUM or sum(map(len, values)) <= _MAX_LARGE_ENUM for values in enums)
-        and max(map(_depth, [schema, *schema.get("$defs", {}).values()])) <= _MAX_DEPTH
+        and all(
+            len(values) <= _LARGE_ENUM_VALUES or sum(map(len, values)) <= _MAX_LARGE_ENUM_CHARACTERS for values in enums
+        )
+        and max(map(_compute_depth, [schema, *schema.get("$defs", {}).values()])) <= _MAX_DEPTH
     )
 
 
-def _depth(node: JSONSchema) -> int:
+def _compute_depth(node: JSONSchema) -> int:
     """Return the nesting depth of objects in a schema."""
     inner = [*node.get("properties", {}).values(), *node.get("anyOf", ())]
     if "items" in node:
         inner.append(node["items"])
-    return ("properties" in node) + max(map(_depth, inner), default=0)
+    return ("properties" in node) + max(map(_compute_depth, inner), default=0)

@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.shared.safe_files import refused
+from mama_structs.importers.shared.safe_files import import_error
 
-MAX_CHARACTERS: Final = 2**14
+MAX_FRONTMATTER_CHARS: Final = 2**14
 """The largest frontmatter block. PyYAML parses about 10 kB in 0.1 s."""
 MAX_EVENTS: Final = 2_000
 MAX_ALIASES: Final = 50
@@ -23,7 +23,7 @@ MAX_ALIASES: Final = 50
 MAX_DEPTH: Final = 50
 _HINT: Final = "shorten the frontmatter of the note, or take the note out of the folder"
 
-Field = str | list[str]
+FieldValue = str | list[str]
 
 
 @functools.cache
@@ -44,12 +44,12 @@ def check_installed() -> None:
     _yaml()
 
 
-def read_fields(front: str, path: Path) -> dict[str, Field] | None:
+def read_fields(frontmatter: str, path: Path) -> dict[str, FieldValue] | None:
     """
     Return the fields of a frontmatter block whose values are a scalar or a list of scalars.
 
     Args:
-        front: The block, without its fences.
+        frontmatter: The block, without its fences.
         path: The note, for the error message.
 
     Returns:
@@ -59,17 +59,17 @@ def read_fields(front: str, path: Path) -> dict[str, Field] | None:
         MigrationError: The block exceeds a limit.
 
     """
-    if len(front) > MAX_CHARACTERS:
-        what = f"must have a frontmatter of at most {MAX_CHARACTERS:,} characters, got {len(front):,}"
-        raise refused(path, what, _HINT)
+    if len(frontmatter) > MAX_FRONTMATTER_CHARS:
+        what = f"must have a frontmatter of at most {MAX_FRONTMATTER_CHARS:,} characters, got {len(frontmatter):,}"
+        raise import_error(path, what, _HINT)
     yaml = _yaml()
-    builder = _Builder(yaml)
+    builder = FieldCollector(yaml)
     try:
         # The pure Python loader: libyaml recurses in C, so that deep nesting could crash the process.
-        for count, event in enumerate(yaml.parse(front, Loader=yaml.SafeLoader)):
+        for count, event in enumerate(yaml.parse(frontmatter, Loader=yaml.SafeLoader)):
             if count >= MAX_EVENTS or builder.aliases > MAX_ALIASES or len(builder.open) > MAX_DEPTH:
                 limits = f"{MAX_EVENTS:,} YAML nodes and {MAX_ALIASES} aliases, nested at most {MAX_DEPTH} deep"
-                raise refused(path, f"must have a frontmatter of at most {limits}", _HINT)
+                raise import_error(path, f"must have a frontmatter of at most {limits}", _HINT)
             builder.take(event)
     except (yaml.YAMLError, RecursionError, ValueError):
         # PyYAML passes an escaped code point to chr(), which raises ValueError beyond the Unicode range.
@@ -77,18 +77,18 @@ def read_fields(front: str, path: Path) -> dict[str, Field] | None:
     return builder.fields
 
 
-class _Builder:
+class FieldCollector:
     """Collects the fields of the top-level mapping from parse events."""
 
     def __init__(self, yaml: ModuleType) -> None:
         self._yaml = yaml
-        self.fields: dict[str, Field] = {}
+        self.fields: dict[str, FieldValue] = {}
         # The open collections, each with its anchor: a list of scalars, or None for a collection of another type.
         self.open: list[tuple[list[str] | None, str | None]] = []
         self.aliases = 0
         self._key: str | None = None
         self._is_value = False
-        self._anchors: dict[str, Field] = {}
+        self._anchors: dict[str, FieldValue] = {}
 
     def take(self, event: Any) -> None:
         """Process the next parse event."""
@@ -109,7 +109,7 @@ class _Builder:
             if self.open:
                 self._add(items)
 
-    def _add(self, value: Field | None) -> None:
+    def _add(self, value: FieldValue | None) -> None:
         """Add a value to the innermost open collection. None represents an unsupported value."""
         items = self.open[-1][0] if self.open else None
         if items is not None and isinstance(value, str):

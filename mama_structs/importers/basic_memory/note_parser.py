@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 _MAX_TAGS: Final = 100
-_LINKS_TO: Final = "links_to"
-_FENCE: Final = re.compile(r"^---[ \t]*$")
-_ITEM: Final = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+(\S.*)$")
-_CODE: Final = re.compile(r"^[ \t>]*(`{3,}|~{3,})")
-_TICKS: Final = re.compile("`+")
+LINK_RELATION: Final = "links_to"
+FRONTMATTER_FENCE: Final = re.compile(r"^---[ \t]*$")
+LIST_ITEM: Final = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+(\S.*)$")
+CODE_FENCE: Final = re.compile(r"^[ \t>]*(`{3,}|~{3,})")
+BACKTICK_RUN: Final = re.compile("`+")
 _CATEGORY: Final = re.compile(r"^\[([^\[\]()]+)\][ \t]+(.+)$")
 # Timestamps of a transcript are not categories.
-_CLOCK: Final = re.compile(r"^\d{1,3}:\d{2}(?::\d{2})?(?:[.,]\d{1,3})?(?:\s+-\s+\d{1,3}:\d{2}.*)?$")
+TIMESTAMP: Final = re.compile(r"^\d{1,3}:\d{2}(?::\d{2})?(?:[.,]\d{1,3})?(?:\s+-\s+\d{1,3}:\d{2}.*)?$")
 _TAG: Final = re.compile(r"(?:^|(?<=\s))#([^\s#]+)")
 _RELATION: Final = re.compile(
     r"""^(?:"([^"\[]+)"|'([^'\[]+)'|([^\s\[]+))[ \t]*\[\[([^\[\]]+)\]\][ \t]*(?:\(([^()]*)\))?$"""
 )
-_WIKI: Final = re.compile(r"(?<!\\)\[\[([^\[\]]+)\]\]")
+WIKI_LINK: Final = re.compile(r"(?<!\\)\[\[([^\[\]]+)\]\]")
 _FILE_LINK: Final = re.compile(r"(?<!!)\[[^\[\]]*\]\(<?([^()\[\]<>\s#]+?\.md)(?:#[^()\[\]]*)?>?\)", re.IGNORECASE)
 
 
@@ -40,33 +40,33 @@ class Relation(NamedTuple):
     context: str | None = None
 
 
-def split_front(text: str) -> tuple[str | None, str]:
+def split_frontmatter(text: str) -> tuple[str | None, str]:
     """Split a note into its frontmatter (None if missing or unterminated) and its body."""
     lines = text.lstrip("\n").split("\n")
-    if _FENCE.match(lines[0]):
+    if FRONTMATTER_FENCE.match(lines[0]):
         for number, line in enumerate(lines[1:], start=1):
-            if _FENCE.match(line):
+            if FRONTMATTER_FENCE.match(line):
                 return "\n".join(lines[1:number]), "\n".join(lines[number + 1 :])
     return None, text
 
 
-def tags_of(value: str | list[str] | None) -> tuple[str, ...]:
+def parse_tags(value: str | list[str] | None) -> tuple[str, ...]:
     """Return the tags in a frontmatter field, which is a list or a text with commas."""
     several = value.split(",") if isinstance(value, str) else value or []
     return tuple(dict.fromkeys(one.strip().lstrip("#") for one in several if one.strip(" #")))[:_MAX_TAGS]
 
 
-def observations_of(body: str) -> list[Observation]:
+def find_observations(body: str) -> list[Observation]:
     """Return the observations of a note: list items with a category or a tag, deduplicated."""
     found: dict[Observation, None] = {}
-    for item, is_listed in _lines(body):
+    for item, is_listed in _iter_lines(body):
         if not is_listed:
             continue
         match = _CATEGORY.match(item)
         category = match[1].strip() if match else None
-        if category is not None and (_CLOCK.match(category) or _is_task(category)):
+        if category is not None and (TIMESTAMP.match(category) or _is_checkbox(category)):
             category = None
-        if category is None and match and _is_task(match[1].strip()):
+        if category is None and match and _is_checkbox(match[1].strip()):
             continue
         content = match[2].strip() if match and category is not None else item
         tags = tuple(dict.fromkeys(_TAG.findall(content)))[:_MAX_TAGS]
@@ -75,36 +75,36 @@ def observations_of(body: str) -> list[Observation]:
     return list(found)
 
 
-def _is_task(category: str) -> bool:
+def _is_checkbox(category: str) -> bool:
     """Return True for the content of a task checkbox, such as ``x``, which is not a category."""
     return category == "" or (len(category) == 1 and (category in "xX" or not category.isalnum()))
 
 
-def relations_of(body: str) -> list[Relation]:
+def find_relations(body: str) -> list[Relation]:
     """Return the relations of a note and its links to other notes, deduplicated."""
     found: dict[Relation, None] = {}
-    for line, is_listed in _lines(body):
+    for line, is_listed in _iter_lines(body):
         # Links inside code are examples, not relations.
-        plain = _without_code(line)
+        plain = _remove_code_spans(line)
         told = _RELATION.match(plain) if is_listed else None
         if told:
             word = next(filter(None, told.group(1, 2, 3)))
-            found[Relation(word.strip(), _target(told[4]), (told[5] or "").strip() or None)] = None
+            found[Relation(word.strip(), _link_target(told[4]), (told[5] or "").strip() or None)] = None
             continue
-        for target in _WIKI.findall(plain):
-            found[Relation(_LINKS_TO, _target(target))] = None
+        for target in WIKI_LINK.findall(plain):
+            found[Relation(LINK_RELATION, _link_target(target))] = None
         for target in _FILE_LINK.findall(plain):
             if "://" not in target:
-                found[Relation(_LINKS_TO, f"./{target}" if not target.startswith((".", "/")) else target)] = None
+                found[Relation(LINK_RELATION, f"./{target}" if not target.startswith((".", "/")) else target)] = None
     return [relation for relation in found if relation.target]
 
 
-def _target(text: str) -> str:
+def _link_target(text: str) -> str:
     """Return the target of a link, without its display text."""
     return text.split("|", maxsplit=1)[0].strip().removeprefix("memory://").replace("::", "/")
 
 
-def _lines(body: str) -> Iterator[tuple[str, bool]]:
+def _iter_lines(body: str) -> Iterator[tuple[str, bool]]:
     """
     Yield the lines outside of code, each with a flag for list items.
 
@@ -113,40 +113,40 @@ def _lines(body: str) -> Iterator[tuple[str, bool]]:
     fence = None
     item: list[str] = []
     for line in body.split("\n"):
-        mark = _CODE.match(line)
+        mark = CODE_FENCE.match(line)
         if fence is not None or mark:
             if mark and fence is None:
                 fence = mark[1]
             elif mark and fence is not None and mark[1].startswith(fence) and not line.strip(" \t>`~"):
                 fence = None
-            yield from _joined(item)
+            yield from _join_item(item)
             continue
-        start = _ITEM.match(line)
+        start = LIST_ITEM.match(line)
         if start:
-            yield from _joined(item)
+            yield from _join_item(item)
             item.append(start[1].strip())
         elif item and line.strip() and line.startswith((" ", "\t")):
             item.append(line.strip())
         else:
-            yield from _joined(item)
+            yield from _join_item(item)
             if line.strip():
                 yield line.strip(), False
-    yield from _joined(item)
+    yield from _join_item(item)
 
 
-def _joined(item: list[str]) -> Iterator[tuple[str, bool]]:
+def _join_item(item: list[str]) -> Iterator[tuple[str, bool]]:
     if item:
         yield " ".join(item), True
         item.clear()
 
 
-def _without_code(line: str) -> str:
+def _remove_code_spans(line: str) -> str:
     """
     Return a line without its code spans.
 
     A span ends at a run of as many backticks as it begins with.
     """
-    runs = [(match.start(), match.end()) for match in _TICKS.finditer(line)]
+    runs = [(match.start(), match.end()) for match in BACKTICK_RUN.finditer(line)]
     ahead: defaultdict[int, list[int]] = defaultdict(list)
     for place in range(len(runs) - 1, -1, -1):
         ahead[runs[place][1] - runs[place][0]].append(place)

@@ -22,26 +22,26 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.importers.basic_memory.frontmatter import check_installed, read_fields
 from mama_structs.importers.basic_memory.note_parser import (
     Observation,
-    observations_of,
-    relations_of,
-    split_front,
-    tags_of,
+    find_observations,
+    find_relations,
+    parse_tags,
+    split_frontmatter,
 )
 from mama_structs.importers.shared.import_model import (
-    Outside,
-    OutsideLink,
-    OutsideMemory,
-    digest_of,
-    topic_of,
-    word_of,
+    ImportedData,
+    ImportedLink,
+    ImportedMemory,
+    compute_digest,
+    to_relationship,
+    to_topic,
 )
 from mama_structs.importers.shared.safe_files import (
     MAX_FOLDER_BYTES,
     MAX_NOTE_BYTES,
     FolderEntry,
+    import_error,
     list_files,
     read_bytes,
-    refused,
 )
 from mama_structs.importers.shared.value_readers import read_time
 from mama_structs.memory.types.model import from_milliseconds
@@ -53,10 +53,10 @@ SOURCE: Final = "basic-memory"
 NOTES: Final = "notes"
 OBSERVATIONS: Final = "observations"
 RELATIONS: Final = "relations"
-_FILES: Final = "other files"
-_OF: Final = "refers to"
+OTHER_FILES: Final = "other files"
+NOTE_RELATION: Final = "refers to"
 
-_GAPS: Final = re.compile(r"[\s_-]+")
+SEPARATORS: Final = re.compile(r"[\s_-]+")
 
 
 @attrs.frozen(kw_only=True)
@@ -73,7 +73,7 @@ class Note:
     at: datetime
 
 
-def read(path: Path) -> Outside:
+def read(path: Path) -> ImportedData:
     """
     Read a folder of notes, or one note. Blocks.
 
@@ -83,14 +83,14 @@ def read(path: Path) -> Outside:
 
     """
     check_installed()
-    outside = Outside(KIND, path, (NOTES, OBSERVATIONS, RELATIONS))
+    outside = ImportedData(KIND, path, (NOTES, OBSERVATIONS, RELATIONS))
     notes = []
     root = path if path.is_dir() else path.parent
     size = 0
-    for file, problem in _files(path):
+    for file, problem in _iter_files(path):
         name = file.relative_to(root).as_posix()
         if problem is not None or file.suffix.lower() != ".md":
-            outside.skip(_FILES, name, "no_note", problem or "it is not a Markdown file")
+            outside.skip(OTHER_FILES, name, "no_note", problem or "it is not a Markdown file")
             continue
         outside.found[NOTES] += 1
         # A symbolic link may have replaced the file since it was listed.
@@ -98,38 +98,38 @@ def read(path: Path) -> Outside:
         size += len(data)
         if size > MAX_FOLDER_BYTES:
             what = f"must have notes of at most {MAX_FOLDER_BYTES:,} bytes in total"
-            raise refused(path, what, "import its folders one by one")
-        notes.append(_note(file, name, data, outside))
+            raise import_error(path, what, "import its folders one by one")
+        notes.append(_parse_note(file, name, data, outside))
     if not notes:
         raise InvalidArgument(f"{str(path)!r:.200} has no notes: no file in it ends in .md")
-    keys = _keys(notes, outside)
-    index = _Index.of(notes)
+    keys = _assign_keys(notes, outside)
+    index = NoteIndex.of(notes)
     for note in notes:
         key = keys[note.path]
-        outside.memories.append(_memory_of(note, key))
-        for observation in observations_of(note.body):
+        outside.memories.append(_note_memory(note, key))
+        for observation in find_observations(note.body):
             outside.found[OBSERVATIONS] += 1
-            own = f"{key}#{digest_of(observation.category or '', observation.content)}"
-            outside.memories.append(_insight_of(note, observation, own))
+            own = f"{key}#{compute_digest(observation.category or '', observation.content)}"
+            outside.memories.append(_observation_memory(note, observation, own))
             outside.links.append(
-                OutsideLink(what=OBSERVATIONS, from_key=own, to_key=key, relationship=_OF, is_told=False)
+                ImportedLink(what=OBSERVATIONS, from_key=own, to_key=key, relationship=NOTE_RELATION, is_explicit=False)
             )
-        for relation in relations_of(note.body):
+        for relation in find_relations(note.body):
             target = index.find(relation.target, note.path)
             if target == note.path:
                 # Skip links from a note to itself.
                 continue
             outside.found[RELATIONS] += 1
-            word, whole = word_of(relation.word)
+            word, whole = to_relationship(relation.word)
             reason = "; ".join(filter(None, (whole, relation.context))) or None
             to_key = f"[[{relation.target}]]" if target is None else keys[target]
             outside.links.append(
-                OutsideLink(what=RELATIONS, from_key=key, to_key=to_key, relationship=word, reason=reason)
+                ImportedLink(what=RELATIONS, from_key=key, to_key=to_key, relationship=word, reason=reason)
             )
     return outside
 
 
-def _files(path: Path) -> Iterator[FolderEntry]:
+def _iter_files(path: Path) -> Iterator[FolderEntry]:
     """Yield the files of a folder except hidden ones, or the path itself if it is a file."""
     if path.is_dir():
         yield from list_files(path, hidden=False)
@@ -140,7 +140,7 @@ def _files(path: Path) -> Iterator[FolderEntry]:
         raise InvalidArgument(f"path must be a folder of notes, and {str(path)!r:.200} is not there")
 
 
-def _note(file: Path, name: str, data: bytes, outside: Outside) -> Note:
+def _parse_note(file: Path, name: str, data: bytes, outside: ImportedData) -> Note:
     """Parse a note, and report its problems."""
     changed = file.stat().st_mtime_ns // 1_000_000
     try:
@@ -149,32 +149,32 @@ def _note(file: Path, name: str, data: bytes, outside: Outside) -> Note:
         text = data.decode("utf-8-sig", "replace")
         outside.add_odd(NOTES, name, "not_utf8", "it has bytes that are not UTF-8: they are shown as U+FFFD")
     text = normalize("NFC", text.replace("\r\n", "\n"))
-    front, body = split_front(text)
+    front, body = split_frontmatter(text)
     fields = read_fields(front or "", file)
     if fields is None:
         outside.add_odd(NOTES, name, "no_yaml", "its frontmatter is not valid YAML: its fields are not read")
         fields = {}
-    created = _text(fields.get("created"))
+    created = _field_text(fields.get("created"))
     said = None if created is None else read_time(created).at
     if created is not None and said is None:
         outside.add_odd(NOTES, name, "no_time", "when it was created is no time: it has that of its file")
     return Note(
         path=name,
-        title=_text(fields.get("title")) or file.stem,
-        kind=_text(fields.get("type")) or "note",
-        permalink=_text(fields.get("permalink")),
-        tags=tags_of(fields.get("tags")),
+        title=_field_text(fields.get("title")) or file.stem,
+        kind=_field_text(fields.get("type")) or "note",
+        permalink=_field_text(fields.get("permalink")),
+        tags=parse_tags(fields.get("tags")),
         frontmatter=front or "",
         body=body.strip("\n"),
         at=said or from_milliseconds(max(changed, 0)),
     )
 
 
-def _text(value: str | list[str] | None) -> str | None:
+def _field_text(value: str | list[str] | None) -> str | None:
     return (", ".join(value) if isinstance(value, list) else value) or None
 
 
-def _keys(notes: list[Note], outside: Outside) -> dict[str, str]:
+def _assign_keys(notes: list[Note], outside: ImportedData) -> dict[str, str]:
     """Return the key of each note: its permalink, which survives a move, or else its path."""
     keys: dict[str, str] = {}
     taken: set[str] = set()
@@ -188,15 +188,15 @@ def _keys(notes: list[Note], outside: Outside) -> dict[str, str]:
     return keys
 
 
-def _memory_of(note: Note, key: str) -> OutsideMemory:
+def _note_memory(note: Note, key: str) -> ImportedMemory:
     said = {"permalink": note.permalink, "path": note.path, "type": note.kind, "frontmatter": note.frontmatter}
-    return OutsideMemory(
+    return ImportedMemory(
         what=NOTES,
         key=key,
         record={
             "type": "context",
             "content": note.body.strip() or note.title,
-            "topic": topic_of(note.title),
+            "topic": to_topic(note.title),
             "source": SOURCE,
             "created_at": note.at,
         },
@@ -204,8 +204,8 @@ def _memory_of(note: Note, key: str) -> OutsideMemory:
     )
 
 
-def _insight_of(note: Note, observation: Observation, key: str) -> OutsideMemory:
-    return OutsideMemory(
+def _observation_memory(note: Note, observation: Observation, key: str) -> ImportedMemory:
+    return ImportedMemory(
         what=OBSERVATIONS,
         key=key,
         record={
@@ -221,17 +221,17 @@ def _insight_of(note: Note, observation: Observation, key: str) -> OutsideMemory
 
 
 @attrs.frozen
-class _Index:
+class NoteIndex:
     """Index of note paths by the names that links may use."""
 
     paths: Mapping[str, list[str]]
 
     @classmethod
-    def of(cls, notes: list[Note]) -> _Index:
+    def of(cls, notes: list[Note]) -> NoteIndex:
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for note in sorted(notes, key=lambda one: (one.path.count("/"), one.path)):
             names = (note.permalink or "", note.title, note.path, Path(note.path).stem)
-            for name in dict.fromkeys(map(_alias, filter(None, names))):
+            for name in dict.fromkeys(map(_normalize_name, filter(None, names))):
                 paths[name].append(note.path)
         return cls(paths)
 
@@ -245,12 +245,12 @@ class _Index:
             beside = "" if target.startswith("/") else posixpath.dirname(path)
             target = posixpath.normpath(posixpath.join(beside, target.lstrip("/")))
         for name in (target, target.split("#")[0]):
-            if found := self.paths.get(_alias(name)):
+            if found := self.paths.get(_normalize_name(name)):
                 return found[0]
         return None
 
 
-def _alias(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """Return a normalized name: titles, permalinks and paths differ in case and separators."""
     plain = normalize("NFC", name).strip().casefold().removesuffix(".md")
-    return _GAPS.sub("-", plain)
+    return SEPARATORS.sub("-", plain)

@@ -19,22 +19,22 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.shared.import_model import Outside, OutsideRecord
-from mama_structs.importers.shared.safe_files import refused
-from mama_structs.importers.shared.sqlite_copy import CopiedDatabase, copied
+from mama_structs.importers.shared.import_model import ImportedData, ImportedRecord
+from mama_structs.importers.shared.safe_files import import_error
+from mama_structs.importers.shared.sqlite_copy import SqliteCopy, open_copy
 from mama_structs.importers.shared.value_readers import ForeignRow, read_json, read_text, read_time
 
 KIND: Final = "langgraph"
-LABELS: Final = ("langgraph", "store")
+STORE_LABELS: Final = ("langgraph", "store")
 """The leading labels of imported items; the item's namespace follows them."""
 ITEMS: Final = "items"
-_TABLE: Final = "store"
-_VECTORS: Final = "store_vectors"
-_WHOLE: Final = ("$",)
-_PAGE: Final = 100
+ITEMS_TABLE: Final = "store"
+VECTORS_TABLE: Final = "store_vectors"
+WHOLE_VALUE_PATHS: Final = ("$",)
+PAGE_ITEMS: Final = 100
 
 
-def read(path: Path) -> Outside:
+def read(path: Path) -> ImportedData:
     """
     Read the file of a SqliteStore without changing it. Blocks.
 
@@ -43,19 +43,19 @@ def read(path: Path) -> Outside:
         MigrationError: The file is damaged, being written to, too large, or not the file of a SqliteStore.
 
     """
-    with copied(path, kind="the file of a LangGraph SqliteStore", program="the agent") as database:
+    with open_copy(path, kind="the file of a LangGraph SqliteStore", program="the agent") as database:
         database.check()
         tables = database.names()
-        if _TABLE not in tables or not {"prefix", "key", "value"} <= set(database.columns(_TABLE)):
+        if ITEMS_TABLE not in tables or not {"prefix", "key", "value"} <= set(database.columns(ITEMS_TABLE)):
             hint = "a checkpointer's file holds no items; name the file that SqliteStore.from_conn_string was given"
-            raise refused(path, "is a database, and none of a LangGraph store", hint)
-        items = _Items(KIND, path, (ITEMS,), _indexed(database) if _VECTORS in tables else {})
-        for row in database.rows(_TABLE):
-            items.take_row(row)
+            raise import_error(path, "is a database, and none of a LangGraph store", hint)
+        items = ItemCollector(KIND, path, (ITEMS,), _read_indexed_paths(database) if VECTORS_TABLE in tables else {})
+        for row in database.rows(ITEMS_TABLE):
+            items.add_row(row)
     return items
 
 
-async def read_store(store: Any) -> Outside:
+async def read_store(store: Any) -> ImportedData:
     """
     Read all items of a ``BaseStore`` without extending their expiry.
 
@@ -65,28 +65,28 @@ async def read_store(store: Any) -> Outside:
     """
     if not callable(getattr(store, "list_namespaces", None)) or not callable(getattr(store, "search", None)):
         raise InvalidArgument(f"source must be a path or a LangGraph BaseStore, got {type(store).__name__}")
-    items = _Items(KIND, type(store).__name__, (ITEMS,), {})
-    async for namespaces in _pages(store, "list_namespaces"):
+    items = ItemCollector(KIND, type(store).__name__, (ITEMS,), {})
+    async for namespaces in _iter_pages(store, "list_namespaces"):
         for namespace in namespaces:
-            async for found in _pages(store, "search", tuple(namespace), refresh_ttl=False):
+            async for found in _iter_pages(store, "search", tuple(namespace), refresh_ttl=False):
                 for item in found:
                     # A search also returns items of nested namespaces, which are read in their own iteration.
                     if tuple(item.namespace) == tuple(namespace):
-                        items.take(tuple(namespace), item.key, item.value, created=_utc(item.created_at))
+                        items.take(tuple(namespace), item.key, item.value, created=_as_utc(item.created_at))
     return items
 
 
-async def _pages(store: Any, method: str, *arguments: Any, **options: Any) -> AsyncIterator[list[Any]]:
+async def _iter_pages(store: Any, method: str, *arguments: Any, **options: Any) -> AsyncIterator[list[Any]]:
     offset = 0
     while True:
-        page = await _asked(store, method, *arguments, limit=_PAGE, offset=offset, **options)
+        page = await _call_store(store, method, *arguments, limit=PAGE_ITEMS, offset=offset, **options)
         yield page
-        if len(page) < _PAGE:
+        if len(page) < PAGE_ITEMS:
             return
         offset += len(page)
 
 
-async def _asked(store: Any, method: str, *arguments: Any, **options: Any) -> list[Any]:
+async def _call_store(store: Any, method: str, *arguments: Any, **options: Any) -> list[Any]:
     """Call a store's async method, or its sync method in a thread if there is no async one."""
     try:
         found = await getattr(store, f"a{method}")(*arguments, **options)
@@ -96,21 +96,21 @@ async def _asked(store: Any, method: str, *arguments: Any, **options: Any) -> li
     return list(found)
 
 
-def _indexed(database: CopiedDatabase) -> dict[tuple[str, str], set[str]]:
+def _read_indexed_paths(database: SqliteCopy) -> dict[tuple[str, str], set[str]]:
     """Return the indexed field paths of each item."""
     paths: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for row in database.rows(_VECTORS):
+    for row in database.rows(VECTORS_TABLE):
         paths[str(row.get("prefix")), str(row.get("key"))].add(str(row.get("field_name")))
     return dict(paths)
 
 
 @attrs.define
-class _Items(Outside):
+class ItemCollector(ImportedData):
     """Collects items. *indexed* maps items to indexed paths; if empty, whole values are."""
 
     indexed: Mapping[tuple[str, str], set[str]]
 
-    def take_row(self, row: ForeignRow) -> None:
+    def add_row(self, row: ForeignRow) -> None:
         prefix, key = row.text("prefix") or "", row.text("key") or ""
         name = f"{prefix.replace('.', '/')}/{key}"
         try:
@@ -118,7 +118,7 @@ class _Items(Outside):
         except ValueError:
             self.skip(ITEMS, name, "no_json", "its value is no JSON")
             return
-        paths = tuple(sorted(self.indexed.get((prefix, key), ()))) if self.indexed else _WHOLE
+        paths = tuple(sorted(self.indexed.get((prefix, key), ()))) if self.indexed else WHOLE_VALUE_PATHS
         minutes = row.get("ttl_minutes")
         ends = read_time(row.get("expires_at"))
         if ends.at is None and row.get("expires_at") is not None:
@@ -142,7 +142,7 @@ class _Items(Outside):
         created: datetime | None,
         ends: datetime | None = None,
         minutes: float | None = None,
-        paths: tuple[str, ...] = _WHOLE,
+        paths: tuple[str, ...] = WHOLE_VALUE_PATHS,
     ) -> None:
         """Add an item."""
         if not isinstance(value, Mapping):
@@ -150,28 +150,28 @@ class _Items(Outside):
             return
         self.found[ITEMS] += 1
         self.records.append(
-            OutsideRecord(
+            ImportedRecord(
                 what=ITEMS,
-                labels=(*LABELS, *namespace),
+                labels=(*STORE_LABELS, *namespace),
                 key=key,
                 # The adapter's format: the TTL in minutes is stored with the value, because each read extends the
                 # expiry by it.
                 value=dict(value) if minutes is None else [dict(value), minutes],
-                text=tuple(text for path in paths for text in _texts(value, path) if text.strip()) or None,
+                text=tuple(text for path in paths for text in _texts_at(value, path) if text.strip()) or None,
                 created_at=created,
                 expires_at=ends,
             )
         )
 
 
-def _utc(moment: datetime) -> datetime:
+def _as_utc(moment: datetime) -> datetime:
     """Return a time as UTC. Times of SQLite have no zone and are in UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-def _texts(value: Any, path: str) -> list[str]:
+def _texts_at(value: Any, path: str) -> list[str]:
     """Return the texts at a path of a value. A path with brackets selects the whole value."""
-    if path in _WHOLE or "[" in path or "{" in path:
+    if path in WHOLE_VALUE_PATHS or "[" in path or "{" in path:
         return [json.dumps(value, ensure_ascii=False, sort_keys=True)]
     for part in path.split("."):
         # If a path has several texts, LangGraph appends an index to the path of each.

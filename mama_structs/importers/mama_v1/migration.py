@@ -23,76 +23,76 @@ import attrs
 import msgspec
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import in_own_thread
+from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import MigrationError
-from mama_structs.importers.mama_v1.link_backfill import BackFill, LikelyPair
+from mama_structs.importers.mama_v1.link_backfill import LinkBackfill, LinkCandidate
 from mama_structs.importers.mama_v1.migration_plan import (
-    BACKFILLED,
-    MARK,
-    OLD,
+    BACKFILLED_KEY,
+    MIGRATION_MARK_KEY,
+    OLD_COLUMNS_KEY,
     MigrationPlan,
     PlannedMemory,
-    future,
-    plan_of,
-    rows_left_out,
-    tables_of,
+    build_plan,
+    count_tables,
+    find_future_rows,
+    iter_skipped_rows,
 )
-from mama_structs.importers.mama_v1.migration_report import MigrationReport, OddRow, RollbackReport, some
+from mama_structs.importers.mama_v1.migration_report import MigrationReport, OddRow, RollbackReport, format_ids
 from mama_structs.importers.mama_v1.old_database import DECISIONS, EDGES, OldDatabase, read_old
-from mama_structs.importers.shared.item_keys import chunks, join_keys, key_of, split_keys
+from mama_structs.importers.shared.item_keys import item_key, join_keys, split_chunks, split_keys
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.codec import Entry, read_memory, write_entry
+from mama_structs.memory.types.codec import Entry, decode_memory, encode_entry
 from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,
-    Progress,
+    ProgressCallback,
     Reader,
     Vectors,
     Writer,
-    in_pages,
-    in_turns,
+    read_in_pages,
+    write_in_transactions,
 )
 from mama_structs.memory.types.model import (
-    OUTCOME_OF,
+    OUTCOME_OF_WORD,
     ContextMetadata,
     DecisionMetadata,
     Link,
     LinkType,
     Memory,
     MemoryType,
-    milliseconds,
+    to_milliseconds,
 )
 from mama_structs.memory.types.requests import check_file, check_progress
 from mama_structs.memory.types.text_analysis import embedded_text
-from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 
 T = TypeVar("T")
 NoteState = Literal["begun", "complete", "undone"]
-PREFIX: Final = "migration/"
-CHUNK: Final = 64
+NOTE_PREFIX: Final = "migration/"
+BATCH_SIZE: Final = 64
 """Twice the batch size of the default embedder, and the maximum number of memories per transaction."""
 
 # The number of memories whose link candidates are searched before yielding to other tasks.
-_SLICE: Final = 32
-_LINKS: Final = frozenset({"supersedes", "superseded_by", "refined_from", "updated_at"})
-_NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+CANDIDATE_BATCH_SIZE: Final = 32
+VOLATILE_COLUMNS: Final = frozenset({"supersedes", "superseded_by", "refined_from", "updated_at"})
+UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # Reasons why a memory is not written when its row is read again.
-_FATES: Final = {
+ROW_STATUS_NOTES: Final = {
     "id_taken": "left out: a memory of that id is there that no migration made",
     "deleted_since": "left out: it was migrated before, and deleted since",
     "row_changed": "its row was changed since it was migrated: the memory is left as it is",
     "changed_since": "it was migrated before, and changed since: it is left as it is",
 }
 # The reasons with which no memory is in the store, and the matching explanation for a skipped link.
-_MISSING: Final = {"id_taken": "has an id that was taken", "deleted_since": "was deleted since"}
-_UNLINKED: Final = "left out: it was migrated before, and taken away since"
-_LINK_CHANGED: Final = "its row was changed since it was migrated, and the link is left as it is"
+MISSING_STATUS_NOTES: Final = {"id_taken": "has an id that was taken", "deleted_since": "was deleted since"}
+UNLINKED_NOTE: Final = "left out: it was migrated before, and taken away since"
+LINK_CHANGED_NOTE: Final = "its row was changed since it was migrated, and the link is left as it is"
 
 
 # Marks: the metadata that names the migration of a memory or link
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class MigrationMark(msgspec.Struct, frozen=True, kw_only=True):
     """
     The migration of a memory, its start time, and digests of the memory and its row.
 
@@ -108,53 +108,55 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, memory: Memory) -> Self | None:
         """Return a memory's mark, or None if it has no valid mark."""
         try:
-            return msgspec.convert(memory.metadata.extra.get(MARK), cls)
+            return msgspec.convert(memory.metadata.extra.get(MIGRATION_MARK_KEY), cls)
         except msgspec.ValidationError:
             return None
 
 
-def marked(memory: Memory, migration: str, at: datetime) -> Memory:
+def add_mark(memory: Memory, migration: str, at: datetime) -> Memory:
     """Return a copy of a memory with the mark of a migration."""
-    digests = {"digest": digest_of(memory), "row": row_digest_of(memory)}
-    extra = {**memory.metadata.extra, MARK: {"migration": migration, "at": at.isoformat(), **digests}}
+    digests = {"digest": compute_digest(memory), "row": compute_row_digest(memory)}
+    extra = {**memory.metadata.extra, MIGRATION_MARK_KEY: {"migration": migration, "at": at.isoformat(), **digests}}
     return attrs.evolve(memory, metadata=attrs.evolve(memory.metadata, extra=extra))
 
 
-def digest_of(memory: Memory) -> str:
+def compute_digest(memory: Memory) -> str:
     """Return a digest that detects changes of a memory. It ignores the mark and the namespace."""
-    extra = {name: value for name, value in memory.metadata.extra.items() if name != MARK}
+    extra = {name: value for name, value in memory.metadata.extra.items() if name != MIGRATION_MARK_KEY}
     plain = attrs.evolve(memory, namespace="", metadata=attrs.evolve(memory.metadata, extra=extra))
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
 
-def row_digest_of(memory: Memory) -> str:
+def compute_row_digest(memory: Memory) -> str:
     """Return a digest that detects changes of a memory's row."""
     # Ignore the update time and the references to other rows: v1.0 changes both when a row is superseded, and
     # references become links. Ignore mentions, which depend on the host.
-    old = memory.metadata.extra.get(OLD)
-    said = {name: value for name, value in old.items() if name not in _LINKS} if isinstance(old, Mapping) else {}
-    metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD: said})
+    old = memory.metadata.extra.get(OLD_COLUMNS_KEY)
+    said = (
+        {name: value for name, value in old.items() if name not in VOLATILE_COLUMNS} if isinstance(old, Mapping) else {}
+    )
+    metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD_COLUMNS_KEY: said})
     if isinstance(metadata, DecisionMetadata):
         metadata = attrs.evolve(metadata, outcome_at=None, history=())
     # The context with the reason of an outcome has the update time of its row.
-    created = _NO_TIME if isinstance(metadata, ContextMetadata) else memory.created_at
-    return digest_of(attrs.evolve(memory, metadata=metadata, mentions=(), created_at=created, updated_at=created))
+    created = UNKNOWN_TIME if isinstance(metadata, ContextMetadata) else memory.created_at
+    return compute_digest(attrs.evolve(memory, metadata=metadata, mentions=(), created_at=created, updated_at=created))
 
 
-def as_stored(memory: Memory) -> Memory:
+def round_trip(memory: Memory) -> Memory:
     """Return a memory as the store would return it, or raise ValueError if it is invalid."""
-    return read_memory(write_entry(Entry(memory)))
+    return decode_memory(encode_entry(Entry(memory)))
 
 
-def migration_of(link: Link) -> str | None:
+def find_migration(link: Link) -> str | None:
     """Return the migration that created a link, or None."""
-    found = link.metadata.extra.get(MARK)
+    found = link.metadata.extra.get(MIGRATION_MARK_KEY)
     return found if isinstance(found, str) else None
 
 
 def is_backfilled(link: Link) -> bool:
     """Return True if a migration added the link and it is not in the old file."""
-    return migration_of(link) is not None and bool(link.metadata.extra.get(BACKFILLED))
+    return find_migration(link) is not None and bool(link.metadata.extra.get(BACKFILLED_KEY))
 
 
 # Notes: the migration state in the store. It must survive the deletion of memories, so it is not kept in their marks.
@@ -184,52 +186,52 @@ class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
 
     def written(self, writer: Writer, state: NoteState, settled: Iterable[str] = ()) -> Self:
         """Store the note with a new state and its settled ids, and return it."""
-        changed = msgspec.structs.replace(self, state=state, settled=join_keys(map(key_of, settled)))
-        writer.set_note(f"{PREFIX}{self.migration}", msgspec.json.encode(changed).decode())
+        changed = msgspec.structs.replace(self, state=state, settled=join_keys(map(item_key, settled)))
+        writer.set_note(f"{NOTE_PREFIX}{self.migration}", msgspec.json.encode(changed).decode())
         return changed
 
-    def unless_ended(self, error: MigrationError, plan: Callable[[Writer], T]) -> Callable[[Writer], T]:
+    def guard_plan(self, error: MigrationError, plan: Callable[[Writer], T]) -> Callable[[Writer], T]:
         """Wrap a plan to raise *error* if the migration was rolled back or restarted since."""
 
         def life(note: MigrationNote | None) -> tuple[object, ...] | None:
             return None if note is None else (note.order, note.begun, note.state == "undone")
 
         def checked(writer: Writer) -> T:
-            if life(records_of(writer).get(self.migration)) != life(self):
+            if life(read_notes(writer).get(self.migration)) != life(self):
                 raise error
             return plan(writer)
 
         return checked
 
 
-_decode: Final = msgspec.json.Decoder(MigrationNote).decode
+_decode_note: Final = msgspec.json.Decoder(MigrationNote).decode
 
 
-def records_of(reader: Reader) -> dict[str, MigrationNote]:
+def read_notes(reader: Reader) -> dict[str, MigrationNote]:
     """Return the notes of all migrations in the store, by name."""
     found = {}
-    for name, text in reader.notes(PREFIX).items():
+    for name, text in reader.notes(NOTE_PREFIX).items():
         try:
-            found[name.removeprefix(PREFIX)] = _decode(text)
+            found[name.removeprefix(NOTE_PREFIX)] = _decode_note(text)
         except (ValueError, RecursionError) as error:
-            raise refused(
+            raise store_error(
                 f"what the store notes of {name!r:.100} cannot be read: {error}", "restore a backup"
             ) from error
     return found
 
 
-def refused(what: str, hint: str) -> MigrationError:
+def store_error(what: str, hint: str) -> MigrationError:
     """Return an error for a migration or rollback that the state of the store prevents."""
     return MigrationError(what, path="", hint=hint)
 
 
-def begin(writer: Writer, migration: str, *, checksum: str, at: datetime) -> MigrationNote:
+def begin_migration(writer: Writer, migration: str, *, checksum: str, at: datetime) -> MigrationNote:
     """
     Return the note of a migration that starts or resumes.
 
     The note is written, unless the migration is in progress or complete.
     """
-    known = records_of(writer)
+    known = read_notes(writer)
     note = known.get(migration)
     if note is None:
         order = 1 + max((one.order for one in known.values()), default=0)
@@ -243,14 +245,14 @@ def begin(writer: Writer, migration: str, *, checksum: str, at: datetime) -> Mig
 
 
 @attrs.frozen(eq=False, kw_only=True)
-class Standing:
+class PlanStatus:
     """The parts of a plan that are in the store, and the handling of the rest."""
 
     # The planned memories in the store, and the links that begin at these, by id.
     present: Mapping[str, Memory]
-    there: Mapping[str, Link]
+    existing_links: Mapping[str, Link]
     # The memories and links that exist or will be written.
-    ours: tuple[PlannedMemory, ...]
+    target_memories: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
     # The ids that need no further check once everything is written.
     settled: tuple[str, ...]
@@ -259,47 +261,47 @@ class Standing:
     odd: tuple[OddRow, ...]
 
 
-def standing_of(
+def determine_status(
     plan: MigrationPlan,
     planned: Sequence[PlannedMemory],
     present: Mapping[str, Memory],
-    there: Mapping[str, Link],
-    was_there: Callable[[str], bool],
-) -> Standing:
+    existing_links: Mapping[str, Link],
+    was_settled: Callable[[str], bool],
+) -> PlanStatus:
     """Determine the handling of a plan, given its memories with mentions in *planned*."""
     odd: list[OddRow] = []
     left_out: Counter[str] = Counter()
     fates: dict[str, str | None] = {}
     for one in planned:
         name = one.memory.id
-        kind = fates[name] = _fate_of(one.memory, present.get(name), was_there)
+        kind = fates[name] = _row_status(one.memory, present.get(name), was_settled)
         if kind is not None:
             left_out[one.table] += kind != "changed_since" and one.outcome_of is None
-            odd.append(one.odd(kind, _FATES[kind]))
+            odd.append(one.odd(kind, ROW_STATUS_NOTES[kind]))
     links = []
     for link in plan.links:
         names = plan.edges.get(link.id, ())
-        lost = next((end for end in (link.from_id, link.to_id) if fates[end] in _MISSING), None)
-        known = there.get(link.id)
+        lost = next((end for end in (link.from_id, link.to_id) if fates[end] in MISSING_STATUS_NOTES), None)
+        known = existing_links.get(link.id)
         why = ""
         kind = None if lost is None else fates[lost]
         if kind is not None:
-            why = f" is left out: {lost} {_MISSING[kind]}"
-        elif known is None and was_there(link.id):
-            kind, why = "unlinked_since", f": {_UNLINKED}"
+            why = f" is left out: {lost} {MISSING_STATUS_NOTES[kind]}"
+        elif known is None and was_settled(link.id):
+            kind, why = "unlinked_since", f": {UNLINKED_NOTE}"
         else:
             links.append(link)
-            if known is not None and names and _said_by(known) != _said_by(link):
-                kind, why = "row_changed", f": {_LINK_CHANGED}"
+            if known is not None and names and _link_values(known) != _link_values(link):
+                kind, why = "row_changed", f": {LINK_CHANGED_NOTE}"
         fates[link.id] = kind
         if kind is not None:
             left_out[EDGES] += len(names)
             table, what = EDGES if names else DECISIONS, f"its link to {link.to_id}{why}"
             odd += [OddRow(table=table, id=name, kind=kind, what=what) for name in names or [link.from_id]]
-    return Standing(
+    return PlanStatus(
         present=present,
-        there=there,
-        ours=tuple(one for one in planned if fates[one.memory.id] not in _MISSING),
+        existing_links=existing_links,
+        target_memories=tuple(one for one in planned if fates[one.memory.id] not in MISSING_STATUS_NOTES),
         links=tuple(links),
         settled=tuple(one for one, kind in fates.items() if kind != "id_taken"),
         left_out=left_out,
@@ -307,27 +309,27 @@ def standing_of(
     )
 
 
-def _fate_of(memory: Memory, present: Memory | None, was_there: Callable[[str], bool]) -> str | None:
+def _row_status(memory: Memory, present: Memory | None, was_there: Callable[[str], bool]) -> str | None:
     """Return the difference between a stored memory and its row as a key of `_FATES`, or None."""
     if present is None:
         return "deleted_since" if was_there(memory.id) else None
-    mark = Mark.of(present)
+    mark = MigrationMark.of(present)
     if mark is None:
         return "id_taken"
-    if row_digest_of(memory) != (mark.row or row_digest_of(present)):
+    if compute_row_digest(memory) != (mark.row or compute_row_digest(present)):
         return "row_changed"
-    return "changed_since" if digest_of(present) != mark.digest else None
+    return "changed_since" if compute_digest(present) != mark.digest else None
 
 
-def _said_by(link: Link) -> tuple[object, ...]:
-    return link.link_type, link.confidence, link.metadata.reason, milliseconds(link.created_at)
+def _link_values(link: Link) -> tuple[object, ...]:
+    return link.link_type, link.confidence, link.metadata.reason, to_milliseconds(link.created_at)
 
 
 # Migrating
 
 
 async def migrate(
-    memories: MemoryStore, path: str | Path, *, dry_run: bool = False, progress: Progress | None = None
+    memories: MemoryStore, path: str | Path, *, dry_run: bool = False, progress: ProgressCallback | None = None
 ) -> MigrationReport:
     """
     Migrate the memories of a MAMA v1.0 database, which is not changed.
@@ -349,38 +351,38 @@ async def migrate(
         StoreError: The store cannot be read or written; memories that were already written stay.
 
     """
-    _check.flag("dry_run", dry_run)
+    _check.check_bool("dry_run", dry_run)
     check_progress(progress)
     file = check_file(path)
     memories._shared.check()  # noqa: SLF001 - an internal attribute of the store
     begun = time.perf_counter()
-    old = await in_own_thread(lambda: read_old(file))
+    old = await run_in_own_thread(lambda: read_old(file))
     report = await migrate_old(memories, old, dry_run=dry_run, progress=progress)
     return attrs.evolve(report, seconds=time.perf_counter() - begun)
 
 
 async def migrate_old(
-    memories: MemoryStore, old: OldDatabase, *, dry_run: bool = False, progress: Progress | None = None
+    memories: MemoryStore, old: OldDatabase, *, dry_run: bool = False, progress: ProgressCallback | None = None
 ) -> MigrationReport:
     """Migrate a database that `read_old` has read; see `migrate`."""
     shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
     most = shared.settings.max_content
-    plan = await in_own_thread(lambda: plan_of(old, namespace=shared.engine.namespace, max_content=most))
-    return await _Migration(shared, old, plan, dry_run, progress).run()
+    plan = await run_in_own_thread(lambda: build_plan(old, namespace=shared.engine.namespace, max_content=most))
+    return await MigrationRun(shared, old, plan, dry_run, progress).run()
 
 
 @attrs.define(eq=False)
-class _Migration:
+class MigrationRun:
     """One run of `migrate`."""
 
-    shared: Shared
+    shared: NamespaceServices
     old: OldDatabase
     plan: MigrationPlan
     dry_run: bool
-    progress: Progress | None
+    progress: ProgressCallback | None
     # The stored note (None if nothing is written), and the start time of the migration.
     note: MigrationNote | None = None
-    at: datetime = _NO_TIME
+    at: datetime = UNKNOWN_TIME
     added: int = 0
     done: int = 0
     total: int = 0
@@ -390,89 +392,95 @@ class _Migration:
         return self.old.content
 
     async def run(self) -> MigrationReport:
-        notes = await self.shared.read(records_of)
+        notes = await self.shared.read(read_notes)
         self.note, self.at = notes.get(self.name), self.shared.now
         if self.note is None:
             # Memories imported from an export may name a migration without a note in this store.
-            marks = map(Mark.of, (await self._look())[0].values())
+            marks = map(MigrationMark.of, (await self._read_existing())[0].values())
             self.at = next((mark.at for mark in marks if mark and mark.migration == self.name), self.at)
         if not self.dry_run and self.plan.planned:
-            start = partial(begin, migration=self.name, checksum=self.old.checksum, at=self.at)
+            start = partial(begin_migration, migration=self.name, checksum=self.old.checksum, at=self.at)
             self.note = await self.shared.write(start)
         if self.note is not None:
             notes[self.name], self.at = self.note, self.note.begun
         # Read the memories after writing the note: a concurrent rollback can no longer start unnoticed.
-        present, there = await self._look()
+        present, there = await self._read_existing()
         complete = {name for name, one in notes.items() if one.state == "complete"}
         settled = set[bytes]().union(*(notes[name].keys for name in complete))
         is_over = self.name in complete
-        planned = await self._with_mentions()
-        standing = standing_of(self.plan, planned, present, there, lambda one: is_over or key_of(one) in settled)
-        self.total = 2 * len(standing.ours)
+        planned = await self._add_mentions()
+        standing = determine_status(self.plan, planned, present, there, lambda one: is_over or item_key(one) in settled)
+        self.total = 2 * len(standing.target_memories)
         if is_over:
             self._tell(self.total)
-            made = [link for link in there.values() if is_backfilled(link) and migration_of(link) == self.name]
-            return self._report(standing, made)
-        fill = self._fill(standing, complete, notes)
+            made = [link for link in there.values() if is_backfilled(link) and find_migration(link) == self.name]
+            return self._build_report(standing, made)
+        fill = self._create_backfill(standing, complete, notes)
         if self.dry_run or self.note is None:
-            fill.by_time()
-            self.added = sum(one.memory.id not in present for one in standing.ours)
+            fill.add_temporal_links()
+            self.added = sum(one.memory.id not in present for one in standing.target_memories)
         else:
-            await self._carry_out(standing, fill)
-        return self._report(standing, fill.chosen)
+            await self._write_plan(standing, fill)
+        return self._build_report(standing, fill.chosen)
 
-    async def _carry_out(self, standing: Standing, fill: BackFill) -> None:
+    async def _write_plan(self, standing: PlanStatus, fill: LinkBackfill) -> None:
         """Write the memories, then the links of each, and mark the migration complete."""
-        ours = standing.ours
+        ours = standing.target_memories
         self._tell(0)
-        new = [_with_mark(link, self.name) for link in standing.links if link.id not in standing.there]
+        new = [_mark_link(link, self.name) for link in standing.links if link.id not in standing.existing_links]
         await self._write_memories(standing, new)
         # Wait until all vectors and words are indexed.
-        await self.shared.engine.settled()
+        await self.shared.engine.wait_until_idle()
         calibration = await self.shared.embedding.calibration()
-        likely: list[LikelyPair] = []
-        for asked in chunks([one for one in ours if one.memory.id in fill.fresh], _SLICE):
-            likely += await self.shared.read(partial(fill.likely, some=asked, calibration=calibration))
+        likely: list[LinkCandidate] = []
+        for asked in split_chunks([one for one in ours if one.memory.id in fill.fresh], CANDIDATE_BATCH_SIZE):
+            likely += await self.shared.read(partial(fill.find_candidates, batch=asked, calibration=calibration))
             self._tell(len(asked))
-        fill.by_meaning(likely)
-        fill.by_time()
+        fill.add_associations(likely)
+        fill.add_temporal_links()
         by_source: dict[str, list[Link]] = {}
         for link in new + fill.chosen:
             by_source.setdefault(link.from_id, []).append(link)
         sources = [(one.memory.id, by_source[one.memory.id]) for one in ours if one.memory.id in by_source]
-        async for _ in in_turns(self._write, sources, _put_links, most=CHUNK):
+        async for _ in write_in_transactions(self._write, sources, _put_links, max_items=BATCH_SIZE):
             pass
-        await self._write(partial(_finish, migration=self.name, settled=standing.settled))
+        await self._write(partial(_mark_complete, migration=self.name, settled=standing.settled))
         self._tell(self.total - self.done)
 
-    async def _look(self) -> tuple[dict[str, Memory], dict[str, Link]]:
+    async def _read_existing(self) -> tuple[dict[str, Memory], dict[str, Link]]:
         """Return the planned memories in the store, and the links that begin at these."""
         present: dict[str, Memory] = {}
         links: dict[str, Link] = {}
-        async for page in in_pages(self.shared.read, [one.memory.id for one in self.plan.planned], _found):
+        async for page in read_in_pages(
+            self.shared.read, [one.memory.id for one in self.plan.planned], _find_memories_and_links
+        ):
             for memory, own in page:
                 present[memory.id] = memory
                 links.update((link.id, link) for link in own)
         return present, links
 
-    async def _with_mentions(self) -> list[PlannedMemory]:
+    async def _add_mentions(self) -> list[PlannedMemory]:
         """Return the planned memories with their mentions, in their stored form."""
         planned = []
-        for chunk in chunks(self.plan.planned, CHUNK):
+        for chunk in split_chunks(self.plan.planned, BATCH_SIZE):
             for one in chunk:
                 found = tuple(self.shared.find_mentions(embedded_text(one.memory)))
-                planned.append(attrs.evolve(one, memory=as_stored(attrs.evolve(one.memory, mentions=found))))
+                planned.append(attrs.evolve(one, memory=round_trip(attrs.evolve(one.memory, mentions=found))))
             await asyncio.sleep(0)
         return planned
 
-    def _fill(self, standing: Standing, complete: Collection[str], notes: Collection[str]) -> BackFill:
-        ids = {one.memory.id for one in standing.ours}
-        marks = {one: mark.migration for one, memory in standing.present.items() if (mark := Mark.of(memory))}
+    def _create_backfill(self, standing: PlanStatus, complete: Collection[str], notes: Collection[str]) -> LinkBackfill:
+        ids = {one.memory.id for one in standing.target_memories}
+        marks = {one: mark.migration for one, memory in standing.present.items() if (mark := MigrationMark.of(memory))}
         # Memories imported from an export count as complete, because their migration cannot be resumed here.
         done = {one for one, name in marks.items() if name in complete or name not in {*notes, self.name}}
-        others = [link for link in standing.there.values() if is_backfilled(link) and migration_of(link) != self.name]
-        return BackFill(
-            planned=standing.ours,
+        others = [
+            link
+            for link in standing.existing_links.values()
+            if is_backfilled(link) and find_migration(link) != self.name
+        ]
+        return LinkBackfill(
+            planned=standing.target_memories,
             links=standing.links,
             policy=self.shared.settings.linking,
             fresh=ids - done,
@@ -482,28 +490,32 @@ class _Migration:
             at=self.at,
         )
 
-    async def _write_memories(self, standing: Standing, links: Sequence[Link]) -> None:
+    async def _write_memories(self, standing: PlanStatus, links: Sequence[Link]) -> None:
         # Memories with the same text share the vectors of the first, because an embedder's results vary with the batch.
         first: dict[bytes, str] = {}
         # Outcome links count as evidence, so they must be written before links are chosen.
-        outcomes = {link.from_id: link for link in links if link.metadata.original_relationship == OUTCOME_OF}
-        for chunk in chunks(standing.ours, CHUNK):
+        outcomes = {link.from_id: link for link in links if link.metadata.original_relationship == OUTCOME_OF_WORD}
+        for chunk in split_chunks(standing.target_memories, BATCH_SIZE):
             texts = {one.memory.id: embedded_text(one.memory) for one in chunk}
-            alike = {name: first.setdefault(key_of(text), name) for name, text in texts.items()}
+            alike = {name: first.setdefault(item_key(text), name) for name, text in texts.items()}
             new = [one.memory for one in chunk if one.memory.id not in standing.present]
             if new:
                 write = partial(self._write, made_by=self.shared.record)
-                vectors = await self.shared.embedding.documents([texts[memory.id] for memory in new])
-                memories = [marked(memory, self.name, self.at) for memory in new]
-                put = partial(_put, alike=alike, links=outcomes)
-                async for put_in in in_turns(write, list(zip(memories, vectors, strict=True)), put, most=CHUNK):
+                vectors = await self.shared.embedding.embed_documents([texts[memory.id] for memory in new])
+                memories = [add_mark(memory, self.name, self.at) for memory in new]
+                put = partial(_put_memory, first_ids_by_text=alike, links=outcomes)
+                async for put_in in write_in_transactions(
+                    write, list(zip(memories, vectors, strict=True)), put, max_items=BATCH_SIZE
+                ):
                     self.added += sum(put_in)
             self._tell(len(chunk))
 
     async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
         """Run a plan in a transaction, unless the migration is being rolled back."""
-        error = refused("the migration was taken back by somebody else while it ran", "run it again if it is wanted")
-        checked = plan if self.note is None else self.note.unless_ended(error, plan)
+        error = store_error(
+            "the migration was taken back by somebody else while it ran", "run it again if it is wanted"
+        )
+        checked = plan if self.note is None else self.note.guard_plan(error, plan)
         return await self.shared.write(checked, made_by=made_by)
 
     def _tell(self, more: int) -> None:
@@ -511,7 +523,7 @@ class _Migration:
         if self.progress is not None and self.total:
             self.progress(self.done, self.total)
 
-    def _report(self, standing: Standing, backfilled: Sequence[Link]) -> MigrationReport:
+    def _build_report(self, standing: PlanStatus, backfilled: Sequence[Link]) -> MigrationReport:
         kinds = Counter(link.link_type for link in backfilled)
         types = Counter(one.memory.type for one in self.plan.planned)
         words = Counter(link.metadata.original_relationship for link in self.plan.links)
@@ -523,24 +535,33 @@ class _Migration:
             migration=self.name,
             at=self.at,
             dry_run=self.dry_run,
-            tables=tables_of(self.old, self.plan, standing.left_out),
+            tables=count_tables(self.old, self.plan, standing.left_out),
             memories={kind.value: types[kind] for kind in MemoryType if types[kind]},
             added=self.added,
             known=len(standing.present),
             links=dict(sorted(words.items())),
             backfilled={kind.value: kinds[kind] for kind in LinkType if kinds[kind]},
-            backfilled_average=len(backfilled) / len(standing.ours) if standing.ours else 0.0,
+            backfilled_average=len(backfilled) / len(standing.target_memories) if standing.target_memories else 0.0,
             backfilled_most=max(ends.values(), default=0),
-            odd_rows=(*self.plan.odd, *future(self.plan, self.at), *standing.odd, *rows_left_out(self.old.others)),
+            odd_rows=(
+                *self.plan.odd,
+                *find_future_rows(self.plan, self.at),
+                *standing.odd,
+                *iter_skipped_rows(self.old.others),
+            ),
         )
 
 
-def _found(reader: Reader, nodes: list[int], direction: Direction = "out") -> list[tuple[Memory, list[Link]]]:
+def _find_memories_and_links(
+    reader: Reader, nodes: list[int], direction: Direction = "out"
+) -> list[tuple[Memory, list[Link]]]:
     """Return memories with their links."""
     return list(zip(reader.get(nodes), reader.links_of_many(nodes, direction), strict=True))
 
 
-def _put(writer: Writer, made: tuple[Memory, Vectors], *, alike: Mapping[str, str], links: Mapping[str, Link]) -> bool:
+def _put_memory(
+    writer: Writer, made: tuple[Memory, Vectors], *, first_ids_by_text: Mapping[str, str], links: Mapping[str, Link]
+) -> bool:
     """
     Write a memory if it is new, and return True if it was written.
 
@@ -550,7 +571,7 @@ def _put(writer: Writer, made: tuple[Memory, Vectors], *, alike: Mapping[str, st
     # Another process may migrate the same file.
     is_new = writer.find(memory.id) is None
     if is_new:
-        twin = writer.find(alike[memory.id])
+        twin = writer.find(first_ids_by_text[memory.id])
         own = [links[memory.id]] if memory.id in links else []
         writer.put(memory, vectors=pieces if twin is None else writer.vectors(twin), links=own)
     return is_new
@@ -565,7 +586,7 @@ def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> None:
     there = writer.read_links(node)
     ids = {link.id for link in there}
     # Prefer links that others have created between the same memories in the meantime.
-    taken = {end for link in there if migration_of(link) is None for end in (link.from_id, link.to_id)}
+    taken = {end for link in there if find_migration(link) is None for end in (link.from_id, link.to_id)}
     ends = writer.find_many([link.to_id for link in wanted])
     missing = [
         link
@@ -576,31 +597,33 @@ def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> None:
         writer.put(writer.get([node])[0], links=missing)
 
 
-def _finish(writer: Writer, migration: str, settled: Iterable[str]) -> None:
-    note = records_of(writer)[migration]
+def _mark_complete(writer: Writer, migration: str, settled: Iterable[str]) -> None:
+    note = read_notes(writer)[migration]
     # Another process may have completed the migration first.
     if note.state == "begun":
         note.written(writer, "complete", settled)
 
 
-def _with_mark(link: Link, migration: str) -> Link:
-    extra: dict[str, Any] = {**link.metadata.extra, MARK: migration}
+def _mark_link(link: Link, migration: str) -> Link:
+    extra: dict[str, Any] = {**link.metadata.extra, MIGRATION_MARK_KEY: migration}
     return attrs.evolve(link, metadata=attrs.evolve(link.metadata, extra=extra))
 
 
 # Rollback: delete what a migration added, unless this would lose later changes
 
 
-class _Migrated(NamedTuple):
+class MigratedMemory(NamedTuple):
     """A migrated memory: its mark, whether it was changed since, and its links."""
 
     id: str
-    mark: Mark
+    mark: MigrationMark
     is_changed: bool
     links: list[Link]
 
 
-async def rollback(memories: MemoryStore, *, force: bool = False, progress: Progress | None = None) -> RollbackReport:
+async def rollback(
+    memories: MemoryStore, *, force: bool = False, progress: ProgressCallback | None = None
+) -> RollbackReport:
     """
     Undo the last migration: delete its memories and links.
 
@@ -617,12 +640,12 @@ async def rollback(memories: MemoryStore, *, force: bool = False, progress: Prog
         StoreError: The store cannot be read or written; memories that were already deleted stay deleted.
 
     """
-    _check.flag("force", force)
+    _check.check_bool("force", force)
     check_progress(progress)
     shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
     shared.check()
-    known = await shared.read(records_of)
-    found = await _migrated(shared)
+    known = await shared.read(read_notes)
+    found = await _find_migrated(shared)
     # Memories imported from an export may name a migration without a note in this store.
     unknown = [(0, one.mark.at, one.mark.migration) for one in found if one.mark.migration not in known]
     last = max([*unknown, *((one.order, one.begun, one.migration) for one in known.values())], default=None)
@@ -632,35 +655,37 @@ async def rollback(memories: MemoryStore, *, force: bool = False, progress: Prog
     going = {one.id: one for one in found if one.mark.migration == migration}
     changed = tuple(one.id for one in going.values() if one.is_changed)
     links = {link.id: link for one in going.values() for link in one.links}
-    others = [link for link in links.values() if migration_of(link) is None]
+    others = [link for link in links.values() if find_migration(link) is None]
     linked = tuple(dict.fromkeys(end for link in others for end in (link.from_id, link.to_id) if end not in going))
     if (changed or others) and not force:
-        raise _refusal(changed, others, linked)
+        raise _data_loss_error(changed, others, linked)
     noted = known.get(migration)
-    lost = {key_of(one) for one in {*going, *links, *_made(found, migration)}}
-    note = await shared.write(partial(_begin, migration=migration, noted=noted, lost=lost))
+    lost = {item_key(one) for one in {*going, *links, *_links_of_migration(found, migration)}}
+    note = await shared.write(partial(_begin_rollback, migration=migration, expected_note=noted, deleted_keys=lost))
     if noted is not None and noted.state != "complete":
         # A concurrent migration may have added more memories before the note was changed, but none since.
-        found = await _migrated(shared)
+        found = await _find_migrated(shared)
         going = {one.id: one for one in found if one.mark.migration == migration}
     # Links of this migration between memories of earlier migrations are deleted separately.
     between = [
-        one for one, link in _made(found, migration).items() if going.keys().isdisjoint((link.from_id, link.to_id))
+        one
+        for one, link in _links_of_migration(found, migration).items()
+        if going.keys().isdisjoint((link.from_id, link.to_id))
     ]
 
     async def write(plan: Callable[[Writer], T]) -> T:
-        return await shared.write(plan if note is None else note.unless_ended(_busy(), plan))
+        return await shared.write(plan if note is None else note.guard_plan(_concurrent_run_error(), plan))
 
     count = done = 0
-    async for cut in in_turns(write, sorted(between), _unlink, most=CHUNK):
+    async for cut in write_in_transactions(write, sorted(between), _delete_link, max_items=BATCH_SIZE):
         count += sum(cut)
-    async for deleted in in_turns(write, [*reversed(going)], _delete, most=CHUNK):
+    async for deleted in write_in_transactions(write, [*reversed(going)], _delete_memory, max_items=BATCH_SIZE):
         count += sum(deleted)
         done += len(deleted)
         if progress is not None:
             progress(done, len(going))
     if note is not None:
-        await write(methodcaller("set_note", f"{PREFIX}{migration}", None))
+        await write(methodcaller("set_note", f"{NOTE_PREFIX}{migration}", None))
     return RollbackReport(
         namespace=memories.namespace,
         migration=migration,
@@ -672,62 +697,62 @@ async def rollback(memories: MemoryStore, *, force: bool = False, progress: Prog
     )
 
 
-async def _migrated(shared: Shared) -> list[_Migrated]:
+async def _find_migrated(shared: NamespaceServices) -> list[MigratedMemory]:
     """Return all migrated memories in the order in which they were saved."""
 
-    def page(reader: Reader, nodes: list[int]) -> list[_Migrated]:
+    def page(reader: Reader, nodes: list[int]) -> list[MigratedMemory]:
         return [
-            _Migrated(memory.id, mark, digest_of(memory) != mark.digest, links)
-            for memory, links in _found(reader, nodes, "both")
-            if (mark := Mark.of(memory)) is not None
+            MigratedMemory(memory.id, mark, compute_digest(memory) != mark.digest, links)
+            for memory, links in _find_memories_and_links(reader, nodes, "both")
+            if (mark := MigrationMark.of(memory)) is not None
         ]
 
     every = await shared.read(lambda reader: reader.ids(sorted(reader.window(newest_first=False).tolist())))
-    return [one async for several in in_pages(shared.read, every, page) for one in several]
+    return [one async for several in read_in_pages(shared.read, every, page) for one in several]
 
 
-def _made(found: Sequence[_Migrated], migration: str) -> dict[str, Link]:
+def _links_of_migration(found: Sequence[MigratedMemory], migration: str) -> dict[str, Link]:
     """Return the links of a migration by id."""
-    return {link.id: link for one in found for link in one.links if migration_of(link) == migration}
+    return {link.id: link for one in found for link in one.links if find_migration(link) == migration}
 
 
-def _refusal(changed: Sequence[str], others: Sequence[Link], linked: Sequence[str]) -> MigrationError:
+def _data_loss_error(changed: Sequence[str], others: Sequence[Link], linked: Sequence[str]) -> MigrationError:
     parts = []
     if changed:
-        parts.append(f"{len(changed)} migrated memories were changed since ({some(changed)})")
+        parts.append(f"{len(changed)} migrated memories were changed since ({format_ids(changed)})")
     if others:
         automatic = sum(link.created_by == "system" for link in others)
-        ends = f" with {len(linked)} later memories ({some(linked)})" if linked else ""
+        ends = f" with {len(linked)} later memories ({format_ids(linked)})" if linked else ""
         parts.append(f"{len(others)} links{ends} were made since, {automatic} of them automatic")
-    return refused(
+    return store_error(
         "the migration cannot be undone without loss: " + ", and ".join(parts),
         "nothing was deleted; force deletes the memories and these links with them: export the store first",
     )
 
 
-def _begin(
-    writer: Writer, migration: str, noted: MigrationNote | None, lost: Collection[bytes]
+def _begin_rollback(
+    writer: Writer, migration: str, expected_note: MigrationNote | None, deleted_keys: Collection[bytes]
 ) -> MigrationNote | None:
     """Mark a migration as being rolled back, and return its note, or None without a note."""
-    notes = records_of(writer)
-    if notes.pop(migration, None) != noted:
-        raise _busy()
+    notes = read_notes(writer)
+    if notes.pop(migration, None) != expected_note:
+        raise _concurrent_run_error()
     for one in notes.values():
         # A migration that ran concurrently counted the deleted memories as present, so it must be checked again.
-        if one.state == "complete" and not one.keys.isdisjoint(lost):
+        if one.state == "complete" and not one.keys.isdisjoint(deleted_keys):
             one.written(writer, "begun")
-    return None if noted is None else noted.written(writer, "undone")
+    return None if expected_note is None else expected_note.written(writer, "undone")
 
 
-def _unlink(writer: Writer, link_id: str) -> int:
+def _delete_link(writer: Writer, link_id: str) -> int:
     return writer.delete_links([link_id])
 
 
-def _delete(writer: Writer, memory_id: str) -> int:
+def _delete_memory(writer: Writer, memory_id: str) -> int:
     return 0 if writer.find(memory_id) is None else writer.delete(memory_id)
 
 
-def _busy() -> MigrationError:
-    return refused(
+def _concurrent_run_error() -> MigrationError:
+    return store_error(
         "somebody else migrates, or takes it back, at the same time", "wait until that is done, and run it again then"
     )

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.importers.mama_v1.migration_report import OddRow, TableCount
 from mama_structs.importers.mama_v1.old_database import (
     CHECKPOINTS,
@@ -23,12 +23,19 @@ from mama_structs.importers.mama_v1.old_database import (
     VECTORS,
     VERSIONS,
     OldDatabase,
-    OtherTable,
+    SkippedTable,
 )
-from mama_structs.importers.shared.value_readers import ForeignRow, ReadTime, kept, read_json, read_text, read_time
+from mama_structs.importers.shared.value_readers import (
+    ForeignRow,
+    TimeResult,
+    read_json,
+    read_text,
+    read_time,
+    to_jsonable_value,
+)
 from mama_structs.memory.types.model import (
-    OUTCOME_OF,
-    SUPERSEDES,
+    OUTCOME_OF_WORD,
+    SUPERSEDES_WORD,
     CheckpointMetadata,
     ContextMetadata,
     CreatedBy,
@@ -40,44 +47,44 @@ from mama_structs.memory.types.model import (
     MemoryType,
     Outcome,
     OutcomeChange,
+    find_id_problem,
     from_milliseconds,
-    milliseconds,
-    problem_of_id,
-    slug,
+    make_slug,
+    to_milliseconds,
 )
-from mama_structs.memory.types.relationships import MAX_RELATIONSHIP, normalised
-from mama_structs.memory.types.requests import MAX_TOPIC, check_id
+from mama_structs.memory.types.relationships import MAX_RELATIONSHIP_CHARS, normalize_relationship
+from mama_structs.memory.types.requests import MAX_TOPIC_CHARS, check_id
 from mama_structs.memory.types.text_analysis import normalize
 
-OLD: Final = "v1_0"
+OLD_COLUMNS_KEY: Final = "v1_0"
 """The key in a memory's metadata for old columns without an equivalent in this store."""
-MARK: Final = "migrated"
-BACKFILLED: Final = "backfilled"
+MIGRATION_MARK_KEY: Final = "migrated"
+BACKFILLED_KEY: Final = "backfilled"
 
 # Placeholders for topics and texts that are empty in v1.0, because this store requires them.
-_NO_TOPIC: Final = "untitled"
-_NO_TEXT: Final = "(empty)"
-_NO_CONFIDENCE: Final = 0.5
-_USER: Final = frozenset({"approved", "requested"})
-_TIME_IN_ID: Final = re.compile(r"_([0-9]{10,14})_[0-9a-z]{4,8}$")
-_TAIL: Final = 9
-_TITLE: Final = 200
-_LONGEST_REASON: Final = 10_000
-_DAY: Final = timedelta(days=1)
-_AFTER_ALL: Final = 4
+DEFAULT_TOPIC: Final = "untitled"
+DEFAULT_TEXT: Final = "(empty)"
+DEFAULT_CONFIDENCE: Final = 0.5
+USER_INVOLVEMENTS: Final = frozenset({"approved", "requested"})
+ID_TIME_PATTERN: Final = re.compile(r"_([0-9]{10,14})_[0-9a-z]{4,8}$")
+DIGEST_SUFFIX_CHARS: Final = 9
+MAX_TITLE_CHARS: Final = 200
+MAX_REASON_CHARS: Final = 10_000
+FUTURE_TOLERANCE: Final = timedelta(days=1)
+CHECKPOINT_RANK: Final = 4
 # Columns with an equivalent in a memory. They are not stored a second time if their values are valid.
-_PLACED: Final = frozenset(
+DECISION_COLUMNS: Final = frozenset(
     {"id", "topic", "decision", "reasoning", "confidence", "outcome", "created_at", "updated_at"}
 )
-_PLACED_CHECKPOINT: Final = frozenset({"timestamp", "summary", "open_files", "next_steps"})
-_JSON: Final = frozenset({"trust_context", "refined_from"})
-_REASONS: Final[Mapping[str, str]] = {
+CHECKPOINT_COLUMNS: Final = frozenset({"timestamp", "summary", "open_files", "next_steps"})
+JSON_COLUMNS: Final = frozenset({"trust_context", "refined_from"})
+SKIPPED_TABLE_REASONS: Final[Mapping[str, str]] = {
     "sessions": "v1.0 never wrote or read sessions; they are no memories",
     "error_patterns": "no tool of v1.0 wrote or read error patterns; they are no memories",
     VERSIONS: "it says only which form the tables have",
     VECTORS: "vectors of another embedder; every memory is embedded anew",
 }
-_UNKNOWN: Final = "MAMA v1.0 has no such table"
+UNKNOWN_TABLE_REASON: Final = "MAMA v1.0 has no such table"
 
 
 @attrs.frozen(kw_only=True)
@@ -111,14 +118,14 @@ class MigrationPlan:
     edges: Mapping[str, Sequence[str]]
 
 
-def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationPlan:
+def build_plan(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationPlan:
     """Convert an old database for a namespace. The result is deterministic."""
-    rows = _Rows(namespace, max_content)
+    rows = RowConverter(namespace, max_content)
     # Reserve all existing ids first, so that no generated id collides with one.
-    names = [rows.own_id(row.text("id")) for row in old.decisions]
-    times = _around(old.decisions, "created_at")
+    names = [rows.reserve_id(row.text("id")) for row in old.decisions]
+    times = _bound_times(old.decisions, "created_at")
     decisions = [rows.decision(*one) for one in zip(old.decisions, names, times, strict=True)]
-    times = _around(old.checkpoints, "timestamp")
+    times = _bound_times(old.checkpoints, "timestamp")
     checkpoints = [rows.checkpoint(*one) for one in zip(old.checkpoints, times, strict=True)]
     # If several checkpoints have the same time, v1.0 loads the first, but this store loads the last one written.
     planned = [*chain.from_iterable(decisions), *reversed(checkpoints)]
@@ -133,65 +140,65 @@ def plan_of(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationP
     ids: dict[str, str] = {}
     for row, (one, *_) in zip(old.decisions, decisions, strict=True):
         ids.setdefault(row.text("id") or "", one.memory.id)
-    links = _Links(namespace, ids, {one.memory.id: one.memory for one in planned}, rows.odd)
+    links = LinkCollector(namespace, ids, {one.memory.id: one.memory for one in planned}, rows.odd)
     for row, (one, *_) in zip(old.decisions, decisions, strict=True):
-        links.of_decision(row, one.memory)
+        links.add_decision_links(row, one.memory)
     for row in old.edges:
-        links.of_edge(row)
+        links.add_edge(row)
     for one in planned:
         if one.outcome_of is not None:
             creator = one.memory.metadata.created_by
-            links.add(one.memory.id, one.outcome_of, OUTCOME_OF, LinkType.IMPLEMENTATION, created_by=creator)
-    links.tell_circles()
+            links.add(one.memory.id, one.outcome_of, OUTCOME_OF_WORD, LinkType.IMPLEMENTATION, created_by=creator)
+    links.report_cycles()
     return MigrationPlan(
         planned=tuple(planned), links=tuple(links.links.values()), odd=tuple(rows.odd), edges=links.edges
     )
 
 
-def future(plan: MigrationPlan, now: datetime) -> Iterator[OddRow]:
+def find_future_rows(plan: MigrationPlan, now: datetime) -> Iterator[OddRow]:
     """Yield odd rows for rows with a time in the future."""
     for one in plan.planned:
-        if one.outcome_of is None and one.is_dated and one.memory.created_at > now + _DAY:
+        if one.outcome_of is None and one.is_dated and one.memory.created_at > now + FUTURE_TOLERANCE:
             yield one.odd("future_time", f"its time lies ahead, {one.memory.created_at.isoformat()}, and is kept")
 
 
-def tables_of(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, int]) -> tuple[TableCount, ...]:
+def count_tables(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, int]) -> tuple[TableCount, ...]:
     """Return the result for each table, given the number of *missing* (unmigrated) rows."""
     # Edges that could not be converted to links.
     left = Counter(missing) + Counter({EDGES: len(old.edges) - sum(map(len, plan.edges.values()))})
     read = ((DECISIONS, old.decisions), (CHECKPOINTS, old.checkpoints), (EDGES, old.edges))
     tables: list[tuple[str, int, int, str | None]] = [(name, len(rows), left[name], None) for name, rows in read]
-    tables += [(one.name, one.rows, one.rows, _why(one.name)) for one in old.others]
+    tables += [(one.name, one.rows, one.rows, _skip_reason(one.name)) for one in old.others]
     return tuple(
         TableCount(table=name, rows=rows, migrated=rows - out, left_out=out, reason=reason)
         for name, rows, out, reason in tables
     )
 
 
-def rows_left_out(others: Iterable[OtherTable]) -> Iterator[OddRow]:
+def iter_skipped_rows(others: Iterable[SkippedTable]) -> Iterator[OddRow]:
     """Yield odd rows for the rows of tables without memories."""
     for one in others:
         more = [f"and {one.rows - len(one.keys):,} more"] if one.keys and one.rows > len(one.keys) else []
         for key in (*one.keys, *more):
-            yield OddRow(table=one.name, id=key, kind="no_memory", what=f"left out: {_why(one.name)}")
+            yield OddRow(table=one.name, id=key, kind="no_memory", what=f"left out: {_skip_reason(one.name)}")
 
 
-def _why(table: str) -> str:
-    return _REASONS.get(table, _UNKNOWN)
+def _skip_reason(table: str) -> str:
+    return SKIPPED_TABLE_REASONS.get(table, UNKNOWN_TABLE_REASON)
 
 
-def _around(rows: Sequence[ForeignRow], column: str) -> list[datetime | None]:
+def _bound_times(rows: Sequence[ForeignRow], column: str) -> list[datetime | None]:
     """
     Return an upper bound of each row's time.
 
     It is the earlier of the times of the rows before and after it.
     """
     times = [read_time(row.get(column)).at for row in rows]
-    before, after = (list(accumulate([None, *some], _last))[:-1] for some in (times, times[::-1]))
+    before, after = (list(accumulate([None, *some], _latest_known))[:-1] for some in (times, times[::-1]))
     return [min(filter(None, pair), default=None) for pair in zip(before, after[::-1], strict=True)]
 
 
-def _last(known: datetime | None, at: datetime | None) -> datetime | None:
+def _latest_known(known: datetime | None, at: datetime | None) -> datetime | None:
     return at or known
 
 
@@ -199,7 +206,7 @@ def _last(known: datetime | None, at: datetime | None) -> datetime | None:
 
 
 @attrs.define(eq=False)
-class _Row:
+class RowReader:
     """Reads the columns of one row, and collects its problems and the values to preserve."""
 
     table: str
@@ -207,7 +214,7 @@ class _Row:
     row: ForeignRow
     odd: list[OddRow]
     topic: str | None = None
-    besides: dict[str, Any] = attrs.field(factory=dict)
+    preserved: dict[str, Any] = attrs.field(factory=dict)
 
     def tell(self, kind: str, what: str, keep: str | None = None) -> None:
         """Report a problem, and optionally preserve a column's value."""
@@ -217,31 +224,31 @@ class _Row:
 
     def keep(self, column: str) -> None:
         """Preserve a column's value that the memory does not contain in this form."""
-        self.besides[column] = kept(self.row.get(column))
+        self.preserved[column] = to_jsonable_value(self.row.get(column))
 
-    def keep_others(self, placed: Collection[str]) -> None:
+    def preserve_others(self, placed: Collection[str]) -> None:
         """Preserve the values of all columns that have no equivalent and are not preserved yet."""
         for column, value in self.row.values.items():
-            if value is None or column in placed or column in self.besides:
+            if value is None or column in placed or column in self.preserved:
                 continue
-            if column not in _JSON:
+            if column not in JSON_COLUMNS:
                 self.keep(column)
             elif (found := self.json(column)) is not None:
-                self.besides[column] = found
+                self.preserved[column] = found
 
     @property
     def extra(self) -> dict[str, Any]:
-        return {OLD: self.besides} if self.besides else {}
+        return {OLD_COLUMNS_KEY: self.preserved} if self.preserved else {}
 
     def text(self, column: str) -> str | None:
         found = read_text(self.row.get(column))
         if found.kind is not None:
             self.tell(found.kind, f"{column}: {found.note}")
-        if not found.is_whole:
+        if not found.is_complete:
             self.keep(column)
         return found.text
 
-    def filled(self, column: str, called: str, stand_in: str) -> str | None:
+    def required_text(self, column: str, called: str, stand_in: str) -> str | None:
         """Return a required text. If it is missing, report this and return None."""
         text = self.text(column)
         if text is not None and text.strip():
@@ -251,10 +258,10 @@ class _Row:
         return None
 
     def content(self, column: str, most: int) -> str:
-        text = self.filled(column, column, f"{_NO_TEXT!r} stands for it")
+        text = self.required_text(column, column, f"{DEFAULT_TEXT!r} stands for it")
         if text is not None:
             self.check_length(column, text, most)
-        return text or _NO_TEXT
+        return text or DEFAULT_TEXT
 
     def check_length(self, column: str, text: str, most: int) -> None:
         if len(text) > most:
@@ -272,7 +279,7 @@ class _Row:
             self.tell("bad_json", f"{column} is no JSON: the text is kept in metadata.extra", column)
             return None
 
-    def time(self, column: str) -> ReadTime:
+    def time(self, column: str) -> TimeResult:
         found = read_time(self.row.get(column))
         if found.note is not None:
             self.keep(column)
@@ -280,15 +287,15 @@ class _Row:
 
     def read_topic(self) -> None:
         """Read the topic. Later problems are reported with it."""
-        text = self.filled("topic", "its topic", f"it is {_NO_TOPIC!r} now")
+        text = self.required_text("topic", "its topic", f"it is {DEFAULT_TOPIC!r} now")
         if text is None:
             return
         topic = normalize("NFC", text).strip()
-        if len(topic) > MAX_TOPIC:
+        if len(topic) > MAX_TOPIC_CHARS:
             what = f"its topic has {len(topic):,} characters: it is shortened, and kept whole besides"
             self.tell("long_topic", what, "topic")
-            digest = hashlib.sha256(topic.encode()).hexdigest()[: _TAIL - 1]
-            topic = f"{topic[: MAX_TOPIC - _TAIL].rstrip()} {digest}"
+            digest = hashlib.sha256(topic.encode()).hexdigest()[: DIGEST_SUFFIX_CHARS - 1]
+            topic = f"{topic[: MAX_TOPIC_CHARS - DIGEST_SUFFIX_CHARS].rstrip()} {digest}"
         elif topic != text:
             form = "blanks around it" if topic == text.strip() else "another Unicode form than NFC"
             self.tell("topic_form", f"its topic has {form}: it is the same topic as the one without now", "topic")
@@ -301,7 +308,7 @@ class _Row:
             if found.note is not None:
                 self.tell("time_form", f"{column}: {found.note}, and was read as {found.at.isoformat()}")
             return found.at, True
-        in_id = _TIME_IN_ID.search(name)
+        in_id = ID_TIME_PATTERN.search(name)
         guesses = (
             ("the one in its id", read_time(int(in_id[1])).at if in_id else None),
             ("updated_at", read_time(self.row.get("updated_at")).at),
@@ -324,12 +331,12 @@ class _Row:
             with contextlib.suppress(ValueError):
                 value = float(value)
         if isinstance(value, str):
-            self.tell("bad_confidence", f"its confidence is no number: it is {_NO_CONFIDENCE} now", "confidence")
-            return _NO_CONFIDENCE
+            self.tell("bad_confidence", f"its confidence is no number: it is {DEFAULT_CONFIDENCE} now", "confidence")
+            return DEFAULT_CONFIDENCE
         if not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - true for NaN only
             what = "NULL" if value is None else "no number"
-            self.tell("no_confidence", f"its confidence is {what}: it is {_NO_CONFIDENCE} now")
-            return _NO_CONFIDENCE
+            self.tell("no_confidence", f"its confidence is {what}: it is {DEFAULT_CONFIDENCE} now")
+            return DEFAULT_CONFIDENCE
         if not 0 <= value <= 1:
             self.tell("bad_confidence", "its confidence is not from 0 to 1: the nearer end is taken", "confidence")
         return min(max(float(value), 0.0), 1.0)
@@ -367,7 +374,7 @@ class _Row:
 
 
 @attrs.define(eq=False)
-class _Rows:
+class RowConverter:
     """Converts rows to memories with unique ids, and collects odd rows."""
 
     namespace: str
@@ -375,14 +382,14 @@ class _Rows:
     odd: list[OddRow] = attrs.field(factory=list)
     taken: set[str] = attrs.field(factory=set)
 
-    def own_id(self, old: str | None) -> str | None:
+    def reserve_id(self, old: str | None) -> str | None:
         """Return the id of a decision row, or None if it is not a valid decision id here."""
         with contextlib.suppress(InvalidArgument):
             if (
                 old is not None
                 and old not in self.taken
                 and check_id("id", old) == old
-                and problem_of_id(old, MemoryType.DECISION) is None
+                and find_id_problem(old, MemoryType.DECISION) is None
             ):
                 self.taken.add(old)
                 return old
@@ -393,7 +400,7 @@ class _Rows:
         text = repr(said)
         while True:
             name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-            found = f"{kind.value}_{slug(title[:_TITLE])}_{milliseconds(created_at)}_{name}"
+            found = f"{kind.value}_{make_slug(title[:MAX_TITLE_CHARS])}_{to_milliseconds(created_at)}_{name}"
             if found not in self.taken:
                 self.taken.add(found)
                 return found
@@ -402,20 +409,22 @@ class _Rows:
     def decision(self, row: ForeignRow, memory_id: str | None, beside: datetime | None) -> list[PlannedMemory]:
         """Convert a decision row to a decision, and each explanation of its outcome to a context."""
         key = row.text("id") or f"row {row.number}"
-        read = _Row(DECISIONS, key, row, self.odd)
+        read = RowReader(DECISIONS, key, row, self.odd)
         read.read_topic()
-        topic = read.topic or _NO_TOPIC
+        topic = read.topic or DEFAULT_TOPIC
         content = read.content("decision", self.max_content)
         reasoning = read.text("reasoning") or ""
         read.check_length("reasoning", reasoning, self.max_content)
         created, is_dated = read.created("created_at", key, beside)
         updated = read.updated(created)
-        creator: CreatedBy = "user" if read.text("user_involvement") in _USER else "llm"
+        creator: CreatedBy = "user" if read.text("user_involvement") in USER_INVOLVEMENTS else "llm"
         confidence = read.confidence()
         outcome, reasons = read.outcome()
-        read.keep_others(_PLACED)
+        read.preserve_others(DECISION_COLUMNS)
         if memory_id is None:
-            memory_id = self.new_id(MemoryType.DECISION, topic, created, DECISIONS, row.number, kept(row.get("id")))
+            memory_id = self.new_id(
+                MemoryType.DECISION, topic, created, DECISIONS, row.number, to_jsonable_value(row.get("id"))
+            )
             read.keep("id")
             read.tell("new_id", f"its id cannot be one here: it is {memory_id} now")
         reason = reasons[0][1] if reasons and outcome else None
@@ -446,7 +455,9 @@ class _Rows:
                 id=self.new_id(MemoryType.CONTEXT, text, created, memory_id, column),
                 type=MemoryType.CONTEXT,
                 content=text,
-                metadata=ContextMetadata(source=OUTCOME_OF, created_by=creator, extra={OLD: {"column": column}}),
+                metadata=ContextMetadata(
+                    source=OUTCOME_OF_WORD, created_by=creator, extra={OLD_COLUMNS_KEY: {"column": column}}
+                ),
                 created_at=updated,
             )
             for column, text in reasons
@@ -459,15 +470,17 @@ class _Rows:
     def checkpoint(self, row: ForeignRow, beside: datetime | None) -> PlannedMemory:
         """Convert a checkpoint row to a memory."""
         key = row.text("id") or f"row {row.number}"
-        read = _Row(CHECKPOINTS, key, row, self.odd)
+        read = RowReader(CHECKPOINTS, key, row, self.odd)
         created, is_dated = read.created("timestamp", "", beside)
         summary = read.content("summary", self.max_content)
         files = read.open_files()
         steps = read.text("next_steps") or ""
         lines = tuple(line for line in steps.split("\n") if line.strip())
         if read.text("status") != "active":
-            read.tell("not_active", f"its status is {shown(kept(row.get('status')))}: v1.0 does not load it")
-        read.keep_others(_PLACED_CHECKPOINT)
+            read.tell(
+                "not_active", f"its status is {repr_short(to_jsonable_value(row.get('status')))}: v1.0 does not load it"
+            )
+        read.preserve_others(CHECKPOINT_COLUMNS)
         digest = hashlib.sha256(summary.encode()).hexdigest()
         memory = Memory(
             id=self.new_id(MemoryType.CHECKPOINT, summary, created, CHECKPOINTS, key, digest),
@@ -485,7 +498,7 @@ class _Rows:
             updated_at=created,
             namespace=self.namespace,
         )
-        return PlannedMemory(memory=memory, table=CHECKPOINTS, key=key, rank=_AFTER_ALL, is_dated=is_dated)
+        return PlannedMemory(memory=memory, table=CHECKPOINTS, key=key, rank=CHECKPOINT_RANK, is_dated=is_dated)
 
 
 # Links
@@ -498,7 +511,7 @@ def link_id(namespace: str, from_id: str, to_id: str, word: str) -> str:
 
 
 @attrs.define(eq=False)
-class _Links:
+class LinkCollector:
     """Collects the links of the old file: columns, edges and ``refined_from``, deduplicated."""
 
     namespace: str
@@ -509,7 +522,7 @@ class _Links:
     links: dict[tuple[str, str, str], Link] = attrs.field(factory=dict)
     edges: defaultdict[str, list[str]] = attrs.field(factory=partial(defaultdict, list))
 
-    def of_decision(self, row: ForeignRow, memory: Memory) -> None:
+    def add_decision_links(self, row: ForeignRow, memory: Memory) -> None:
         """Add the links that a decision row contains."""
         for column in ("supersedes", "superseded_by"):
             old = row.text(column)
@@ -518,10 +531,10 @@ class _Links:
                 self._tell(memory.id, "self_loop", f"{column} names the row itself: no link is made of that")
             elif other is not None:
                 newer, older = (memory.id, other) if column == "supersedes" else (other, memory.id)
-                self.add(newer, older, SUPERSEDES, LinkType.EVOLUTION)
+                self.add(newer, older, SUPERSEDES_WORD, LinkType.EVOLUTION)
             elif old:
                 self._tell(memory.id, "dangling", f"{column} names {old!r:.200}, which does not exist")
-        refined = memory.metadata.extra.get(OLD, {}).get("refined_from")
+        refined = memory.metadata.extra.get(OLD_COLUMNS_KEY, {}).get("refined_from")
         for old in refined if isinstance(refined, Sequence) and not isinstance(refined, str) else ():
             end = self.ids.get(old) if isinstance(old, str) else None
             if end is None:
@@ -529,7 +542,7 @@ class _Links:
             elif end != memory.id:
                 self.add(memory.id, end, "refines", LinkType.ASSOCIATION)
 
-    def of_edge(self, row: ForeignRow) -> None:
+    def add_edge(self, row: ForeignRow) -> None:
         """Add the link of an edge row."""
         ends = [row.text(column) or "" for column in ("from_id", "to_id")]
         word = (row.text("relationship") or "").strip()
@@ -541,23 +554,23 @@ class _Links:
             why = "dangling", f"it names {' and '.join(missing)}, which does not exist"
         elif start == end:
             why = "self_loop", "a memory cannot be linked to itself"
-        elif not word or len(word) > MAX_RELATIONSHIP:
-            why = "no_relationship", f"its relationship must have 1 to {MAX_RELATIONSHIP} characters"
+        elif not word or len(word) > MAX_RELATIONSHIP_CHARS:
+            why = "no_relationship", f"its relationship must have 1 to {MAX_RELATIONSHIP_CHARS} characters"
         if why is not None:
             self.odd.append(OddRow(table=EDGES, id=key, kind=why[0], what=f"left out: {why[1]}"))
             return
-        self.edges[link_id(self.namespace, start, end, normalised(word))].append(key)
+        self.edges[link_id(self.namespace, start, end, normalize_relationship(word))].append(key)
         reason = row.text("reason")
         weight = row.get("weight")
         share = min(max(float(weight), 0.0), 1.0) if isinstance(weight, int | float) else 1.0
-        is_evolution = normalised(word) == SUPERSEDES
+        is_evolution = normalize_relationship(word) == SUPERSEDES_WORD
         self.add(
             start,
             end,
             word,
             LinkType.EVOLUTION if is_evolution else LinkType.ASSOCIATION,
             confidence=1.0 if is_evolution else share,
-            reason=None if reason is None or not reason.strip() else reason[:_LONGEST_REASON],
+            reason=None if reason is None or not reason.strip() else reason[:MAX_REASON_CHARS],
             at=read_time(row.get("created_at")).at,
             extra={"weight": share} if is_evolution and share != 1 else {},
         )
@@ -576,7 +589,7 @@ class _Links:
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Add a link, unless it exists with more details. Edges have more details than columns."""
-        key = (from_id, to_id, normalised(word))
+        key = (from_id, to_id, normalize_relationship(word))
         before = self.links.get(key)
         if before is None or (before.metadata.reason is None and (reason is not None or at is not None)):
             self.links[key] = Link(
@@ -590,10 +603,10 @@ class _Links:
                 created_at=at or self.memories[from_id].created_at,
             )
 
-    def tell_circles(self) -> None:
+    def report_cycles(self) -> None:
         """Report decisions that supersede each other in a circle, or supersede a newer decision."""
         inside: set[str] = set()
-        for members in circles(self.links.values()):
+        for members in find_cycles(self.links.values()):
             inside |= set(members)
             for one in members:
                 what = f"they supersede each other in a circle of {len(members)}: all links are kept"
@@ -601,7 +614,7 @@ class _Links:
         for link in self.links.values():
             ends = (link.from_id, link.to_id)
             newer, older = (self.memories[end].created_at for end in ends)
-            if link.metadata.original_relationship == SUPERSEDES and newer < older and not inside.issuperset(ends):
+            if link.metadata.original_relationship == SUPERSEDES_WORD and newer < older and not inside.issuperset(ends):
                 self._tell(link.from_id, "backwards", f"it supersedes {link.to_id}, which is newer: the link is kept")
 
     def _tell(self, memory_id: str, kind: str, what: str) -> None:
@@ -609,7 +622,7 @@ class _Links:
         self.odd.append(OddRow(table=DECISIONS, id=memory_id, kind=kind, what=what, topic=topic))
 
 
-def circles(links: Iterable[Link]) -> list[tuple[str, ...]]:
+def find_cycles(links: Iterable[Link]) -> list[tuple[str, ...]]:
     """
     Return the groups of memories that supersede each other in a circle.
 
@@ -625,17 +638,17 @@ def circles(links: Iterable[Link]) -> list[tuple[str, ...]]:
     finished: list[str] = []
     seen: set[str] = set()
     for start in [*older]:
-        finished += _search(start, older, seen)
+        finished += _depth_first(start, older, seen)
     groups = []
     seen = set()
     for start in reversed(finished):
-        members = _search(start, newer, seen)
+        members = _depth_first(start, newer, seen)
         if len(members) > 1 or start in older.get(start, ()):
             groups.append(tuple(sorted(members)))
     return sorted(groups)
 
 
-def _search(start: str, edges: Mapping[str, Sequence[str]], seen: set[str]) -> list[str]:
+def _depth_first(start: str, edges: Mapping[str, Sequence[str]], seen: set[str]) -> list[str]:
     """Depth-first search: add the reached nodes to *seen*, and return them in post-order."""
     if start in seen:
         return []

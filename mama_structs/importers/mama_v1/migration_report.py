@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.validation import printable
+from mama_structs._internal.validation import to_printable
 from mama_structs.importers.shared.import_report import count_table, odd_lines
 
-_NAMED: Final = 3
-_WIDEST: Final = 100
+MAX_SHOWN_IDS: Final = 3
+MAX_ID_CHARS: Final = 100
 
 
 @attrs.frozen(kw_only=True)
@@ -111,16 +111,16 @@ class MigrationReport:
         average = f"{self.backfilled_average:.1f} a memory on average, {self.backfilled_most} at the most"
         tables = ((one.table, one.rows, one.migrated, one.left_out) for one in self.tables)
         reasons = [
-            f"left out: {printable(one.table)} ({one.rows:,}): {one.reason}" for one in self.tables if one.reason
+            f"left out: {to_printable(one.table)} ({one.rows:,}): {one.reason}" for one in self.tables if one.reason
         ]
         lines = [
-            f"{printable(self.source)} -> namespace {printable(self.namespace)}",
-            f"{self.added:,} memories {would}added, {self.known:,} were there already ({_counts(self.memories)})",
+            f"{to_printable(self.source)} -> namespace {to_printable(self.namespace)}",
+            f"{self.added:,} memories {would}added, {self.known:,} were there already ({_format_counts(self.memories)})",
             "",
             *count_table(("table", "rows", "migrated", "left out"), tables),
             "",
-            f"links of the old file: {_counts(self.links)}",
-            f"links back-filled: {_counts(self.backfilled)}{dry}; {average}",
+            f"links of the old file: {_format_counts(self.links)}",
+            f"links back-filled: {_format_counts(self.backfilled)}{dry}; {average}",
             f"time: {self.seconds:.1f} s",
             *(["", *reasons] if reasons else []),
             *odd_lines("odd rows", self.odd_rows),
@@ -158,21 +158,23 @@ class RollbackReport:
 
     def __str__(self) -> str:
         if self.migration is None:
-            return f"nothing to roll back: no memory of {printable(self.namespace)} came from a migration"
+            return f"nothing to roll back: no memory of {to_printable(self.namespace)} came from a migration"
         lines = [f"{self.memories:,} memories and {self.links:,} links deleted"]
         if self.changed:
-            lines.append(f"{len(self.changed):,} of them had been changed since: {some(self.changed)}")
+            lines.append(f"{len(self.changed):,} of them had been changed since: {format_ids(self.changed)}")
         if self.linked:
-            lines.append(f"{len(self.linked):,} memories lost their links with them: {some(self.linked)}")
+            lines.append(f"{len(self.linked):,} memories lost their links with them: {format_ids(self.linked)}")
         if self.migrations_left:
             lines.append(f"{self.migrations_left:,} earlier migrations are still there: run it again to undo the next")
         return "\n".join(lines)
 
 
-def some(ids: Sequence[str]) -> str:
+def format_ids(ids: Sequence[str]) -> str:
     """Return the first ids as printable text, with an ellipsis if there are more."""
-    return ", ".join(printable(one)[:_WIDEST] for one in ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
+    return ", ".join(to_printable(one)[:MAX_ID_CHARS] for one in ids[:MAX_SHOWN_IDS]) + (
+        ", ..." if len(ids) > MAX_SHOWN_IDS else ""
+    )
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {printable(name)}" for name, count in counts.items()) or "none"
+def _format_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {to_printable(name)}" for name, count in counts.items()) or "none"

@@ -14,14 +14,14 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.importers.shared.import_model import (
-    Outside,
-    OutsideLink,
-    OutsideMemory,
-    digest_of,
-    topic_of,
-    word_of,
+    ImportedData,
+    ImportedLink,
+    ImportedMemory,
+    compute_digest,
+    to_relationship,
+    to_topic,
 )
-from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, read_bytes, refused
+from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, import_error, read_bytes
 from mama_structs.importers.shared.value_readers import read_json
 
 KIND: Final = "mcp-memory"
@@ -30,17 +30,17 @@ SOURCE: Final = "mcp-memory"
 ENTITIES: Final = "entities"
 OBSERVATIONS: Final = "observations"
 RELATIONS: Final = "relations"
-_LINES: Final = "lines"
-_ELSEWHERE: Final = "it is where MEMORY_FILE_PATH says, or beside the server's own program, as memory.jsonl"
+OTHER_LINES: Final = "lines"
+LOCATION_HINT: Final = "it is where MEMORY_FILE_PATH says, or beside the server's own program, as memory.jsonl"
 # A relationship known to `mama_structs.memory.relationships`, so that no embedder is needed to determine its type.
-_OF: Final = "refers to"
-_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+ENTITY_RELATION: Final = "refers to"
+KNOWN_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "entity": frozenset({"type", "name", "entityType", "observations"}),
     "relation": frozenset({"type", "from", "to", "relationType"}),
 }
 
 
-def read(path: Path) -> Outside:
+def read(path: Path) -> ImportedData:
     """
     Read a memory server's file without changing it. Blocks.
 
@@ -49,18 +49,18 @@ def read(path: Path) -> Outside:
         MigrationError: The file is too large, or is not empty and contains neither an entity nor a relation.
 
     """
-    graph = _Graph(KIND, path, (ENTITIES, OBSERVATIONS, RELATIONS))
+    graph = GraphCollector(KIND, path, (ENTITIES, OBSERVATIONS, RELATIONS))
     lines = read_bytes(path, "the file of MCP's memory server", limit=MAX_FILE_BYTES).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if line.strip():
             graph.take(number, line)
-    if graph.found[_LINES] and not graph.found[ENTITIES] and not graph.found[RELATIONS]:
-        raise refused(path, "is no file of MCP's memory server: no line is an entity or a relation", _ELSEWHERE)
+    if graph.found[OTHER_LINES] and not graph.found[ENTITIES] and not graph.found[RELATIONS]:
+        raise import_error(path, "is no file of MCP's memory server: no line is an entity or a relation", LOCATION_HINT)
     return graph
 
 
 @attrs.define
-class _Graph(Outside):
+class GraphCollector(ImportedData):
     """Collects the memories and links of the graph while lines are read."""
 
     names: set[str] = attrs.field(init=False, factory=set)
@@ -72,21 +72,21 @@ class _Graph(Outside):
             item = read_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except ValueError:
             item = None
-        fields = _FIELDS.get(str(item.get("type"))) if isinstance(item, Mapping) else None
+        fields = KNOWN_FIELDS.get(str(item.get("type"))) if isinstance(item, Mapping) else None
         if fields is None:
-            self.skip(_LINES, place, "no_item", "it is neither an entity nor a relation")
+            self.skip(OTHER_LINES, place, "no_item", "it is neither an entity nor a relation")
             return
         extra = {name: value for name, value in item.items() if name not in fields}
         if item["type"] == "entity":
-            self._entity(item, extra, place)
+            self._add_entity(item, extra, place)
         else:
-            self._relation(item, extra, place)
+            self._add_relation(item, extra, place)
 
-    def _entity(self, item: Mapping[str, Any], extra: Mapping[str, Any], place: str) -> None:
+    def _add_entity(self, item: Mapping[str, Any], extra: Mapping[str, Any], place: str) -> None:
         name, kind, told = item.get("name"), item.get("entityType"), item.get("observations")
         if not isinstance(name, str) or not name.strip():
             self.skip(ENTITIES, place, "no_name", "it has no name")
-            for _ in self._observations(told, place):
+            for _ in self._iter_observations(told, place):
                 self.skip(OBSERVATIONS, place, "no_name", "its entity has no name")
             return
         self.found[ENTITIES] += 1
@@ -97,33 +97,35 @@ class _Graph(Outside):
         if name not in self.names:
             record = {"type": "context", "content": f"{name} ({kind})" if is_typed else name}
             own = {"name": name, "entityType": kind, **extra}
-            self._memory(ENTITIES, name, record, name, own)
+            self._add_memory(ENTITIES, name, record, name, own)
         else:
             self.add_odd(ENTITIES, name, "same_name", "left out but for its observations: another one has its name")
         self.names.add(name)
-        for position, text in enumerate(self._observations(told, name)):
+        for position, text in enumerate(self._iter_observations(told, name)):
             if not isinstance(text, str) or not text.strip():
                 self.skip(OBSERVATIONS, name, "no_text", f"observation {position + 1} is no text")
                 continue
             self.found[OBSERVATIONS] += 1
-            key = f"{name}#{digest_of(text)}"
-            self._memory(OBSERVATIONS, key, {"type": "context", "content": text}, name, {"name": name})
+            key = f"{name}#{compute_digest(text)}"
+            self._add_memory(OBSERVATIONS, key, {"type": "context", "content": text}, name, {"name": name})
             self.links.append(
-                OutsideLink(what=OBSERVATIONS, from_key=key, to_key=name, relationship=_OF, is_told=False)
+                ImportedLink(
+                    what=OBSERVATIONS, from_key=key, to_key=name, relationship=ENTITY_RELATION, is_explicit=False
+                )
             )
 
-    def _observations(self, told: Any, name: str) -> Iterator[Any]:
+    def _iter_observations(self, told: Any, name: str) -> Iterator[Any]:
         if isinstance(told, list):
             yield from told
         elif told is not None:
             self.add_odd(ENTITIES, name, "no_list", "its observations are no list")
             yield told
 
-    def _memory(self, what: str, key: str, record: Mapping[str, Any], name: str, extra: Mapping[str, Any]) -> None:
-        filled = {**record, "topic": topic_of(name), "source": SOURCE}
-        self.memories.append(OutsideMemory(what=what, key=key, record=filled, extra={KIND: extra}))
+    def _add_memory(self, what: str, key: str, record: Mapping[str, Any], name: str, extra: Mapping[str, Any]) -> None:
+        filled = {**record, "topic": to_topic(name), "source": SOURCE}
+        self.memories.append(ImportedMemory(what=what, key=key, record=filled, extra={KIND: extra}))
 
-    def _relation(self, item: Mapping[str, Any], extra: Mapping[str, Any], place: str) -> None:
+    def _add_relation(self, item: Mapping[str, Any], extra: Mapping[str, Any], place: str) -> None:
         ends = [item.get(name) for name in ("from", "to", "relationType")]
         if not all(isinstance(end, str) and end.strip() for end in ends):
             self.skip(RELATIONS, place, "no_end", "an end or its word is missing")
@@ -133,7 +135,7 @@ class _Graph(Outside):
             what = f"what else it says has no place here: {', '.join(sorted(extra))}"
             self.add_odd(RELATIONS, place, "more_fields", what)
         from_name, to_name, said = map(str, ends)
-        word, whole = word_of(said)
+        word, whole = to_relationship(said)
         self.links.append(
-            OutsideLink(what=RELATIONS, from_key=from_name, to_key=to_name, relationship=word, reason=whole)
+            ImportedLink(what=RELATIONS, from_key=from_name, to_key=to_name, relationship=word, reason=whole)
         )

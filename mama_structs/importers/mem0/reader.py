@@ -18,31 +18,31 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.importers.mem0.safe_pickle import Opaque, plain, read_pickle
-from mama_structs.importers.shared.import_model import Outside, OutsideRecord
-from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, list_files, read_bytes, read_start, refused
-from mama_structs.importers.shared.sqlite_copy import MAGIC, CopiedDatabase, copied
-from mama_structs.importers.shared.value_readers import ForeignRow, kept, read_json, read_time
+from mama_structs.importers.mem0.safe_pickle import PickledObject, read_pickle, to_jsonable_data
+from mama_structs.importers.shared.import_model import ImportedData, ImportedRecord
+from mama_structs.importers.shared.safe_files import MAX_FILE_BYTES, import_error, list_files, read_bytes, read_start
+from mama_structs.importers.shared.sqlite_copy import SQLITE_MAGIC, SqliteCopy, open_copy
+from mama_structs.importers.shared.value_readers import ForeignRow, read_json, read_time, to_jsonable_value
 
 KIND: Final = "mem0"
-LABELS: Final = ("mem0", "memories")
+MEMORY_LABELS: Final = ("mem0", "memories")
 """The labels of imported memories; the record's key is the memory id, its value the mem0 payload."""
-HISTORY: Final = ("mem0", "history")
+HISTORY_LABELS: Final = ("mem0", "history")
 """The labels of the records with the events of a memory, oldest first."""
 MEMORIES: Final = "memories"
-_DELETED: Final = "deleted memories"
-_OF_OTHERS: Final = "memories of others"
+DELETED_MEMORIES: Final = "deleted memories"
+MEMORIES_OF_OTHERS: Final = "memories of others"
 _ENTITIES: Final = "entities"
 _MESSAGES: Final = "messages"
-_OTHERS: Final = "other points"
+OTHER_POINTS: Final = "other points"
 _FILES: Final = "files"
-_POINTS: Final = "storage.sqlite"
+POINTS_FILE: Final = "storage.sqlite"
 _HISTORY_FILE: Final = "history.db"
-_MAX_DEPTH: Final = 3
-_CORE: Final = frozenset({"id", "memory", "metadata", "score", "score_details"})
+MAX_FOLDER_DEPTH: Final = 3
+NON_PAYLOAD_FIELDS: Final = frozenset({"id", "memory", "metadata", "score", "score_details"})
 # Derived by mem0 from the text, so not imported.
-_MADE: Final = frozenset({"text_lemmatized"})
-_EVENT: Final = (
+DERIVED_FIELDS: Final = frozenset({"text_lemmatized"})
+EVENT_COLUMNS: Final = (
     "id",
     "memory_id",
     "old_memory",
@@ -54,19 +54,19 @@ _EVENT: Final = (
     "actor_id",
     "role",
 )
-_WHY: Final[Mapping[str, tuple[str, str]]] = {
+SKIP_REASONS: Final[Mapping[str, tuple[str, str]]] = {
     _ENTITIES: ("derived", "mem0 derived it from its memories, to find them by"),
     _MESSAGES: ("no_memory", "the last messages, which mem0 keeps for its model, are no memories"),
-    _DELETED: ("deleted", "it was deleted in mem0, and only its history is there"),
-    _OTHERS: ("no_memory", "mem0's own, and no memory"),
+    DELETED_MEMORIES: ("deleted", "it was deleted in mem0, and only its history is there"),
+    OTHER_POINTS: ("no_memory", "mem0's own, and no memory"),
 }
-_ELSEWHERE: Final = (
+LOCATION_HINT: Final = (
     "mem0 keeps its memories in Qdrant's folder (/tmp/qdrant unless told otherwise), and their history in "
     "~/.mem0/history.db; a file with what get_all() gives as JSON is taken, too"
 )
 
 
-def read(path: Path, *, user: str | None = None) -> Outside:
+def read(path: Path, *, user: str | None = None) -> ImportedData:
     """
     Read mem0 data without changing it. Blocks.
 
@@ -80,19 +80,19 @@ def read(path: Path, *, user: str | None = None) -> Outside:
         MigrationError: A file is damaged, being written to, too large, or not written by mem0.
 
     """
-    found = _Mem0Files(KIND, path, (MEMORIES,), user)
-    for file in _files(path, found):
-        if read_start(file, "a file of mem0", len(MAGIC)) == MAGIC:
-            with copied(file, kind="a database of mem0", program="mem0") as database:
+    found = Mem0Collector(KIND, path, (MEMORIES,), user)
+    for file in _find_files(path, found):
+        if read_start(file, "a file of mem0", len(SQLITE_MAGIC)) == SQLITE_MAGIC:
+            with open_copy(file, kind="a database of mem0", program="mem0") as database:
                 database.check()
-                found.take_database(database)
+                found.add_database(database)
         else:
-            found.take_json(file)
+            found.add_json(file)
     found.finish()
     return found
 
 
-def expiry_of(value: Any) -> datetime | None:
+def read_expiry(value: Any) -> datetime | None:
     """Return the time at which a memory expires: the end of its expiration date (UTC)."""
     if value is None:
         return None
@@ -103,30 +103,30 @@ def expiry_of(value: Any) -> datetime | None:
     return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
 
 
-def hash_of(text: str) -> str:
+def compute_hash(text: str) -> str:
     """Return the hash of a memory as mem0 computes it."""
     return md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
 
 
-def _files(path: Path, found: Outside) -> list[Path]:
+def _find_files(path: Path, found: ImportedData) -> list[Path]:
     """Return the mem0 files below a folder, memories first, or the path itself if a file."""
     if not path.is_dir():
         return [path]
-    names = (_POINTS, _HISTORY_FILE)
+    names = (POINTS_FILE, _HISTORY_FILE)
     files = []
-    for file, problem in list_files(path, depth=_MAX_DEPTH):
+    for file, problem in list_files(path, depth=MAX_FOLDER_DEPTH):
         if problem is None and file.name in names:
             files.append(file)
         elif file.name in names or (problem is not None and file.is_dir() and not file.is_symlink()):
             name = file.relative_to(path).as_posix()
             found.add_odd(_FILES, name, "not_read", f"left out: {problem}")
     if not files:
-        raise InvalidArgument(f"{str(path)!r:.200} has nothing of mem0 in it", hint=_ELSEWHERE)
+        raise InvalidArgument(f"{str(path)!r:.200} has nothing of mem0 in it", hint=LOCATION_HINT)
     return sorted(files, key=lambda file: (names.index(file.name), len(file.parts), file))
 
 
 @attrs.define
-class _Mem0Files(Outside):
+class Mem0Collector(ImportedData):
     """Collects payloads and events from mem0 files."""
 
     user: str | None
@@ -135,32 +135,38 @@ class _Mem0Files(Outside):
     events: defaultdict[str, list[dict[str, Any]]] = attrs.field(init=False, factory=lambda: defaultdict(list))
     has_points: bool = attrs.field(init=False, default=False)
 
-    def take_database(self, database: CopiedDatabase) -> None:
+    def add_database(self, database: SqliteCopy) -> None:
         tables = database.names()
         if "points" in tables:
-            self._take_points(database)
+            self._add_points(database)
         elif "history" in tables:
-            self._take_history(database, has_messages="messages" in tables)
+            self._add_history(database, has_messages="messages" in tables)
         else:
-            raise refused(database.path, "is a database, and none of mem0", _ELSEWHERE)
+            raise import_error(database.path, "is a database, and none of mem0", LOCATION_HINT)
 
-    def _take_points(self, database: CopiedDatabase) -> None:
+    def _add_points(self, database: SqliteCopy) -> None:
         collection = database.path.parent.name
-        what = _ENTITIES if collection.endswith("_entities") else _OTHERS if collection.startswith("mem0mig") else None
+        what = (
+            _ENTITIES
+            if collection.endswith("_entities")
+            else OTHER_POINTS
+            if collection.startswith("mem0mig")
+            else None
+        )
         if what is not None:
-            self._leave_out(what, f"collection {collection}", database.rows("points"))
+            self._skip_items(what, f"collection {collection}", database.rows("points"))
             return
         self.has_points = True
         # If a point has several rows, the last one is current.
         for row in database.rows("points", newest_first=True):
-            self._take_point(row, f"{collection} row {row.number}")
+            self._add_point(row, f"{collection} row {row.number}")
 
-    def _take_point(self, row: ForeignRow, place: str) -> None:
+    def _add_point(self, row: ForeignRow, place: str) -> None:
         try:
             point = read_pickle(data if isinstance(data := row.get("point"), bytes) else b"")
-            if not isinstance(point, Opaque) or not point.name.endswith(".PointStruct"):
+            if not isinstance(point, PickledObject) or not point.name.endswith(".PointStruct"):
                 raise ValueError("it is no point")
-            payload, key = plain(point.field("payload")), point.field("id")
+            payload, key = to_jsonable_data(point.field("payload")), point.field("id")
             # Reject nested ids: their text could be arbitrarily long.
             if not isinstance(key, str | int):
                 raise TypeError("its id is neither a text nor a number")
@@ -171,15 +177,15 @@ class _Mem0Files(Outside):
         if key not in self.payloads:
             self._take(key, payload if isinstance(payload, dict) else {})
 
-    def take_json(self, file: Path) -> None:
+    def add_json(self, file: Path) -> None:
         """Add the memories of a ``get_all`` result."""
         try:
             given = read_json(read_bytes(file, "a file of mem0", limit=MAX_FILE_BYTES).decode("utf-8-sig"))
         except ValueError as error:
-            raise refused(file, "is neither a database of mem0 nor JSON", _ELSEWHERE) from error
+            raise import_error(file, "is neither a database of mem0 nor JSON", LOCATION_HINT) from error
         items = given.get("results") if isinstance(given, Mapping) else given
         if not isinstance(items, list):
-            raise refused(file, "is JSON, and not what get_all() gives", _ELSEWHERE)
+            raise import_error(file, "is JSON, and not what get_all() gives", LOCATION_HINT)
         self.has_points = True
         for number, item in enumerate(items, start=1):
             place = f"result {number}"
@@ -187,7 +193,7 @@ class _Mem0Files(Outside):
                 self.skip(MEMORIES, place, "no_id", "it has no id")
                 continue
             metadata = item.get("metadata")
-            rest = {name: value for name, value in item.items() if name not in _CORE and value is not None}
+            rest = {name: value for name, value in item.items() if name not in NON_PAYLOAD_FIELDS and value is not None}
             self._take(
                 str(item["id"]),
                 {**(metadata if isinstance(metadata, Mapping) else {}), **rest, "data": item.get("memory")},
@@ -196,21 +202,21 @@ class _Mem0Files(Outside):
     def _take(self, key: str, payload: dict[str, Any]) -> None:
         """Add a memory, given its id and payload, unless it belongs to another user."""
         if self.user is not None and payload.setdefault("user_id", self.user) != self.user:
-            self.found[_OF_OTHERS] += 1
+            self.found[MEMORIES_OF_OTHERS] += 1
             return
         if not isinstance(payload.get("data"), str) or not payload["data"].strip():
             self.skip(MEMORIES, key, "no_text", "it has no text")
             return
         self.found[MEMORIES] += 1
-        self.payloads[key] = {name: value for name, value in payload.items() if name not in _MADE}
+        self.payloads[key] = {name: value for name, value in payload.items() if name not in DERIVED_FIELDS}
 
-    def _take_history(self, database: CopiedDatabase, *, has_messages: bool) -> None:
+    def _add_history(self, database: SqliteCopy, *, has_messages: bool) -> None:
         for row in database.rows("history"):
-            event = {name: kept(row.get(name)) for name in _EVENT}
+            event = {name: to_jsonable_value(row.get(name)) for name in EVENT_COLUMNS}
             event["is_deleted"] = bool(event["is_deleted"])
             self.events[str(event["memory_id"])].append(event)
         if has_messages:
-            self._leave_out(_MESSAGES, "the table messages", database.rows("messages"))
+            self._skip_items(_MESSAGES, "the table messages", database.rows("messages"))
 
     def finish(self) -> None:
         """Add the records of all memories, and report those of which only the history is there."""
@@ -221,24 +227,24 @@ class _Mem0Files(Outside):
                 continue
             if is_deleted or (self.has_points and self.user is None):
                 # The memory is missing in the collection and only its history remains, so it was deleted.
-                self.skip(_DELETED, key, *_WHY[_DELETED])
+                self.skip(DELETED_MEMORIES, key, *SKIP_REASONS[DELETED_MEMORIES])
             elif not self.has_points:
-                self._take(key, _payload_of(events))
+                self._take(key, _rebuild_payload(events))
                 if self.user is None:
                     what = "the history names no user: user='...' (--user) says whose it is"
                     self.add_odd(MEMORIES, key, "no_user", what)
-        if self.found[_OF_OTHERS]:
-            self.add_odd(_OF_OTHERS, "all", "other_user", "left out: those of one user alone were asked for")
+        if self.found[MEMORIES_OF_OTHERS]:
+            self.add_odd(MEMORIES_OF_OTHERS, "all", "other_user", "left out: those of one user alone were asked for")
         for key, payload in self.payloads.items():
             self.records += self._records(key, payload)
 
-    def _records(self, key: str, payload: Mapping[str, Any]) -> Iterator[OutsideRecord]:
-        ends = expiry_of(payload.get("expiration_date"))
+    def _records(self, key: str, payload: Mapping[str, Any]) -> Iterator[ImportedRecord]:
+        ends = read_expiry(payload.get("expiration_date"))
         if ends is None and payload.get("expiration_date") is not None:
             self.add_odd(MEMORIES, key, "no_date", "its expiration date is no date: it does not expire")
-        yield OutsideRecord(
+        yield ImportedRecord(
             what=MEMORIES,
-            labels=LABELS,
+            labels=MEMORY_LABELS,
             key=key,
             value=payload,
             text=payload["data"],
@@ -247,20 +253,22 @@ class _Mem0Files(Outside):
         )
         if key in self.events:
             value = self.events[key]
-            yield OutsideRecord(what=MEMORIES, labels=HISTORY, key=key, value=value, expires_at=ends, is_beside=True)
+            yield ImportedRecord(
+                what=MEMORIES, labels=HISTORY_LABELS, key=key, value=value, expires_at=ends, is_auxiliary=True
+            )
 
-    def _leave_out(self, what: str, place: str, rows: Iterator[ForeignRow]) -> None:
+    def _skip_items(self, what: str, place: str, rows: Iterator[ForeignRow]) -> None:
         if count := sum(1 for _ in rows):
-            self.skip(what, place, *_WHY[what], count=count)
+            self.skip(what, place, *SKIP_REASONS[what], count=count)
 
 
-def _payload_of(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _rebuild_payload(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Reconstruct the payload of a memory from its history."""
     first, last = events[0], events[-1]
     text = last["new_memory"]
     said = {
         "data": text,
-        "hash": hash_of(text) if isinstance(text, str) else None,
+        "hash": compute_hash(text) if isinstance(text, str) else None,
         "created_at": first["created_at"],
         "updated_at": last["updated_at"] or first["created_at"],
         "actor_id": last["actor_id"],

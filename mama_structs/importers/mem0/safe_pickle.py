@@ -28,13 +28,13 @@ _MAX_MEMO_INDEX: Final = MAX_PARTS
 _MAX_BUILT_DEPTH: Final = MAX_DEPTH + 10
 _MAX_NAME_LENGTH: Final = 1_000
 _MAX_INTEGER_BITS: Final = 4_096
-_TOO_DEEP: Final = f"it is nested more than {MAX_DEPTH} deep"
-_TOO_MANY: Final = f"it has more than {MAX_PARTS:,} parts"
-_NOT_WHOLE: Final = "it is no whole pickle"
-_CHANGED_LATER: Final = "it puts a collection into one that is itself part of another, as a cycle does"
+TOO_DEEP_ERROR: Final = f"it is nested more than {MAX_DEPTH} deep"
+TOO_MANY_PARTS_ERROR: Final = f"it has more than {MAX_PARTS:,} parts"
+INVALID_PICKLE_ERROR: Final = "it is no whole pickle"
+NESTED_CHANGE_ERROR: Final = "it puts a collection into one that is itself part of another, as a cycle does"
 
 
-class Items(list[Any]):
+class PickledList(list[Any]):
     """A list, tuple or set of a pickle."""
 
     __slots__ = ("depth", "is_nested")
@@ -45,7 +45,7 @@ class Items(list[Any]):
         self.is_nested: bool = False
 
 
-class DictEntries(dict[str, Any]):
+class PickledDict(dict[str, Any]):
     """A dictionary of a pickle."""
 
     __slots__ = ("depth", "is_nested")
@@ -57,7 +57,7 @@ class DictEntries(dict[str, Any]):
 
 
 @attrs.define(eq=False, repr=False)
-class Opaque:
+class PickledObject:
     """An object that a pickle would create: its callable's name, arguments, and state."""
 
     name: str
@@ -95,7 +95,7 @@ def read_pickle(data: bytes) -> Any:
     """
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
-    machine = _Machine()
+    machine = PickleMachine()
     instructions = pickletools.genops(data)
     for _ in range(MAX_PARTS):
         try:
@@ -103,17 +103,17 @@ def read_pickle(data: bytes) -> Any:
             opcode, argument, _position = next(instructions)
         except (ValueError, LookupError, ArithmeticError, StopIteration, Warning):
             # The messages of pickletools contain data of the pickle, so they are dropped.
-            raise ValueError(_NOT_WHOLE) from None
+            raise ValueError(INVALID_PICKLE_ERROR) from None
         try:
             if opcode.name == "STOP":
                 return machine.stack.pop()
             machine.step(opcode.name, argument)
         except (IndexError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(_NOT_WHOLE) from error
-    raise ValueError(_TOO_MANY)
+            raise ValueError(INVALID_PICKLE_ERROR) from error
+    raise ValueError(TOO_MANY_PARTS_ERROR)
 
 
-def plain(value: Any) -> Any:
+def to_jsonable_data(value: Any) -> Any:
     """
     Return the content of a pickle as JSON-able data.
 
@@ -121,27 +121,27 @@ def plain(value: Any) -> Any:
         ValueError: It exceeds a limit, or contains more than JSON can represent.
 
     """
-    return _Plain().of(value, 0)
+    return PlainConverter().of(value, 0)
 
 
 @attrs.define
-class _Plain:
+class PlainConverter:
     parts: int = 0
     characters: int = 0
 
     def of(self, value: Any, depth: int) -> Any:
         self.parts += 1
         if depth > MAX_DEPTH:
-            raise ValueError(_TOO_DEEP)
+            raise ValueError(TOO_DEEP_ERROR)
         if self.parts > MAX_PARTS:
-            raise ValueError(_TOO_MANY)
+            raise ValueError(TOO_MANY_PARTS_ERROR)
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
             return self.text(value)
-        if isinstance(value, Items):
+        if isinstance(value, PickledList):
             return [self.of(item, depth + 1) for item in value]
-        if isinstance(value, DictEntries):
+        if isinstance(value, PickledDict):
             return {self.text(key): self.of(item, depth + 1) for key, item in value.items()}
         raise ValueError("it holds something that is no JSON")
 
@@ -153,30 +153,30 @@ class _Plain:
 
 
 @attrs.define
-class _Machine:
+class PickleMachine:
     """Interpreter of pickle instructions, with their stack and memo."""
 
     stack: list[Any] = attrs.field(factory=list)
     memo: dict[int, Any] = attrs.field(factory=dict)
 
     def step(self, name: str, argument: Any) -> None:
-        if name in _PUSHED:
+        if name in PUSH_OPCODES:
             if isinstance(argument, int) and argument.bit_length() > _MAX_INTEGER_BITS:
                 raise ValueError(f"it has an integer of more than {_MAX_INTEGER_BITS:,} bits")
             self.stack.append(argument)
-        elif name in _CREATED:
-            self.stack.append(_CREATED[name]())
-        elif name in _STEPS:
-            _STEPS[name](self, argument)
-        elif name not in _IGNORED:
+        elif name in CREATE_OPCODES:
+            self.stack.append(CREATE_OPCODES[name]())
+        elif name in OPCODE_HANDLERS:
+            OPCODE_HANDLERS[name](self, argument)
+        elif name not in IGNORED_OPCODES:
             raise ValueError(f"it has the instruction {name}, which plain data does not need")
 
-    def since_mark(self) -> list[Any]:
+    def pop_to_mark(self) -> list[Any]:
         place = len(self.stack) - 1
         while self.stack[place] is not _MARK:
             place -= 1
             if place < 0:
-                raise ValueError(_NOT_WHOLE)
+                raise ValueError(INVALID_PICKLE_ERROR)
         items = self.stack[place + 1 :]
         del self.stack[place:]
         return items
@@ -187,15 +187,15 @@ class _Machine:
             raise ValueError(f"it has a memo index above {_MAX_MEMO_INDEX:,}")
         self.memo[index] = self.stack[-1]
 
-    def nest(self, outer: Items | DictEntries | Opaque, inner: list[Any]) -> None:
+    def nest(self, outer: PickledList | PickledDict | PickledObject, inner: list[Any]) -> None:
         """Check and update the depth of a collection before *inner* is put into it."""
-        parts = [one for one in inner if isinstance(one, Items | DictEntries | Opaque)]
+        parts = [one for one in inner if isinstance(one, PickledList | PickledDict | PickledObject)]
         # The depth of the enclosing collections would not be updated.
         if parts and outer.is_nested:
-            raise ValueError(_CHANGED_LATER)
+            raise ValueError(NESTED_CHANGE_ERROR)
         depth = max([outer.depth, *(one.depth + 1 for one in parts)])
         if depth > _MAX_BUILT_DEPTH:
-            raise ValueError(_TOO_DEEP)
+            raise ValueError(TOO_DEEP_ERROR)
         outer.depth = depth
         for one in parts:
             one.is_nested = True
@@ -204,10 +204,10 @@ class _Machine:
         """Put keys and values into the dictionary on top."""
         entries = self.stack[-1]
         # Entries of a mapping object are ignored, because only its attributes are read.
-        if not isinstance(entries, DictEntries):
+        if not isinstance(entries, PickledDict):
             return
         if len(items) % 2:
-            raise ValueError(_NOT_WHOLE)
+            raise ValueError(INVALID_PICKLE_ERROR)
         if not all(isinstance(key, str) for key in items[::2]):
             raise ValueError("it is no JSON: a key of a dictionary is not a text")
         self.nest(entries, items[1::2])
@@ -215,74 +215,74 @@ class _Machine:
 
     def mapping(self) -> None:
         """Create a dictionary from the keys and values since the mark."""
-        items = self.since_mark()
-        self.stack.append(DictEntries())
+        items = self.pop_to_mark()
+        self.stack.append(PickledDict())
         self.fill(items)
 
     def extend(self, items: list[Any]) -> None:
         """Append items to the list or set on top of the stack."""
         several = self.stack[-1]
-        if isinstance(several, Items):
+        if isinstance(several, PickledList):
             self.nest(several, items)
             several.extend(items)
 
     def collect(self, items: list[Any]) -> None:
         """Create a list of items."""
-        self.stack.append(Items())
+        self.stack.append(PickledList())
         self.extend(items)
 
-    def collect_top(self, count: int) -> None:
+    def make_list_of_top(self, count: int) -> None:
         """Create a list of the topmost items of the stack."""
         if len(self.stack) < count:
-            raise ValueError(_NOT_WHOLE)
+            raise ValueError(INVALID_PICKLE_ERROR)
         items = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         self.collect(items)
 
     def call(self) -> None:
         arguments, called = self.stack.pop(), self.stack.pop()
-        if not isinstance(called, Opaque):
-            raise TypeError(_NOT_WHOLE)
-        made = Opaque(called.name)
+        if not isinstance(called, PickledObject):
+            raise TypeError(INVALID_PICKLE_ERROR)
+        made = PickledObject(called.name)
         self.nest(made, [arguments])
         made.arguments = arguments
         self.stack.append(made)
 
     def build(self) -> None:
         state, made = self.stack.pop(), self.stack[-1]
-        if not isinstance(made, Opaque):
-            raise TypeError(_NOT_WHOLE)
+        if not isinstance(made, PickledObject):
+            raise TypeError(INVALID_PICKLE_ERROR)
         self.nest(made, [state])
         made.state = state
 
     def name(self, module: Any, name: Any) -> None:
         """Push the object named by a module and a name."""
         if not isinstance(module, str) or not isinstance(name, str):
-            raise TypeError(_NOT_WHOLE)
+            raise TypeError(INVALID_PICKLE_ERROR)
         if len(module) + len(name) > _MAX_NAME_LENGTH:
             raise ValueError(f"it names an object with more than {_MAX_NAME_LENGTH:,} characters")
-        self.stack.append(Opaque(f"{module}.{name}"))
+        self.stack.append(PickledObject(f"{module}.{name}"))
 
 
-_IGNORED: Final = frozenset({"PROTO", "FRAME"})
-_PUSHED: Final = frozenset(
+IGNORED_OPCODES: Final = frozenset({"PROTO", "FRAME"})
+PUSH_OPCODES: Final = frozenset(
     {
         "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
         "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8",
         "STRING", "BINSTRING", "SHORT_BINSTRING", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8",
     }
 )  # fmt: skip
-_CREATED: Final[Mapping[str, Callable[[], Any]]] = {
+CREATE_OPCODES: Final[Mapping[str, Callable[[], Any]]] = {
     "NONE": lambda: None,
     "NEWTRUE": lambda: True,
     "NEWFALSE": lambda: False,
-    "EMPTY_DICT": DictEntries,
-    "EMPTY_LIST": Items,
-    "EMPTY_TUPLE": Items,
-    "EMPTY_SET": Items,
+    "EMPTY_DICT": PickledDict,
+    "EMPTY_LIST": PickledList,
+    "EMPTY_TUPLE": PickledList,
+    "EMPTY_SET": PickledList,
     "MARK": lambda: _MARK,
 }
-_STEPS: Final[Mapping[str, Callable[[_Machine, Any], object]]] = {
+OPCODE_HANDLERS: Final[Mapping[str, Callable[[PickleMachine, Any], object]]] = {
     "MEMOIZE": lambda machine, _: machine.put(None),
     "PUT": lambda machine, number: machine.put(number),
     "BINPUT": lambda machine, number: machine.put(number),
@@ -291,19 +291,19 @@ _STEPS: Final[Mapping[str, Callable[[_Machine, Any], object]]] = {
     "BINGET": lambda machine, number: machine.stack.append(machine.memo[number]),
     "LONG_BINGET": lambda machine, number: machine.stack.append(machine.memo[number]),
     "SETITEM": lambda machine, _: machine.fill([machine.stack.pop(-2), machine.stack.pop()]),
-    "SETITEMS": lambda machine, _: machine.fill(machine.since_mark()),
+    "SETITEMS": lambda machine, _: machine.fill(machine.pop_to_mark()),
     "APPEND": lambda machine, _: machine.extend([machine.stack.pop()]),
-    "APPENDS": lambda machine, _: machine.extend(machine.since_mark()),
-    "ADDITEMS": lambda machine, _: machine.extend(machine.since_mark()),
-    "TUPLE": lambda machine, _: machine.collect(machine.since_mark()),
-    "LIST": lambda machine, _: machine.collect(machine.since_mark()),
+    "APPENDS": lambda machine, _: machine.extend(machine.pop_to_mark()),
+    "ADDITEMS": lambda machine, _: machine.extend(machine.pop_to_mark()),
+    "TUPLE": lambda machine, _: machine.collect(machine.pop_to_mark()),
+    "LIST": lambda machine, _: machine.collect(machine.pop_to_mark()),
     "DICT": lambda machine, _: machine.mapping(),
-    "FROZENSET": lambda machine, _: machine.collect(machine.since_mark()),
-    "TUPLE1": lambda machine, _: machine.collect_top(1),
-    "TUPLE2": lambda machine, _: machine.collect_top(2),
-    "TUPLE3": lambda machine, _: machine.collect_top(3),
+    "FROZENSET": lambda machine, _: machine.collect(machine.pop_to_mark()),
+    "TUPLE1": lambda machine, _: machine.make_list_of_top(1),
+    "TUPLE2": lambda machine, _: machine.make_list_of_top(2),
+    "TUPLE3": lambda machine, _: machine.make_list_of_top(3),
     "POP": lambda machine, _: machine.stack.pop(),
-    "POP_MARK": lambda machine, _: machine.since_mark(),
+    "POP_MARK": lambda machine, _: machine.pop_to_mark(),
     "DUP": lambda machine, _: machine.stack.append(machine.stack[-1]),
     "GLOBAL": lambda machine, name: machine.name(*name.split(" ", 1)),
     "STACK_GLOBAL": lambda machine, _: machine.name(machine.stack.pop(-2), machine.stack.pop()),

@@ -12,15 +12,15 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.memory.types.record import NewRecord
-from mama_structs.memory.types.relationships import MAX_RELATIONSHIP
-from mama_structs.memory.types.requests import MAX_TOPIC
+from mama_structs.memory.types.relationships import MAX_RELATIONSHIP_CHARS
+from mama_structs.memory.types.requests import MAX_TOPIC_CHARS
 from mama_structs.memory.types.text_analysis import normalize
 
-_DIGEST: Final = 16
+DIGEST_LENGTH: Final = 16
 # Labels of the importing adapter: its program and the type of item.
-_OWN_LABELS: Final = 2
+ADAPTER_LABEL_COUNT: Final = 2
 # Used if a relation's word contains no usable character.
-_RELATED: Final = "relates to"
+DEFAULT_RELATIONSHIP: Final = "relates to"
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +43,7 @@ class OddItem:
 
 
 @attrs.frozen(kw_only=True)
-class OutsideMemory:
+class ImportedMemory:
     """A memory to import: its key in the source, its `save_many` record, and extra fields."""
 
     what: str
@@ -53,7 +53,7 @@ class OutsideMemory:
 
 
 @attrs.frozen(kw_only=True)
-class OutsideLink:
+class ImportedLink:
     """A link to import, between two memories given by their keys in the source."""
 
     what: str
@@ -62,11 +62,11 @@ class OutsideLink:
     relationship: str
     reason: str | None = None
     # False for links that only connect parts of one item. Those are not counted.
-    is_told: bool = True
+    is_explicit: bool = True
 
 
 @attrs.frozen(kw_only=True)
-class OutsideRecord:
+class ImportedRecord:
     """A record to import; *text* is the text that searches find it by."""
 
     what: str
@@ -77,26 +77,26 @@ class OutsideRecord:
     created_at: datetime | None = None
     expires_at: datetime | None = None
     # True for an auxiliary record of another item. It is not counted.
-    is_beside: bool = False
+    is_auxiliary: bool = False
 
     @property
     def name(self) -> str:
         """A unique name of the record."""
-        return digest_of(*self.labels, self.key)
+        return compute_digest(*self.labels, self.key)
 
     @property
     def shown(self) -> str:
         """The location in the source, without the labels that the import adds."""
-        return "/".join((*self.labels[_OWN_LABELS:], self.key))
+        return "/".join((*self.labels[ADAPTER_LABEL_COUNT:], self.key))
 
-    def record(self, most: int) -> NewRecord:
-        """Return the record to put, with each text truncated to *most* characters."""
+    def to_new_record(self, max_chars: int) -> NewRecord:
+        """Return the record to put, with each text truncated to *max_chars* characters."""
         several = (self.text,) if isinstance(self.text, str) else self.text or ()
         return NewRecord(
             labels=self.labels,
             key=self.key,
             value=self.value,
-            text=[text[:most] for text in several] or None,
+            text=[text[:max_chars] for text in several] or None,
             created_at=self.created_at,
             expires_at=self.expires_at,
             origin="outside",
@@ -108,16 +108,16 @@ def _zero_counts(types: Iterable[str]) -> Counter[str]:
 
 
 @attrs.define
-class Outside:
+class ImportedData:
     """The importable content of a source, which a reader collects."""
 
     kind: str
     source: str = attrs.field(converter=str)
     # The number of items by type. The types that are passed are reported even without an item.
     found: Counter[str] = attrs.field(converter=_zero_counts)
-    memories: list[OutsideMemory] = attrs.field(init=False, factory=list)
-    links: list[OutsideLink] = attrs.field(init=False, factory=list)
-    records: list[OutsideRecord] = attrs.field(init=False, factory=list)
+    memories: list[ImportedMemory] = attrs.field(init=False, factory=list)
+    links: list[ImportedLink] = attrs.field(init=False, factory=list)
+    records: list[ImportedRecord] = attrs.field(init=False, factory=list)
     odd: list[OddItem] = attrs.field(init=False, factory=list)
 
     def add_odd(self, what: str, name: str, kind: str, note: str) -> None:
@@ -130,24 +130,24 @@ class Outside:
         self.add_odd(what, name, kind, f"left out: {note}")
 
 
-def word_of(text: str) -> tuple[str, str | None]:
+def to_relationship(text: str) -> tuple[str, str | None]:
     """Return a relation's word as a valid relationship, and the original text if it differs."""
-    kept = "".join(sign if _is_of_word(sign) else " " for sign in normalize("NFC", text))
-    word = " ".join(kept.split())[:MAX_RELATIONSHIP].strip(" _-")
-    word = word if any(sign.isalnum() for sign in word) else _RELATED
+    kept = "".join(sign if _is_word_character(sign) else " " for sign in normalize("NFC", text))
+    word = " ".join(kept.split())[:MAX_RELATIONSHIP_CHARS].strip(" _-")
+    word = word if any(sign.isalnum() for sign in word) else DEFAULT_RELATIONSHIP
     return word, None if word == text.strip() else text.strip()
 
 
-def _is_of_word(sign: str) -> bool:
+def _is_word_character(sign: str) -> bool:
     return sign.isalnum() or sign in "_-" or unicodedata.category(sign) in {"Mn", "Mc"}
 
 
-def topic_of(name: str) -> str:
+def to_topic(name: str) -> str:
     """Return a name as a topic, truncated to the maximum length."""
-    return normalize("NFC", name)[:MAX_TOPIC].strip()
+    return normalize("NFC", name)[:MAX_TOPIC_CHARS].strip()
 
 
-def digest_of(*parts: str) -> str:
+def compute_digest(*parts: str) -> str:
     """Return a short deterministic digest of some texts."""
     lengths = "".join(f"{len(part)}:{part}" for part in parts)
-    return hashlib.sha256(lengths.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    return hashlib.sha256(lengths.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.validation import printable
+from mama_structs._internal.validation import to_printable
 from mama_structs.importers.shared.import_model import OddItem
 
-_SHOWN: Final = 40
-_WIDEST: Final = 200
+MAX_SHOWN_ITEMS: Final = 40
+MAX_LINE_CHARS: Final = 200
 
 
 @attrs.frozen(kw_only=True)
@@ -80,7 +80,7 @@ class ImportReport:
         head = ("", "found", would, "there already", "left out")
         counts = ((one.what, one.found, one.added, one.known, one.left_out) for one in self.items)
         lines = [
-            f"{printable(self.kind)} {printable(self.source)} -> namespace {printable(self.namespace)}",
+            f"{to_printable(self.kind)} {to_printable(self.source)} -> namespace {to_printable(self.namespace)}",
             "",
             *count_table(head, counts),
             "",
@@ -92,7 +92,7 @@ class ImportReport:
 
 def count_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """Return a table as lines with aligned columns. Each row has a name and counts."""
-    cells = [head, *((printable(name), *(f"{count:,}" for count in counts)) for name, *counts in rows)]
+    cells = [head, *((to_printable(name), *(f"{count:,}" for count in counts)) for name, *counts in rows)]
     first, *others = (max(map(len, column)) for column in zip(*cells, strict=True))
     return [
         "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
@@ -102,10 +102,10 @@ def count_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]
 
 def odd_lines(title: str, odd: Sequence[attrs.AttrsInstance]) -> list[str]:
     """Return lines for the first odd items. Their first fields are type, location, problem and handling."""
-    lines = [printable("{} {}: {}: {}".format(*attrs.astuple(one))) for one in odd[:_SHOWN]]
-    more = len(odd) - _SHOWN
+    lines = [to_printable("{} {}: {}: {}".format(*attrs.astuple(one))) for one in odd[:MAX_SHOWN_ITEMS]]
+    more = len(odd) - MAX_SHOWN_ITEMS
     return [
         *(["", f"{title}: {len(odd):,}"] if odd else []),
-        *(line if len(line) <= _WIDEST else f"{line[:_WIDEST]}..." for line in lines),
+        *(line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}..." for line in lines),
         *([f"... and {more:,} more, see the JSON form"] if more > 0 else []),
     ]

@@ -20,48 +20,50 @@ import msgspec
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.importers.shared.import_model import (
-    Outside,
-    OutsideLink,
-    OutsideMemory,
-    OutsideRecord,
-    digest_of,
+    ImportedData,
+    ImportedLink,
+    ImportedMemory,
+    ImportedRecord,
+    compute_digest,
 )
 from mama_structs.importers.shared.import_report import ImportReport, ItemCount
-from mama_structs.importers.shared.item_keys import chunks, join_keys, key_of, split_keys
+from mama_structs.importers.shared.item_keys import item_key, join_keys, split_chunks, split_keys
 from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.save.automatic_links import Linking
-from mama_structs.memory.save.save_plan import Pace, PreparedSave
-from mama_structs.memory.types.codec import Entry, write_entry
-from mama_structs.memory.types.engine import Progress, Reader, Writer, in_turns
-from mama_structs.memory.types.model import LinkType, Memory, slug
-from mama_structs.memory.types.record import HostRecord, NewRecord, check_new
-from mama_structs.memory.types.relationships import normalised
-from mama_structs.memory.types.requests import LinkRequest, request_of
-from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.memory.save.automatic_links import LinkingContext
+from mama_structs.memory.save.save_plan import BatchSizer, PreparedSave
+from mama_structs.memory.types.codec import Entry, encode_entry
+from mama_structs.memory.types.engine import ProgressCallback, Reader, Writer, write_in_transactions
+from mama_structs.memory.types.model import LinkType, Memory, make_slug
+from mama_structs.memory.types.record import HostRecord, NewRecord, check_new_record
+from mama_structs.memory.types.relationships import normalize_relationship
+from mama_structs.memory.types.requests import LinkRequest, parse_request
+from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 
-MARK: Final = "imported"
+IMPORT_MARK_KEY: Final = "imported"
 """The key in a memory's metadata for the source of an imported memory."""
-_NOTE: Final = "import/"
-_CHUNK: Final = 64
+NOTE_PREFIX: Final = "import/"
+BATCH_SIZE: Final = 64
 # Existing texts are imported at any length: the setting limits new memories only.
-_LONGEST: Final = 2**28
-_TAKEN: Final = "left out: a memory of that id is there that no import made"
-_CHANGED: Final = "the source has it otherwise than when it was taken over: what is here is left as it is"
-_DELETED: Final = "left out: it was taken over before, and deleted here since; again=True (--again) takes it over again"
-_TWICE: Final = "left out: the source says the same before"
+MAX_IMPORTED_CHARS: Final = 2**28
+ID_TAKEN_NOTE: Final = "left out: a memory of that id is there that no import made"
+CHANGED_NOTE: Final = "the source has it otherwise than when it was taken over: what is here is left as it is"
+DELETED_NOTE: Final = (
+    "left out: it was taken over before, and deleted here since; again=True (--again) takes it over again"
+)
+DUPLICATE_NOTE: Final = "left out: the source says the same before"
 
 
 @attrs.define(eq=False)
-class Import:
+class ImportWriter:
     """One run of `mama_structs.importers.import_from`. It adds its odd items to those of *outside*."""
 
-    shared: Shared
+    shared: NamespaceServices
     records: RecordStore
-    outside: Outside
+    outside: ImportedData
     dry_run: bool
     again: bool
-    progress: Progress | None
+    progress: ProgressCallback | None
     added: Counter[str] = attrs.field(init=False, factory=Counter)
     known: Counter[str] = attrs.field(init=False, factory=Counter)
     done: int = attrs.field(init=False, default=0)
@@ -72,17 +74,17 @@ class Import:
     async def run(self) -> ImportReport:
         """Add the missing items, and return the report."""
         begun = time.perf_counter()
-        self.settled = await self.shared.read(partial(_settled, kind=self.outside.kind))
+        self.settled = await self.shared.read(partial(_read_imported_keys, kind=self.outside.kind))
         before = len(self.settled)
         self._tell(0)
-        drafts = await self._drafted()
-        await self._add_memories(await self._new(drafts))
+        drafts = await self._draft_memories()
+        await self._add_memories(await self._select_new_memories(drafts))
         await self._add_links()
         await self._add_records()
         # Odd items have no separate step: count them as done.
-        self._tell(self._total - self.done)
+        self._tell(self._total_steps - self.done)
         if not self.dry_run and len(self.settled) > before:
-            await self.shared.write(partial(_settle, kind=self.outside.kind, keys=self.settled))
+            await self.shared.write(partial(_add_imported_keys, kind=self.outside.kind, keys=self.settled))
         return ImportReport(
             kind=self.outside.kind,
             source=self.outside.source,
@@ -104,14 +106,14 @@ class Import:
 
     # Memories
 
-    async def _drafted(self) -> list[tuple[OutsideMemory, PreparedSave]]:
+    async def _draft_memories(self) -> list[tuple[ImportedMemory, PreparedSave]]:
         """Return the prepared saves, deduplicated by key. Invalid memories are reported as odd."""
-        drafts: dict[str, tuple[OutsideMemory, PreparedSave]] = {}
+        drafts: dict[str, tuple[ImportedMemory, PreparedSave]] = {}
         for position, one in enumerate(self.outside.memories):
-            if position % saving.AT_ONCE == 0:
+            if position % saving.RECORDS_PER_YIELD == 0:
                 await asyncio.sleep(0)
             if one.key in drafts:
-                self.outside.add_odd(one.what, one.key, "said_twice", _TWICE)
+                self.outside.add_odd(one.what, one.key, "said_twice", DUPLICATE_NOTE)
                 continue
             try:
                 drafts[one.key] = one, self._draft(one)
@@ -120,50 +122,50 @@ class Import:
                 self.outside.add_odd(one.what, one.key, "refused", f"left out: {why}")
         return list(drafts.values())
 
-    def _draft(self, one: OutsideMemory) -> PreparedSave:
-        request = request_of({**one.record, "origin": "outside"})
-        memory = request.memory(self.shared.engine.namespace, now=self.shared.now, max_content=_LONGEST)
+    def _draft(self, one: ImportedMemory) -> PreparedSave:
+        request = parse_request({**one.record, "origin": "outside"})
+        memory = request.memory(self.shared.engine.namespace, now=self.shared.now, max_content=MAX_IMPORTED_CHARS)
         kind = self.outside.kind
         # Exclude the creation time, which may come from a file's modification time.
-        said = digest_of(memory.content, memory.topic or "", msgspec.json.encode(memory.metadata).decode())
+        said = compute_digest(memory.content, memory.topic or "", msgspec.json.encode(memory.metadata).decode())
         mark = {"from": kind, "key": one.key, "digest": said}
         title = memory.topic or memory.content
-        extra = {**one.extra, MARK: mark}
+        extra = {**one.extra, IMPORT_MARK_KEY: mark}
         memory = attrs.evolve(
             memory,
             # The time part of the id is 0, because the time in the source may change.
-            id=f"{memory.type.value}_{slug(title, most=40)}_{0:013}_{digest_of(kind, one.key)[:8]}",
+            id=f"{memory.type.value}_{make_slug(title, max_chars=40)}_{0:013}_{compute_digest(kind, one.key)[:8]}",
             metadata=attrs.evolve(memory.metadata, extra=extra),
         )
-        write_entry(Entry(memory))
+        encode_entry(Entry(memory))
         return PreparedSave(request=request, memory=memory)
 
-    async def _new(self, drafts: Sequence[tuple[OutsideMemory, PreparedSave]]) -> list[PreparedSave]:
+    async def _select_new_memories(self, drafts: Sequence[tuple[ImportedMemory, PreparedSave]]) -> list[PreparedSave]:
         """
         Return the memories to add.
 
         Memories that were deleted since, were changed since, or have a taken id are reported as odd.
         """
         new = []
-        for some in chunks(drafts, _CHUNK):
-            there = await self.shared.read(partial(_memories, ids=[draft.memory.id for _, draft in some]))
+        for some in split_chunks(drafts, BATCH_SIZE):
+            there = await self.shared.read(partial(_find_memories, ids=[draft.memory.id for _, draft in some]))
             for one, draft in some:
                 memory = draft.memory
                 present = there.get(memory.id)
-                if present is not None and _mark_of(present).get("key") != one.key:
-                    self.outside.add_odd(one.what, one.key, "id_taken", _TAKEN)
-                elif present is None and self._was_there(memory.id):
-                    self.outside.add_odd(one.what, one.key, "deleted_since", _DELETED)
+                if present is not None and _read_mark(present).get("key") != one.key:
+                    self.outside.add_odd(one.what, one.key, "id_taken", ID_TAKEN_NOTE)
+                elif present is None and self._was_imported(memory.id):
+                    self.outside.add_odd(one.what, one.key, "deleted_since", DELETED_NOTE)
                 else:
                     self.ids[one.key] = memory.id
-                    self.settled.add(key_of(memory.id))
+                    self.settled.add(item_key(memory.id))
                     if present is None:
                         new.append(draft)
                         self.added[one.what] += 1
                         continue
                     self.known[one.what] += 1
-                    if _mark_of(present).get("digest") != _mark_of(memory)["digest"]:
-                        self.outside.add_odd(one.what, one.key, "changed_since", _CHANGED)
+                    if _read_mark(present).get("digest") != _read_mark(memory)["digest"]:
+                        self.outside.add_odd(one.what, one.key, "changed_since", CHANGED_NOTE)
                 self._tell(1)
         return new
 
@@ -171,18 +173,18 @@ class Import:
         if self.dry_run:
             self._tell(len(new))
             return
-        pace = Pace()
-        for chunk in chunks(new, _CHUNK):
+        pace = BatchSizer()
+        for chunk in split_chunks(new, BATCH_SIZE):
             record = self.shared.record
-            prepared = await saving.prepare(self.shared.embedding, chunk, self.shared.find_mentions)
+            prepared = await saving.prepare_saves(self.shared.embedding, chunk, self.shared.find_mentions)
             while prepared:
-                save = partial(_save, prepared=prepared, pace=pace, linking=self._linking)
+                save = partial(_save_new, prepared=prepared, pace=pace, linking=self._linking)
                 gone = await self.shared.write(save, made_by=record)
                 prepared = [one for one in prepared if one.memory.id not in gone]
             self._tell(len(chunk))
 
     @property
-    def _linking(self) -> Linking:
+    def _linking(self) -> LinkingContext:
         """The settings of automatic linking for an import."""
         linking = self.shared.linking
         # Items of one file need not belong together in time. An import reports no conflicts, and comparing each
@@ -193,39 +195,41 @@ class Import:
     # Links
 
     async def _add_links(self) -> None:
-        asked = list(self._asked())
+        asked = list(self._iter_links())
         words = sorted({one.request.relationship for one in asked if not self.dry_run})
-        put = partial(_put_link, types=await saving.link_types(self.shared.embedding, words), shared=self.shared)
+        put = partial(
+            _put_link, types=await saving.resolve_link_types(self.shared.embedding, words), shared=self.shared
+        )
         seen: set[str] = set()
-        for some in chunks(asked, _CHUNK):
+        for some in split_chunks(asked, BATCH_SIZE):
             there = await self.shared.read(lambda reader: [_is_linked(reader, one) for one in some])  # noqa: B023 - awaited
             new = []
             for one, is_there in zip(some, there, strict=True):
                 if one.key in seen:
-                    if one.link.is_told:
-                        self.outside.add_odd(one.link.what, one.name, "said_twice", _TWICE)
-                elif not is_there and self._was_there(one.key):
-                    self.outside.add_odd(one.link.what, one.name, "unlinked_since", _DELETED)
+                    if one.link.is_explicit:
+                        self.outside.add_odd(one.link.what, one.name, "said_twice", DUPLICATE_NOTE)
+                elif not is_there and self._was_imported(one.key):
+                    self.outside.add_odd(one.link.what, one.name, "unlinked_since", DELETED_NOTE)
                 else:
-                    (self.known if is_there else self.added)[one.link.what] += one.link.is_told
-                    self.settled.add(key_of(one.key))
+                    (self.known if is_there else self.added)[one.link.what] += one.link.is_explicit
+                    self.settled.add(item_key(one.key))
                     new += [] if is_there or self.dry_run else [one]
                 seen.add(one.key)
-            async for _ in in_turns(self.shared.write, new, put, most=_CHUNK):
+            async for _ in write_in_transactions(self.shared.write, new, put, max_items=BATCH_SIZE):
                 pass
             self._tell(len(some))
 
-    def _asked(self) -> Iterator[_AskedLink]:
+    def _iter_links(self) -> Iterator[LinkToImport]:
         """Yield the links whose ends both exist; report the others as odd."""
         for link in self.outside.links:
             name = f"{link.from_key} {link.relationship} {link.to_key}"
             missing = next((end for end in (link.from_key, link.to_key) if end not in self.ids), None)
             if missing is None:
                 try:
-                    yield _AskedLink.of(link, self.ids, name)
+                    yield LinkToImport.of(link, self.ids, name)
                 except InvalidArgument as error:
                     self.outside.add_odd(link.what, name, "refused", f"left out: {error.args[0]}")
-            elif link.is_told:
+            elif link.is_explicit:
                 self.outside.add_odd(link.what, name, "no_such_end", f"left out: {missing} is not there")
 
     # Records
@@ -233,88 +237,90 @@ class Import:
     async def _add_records(self) -> None:
         checked = self._checked()
         self._tell(len(self.outside.records) - len(checked))
-        for some in chunks(checked, _CHUNK):
+        for some in split_chunks(checked, BATCH_SIZE):
             there = await self.records.get_many([(one.labels, one.key) for one, _ in some])
             new = [
-                (one, asked) for (one, asked), present in zip(some, there, strict=True) if self._is_to_add(one, present)
+                (one, asked)
+                for (one, asked), present in zip(some, there, strict=True)
+                if self._should_add(one, present)
             ]
             if not self.dry_run:
                 await self.records.put_many([asked for _, asked in new])
             for one, _ in new:
-                self.added[one.what] += not one.is_beside
-                self.settled.add(key_of(one.name))
+                self.added[one.what] += not one.is_auxiliary
+                self.settled.add(item_key(one.name))
             self._tell(len(some))
 
-    def _checked(self) -> list[tuple[OutsideRecord, NewRecord]]:
+    def _checked(self) -> list[tuple[ImportedRecord, NewRecord]]:
         """Return the records to put. Invalid and duplicate records are reported as odd."""
         most = self.shared.settings.max_content
-        checked: dict[str, tuple[OutsideRecord, NewRecord]] = {}
+        checked: dict[str, tuple[ImportedRecord, NewRecord]] = {}
         for one in self.outside.records:
             if one.name in checked:
-                self.outside.add_odd(one.what, one.shown, "said_twice", _TWICE)
+                self.outside.add_odd(one.what, one.shown, "said_twice", DUPLICATE_NOTE)
                 continue
-            asked = one.record(most)
+            asked = one.to_new_record(most)
             try:
-                check_new(asked, max_text=most, name="it")
+                check_new_record(asked, max_text=most, name="it")
                 checked[one.name] = one, asked
             except InvalidArgument as error:
-                if not one.is_beside:
+                if not one.is_auxiliary:
                     self.outside.add_odd(one.what, one.shown, "refused", f"left out: {error.args[0]}")
         return list(checked.values())
 
-    def _is_to_add(self, one: OutsideRecord, present: HostRecord | None) -> bool:
+    def _should_add(self, one: ImportedRecord, present: HostRecord | None) -> bool:
         """Return True if a record must be added; otherwise update the counts and the odd items."""
         if present is not None:
-            self.known[one.what] += not one.is_beside
-            self.settled.add(key_of(one.name))
+            self.known[one.what] += not one.is_auxiliary
+            self.settled.add(item_key(one.name))
             if present.value != one.value:
-                self.outside.add_odd(one.what, one.shown, "changed_since", _CHANGED)
+                self.outside.add_odd(one.what, one.shown, "changed_since", CHANGED_NOTE)
         elif one.expires_at is not None and one.expires_at <= self.shared.now:
-            if not one.is_beside:
+            if not one.is_auxiliary:
                 self.outside.add_odd(one.what, one.shown, "expired", "left out: its time is over")
-        elif self._was_there(one.name):
-            self.outside.add_odd(one.what, one.shown, "deleted_since", _DELETED)
+        elif self._was_imported(one.name):
+            self.outside.add_odd(one.what, one.shown, "deleted_since", DELETED_NOTE)
         else:
             return True
         return False
 
     # Shared helpers
 
-    def _was_there(self, name: str) -> bool:
-        return not self.again and key_of(name) in self.settled
+    def _was_imported(self, name: str) -> bool:
+        return not self.again and item_key(name) in self.settled
 
     @property
-    def _total(self) -> int:
+    def _total_steps(self) -> int:
         outside = self.outside
         return len(outside.memories) + len(outside.links) + len(outside.records)
 
     def _tell(self, more: int) -> None:
         self.done += more
-        if self.progress is not None and self._total:
-            self.progress(self.done, self._total)
+        if self.progress is not None and self._total_steps:
+            self.progress(self.done, self._total_steps)
 
 
 @attrs.frozen
-class _AskedLink:
+class LinkToImport:
     """A link to create between two ids; *key* identifies it in the note of imported items."""
 
-    link: OutsideLink
+    link: ImportedLink
     name: str
     from_id: str
     request: LinkRequest
     key: str
 
     @classmethod
-    def of(cls, link: OutsideLink, ids: Mapping[str, str], name: str) -> _AskedLink:
+    def of(cls, link: ImportedLink, ids: Mapping[str, str], name: str) -> LinkToImport:
         """Return a validated link; raise InvalidArgument for a self-link or an invalid word."""
         from_id, to_id = ids[link.from_key], ids[link.to_key]
         if from_id == to_id:
             raise InvalidArgument("it links a memory to itself")
         request = LinkRequest(to_id=to_id, relationship=link.relationship, reason=link.reason)
-        return cls(link, name, from_id, request, f"{from_id} {normalised(link.relationship)} {to_id}")
+        return cls(link, name, from_id, request, f"{from_id} {normalize_relationship(link.relationship)} {to_id}")
 
 
-def _save(writer: Writer, prepared: Sequence[PreparedSave], pace: Pace, linking: Linking) -> set[str]:
+def _save_new(writer: Writer, prepared: Sequence[PreparedSave], pace: BatchSizer, linking: LinkingContext) -> set[str]:
     """Save some of the memories (at least one per call), and return the ids that exist now."""
     # Another process may import the same source at the same time.
     nodes = writer.find_many([one.memory.id for one in prepared])
@@ -323,31 +329,31 @@ def _save(writer: Writer, prepared: Sequence[PreparedSave], pace: Pace, linking:
     return there | {memory.id for memory in pace.save(writer, fresh, linking)}
 
 
-def _memories(reader: Reader, ids: Sequence[str]) -> dict[str, Memory]:
+def _find_memories(reader: Reader, ids: Sequence[str]) -> dict[str, Memory]:
     nodes = [node for node in reader.find_many(ids) if node is not None]
     return {memory.id: memory for memory in reader.get(nodes)}
 
 
-def _mark_of(memory: Memory) -> Mapping[str, Any]:
-    found = memory.metadata.extra.get(MARK)
+def _read_mark(memory: Memory) -> Mapping[str, Any]:
+    found = memory.metadata.extra.get(IMPORT_MARK_KEY)
     return found if isinstance(found, Mapping) else {}
 
 
-def _is_linked(reader: Reader, asked: _AskedLink) -> bool:
+def _is_linked(reader: Reader, asked: LinkToImport) -> bool:
     """Return True if an explicit link with the same relationship exists."""
     node = reader.find(asked.from_id)
     if node is None:
         return False
-    word = normalised(asked.request.relationship)
+    word = normalize_relationship(asked.request.relationship)
     return any(
         link.to_id == asked.request.to_id
         and link.created_by != "system"
-        and normalised(link.metadata.original_relationship) == word
+        and normalize_relationship(link.metadata.original_relationship) == word
         for link in reader.links_of_many([node], "out")[0]
     )
 
 
-def _put_link(writer: Writer, asked: _AskedLink, types: Mapping[str, LinkType], shared: Shared) -> bool:
+def _put_link(writer: Writer, asked: LinkToImport, types: Mapping[str, LinkType], shared: NamespaceServices) -> bool:
     """Create a link, unless it exists already or an end was deleted."""
     ends = writer.find_many([asked.from_id, asked.request.to_id])
     if None in ends or _is_linked(writer, asked):
@@ -357,12 +363,12 @@ def _put_link(writer: Writer, asked: _AskedLink, types: Mapping[str, LinkType], 
     return True
 
 
-def _settled(reader: Reader, kind: str) -> set[bytes]:
+def _read_imported_keys(reader: Reader, kind: str) -> set[bytes]:
     """Return the digests of all items that imports of a kind have processed."""
-    return split_keys(base64.b64decode(reader.notes(f"{_NOTE}{kind}").get(f"{_NOTE}{kind}", "")))
+    return split_keys(base64.b64decode(reader.notes(f"{NOTE_PREFIX}{kind}").get(f"{NOTE_PREFIX}{kind}", "")))
 
 
-def _settle(writer: Writer, kind: str, keys: Iterable[bytes]) -> None:
+def _add_imported_keys(writer: Writer, kind: str, keys: Iterable[bytes]) -> None:
     # Another process may have added keys in the meantime.
-    all_keys = join_keys([*keys, *_settled(writer, kind)])
-    writer.set_note(f"{_NOTE}{kind}", base64.b64encode(all_keys).decode())
+    all_keys = join_keys([*keys, *_read_imported_keys(writer, kind)])
+    writer.set_note(f"{NOTE_PREFIX}{kind}", base64.b64encode(all_keys).decode())

@@ -10,7 +10,7 @@ T = TypeVar("T")
 KEY_BYTES: Final = 12
 
 
-def key_of(one: str) -> bytes:
+def item_key(one: str) -> bytes:
     """Return a short digest of a long text or of an id."""
     return hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
 
@@ -25,6 +25,6 @@ def split_keys(data: bytes) -> set[bytes]:
     return {data[start : start + KEY_BYTES] for start in range(0, len(data), KEY_BYTES)}
 
 
-def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def split_chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Yield parts of at most *size* items."""
     return (items[start : start + size] for start in range(0, len(items), size))

@@ -33,7 +33,7 @@ class FolderEntry(NamedTuple):
     problem: str | None = None
 
 
-def refused(path: Path, what: str, hint: str) -> MigrationError:
+def import_error(path: Path, what: str, hint: str) -> MigrationError:
     """Return the error for a source that cannot be imported."""
     return MigrationError(f"{str(path)!r:.200} {what}", path=str(path), hint=hint)
 
@@ -41,10 +41,10 @@ def refused(path: Path, what: str, hint: str) -> MigrationError:
 def check_size(path: Path, size: int, limit: int) -> None:
     """Raise MigrationError if a file has more bytes than the limit."""
     if size > limit:
-        raise refused(path, f"must have at most {limit:,} bytes, got {size:,}", "split the file, or take it out")
+        raise import_error(path, f"must have at most {limit:,} bytes, got {size:,}", "split the file, or take it out")
 
 
-def opened(path: Path, kind: str, *, follow: bool = True) -> FileIO:
+def open_file(path: Path, kind: str, *, follow: bool = True) -> FileIO:
     """
     Open a file for reading.
 
@@ -58,7 +58,7 @@ def opened(path: Path, kind: str, *, follow: bool = True) -> FileIO:
 
     """
     try:
-        file = regular(path, follow=follow)
+        file = open_regular_file(path, follow=follow)
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
         raise InvalidArgument(f"path must be {kind}, {str(path)!r:.200}: {said}") from error
@@ -67,7 +67,7 @@ def opened(path: Path, kind: str, *, follow: bool = True) -> FileIO:
     return file
 
 
-def regular(path: Path, *, follow: bool = True) -> FileIO | None:
+def open_regular_file(path: Path, *, follow: bool = True) -> FileIO | None:
     """Open a regular file; return None for a FIFO, a device or another kind of file."""
     # Without O_NONBLOCK, opening a FIFO waits for its other end.
     wanted = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", *(() if follow else ("O_NOFOLLOW",)))
@@ -88,7 +88,7 @@ def read_bytes(path: Path, kind: str, *, limit: int, follow: bool = True) -> byt
 
     """
     try:
-        with opened(path, kind, follow=follow) as file:
+        with open_file(path, kind, follow=follow) as file:
             check_size(path, os.fstat(file.fileno()).st_size, limit)
             data = bytearray()
             # The size of a growing file or of a file below /proc is not known in advance.
@@ -103,7 +103,7 @@ def read_bytes(path: Path, kind: str, *, limit: int, follow: bool = True) -> byt
 def read_start(path: Path, kind: str, size: int) -> bytes:
     """Return the first bytes of a file."""
     try:
-        with opened(path, kind) as file:
+        with open_file(path, kind) as file:
             return file.read(size)
     except OSError as error:
         raise InvalidArgument(f"path cannot be read: {error.strerror or type(error).__name__}") from error
@@ -138,14 +138,14 @@ def list_files(folder: Path, *, hidden: bool = True, depth: int | None = None) -
                     count += 1
                     if count > MAX_FOLDER_ENTRIES:
                         what = f"must have at most {MAX_FOLDER_ENTRIES:,} files and folders in it"
-                        raise refused(folder, what, "import its folders one by one")
+                        raise import_error(folder, what, "import its folders one by one")
                     if not hidden and entry.name.startswith("."):
                         continue
                     path = Path(current, entry.name)
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(path)
                     else:
-                        files.append(FolderEntry(path, _problem_of(entry)))
+                        files.append(FolderEntry(path, _find_problem(entry)))
         except OSError as error:
             said = f"it cannot be listed: {error.strerror or type(error).__name__}"
             if not level:
@@ -156,11 +156,11 @@ def list_files(folder: Path, *, hidden: bool = True, depth: int | None = None) -
             continue
         if folders and level >= MAX_FOLDER_DEPTH:
             what = f"must have folders nested at most {MAX_FOLDER_DEPTH} deep"
-            raise refused(folder, what, "import the inner folders one by one")
+            raise import_error(folder, what, "import the inner folders one by one")
         waiting.extend((path, level + 1) for path in sorted(folders, reverse=True))
 
 
-def _problem_of(entry: os.DirEntry[str]) -> str | None:
+def _find_problem(entry: os.DirEntry[str]) -> str | None:
     if entry.is_symlink():
         return "it is a symbolic link"
     return None if entry.is_file(follow_symlinks=False) else "it is not a regular file"

@@ -24,28 +24,36 @@ from typing import BinaryIO, Final
 
 import attrs
 
-from mama_structs._internal.validation import printable
+from mama_structs._internal.validation import to_printable
 from mama_structs.errors import MigrationError
-from mama_structs.importers.shared.safe_files import MAX_DATABASE_BYTES, check_size, opened, refused, regular
-from mama_structs.importers.shared.value_readers import ForeignRow, Undecoded, Value
-from mama_structs.storage.locks import is_locked
+from mama_structs.importers.shared.safe_files import (
+    MAX_DATABASE_BYTES,
+    check_size,
+    import_error,
+    open_file,
+    open_regular_file,
+)
+from mama_structs.importers.shared.value_readers import ForeignRow, UndecodableText, Value
+from mama_structs.storage.locks import is_range_locked
 
 # In seconds: the time to wait for a program that is just saving something.
-PATIENCE: Final = 1.0
-_PAUSE: Final = 0.05
-_SHOWN: Final = 5
+LOCK_WAIT_SECONDS: Final = 1.0
+LOCK_POLL_SECONDS: Final = 0.05
+MAX_SHOWN_ISSUES: Final = 5
 _BLOCK_BYTES: Final = 2**20
-_VIRTUAL: Final = re.compile(r"\s*CREATE\s+VIRTUAL\s", re.IGNORECASE)
-_BUSY: Final = "stop {}, or copy the file, and try again"
+VIRTUAL_TABLE_PATTERN: Final = re.compile(r"\s*CREATE\s+VIRTUAL\s", re.IGNORECASE)
+BUSY_HINT: Final = "stop {}, or copy the file, and try again"
 # Messages of `integrity_check` that are harmless here, because each value is validated when it is read.
-_HARMLESS: Final = re.compile("CHECK constraint failed|NULL (value )?in|non-unique entry|TEXT value in|NUMERIC")
-_NO_MODULE: Final = "no such module"
-_TOO_BIG: Final = "too big"
+HARMLESS_ISSUE_PATTERN: Final = re.compile(
+    "CHECK constraint failed|NULL (value )?in|non-unique entry|TEXT value in|NUMERIC"
+)
+NO_MODULE_TEXT: Final = "no such module"
+TOO_BIG_TEXT: Final = "too big"
 MAX_VALUE_BYTES: Final = 2**28
 """The largest value and row that is read."""
 _MAX_TABLES: Final = 1_000
 # https://www.sqlite.org/security.html recommends low limits for a database file from an untrusted source.
-_LIMITS: Final[Mapping[int, int]] = {
+SQLITE_LIMITS: Final[Mapping[int, int]] = {
     sqlite3.SQLITE_LIMIT_LENGTH: MAX_VALUE_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1_000_000,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
@@ -57,20 +65,20 @@ _LIMITS: Final[Mapping[int, int]] = {
 }
 # The rows of a regular file take no more memory than the file on disk, or twice that for UTF-16 text. An exception is
 # the default value of an added column: the file stores it only once for all rows.
-_EXPANSION: Final = 2
+MAX_EXPANSION_FACTOR: Final = 2
 _EXPANSION_SLACK_BYTES: Final = 2**20
-MAGIC: Final = b"SQLite format 3\x00"
+SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 # https://www.sqlite.org/fileformat2.html, 1.3: page size, change counter, number of pages, version-valid-for number.
-_HEADER: Final = struct.Struct(">16xH6xII60xI4x")
+HEADER_STRUCT: Final = struct.Struct(">16xH6xII60xI4x")
 # Byte offsets of SQLite's locks, from os.h and wal.c. Only the last bytes are locked, and only against writers.
-_PENDING: Final = 0x40000000
-_LOCKED: Final = 512
-_WAL_WRITE: Final = 120
-_WAL_LOCKED: Final = 3
+PENDING_LOCK_OFFSET: Final = 0x40000000
+LOCK_BYTES: Final = 512
+WAL_WRITE_LOCK_OFFSET: Final = 120
+WAL_LOCK_BYTES: Final = 3
 
 
 @attrs.frozen(eq=False)
-class CopiedDatabase:
+class SqliteCopy:
     """The private copy of a database, with path, SHA-256 and size of the original."""
 
     path: Path
@@ -80,9 +88,9 @@ class CopiedDatabase:
 
     def names(self) -> list[str]:
         """Return the names of all tables, virtual ones included."""
-        return list(self.definitions())
+        return list(self.table_definitions())
 
-    def definitions(self) -> dict[str, str]:
+    def table_definitions(self) -> dict[str, str]:
         """Return the SQL of all tables by name."""
         listed = "SELECT name, sql FROM sqlite_master WHERE type = 'table' ORDER BY name LIMIT ?"
         found = {
@@ -90,7 +98,7 @@ class CopiedDatabase:
             for name, sql in self.connection.execute(listed, (_MAX_TABLES + 1,))
         }
         if len(found) > _MAX_TABLES:
-            raise refused(self.path, f"must have at most {_MAX_TABLES:,} tables", "nothing was written")
+            raise import_error(self.path, f"must have at most {_MAX_TABLES:,} tables", "nothing was written")
         return found
 
     def columns(self, table: str) -> list[str]:
@@ -99,7 +107,7 @@ class CopiedDatabase:
 
         Generated columns are excluded, because their expressions are untrusted.
         """
-        return [str(row[1]) for row in self.connection.execute(f"PRAGMA table_info({quoted(table)})")]
+        return [str(row[1]) for row in self.connection.execute(f"PRAGMA table_info({quote_identifier(table)})")]
 
     def rows(self, table: str, *, newest_first: bool = False) -> Iterator[ForeignRow]:
         """
@@ -109,17 +117,17 @@ class CopiedDatabase:
             MigrationError: The table is virtual or has no rowid, or its rows are larger than the file.
 
         """
-        if is_virtual(self.definitions().get(table, "")):
+        if is_virtual(self.table_definitions().get(table, "")):
             raise self._unusual(f"{table} is a virtual table")
         columns = self.columns(table)
-        alias = rowid_of(columns)
+        alias = find_rowid_alias(columns)
         if alias is None:
             raise self._unusual(f"columns of {table} have all the names that a row's number goes by")
-        names = ", ".join(map(quoted, columns))
+        names = ", ".join(map(quote_identifier, columns))
         order = f"{alias} DESC" if newest_first else alias
-        left = _EXPANSION * self.size + _EXPANSION_SLACK_BYTES
+        left = MAX_EXPANSION_FACTOR * self.size + _EXPANSION_SLACK_BYTES
         for number, *values in self.connection.execute(
-            f"SELECT {alias}, {names} FROM {quoted(table)} ORDER BY {order}"  # noqa: S608 - quoted
+            f"SELECT {alias}, {names} FROM {quote_identifier(table)} ORDER BY {order}"  # noqa: S608 - quoted
         ):
             left -= sum(map(_size_of, values))
             if left < 0:
@@ -127,7 +135,7 @@ class CopiedDatabase:
             yield ForeignRow(number, dict(zip(columns, values, strict=True)))
 
     def _unusual(self, why: str) -> MigrationError:
-        return refused(self.path, f"is not as its program makes it: {why}", "nothing was written")
+        return import_error(self.path, f"is not as its program makes it: {why}", "nothing was written")
 
     def check(self, tables: Callable[[], Iterable[str]] | None = None) -> None:
         """
@@ -135,27 +143,31 @@ class CopiedDatabase:
 
         If SQLite cannot check the whole database, *tables* are checked individually.
         """
-        lines = self._integrity("100")
+        lines = self._run_integrity_check("100")
         if lines is None:
             # Newer versions also check virtual tables, which may need an extension that is not installed.
             names = (tables or self.names)()
-            lines = [line for name in names for line in self._integrity(quoted(name)) or ()]
-        found = [line for line in lines if line != "ok" and not _HARMLESS.match(line) and _NO_MODULE not in line]
+            lines = [line for name in names for line in self._run_integrity_check(quote_identifier(name)) or ()]
+        found = [
+            line
+            for line in lines
+            if line != "ok" and not HARMLESS_ISSUE_PATTERN.match(line) and NO_MODULE_TEXT not in line
+        ]
         if found:
-            raise _damaged(self.path, found)
+            raise _damage_error(self.path, found)
 
-    def _integrity(self, what: str) -> list[str] | None:
+    def _run_integrity_check(self, what: str) -> list[str] | None:
         """Return SQLite's findings, or None if the module of a virtual table is missing."""
         try:
             return [str(line) for (line,) in self.connection.execute(f"PRAGMA integrity_check({what})")]
         except sqlite3.OperationalError as error:
-            if _NO_MODULE not in str(error):
+            if NO_MODULE_TEXT not in str(error):
                 raise
             return None
 
 
 @contextlib.contextmanager
-def copied(path: Path, *, kind: str, program: str) -> Iterator[CopiedDatabase]:
+def open_copy(path: Path, *, kind: str, program: str) -> Iterator[SqliteCopy]:
     """
     Copy another program's database and open the copy. Blocks.
 
@@ -167,52 +179,55 @@ def copied(path: Path, *, kind: str, program: str) -> Iterator[CopiedDatabase]:
     with tempfile.TemporaryDirectory(prefix="mama-structs-") as directory:
         try:
             copy = Path(directory, "copy.db")
-            checksum, size = _copy(path, copy, program, kind)
+            checksum, size = _copy_database(path, copy, program, kind)
             # Not read-only: opening the copy moves the pending write-ahead log into it.
             with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
-                for category, limit in _LIMITS.items():
+                for category, limit in SQLITE_LIMITS.items():
                     connection.setlimit(category, limit)
                 connection.execute("PRAGMA trusted_schema = OFF")
                 connection.execute("PRAGMA cell_size_check = ON")
-                connection.text_factory = _decoded
-                yield CopiedDatabase(path, checksum, size, connection)
+                connection.text_factory = _decode_text
+                yield SqliteCopy(path, checksum, size, connection)
         except sqlite3.Error as error:
-            if _TOO_BIG in str(error):
+            if TOO_BIG_TEXT in str(error):
                 what = f"has a value or a row of more than {MAX_VALUE_BYTES:,} bytes"
-                raise refused(path, what, "delete the value in a copy of the file, and import the copy") from error
-            raise _damaged(path, [str(error)]) from error
+                raise import_error(path, what, "delete the value in a copy of the file, and import the copy") from error
+            raise _damage_error(path, [str(error)]) from error
         except OSError as error:
             what = f"cannot be copied to be read: {error.strerror or type(error).__name__}"
             hint = "see that it may be read, and that the temporary directory has room for it"
-            raise refused(path, what, hint) from error
+            raise import_error(path, what, hint) from error
 
 
-def _copy(path: Path, copy: Path, program: str, kind: str) -> tuple[str, int]:
+def _copy_database(path: Path, copy: Path, program: str, kind: str) -> tuple[str, int]:
     """Copy a database with its journals. Return the file's checksum and the total size."""
     # File locks belong to the process and closing any handle drops them, so the files are closed last.
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(opened(path, kind))
+        file = stack.enter_context(open_file(path, kind))
         # The journals are next to the real file, not next to a symbolic link to it.
         real = Path(os.path.realpath(path))
-        head = file.read(_HEADER.size)
-        if len(head) < _HEADER.size or not head.startswith(MAGIC):
+        head = file.read(HEADER_STRUCT.size)
+        if len(head) < HEADER_STRUCT.size or not head.startswith(SQLITE_MAGIC):
             what = "is no SQLite database" if head else "is empty"
-            raise refused(path, what, "nothing was made or written")
+            raise import_error(path, what, "nothing was made or written")
         _wait_for_writers(path, real, file, stack, program)
-        pieces = {"": file, **_beside(real, stack)}
+        pieces = {"": file, **_open_journals(real, stack)}
         size = sum(os.fstat(piece.fileno()).st_size for piece in pieces.values())
         check_size(path, size, MAX_DATABASE_BYTES)
         for suffix, piece in pieces.items():
             piece.seek(0)
             with Path(f"{copy}{suffix}").open("xb") as target:
                 _copy_bytes(piece, target, MAX_DATABASE_BYTES)
-        sums = {suffix: _sum(stack.enter_context(Path(f"{copy}{suffix}").open("rb", buffering=0))) for suffix in pieces}
-        now = {"": file, **_beside(real, stack)}
-        is_same = all(_is_at(one, file) for one in (path, real))
-        if not is_same or sums != {suffix: _sum(piece) for suffix, piece in now.items()}:
-            raise refused(path, "was changed while it was read", _BUSY.format(program))
+        sums = {
+            suffix: _compute_checksum(stack.enter_context(Path(f"{copy}{suffix}").open("rb", buffering=0)))
+            for suffix in pieces
+        }
+        now = {"": file, **_open_journals(real, stack)}
+        is_same = all(_is_same_file(one, file) for one in (path, real))
+        if not is_same or sums != {suffix: _compute_checksum(piece) for suffix, piece in now.items()}:
+            raise import_error(path, "was changed while it was read", BUSY_HINT.format(program))
         if len(pieces) == 1:
-            _check_whole(path, head, file.seek(0, os.SEEK_END))
+            _check_not_truncated(path, head, file.seek(0, os.SEEK_END))
         return sums[""], size
 
 
@@ -223,12 +238,12 @@ def _copy_bytes(source: FileIO, target: BinaryIO, limit: int) -> None:
         limit -= len(block)
 
 
-def _beside(path: Path, stack: contextlib.ExitStack) -> dict[str, FileIO]:
+def _open_journals(path: Path, stack: contextlib.ExitStack) -> dict[str, FileIO]:
     """Open the non-empty journal files of a database."""
     found = {}
     for suffix in ("-wal", "-journal"):
         with contextlib.suppress(FileNotFoundError):
-            file = regular(Path(f"{path}{suffix}"))
+            file = open_regular_file(Path(f"{path}{suffix}"))
             if file is not None:
                 stack.enter_context(file)
                 if os.fstat(file.fileno()).st_size:
@@ -236,12 +251,12 @@ def _beside(path: Path, stack: contextlib.ExitStack) -> dict[str, FileIO]:
     return found
 
 
-def _sum(file: FileIO) -> str:
+def _compute_checksum(file: FileIO) -> str:
     file.seek(0)
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _is_at(path: Path, file: FileIO) -> bool:
+def _is_same_file(path: Path, file: FileIO) -> bool:
     """Return True if the path still refers to the file that was read."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
@@ -249,61 +264,66 @@ def _is_at(path: Path, file: FileIO) -> bool:
         return False
 
 
-def _check_whole(path: Path, head: bytes, size: int) -> None:
-    page, changes, pages, as_of = _HEADER.unpack(head)
+def _check_not_truncated(path: Path, head: bytes, size: int) -> None:
+    page, changes, pages, as_of = HEADER_STRUCT.unpack(head)
     named = pages * (65536 if page == 1 else page)
     # Old versions of SQLite do not update the number of pages; then the two counters differ.
     if size < named and changes == as_of:
         what = f"has {size:,} bytes of the {named:,} that its first page names: it was cut off"
-        raise refused(path, what, "copy it again, as a whole")
+        raise import_error(path, what, "copy it again, as a whole")
 
 
 def _wait_for_writers(path: Path, real: Path, file: FileIO, stack: contextlib.ExitStack, program: str) -> None:
     shared = None
     with contextlib.suppress(OSError):
-        shared = regular(Path(f"{real}-shm"))
+        shared = open_regular_file(Path(f"{real}-shm"))
     if shared is not None:
         stack.enter_context(shared)
-    asked = [(file, _PENDING, _LOCKED), *([(shared, _WAL_WRITE, _WAL_LOCKED)] if shared else [])]
-    until = time.monotonic() + PATIENCE
+    asked = [
+        (file, PENDING_LOCK_OFFSET, LOCK_BYTES),
+        *([(shared, WAL_WRITE_LOCK_OFFSET, WAL_LOCK_BYTES)] if shared else []),
+    ]
+    until = time.monotonic() + LOCK_WAIT_SECONDS
     # Without lock information from the system, changes are still detected by the checksums.
-    while any(is_locked(one.fileno(), at, by_others=False, length=size, to_read=True) for one, at, size in asked):
+    while any(
+        is_range_locked(one.fileno(), at, ignore_own=False, length=size, ignore_shared=True) for one, at, size in asked
+    ):
         if time.monotonic() >= until:
-            raise refused(path, "is locked: another program is writing to it", _BUSY.format(program))
-        time.sleep(_PAUSE)
+            raise import_error(path, "is locked: another program is writing to it", BUSY_HINT.format(program))
+        time.sleep(LOCK_POLL_SECONDS)
 
 
 def is_virtual(sql: str) -> bool:
     """Return True if the SQL creates a virtual table."""
-    return _VIRTUAL.match(sql) is not None
+    return VIRTUAL_TABLE_PATTERN.match(sql) is not None
 
 
-def rowid_of(columns: Iterable[str]) -> str | None:
+def find_rowid_alias(columns: Iterable[str]) -> str | None:
     """Return an alias of the rowid that no column uses, or None if all aliases are used."""
     used = {column.lower() for column in columns}
     return next((name for name in ("rowid", "_rowid_", "oid") if name not in used), None)
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Quote the name of a table or column for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def _decoded(data: bytes) -> str | Undecoded:
+def _decode_text(data: bytes) -> str | UndecodableText:
     """Decode a text; SQLite does not check that texts are valid UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return Undecoded(data)
+        return UndecodableText(data)
 
 
 def _size_of(value: Value) -> int:
     """Return the size of a value in characters or bytes, or 0 for a number."""
-    data = value.data if isinstance(value, Undecoded) else value
+    data = value.data if isinstance(value, UndecodableText) else value
     return len(data) if isinstance(data, str | bytes) else 0
 
 
-def _damaged(path: Path, found: list[str]) -> MigrationError:
-    shown = "; ".join(printable(line.replace("\n", " ")) for line in found[:_SHOWN])
+def _damage_error(path: Path, found: list[str]) -> MigrationError:
+    shown = "; ".join(to_printable(line.replace("\n", " ")) for line in found[:MAX_SHOWN_ISSUES])
     hint = "copy it again, or recover it first: sqlite3 OLD.db .recover"
-    return refused(path, f"is damaged or not whole: {shown:.300}", hint)
+    return import_error(path, f"is damaged or not whole: {shown:.300}", hint)

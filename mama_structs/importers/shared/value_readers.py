@@ -14,32 +14,32 @@ from typing import Any, Final, NamedTuple
 import attrs
 import msgspec
 
-from mama_structs._internal.validation import FIRST, LAST
-from mama_structs.memory.types.model import from_milliseconds, milliseconds
+from mama_structs._internal.validation import MAX_TIME, MIN_TIME
+from mama_structs.memory.types.model import from_milliseconds, to_milliseconds
 
 # Longer texts are truncated: SQLite allows a gigabyte, a line of an export only a quarter of that.
-_MAX_TEXT: Final = 2**24
-_MAX_DEPTH: Final = 50
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+MAX_TEXT_CHARS: Final = 2**24
+MAX_JSON_DEPTH: Final = 50
+CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # Below the first bound a number is in seconds: as milliseconds it would be before March 1973, as seconds it can reach
 # the year 5138.
-_UNITS: Final = (
+TIME_UNITS: Final = (
     (10**11, 1000, 1, "it is in seconds"),
     (10**14, 1, 1, None),
     (10**17, 1, 1000, "it is in microseconds"),
     (math.inf, 1, 1_000_000, "it is in nanoseconds"),
 )
-_LONGEST_TIME: Final = 100
+MAX_TIME_CHARS: Final = 100
 
 
 @attrs.frozen
-class Undecoded:
+class UndecodableText:
     """A text that is not valid UTF-8."""
 
     data: bytes
 
 
-Value = int | float | str | bytes | Undecoded | None
+Value = int | float | str | bytes | UndecodableText | None
 """The value of a column; `bytes` is a BLOB."""
 
 
@@ -59,41 +59,41 @@ class ForeignRow:
         return read_text(self.get(column)).text
 
 
-class ReadText(NamedTuple):
+class TextResult(NamedTuple):
     """A column's text (None for NULL), the problem's kind and note, and its completeness."""
 
     text: str | None
     kind: str | None = None
     note: str | None = None
-    is_whole: bool = True
+    is_complete: bool = True
 
 
-class ReadTime(NamedTuple):
+class TimeResult(NamedTuple):
     """A column's time (UTC) or None, and a note on an unusual format or the reason for None."""
 
     at: datetime | None
     note: str | None = None
 
 
-def read_text(value: Value) -> ReadText:
+def read_text(value: Value) -> TextResult:
     """Convert a column's value to the most faithful text."""
     if value is None or isinstance(value, str):
-        found = ReadText(value)
+        found = TextResult(value)
     elif isinstance(value, int | float):
-        found = ReadText(str(value), "number_in_text", "it is a number")
+        found = TextResult(str(value), "number_in_text", "it is a number")
     else:
         data, where = (value, "a BLOB") if isinstance(value, bytes) else (value.data, "no UTF-8")
         try:
-            found = ReadText(data.decode(), "blob_in_text", f"it is {where}, and was read as UTF-8")
+            found = TextResult(data.decode(), "blob_in_text", f"it is {where}, and was read as UTF-8")
         except UnicodeDecodeError:
             note = f"it is {where} with bytes that are no UTF-8: these are shown as U+FFFD, and kept in metadata.extra"
-            found = ReadText(data.decode("utf-8", "replace"), "not_utf8", note, is_whole=False)
+            found = TextResult(data.decode("utf-8", "replace"), "not_utf8", note, is_complete=False)
     if found.text is None:
         return found
-    if len(found.text) > _MAX_TEXT:
-        note = f"it has {len(found.text):,} characters, and was cut at {_MAX_TEXT:,}"
-        return ReadText(found.text[:_MAX_TEXT], "cut", note, is_whole=False)
-    if found.kind is None and _CONTROL.search(found.text):
+    if len(found.text) > MAX_TEXT_CHARS:
+        note = f"it has {len(found.text):,} characters, and was cut at {MAX_TEXT_CHARS:,}"
+        return TextResult(found.text[:MAX_TEXT_CHARS], "cut", note, is_complete=False)
+    if found.kind is None and CONTROL_CHARACTERS.search(found.text):
         return found._replace(kind="control_characters", note="it has control characters, which are kept")
     return found
 
@@ -107,7 +107,7 @@ def read_json(text: str) -> Any:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     level = [found]
-    for _ in range(_MAX_DEPTH):
+    for _ in range(MAX_JSON_DEPTH):
         inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
         level = list(chain.from_iterable(inner))
         if not level:
@@ -115,48 +115,48 @@ def read_json(text: str) -> Any:
     raise ValueError("it is nested too deeply")
 
 
-def kept(value: Value) -> Any:
+def to_jsonable_value(value: Value) -> Any:
     """Convert a value to equivalent JSON-able data."""
-    if isinstance(value, bytes | Undecoded):
+    if isinstance(value, bytes | UndecodableText):
         return {"base64": base64.b64encode(value if isinstance(value, bytes) else value.data).decode()}
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_time(value: Value) -> ReadTime:  # noqa: PLR0911 - one return per type of value
+def read_time(value: Value) -> TimeResult:  # noqa: PLR0911 - one return per type of value
     """Convert a column's value to a time."""
     # The magnitude of a number distinguishes seconds, milliseconds, microseconds and nanoseconds. A text is such a
     # number, an ISO 8601 time (UTC if it has no zone) or a date in the format of e-mail and HTTP.
     if value is None:
-        return ReadTime(None, "it is NULL")
+        return TimeResult(None, "it is NULL")
     if isinstance(value, int | float):
-        return _of_number(value)
-    if isinstance(value, Undecoded):
-        return ReadTime(None, "it is no text")
-    text = (value if isinstance(value, str) else value[:_LONGEST_TIME].decode("utf-8", "replace")).strip()
-    if not text or len(text) > _LONGEST_TIME:
-        return ReadTime(None, "it is no time")
+        return _parse_number(value)
+    if isinstance(value, UndecodableText):
+        return TimeResult(None, "it is no text")
+    text = (value if isinstance(value, str) else value[:MAX_TIME_CHARS].decode("utf-8", "replace")).strip()
+    if not text or len(text) > MAX_TIME_CHARS:
+        return TimeResult(None, "it is no time")
     try:
         number = float(text)
     except ValueError:
-        moment = _dated(text)
-        if moment is None or not FIRST < moment < LAST:
-            return ReadTime(None, "it is no time")
-        return ReadTime(from_milliseconds(milliseconds(moment)), "it is a text")
-    found = _of_number(int(text) if text.lstrip("+").isdecimal() else number)
-    return found if found.at is None else ReadTime(found.at, "it is a text")
+        moment = _parse_date(text)
+        if moment is None or not MIN_TIME < moment < MAX_TIME:
+            return TimeResult(None, "it is no time")
+        return TimeResult(from_milliseconds(to_milliseconds(moment)), "it is a text")
+    found = _parse_number(int(text) if text.lstrip("+").isdecimal() else number)
+    return found if found.at is None else TimeResult(found.at, "it is a text")
 
 
-def _of_number(number: float) -> ReadTime:
+def _parse_number(number: float) -> TimeResult:
     if not math.isfinite(number) or number <= 0:
-        return ReadTime(None, "it is 0 or less" if number <= 0 else "it is not finite")
-    times, by, note = next((times, by, note) for below, times, by, note in _UNITS if number < below)
+        return TimeResult(None, "it is 0 or less" if number <= 0 else "it is not finite")
+    times, by, note = next((times, by, note) for below, times, by, note in TIME_UNITS if number < below)
     count = math.floor(number * times / by)
-    if count >= milliseconds(LAST):
-        return ReadTime(None, "it is too large")
-    return ReadTime(from_milliseconds(count), note or (None if isinstance(number, int) else "it is a fraction"))
+    if count >= to_milliseconds(MAX_TIME):
+        return TimeResult(None, "it is too large")
+    return TimeResult(from_milliseconds(count), note or (None if isinstance(number, int) else "it is a fraction"))
 
 
-def _dated(text: str) -> datetime | None:
+def _parse_date(text: str) -> datetime | None:
     for read in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             moment = read(text)

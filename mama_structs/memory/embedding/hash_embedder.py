@@ -13,36 +13,38 @@ from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.lazy_import import load_regex
-from mama_structs.memory.embedding.chunks import clean
+from mama_structs.memory.embedding.chunks import replace_surrogates
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
-_VERSION: Final = 1  # Part of the fingerprint. Increase it with every change that alters the vectors.
+HASH_VERSION: Final = 1  # Part of the fingerprint. Increase it with every change that alters the vectors.
 
-_COMMON_ENGLISH: Final = """
+ENGLISH_STOP_WORDS: Final = """
 a an and are as at be been but by can did do does for from had has have he her his how i if in into is it its may more
 not of on one or our she so than that the their them then there these they this to was we were what when which who why
 will with would you your
 """
-_COMMON: Final = frozenset(_COMMON_ENGLISH.split())
+STOP_WORDS: Final = frozenset(ENGLISH_STOP_WORDS.split())
 """English stop words, which would make all English texts similar."""
 
 _CALIBRATION: Final = Calibration(0.073, 5.8, threshold=0.75)
 
-_SPACE: Final = 0x20
-_MICRO_BATCH: Final = 100_000  # Maximum number of characters hashed at once, to limit memory.
+SPACE_CODEPOINT: Final = 0x20
+MAX_CHARS_PER_BATCH: Final = 100_000  # Maximum number of characters hashed at once, to limit memory.
 
 # Weight of a feature that occurs once. Integers make sums exact, independent of order and machine. Other weights for
 # whole words, and other n-gram lengths, were no better on the retrieval sample.
-_FEATURE: Final = 512
-_RUNS: Final = (3, 4, 5)  # N-gram lengths in characters, including the word borders.
-_WIDE_RUNS: Final = (2, 3)  # N-gram lengths for scripts with a syllable or word per character.
+FEATURE_WEIGHT: Final = 512
+NGRAM_LENGTHS: Final = (3, 4, 5)  # N-gram lengths in characters, including the word borders.
+WIDE_NGRAM_LENGTHS: Final = (2, 3)  # N-gram lengths for scripts with a syllable or word per character.
 
 # Ranges of Kana, Han, Hangul syllables and rarer Han, after NFKC.
-_WIDE: Final = ((0x3040, 0xA4CF), (0xAC00, 0xD7A3), (0x20000, 0x3FFFF))
+WIDE_RANGES: Final = ((0x3040, 0xA4CF), (0xAC00, 0xD7A3), (0x20000, 0x3FFFF))
 
-_ODD: Final = 0x9E3779B97F4A7C15  # Constant of SplitMix64 (Steele, Lea and Flood, 2014), whose finaliser is `_mixed`.
-_BASE: Final = 0xD1342543DE82EF95
-_ONE: Final = np.uint64(1)
+SPLITMIX_INCREMENT: Final = (
+    0x9E3779B97F4A7C15  # Constant of SplitMix64 (Steele, Lea and Flood, 2014), whose finaliser is `_mixed`.
+)
+HASH_BASE: Final = 0xD1342543DE82EF95
+UINT64_ONE: Final = np.uint64(1)
 
 
 @attrs.frozen(kw_only=True)
@@ -63,7 +65,9 @@ class HashEmbedder:
 
     """
 
-    dimensions: int = attrs.field(default=384, validator=_check.field(_check.whole, 16, 65_536, mark=","))
+    dimensions: int = attrs.field(
+        default=384, validator=_check.field_validator(_check.check_integer, 16, 65_536, mark=",")
+    )
     calibration: Calibration = _CALIBRATION
     max_tokens: ClassVar[int] = 128
     """The method itself has no limit, but in longer texts other subjects dilute the features of each subject."""
@@ -78,7 +82,7 @@ class HashEmbedder:
     @property
     def fingerprint(self) -> str:
         """Identifies the vectors. It changes when the hashing or the dimensions change."""
-        return f"mama-structs-hash-{_VERSION}-{self.dimensions}"
+        return f"mama-structs-hash-{HASH_VERSION}-{self.dimensions}"
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
         """
@@ -93,33 +97,33 @@ class HashEmbedder:
 
         """
         del kind
-        prepared = [_prepared(text) for text in texts]
+        prepared = [_normalize_words(text) for text in texts]
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
         start = 0
-        for batch in _batches(prepared):
-            vectors[start : start + len(batch)] = _hashed(batch, self.dimensions)
+        for batch in _split_batches(prepared):
+            vectors[start : start + len(batch)] = _hash_texts(batch, self.dimensions)
             start += len(batch)
         return vectors
 
 
-def _prepared(text: str) -> str:
+def _normalize_words(text: str) -> str:
     """Return the normalised words of a text, each surrounded by spaces, without stop words."""
-    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", clean(text)).casefold())
-    words = _words().findall(text)
-    kept = [word for word in words if word not in _COMMON] or words or text.split()
+    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", replace_surrogates(text)).casefold())
+    words = _word_pattern().findall(text)
+    kept = [word for word in words if word not in STOP_WORDS] or words or text.split()
     return f" {' '.join(kept)} " if kept else " "
 
 
 @functools.cache
-def _words() -> Any:
+def _word_pattern() -> Any:
     # Letters with their marks, and numbers. `\w` of `re` would split words of Indic scripts at vowel signs.
     return load_regex().compile(r"[\p{L}\p{M}\p{N}]+")
 
 
-def _batches(prepared: Sequence[str]) -> Iterator[Sequence[str]]:
+def _split_batches(prepared: Sequence[str]) -> Iterator[Sequence[str]]:
     start = size = 0
     for i, text in enumerate(prepared):
-        if size and size + len(text) > _MICRO_BATCH:
+        if size and size + len(text) > MAX_CHARS_PER_BATCH:
             yield prepared[start:i]
             start, size = i, 0
         size += len(text)
@@ -127,7 +131,7 @@ def _batches(prepared: Sequence[str]) -> Iterator[Sequence[str]]:
         yield prepared[start:]
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return 64 well-distributed bits for each value: the finaliser of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -135,26 +139,26 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 @functools.lru_cache(maxsize=2)
-def _powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _base_powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the powers of the base and of its inverse, modulo 2**64."""
-    powers = np.full(size, _BASE, dtype=np.uint64)
-    inverses = np.full(size, pow(_BASE, -1, 2**64), dtype=np.uint64)
+    powers = np.full(size, HASH_BASE, dtype=np.uint64)
+    inverses = np.full(size, pow(HASH_BASE, -1, 2**64), dtype=np.uint64)
     powers[0] = inverses[0] = 1
     return np.cumprod(powers, dtype=np.uint64), np.cumprod(inverses, dtype=np.uint64)
 
 
-def _hashed(prepared: Sequence[str], dimensions: int) -> Vectors:
+def _hash_texts(prepared: Sequence[str], dimensions: int) -> Vectors:
     points = np.frombuffer("".join(prepared).encode("utf-32-le"), dtype="<u4").astype(np.uint64)
     lengths = np.fromiter(map(len, prepared), dtype=np.int64, count=len(prepared))
     texts = np.repeat(np.arange(len(prepared), dtype=np.int64), lengths)
     # Round up to a power of two, so that the cache of powers is effective.
-    powers, inverses = _powers(1 << len(points).bit_length())
-    characters = _mixed(points + np.uint64(_ODD))
+    powers, inverses = _base_powers(1 << len(points).bit_length())
+    characters = _mix(points + np.uint64(SPLITMIX_INCREMENT))
     sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(characters * powers[: len(points)])))
 
-    space = points == _SPACE
+    space = points == SPACE_CODEPOINT
     wide = np.zeros(len(points), dtype=bool)
-    for low, high in _WIDE:
+    for low, high in WIDE_RANGES:
         wide |= (points >= low) & (points <= high)
     starts = np.flatnonzero(space[:-1] & ~space[1:])
     ends = np.flatnonzero(space[1:] & ~space[:-1]) + 2
@@ -163,7 +167,7 @@ def _hashed(prepared: Sequence[str], dimensions: int) -> Vectors:
 
     def add(begin: NDArray[np.int64], end: NDArray[np.int64], salt: int) -> None:
         values = (sums[end] - sums[begin]) * inverses[begin]
-        keys.append(_mixed(values + np.uint64(salt * _ODD % 2**64)))
+        keys.append(_mix(values + np.uint64(salt * SPLITMIX_INCREMENT % 2**64)))
         owners.append(texts[begin])
 
     add(starts, ends, 1)
@@ -172,16 +176,16 @@ def _hashed(prepared: Sequence[str], dimensions: int) -> Vectors:
     wides = np.concatenate(([0], np.cumsum(wide)))
     ending = np.zeros(len(points), dtype=bool)
     ending[np.cumsum(lengths) - 1] = True  # An n-gram that starts here would reach into the next text.
-    for size in sorted({*_RUNS, *_WIDE_RUNS}):
+    for size in sorted({*NGRAM_LENGTHS, *WIDE_NGRAM_LENGTHS}):
         begin = np.arange(max(0, len(points) - size + 1))
         inside = (spaces[begin + size - 1] == spaces[begin + 1]) & ~ending[begin]
         is_wide = wides[begin + size] > wides[begin]
-        begin = begin[inside & np.where(is_wide, size in _WIDE_RUNS, size in _RUNS)]
+        begin = begin[inside & np.where(is_wide, size in WIDE_NGRAM_LENGTHS, size in NGRAM_LENGTHS)]
         add(begin, begin + size, size)
-    return _summed(np.concatenate(owners), np.concatenate(keys), lengths, dimensions)
+    return _sum_features(np.concatenate(owners), np.concatenate(keys), lengths, dimensions)
 
 
-def _summed(
+def _sum_features(
     owners: NDArray[np.int64], keys: NDArray[np.uint64], lengths: NDArray[np.int64], dimensions: int
 ) -> Vectors:
     """Sum the signed features of each text, with diminishing weights for repeated ones."""
@@ -190,9 +194,9 @@ def _summed(
     _, first, counts = np.unique(joined, return_index=True, return_counts=True)
     key, owner = keys[first], owners[first]
     # 1, 4/3, 3/2, … below 2. Unlike a logarithm, integer division gives the same result on every machine.
-    sizes = _FEATURE * 2 * counts // (counts + 1)
-    signed = np.where(key & _ONE, sizes, -sizes)
-    places = owner * dimensions + ((key >> _ONE) % np.uint64(dimensions)).astype(np.int64)
+    sizes = FEATURE_WEIGHT * 2 * counts // (counts + 1)
+    signed = np.where(key & UINT64_ONE, sizes, -sizes)
+    places = owner * dimensions + ((key >> UINT64_ONE) % np.uint64(dimensions)).astype(np.int64)
     # Integers below 2**53, so floating-point sums are exact.
     table = np.bincount(places, weights=signed, minlength=len(lengths) * dimensions).astype(np.int64)
     table = table.reshape(len(lengths), dimensions)

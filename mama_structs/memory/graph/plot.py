@@ -15,21 +15,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs._internal.reprs import COLOURS, needed, short
+from mama_structs._internal.reprs import COLOURS, require_extra, truncate_line
 from mama_structs.memory.graph import traversal as graph
-from mama_structs.memory.graph.diagrams import between, networkx_of, outcome_of
+from mama_structs.memory.graph.diagrams import links_between, outcome_value, to_networkx
 from mama_structs.memory.graph.results import Chain
-from mama_structs.memory.types.engine import SYSTEM, LinkTable, Reader
-from mama_structs.memory.types.model import RATES, Link, LinkType, Memory, MemoryType, milliseconds
+from mama_structs.memory.types.engine import SYSTEM_CREATOR_INDEX, LinkTable, Reader
+from mama_structs.memory.types.model import DECAY_RATES_PER_DAY, Link, LinkType, Memory, MemoryType, to_milliseconds
 from mama_structs.memory.types.requests import check_id, check_limit
 
-_TYPES: Final = {
+_TYPE_COLOURS: Final = {
     MemoryType.DECISION: "#3b7dd8",
     MemoryType.CHECKPOINT: "#8a63d2",
     MemoryType.INSIGHT: "#1f9e89",
     MemoryType.CONTEXT: "#8a8a8a",
 }
-_LINKS: Final = {
+_LINK_COLOURS: Final = {
     LinkType.EVOLUTION: "#d1495b",
     LinkType.IMPLEMENTATION: "#3b7dd8",
     LinkType.ASSOCIATION: "#c98a1b",
@@ -37,16 +37,16 @@ _LINKS: Final = {
 }
 _PALETTE: Final = ("#3b7dd8", "#d1495b", "#1f9e89", "#c98a1b", "#8a63d2", "#4fa3c7", "#c2679f", "#6b8f3c")
 # Width of a character and height of a line, relative to the size of a map.
-_SIGN: Final = 0.0105
-_ROW: Final = 0.038
+_CHAR_WIDTH_RATIO: Final = 0.0105
+_LINE_HEIGHT_RATIO: Final = 0.038
 _GREY: Final = "#8a8a8a"
-_OTHER: Final = "#bbbbbb"
-_TOPICS: Final = 12
-_VERSIONS: Final = 20
-_DAYS: Final = 90
-_MEMORIES: Final = 5_000
-_AROUND: Final = 60
-_LABELS: Final = 200
+_OTHER_COLOUR: Final = "#bbbbbb"
+_MAX_TOPICS: Final = 12
+_MAX_VERSIONS: Final = 20
+_DECAY_DAYS: Final = 90
+_MAX_MEMORIES: Final = 5_000
+_MAX_NEIGHBOURS: Final = 60
+_MAX_LABELS: Final = 200
 _DAY_MS: Final = 86_400_000
 
 
@@ -75,30 +75,39 @@ class MemoryPlots:
 
         """
         chain: Chain = await self._memories.by_topic(topic)
-        decided = [memory for memory in chain.memories if memory.type is MemoryType.DECISION][:_VERSIONS]
-        ax = _axes(ax, height=0.9 + 0.75 * max(len(decided), 1))
+        decided = [memory for memory in chain.memories if memory.type is MemoryType.DECISION][:_MAX_VERSIONS]
+        ax = _make_axes(ax, height=0.9 + 0.75 * max(len(decided), 1))
         rows = {memory.id: len(decided) - place for place, memory in enumerate(decided)}
         gone = {link.to_id for link in chain.links}
-        for link in between(chain.links, decided):
+        for link in links_between(chain.links, decided):
             start, end = rows[link.from_id], rows[link.to_id]
             # Curve the arrow around the rows in between.
-            _arrow(
+            _draw_arrow(
                 ax, (0, start), (0, end), color=_GREY, connectionstyle=f"arc3,rad={0.0 if start - end == 1 else 0.3}"
             )
         for memory in decided:
-            outcome = outcome_of(memory)
-            colour = COLOURS[outcome] if outcome else _TYPES[memory.type]
+            outcome = outcome_value(memory)
+            colour = COLOURS[outcome] if outcome else _TYPE_COLOURS[memory.type]
             is_gone = memory.id in gone
             ax.plot(
                 0, rows[memory.id], "o", markersize=11, color=colour, fillstyle="none" if is_gone else "full", mew=2
             )
-            _write(ax, 0.35, rows[memory.id] + 0.16, short(memory.content, 74), size=10, alpha=0.65 if is_gone else 1)
+            _draw_text(
+                ax,
+                0.35,
+                rows[memory.id] + 0.16,
+                truncate_line(memory.content, 74),
+                size=10,
+                alpha=0.65 if is_gone else 1,
+            )
             why = getattr(memory.metadata, "outcome_reason", None)
-            facts = [f"{memory.created_at:%Y-%m-%d}", outcome, short(why, 60) if why else None]
-            _write(ax, 0.35, rows[memory.id] - 0.2, " · ".join(filter(None, facts)), size=8, color=colour)
+            facts = [f"{memory.created_at:%Y-%m-%d}", outcome, truncate_line(why, 60) if why else None]
+            _draw_text(ax, 0.35, rows[memory.id] - 0.2, " · ".join(filter(None, facts)), size=8, color=colour)
         ax.set(xlim=(-0.5, 10), ylim=(0.5, len(decided) + 0.4))
         ax.axis("off")
-        _title(ax, f"How {short(topic, 40)} evolved" if decided else f"No decision on {short(topic, 40)}")
+        _set_title(
+            ax, f"How {truncate_line(topic, 40)} evolved" if decided else f"No decision on {truncate_line(topic, 40)}"
+        )
         return ax
 
     async def neighbourhood(self, id: str, *, depth: int = 2, ax: Any = None) -> Any:  # noqa: A002 - as in the store
@@ -114,38 +123,42 @@ class MemoryPlots:
 
         """
         memory_id, most = check_id("id", id), check_limit(depth, name="depth")
-        now_ms = milliseconds(self._memories._shared.now)  # noqa: SLF001 - the store's own
+        now_ms = to_milliseconds(self._memories._shared.now)  # noqa: SLF001 - the store's own
 
         def plan(reader: Reader, node: int) -> tuple[list[Memory], list[Link]]:
-            steps = graph.traverse(reader, node, now_ms=now_ms, max_depth=most, limit=_AROUND)
+            steps = graph.traverse(reader, node, now_ms=now_ms, max_depth=most, limit=_MAX_NEIGHBOURS)
             nodes = [node, *(step.node for step in steps)]
             links = [link for own in reader.links_of_many(nodes, "out") for link in own]
             return reader.get(nodes), links
 
         memories, links = await self._memories._read(memory_id, plan)  # noqa: SLF001 - as above
-        ax = _axes(ax, height=6.0)
-        tied = between(links, memories)
-        nx = needed("networkx")
-        places = nx.spring_layout(nx.Graph(networkx_of(memories, tied)), seed=1, k=1.6 / np.sqrt(len(memories)))
+        ax = _make_axes(ax, height=6.0)
+        tied = links_between(links, memories)
+        nx = require_extra("networkx")
+        places = nx.spring_layout(nx.Graph(to_networkx(memories, tied)), seed=1, k=1.6 / np.sqrt(len(memories)))
         for link in sorted(tied, key=lambda one: [*LinkType].index(one.link_type), reverse=True):
             strength = 0.35 + 0.65 * link.confidence
-            _arrow(ax, places[link.from_id], places[link.to_id], color=_LINKS[link.link_type], alpha=strength)
+            _draw_arrow(
+                ax, places[link.from_id], places[link.to_id], color=_LINK_COLOURS[link.link_type], alpha=strength
+            )
         for memory in memories:
             x, y = places[memory.id]
-            outcome, is_start = outcome_of(memory), memory is memories[0]
+            outcome, is_start = outcome_value(memory), memory is memories[0]
             edge = COLOURS[outcome] if outcome else ax.get_facecolor()
-            ax.plot(x, y, "o", markersize=13 if is_start else 9, color=_TYPES[memory.type], mec=edge, mew=2)
-            label = short(memory.content, 34)
+            ax.plot(x, y, "o", markersize=13 if is_start else 9, color=_TYPE_COLOURS[memory.type], mec=edge, mew=2)
+            label = truncate_line(memory.content, 34)
             weight = "bold" if is_start else "normal"
             # Place labels away from the centre, where most arrows start.
             offset, side = ((0, 9), "bottom") if y > 0 else ((0, -9), "top")
-            _write(ax, x, y, label, size=8, weight=weight, ha="center", va=side, offset=offset, is_outlined=True)
+            _draw_text(ax, x, y, label, size=8, weight=weight, ha="center", va=side, offset=offset, is_outlined=True)
         ax.margins(0.18, 0.12)
         ax.axis("off")
         types, kinds = {memory.type for memory in memories}, {link.link_type for link in tied}
-        signs = [(kind.value, colour, "o") for kind, colour in _TYPES.items() if kind in types]
-        _legend(ax, [*signs, *((kind.value, colour, "") for kind, colour in _LINKS.items() if kind in kinds)])
-        _title(ax, f"Around “{short(memories[0].content, 50)}”")
+        signs = [(kind.value, colour, "o") for kind, colour in _TYPE_COLOURS.items() if kind in types]
+        _add_legend(
+            ax, [*signs, *((kind.value, colour, "") for kind, colour in _LINK_COLOURS.items() if kind in kinds)]
+        )
+        _set_title(ax, f"Around “{truncate_line(memories[0].content, 50)}”")
         return ax
 
     async def timeline(self, *, ax: Any = None) -> Any:
@@ -154,12 +167,12 @@ class MemoryPlots:
 
         The twelve topics with most memories have rows.
         """
-        memories: Sequence[Memory] = await self._memories.recent(limit=_MEMORIES)
+        memories: Sequence[Memory] = await self._memories.recent(limit=_MAX_MEMORIES)
         counts = Counter(memory.topic for memory in memories)
-        topics = [topic for topic, _ in counts.most_common() if topic is not None][:_TOPICS]
+        topics = [topic for topic, _ in counts.most_common() if topic is not None][:_MAX_TOPICS]
         rows = {topic: len(topics) - place for place, topic in enumerate(topics)}
-        ax = _axes(ax, height=1.6 + 0.34 * (len(rows) + 1))
-        for kind, colour in _TYPES.items():
+        ax = _make_axes(ax, height=1.6 + 0.34 * (len(rows) + 1))
+        for kind, colour in _TYPE_COLOURS.items():
             own = [memory for memory in memories if memory.type is kind]
             if own:
                 ax.scatter(
@@ -167,20 +180,20 @@ class MemoryPlots:
                     [rows.get(memory.topic or "", 0) for memory in own],
                     s=46,
                     c=colour,
-                    edgecolors=[COLOURS.get(outcome_of(memory) or "", ax.get_facecolor()) for memory in own],
+                    edgecolors=[COLOURS.get(outcome_value(memory) or "", ax.get_facecolor()) for memory in own],
                     linewidths=1.6,
                     alpha=0.9,
                     zorder=2,
                 )
-        names = [("other" if topics else "all"), *(short(topic or "", 24) for topic in reversed(topics))]
-        lettered = _lettered("\n".join(names))
+        names = [("other" if topics else "all"), *(truncate_line(topic or "", 24) for topic in reversed(topics))]
+        lettered = _text_arguments("\n".join(names))
         ax.set_yticks(range(len(names)), lettered.pop("text").split("\n"), **lettered)
         ax.set_ylim(-0.6, len(rows) + 0.6)
         ax.grid(visible=True, axis="y", alpha=0.25)
-        _frameless(ax)
-        _dates(ax)
-        _legend(ax, [(kind.value, colour, "o") for kind, colour in _TYPES.items()])
-        _title(ax, f"{len(memories):,} memories")
+        _hide_frame(ax)
+        _format_dates(ax)
+        _add_legend(ax, [(kind.value, colour, "o") for kind, colour in _TYPE_COLOURS.items()])
+        _set_title(ax, f"{len(memories):,} memories")
         return ax
 
     async def map(self, *, ax: Any = None) -> Any:
@@ -191,35 +204,35 @@ class MemoryPlots:
         """
 
         def plan(reader: Reader) -> tuple[list[Memory], NDArray[np.float32]]:
-            nodes = reader.window(limit=_MEMORIES)
+            nodes = reader.window(limit=_MAX_MEMORIES)
             pieces, counts = reader.pieces(nodes)
             has = counts > 0
             first = (np.cumsum(counts) - counts)[has]
             return reader.get(nodes[has]), pieces[first]
 
         memories, vectors = await self._memories._shared.read(plan)  # noqa: SLF001 - the store's own
-        ax = _axes(ax, height=5.0)
-        points, shares = _components(vectors)
+        ax = _make_axes(ax, height=5.0)
+        points, shares = _principal_components(vectors)
         topics = [topic for topic, _ in Counter(memory.topic for memory in memories).most_common() if topic][:8]
         palette = dict(zip(topics, _PALETTE, strict=False))
-        colours = [palette.get(memory.topic or "", _OTHER) for memory in memories]
+        colours = [palette.get(memory.topic or "", _OTHER_COLOUR) for memory in memories]
         if memories:
             ax.scatter(
                 points[:, 0], points[:, 1], s=max(8, 60 - len(memories) / 40), c=colours, alpha=0.85, lw=0, zorder=4
             )
-        labels = [short(memory.content, 30) for memory in memories[:_LABELS]]
-        for at, is_above in _fitting(points, labels):
+        labels = [truncate_line(memory.content, 30) for memory in memories[:_MAX_LABELS]]
+        for at, is_above in _choose_labels(points, labels):
             offset, side = ((0, 5), "bottom") if is_above else ((0, -5), "top")
             x, y = points[at]
-            _write(ax, x, y, labels[at], size=7, ha="center", va=side, offset=offset, is_outlined=True)
+            _draw_text(ax, x, y, labels[at], size=7, ha="center", va=side, offset=offset, is_outlined=True)
         ax.margins(0.2, 0.12)
         for axis, share in zip((ax.set_xlabel, ax.set_ylabel), shares, strict=True):
             axis(f"{share:.0%} of the variance", color=_GREY, size=8)
         ax.set(xticks=[], yticks=[])
-        _frameless(ax)
-        others = [("other", _OTHER)] if _OTHER in colours else []
-        _legend(ax, [(short(topic, 24), colour, "o") for topic, colour in [*palette.items(), *others]])
-        _title(ax, f"{len(memories):,} memories by their meaning")
+        _hide_frame(ax)
+        others = [("other", _OTHER_COLOUR)] if _OTHER_COLOUR in colours else []
+        _add_legend(ax, [(truncate_line(topic, 24), colour, "o") for topic, colour in [*palette.items(), *others]])
+        _set_title(ax, f"{len(memories):,} memories by their meaning")
         return ax
 
     async def decay(self, *, ax: Any = None) -> Any:
@@ -230,57 +243,57 @@ class MemoryPlots:
         """
 
         def plan(reader: Reader) -> LinkTable:
-            return reader.links(reader.window(limit=_MEMORIES), "out")
+            return reader.links(reader.window(limit=_MAX_MEMORIES), "out")
 
         memories = self._memories
-        table, now_ms = await memories._shared.read(plan), milliseconds(memories._shared.now)  # noqa: SLF001 - as above
-        ax = _axes(ax, height=3.8)
-        days = np.linspace(0, _DAYS, 181)
-        strengths = table.strengths(now_ms)
+        table, now_ms = await memories._shared.read(plan), to_milliseconds(memories._shared.now)  # noqa: SLF001 - as above
+        ax = _make_axes(ax, height=3.8)
+        days = np.linspace(0, _DECAY_DAYS, 181)
+        strengths = table.decayed_confidences(now_ms)
         ages = np.maximum(now_ms - table.created, 0) / _DAY_MS
-        automatic = table.creators == SYSTEM
-        for number, (kind, colour) in enumerate(_LINKS.items()):
-            ax.plot(days, np.exp(-RATES[kind] * days), color=colour, label=kind.value, lw=2)
-            own = automatic & (table.types == number) & (ages <= _DAYS)
+        automatic = table.creators == SYSTEM_CREATOR_INDEX
+        for number, (kind, colour) in enumerate(_LINK_COLOURS.items()):
+            ax.plot(days, np.exp(-DECAY_RATES_PER_DAY[kind] * days), color=colour, label=kind.value, lw=2)
+            own = automatic & (table.types == number) & (ages <= _DECAY_DAYS)
             ax.scatter(ages[own], strengths[own], s=16, c=colour, alpha=0.5, lw=0, clip_on=False)
-        ax.set(xlim=(0, _DAYS), ylim=(0, 1.03))
+        ax.set(xlim=(0, _DECAY_DAYS), ylim=(0, 1.03))
         ax.set_xlabel("days since the link was made", color=_GREY, size=9)
         ax.set_ylabel("strength", color=_GREY, size=9)
         ax.grid(visible=True, alpha=0.25)
-        _frameless(ax)
+        _hide_frame(ax)
         ax.legend(frameon=False, fontsize=8)
-        _title(ax, "How automatic links fade; those of users and models do not")
+        _set_title(ax, "How automatic links fade; those of users and models do not")
         return ax
 
 
-_EDGE: Final = 0.12  # Margin in inches.
-_FAMILY: Final = "DejaVu Sans"  # Ships with matplotlib, but has no East Asian glyphs.
-_FAMILIES: Final = ("Noto Sans CJK KR", "Noto Sans CJK JP", "Malgun Gothic", "Apple SD Gothic Neo", "NanumGothic")
+_MARGIN_INCHES: Final = 0.12  # Margin in inches.
+_DEFAULT_FONT: Final = "DejaVu Sans"  # Ships with matplotlib, but has no East Asian glyphs.
+_FALLBACK_FONTS: Final = ("Noto Sans CJK KR", "Noto Sans CJK JP", "Malgun Gothic", "Apple SD Gothic Neo", "NanumGothic")
 # Fonts that draw boxes for all characters, or that matplotlib cannot render.
-_UNFIT: Final = ("Last", "Emoji")
-_MISSING: Final = "\ufffd"
+_UNUSABLE_FONT_WORDS: Final = ("Last", "Emoji")
+_REPLACEMENT_CHAR: Final = "\ufffd"
 # Numbers of installed fonts for which the warning was already issued. It is repeated after fonts were added.
-_told: Final[set[int]] = set()
-_NAMED: Final = 10
+_warned_font_counts: Final[set[int]] = set()
+_MAX_LISTED_CHARS: Final = 10
 
 
-def _axes(ax: Any, *, height: float) -> Any:
+def _make_axes(ax: Any, *, height: float) -> Any:
     if ax is not None:
         return ax
     size: dict[str, Any] = {"figsize": (8.0, height), "layout": "constrained"}
     # Notebooks display pyplot figures. Other threads, as used by `mama_structs.sync`, cannot open pyplot windows.
     if threading.current_thread() is threading.main_thread():
-        figure, how = needed("matplotlib.pyplot").figure(**size), {}
+        figure, how = require_extra("matplotlib.pyplot").figure(**size), {}
     else:
-        figure, how = needed("matplotlib.figure").Figure(**size), {"axes_class": _shown_axes()}
-    figure.get_layout_engine().set(w_pad=_EDGE, h_pad=_EDGE)
+        figure, how = require_extra("matplotlib.figure").Figure(**size), {"axes_class": _png_axes_class()}
+    figure.get_layout_engine().set(w_pad=_MARGIN_INCHES, h_pad=_MARGIN_INCHES)
     return figure.subplots(subplot_kw=how)
 
 
 @functools.cache
-def _shown_axes() -> Any:
+def _png_axes_class() -> Any:
     """Return an axes class that notebooks display as an image without pyplot."""
-    plain: Any = needed("matplotlib.axes").Axes
+    plain: Any = require_extra("matplotlib.axes").Axes
 
     class ShownAxes(plain):  # type: ignore[misc]  # matplotlib is imported when it is used
         def _repr_png_(self) -> bytes:
@@ -291,66 +304,70 @@ def _shown_axes() -> Any:
     return ShownAxes
 
 
-def _lettered(text: str) -> dict[str, Any]:
+def _text_arguments(text: str) -> dict[str, Any]:
     """Return drawing arguments for a text: fonts with its glyphs, and no math syntax."""
-    fonts = len(needed("matplotlib.font_manager").fontManager.ttflist)
-    found = {letter: _family_with(letter, fonts) for letter in dict.fromkeys(text) if not letter.isspace()}
+    fonts = len(require_extra("matplotlib.font_manager").fontManager.ttflist)
+    found = {letter: _find_font(letter, fonts) for letter in dict.fromkeys(text) if not letter.isspace()}
     # Characters that only join or modify others are not visible, so they need no glyph.
     unseen = {letter for letter, name in found.items() if name is None and unicodedata.category(letter) in ("Cf", "Mn")}
     missing = [letter for letter, name in found.items() if name is None and letter not in unseen]
-    if missing and fonts not in _told:
-        _told.add(fonts)
+    if missing and fonts not in _warned_font_counts:
+        _warned_font_counts.add(fonts)
         warnings.warn(
-            f"no installed font has {', '.join(missing[:_NAMED])}: these are drawn as {_MISSING}. Install one "
+            f"no installed font has {', '.join(missing[:_MAX_LISTED_CHARS])}: these are drawn as {_REPLACEMENT_CHAR}. Install one "
             "that has them, such as Noto Sans CJK, or give its file to fontManager.addfont of matplotlib.font_manager",
             stacklevel=2,
         )
-    drawn = "".join(_MISSING if one in missing else one for one in text if one not in unseen)
-    return {"text": drawn, "family": [*dict.fromkeys([_FAMILY, *filter(None, found.values())])], "parse_math": False}
+    drawn = "".join(_REPLACEMENT_CHAR if one in missing else one for one in text if one not in unseen)
+    return {
+        "text": drawn,
+        "family": [*dict.fromkeys([_DEFAULT_FONT, *filter(None, found.values())])],
+        "parse_math": False,
+    }
 
 
 @functools.lru_cache(maxsize=4_096)
-def _family_with(letter: str, fonts: int) -> str | None:  # noqa: ARG001 - part of the cache key: fonts may be added
+def _find_font(letter: str, fonts: int) -> str | None:  # noqa: ARG001 - part of the cache key: fonts may be added
     """
     Return the first font with a glyph for a letter.
 
     The order is matplotlib's own font, matching fonts, and any installed font.
     """
-    manager = needed("matplotlib.font_manager")
+    manager = require_extra("matplotlib.font_manager")
     files: dict[str, str] = {one.name: one.fname for one in manager.fontManager.ttflist}
-    for name in dict.fromkeys([_FAMILY, *_FAMILIES, *sorted(files)]):
-        if name in files and not any(word in name for word in _UNFIT):
+    for name in dict.fromkeys([_DEFAULT_FONT, *_FALLBACK_FONTS, *sorted(files)]):
+        if name in files and not any(word in name for word in _UNUSABLE_FONT_WORDS):
             with contextlib.suppress(OSError, RuntimeError):
                 if manager.get_font(files[name]).get_char_index(ord(letter)):
                     return name
     return None
 
 
-def _write(
+def _draw_text(
     ax: Any, x: float, y: float, text: str, *, offset: tuple[int, int] = (0, 0), is_outlined: bool = False, **how: Any
 ) -> None:
-    how = {"va": "center", "annotation_clip": False} | _lettered(text) | how
+    how = {"va": "center", "annotation_clip": False} | _text_arguments(text) | how
     if is_outlined:
         # Outline the text, so that lines behind it do not make it unreadable.
-        effects = needed("matplotlib.patheffects")
+        effects = require_extra("matplotlib.patheffects")
         how["path_effects"] = [effects.withStroke(linewidth=2.5, foreground=ax.get_facecolor())]
     ax.annotate(xy=(x, y), xytext=offset, textcoords="offset points", **how)
 
 
-def _arrow(ax: Any, start: Any, end: Any, **how: Any) -> None:
+def _draw_arrow(ax: Any, start: Any, end: Any, **how: Any) -> None:
     ax.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "shrinkA": 8, "shrinkB": 8, **how})
 
 
-def _title(ax: Any, text: str) -> None:
-    lettered = _lettered(text)
+def _set_title(ax: Any, text: str) -> None:
+    lettered = _text_arguments(text)
     ax.set_title(lettered.pop("text"), loc="left", size=11, **lettered)
 
 
-def _legend(ax: Any, signs: Sequence[tuple[str, str, str]]) -> None:
-    lines = needed("matplotlib.lines")
+def _add_legend(ax: Any, entries: Sequence[tuple[str, str, str]]) -> None:
+    lines = require_extra("matplotlib.lines")
     handles = [
         lines.Line2D([], [], color=colour, marker=marker, linestyle="none" if marker else "-")
-        for _, colour, marker in signs
+        for _, colour, marker in entries
     ]
     where = {
         "loc": "upper center",
@@ -360,40 +377,42 @@ def _legend(ax: Any, signs: Sequence[tuple[str, str, str]]) -> None:
         "frameon": False,
         "fontsize": 8,
     }
-    legend = ax.legend(handles, ["x"] * len(signs), **where)
-    for written, (name, _, _) in zip(legend.get_texts(), signs, strict=True):
+    legend = ax.legend(handles, ["x"] * len(entries), **where)
+    for written, (name, _, _) in zip(legend.get_texts(), entries, strict=True):
         # Set the text after creation, because the legend would parse math syntax in labels.
-        written.set(**_lettered(name))
+        written.set(**_text_arguments(name))
 
 
-def _frameless(ax: Any) -> None:
+def _hide_frame(ax: Any) -> None:
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     ax.spines["bottom"].set_color(_GREY)
     ax.tick_params(length=0, labelsize=8)
 
 
-def _dates(ax: Any) -> None:
-    dates = needed("matplotlib.dates")
+def _format_dates(ax: Any) -> None:
+    dates = require_extra("matplotlib.dates")
     locator = dates.AutoDateLocator(minticks=3, maxticks=8)
     ax.xaxis.set_major_locator(locator)
     ax.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     ax.xaxis.get_offset_text().set_size(8)
 
 
-def _fitting(points: NDArray[np.float64], labels: Sequence[str]) -> list[tuple[int, bool]]:
+def _choose_labels(points: NDArray[np.float64], labels: Sequence[str]) -> list[tuple[int, bool]]:
     """Return the labels that fit, in order, and whether each goes above (or below) its point."""
     scaled = points / np.maximum(np.ptp(points, axis=0), 1e-12) if len(points) else points
     placed: list[tuple[int, bool]] = []
     taken: list[tuple[float, float, float]] = []
     for at, label in enumerate(labels):
         x, y = scaled[at]
-        half = _SIGN * len(label) / 2
+        half = _CHAR_WIDTH_RATIO * len(label) / 2
         for is_above in (True, False):
-            height = y + (_ROW if is_above else -_ROW)
-            covered = (np.abs(scaled - (x, height)) < (half, _ROW)).all(axis=1)
+            height = y + (_LINE_HEIGHT_RATIO if is_above else -_LINE_HEIGHT_RATIO)
+            covered = (np.abs(scaled - (x, height)) < (half, _LINE_HEIGHT_RATIO)).all(axis=1)
             covered[at] = False
-            free = (abs(x - left) >= half + other or abs(height - low) >= _ROW for left, low, other in taken)
+            free = (
+                abs(x - left) >= half + other or abs(height - low) >= _LINE_HEIGHT_RATIO for left, low, other in taken
+            )
             if all(free) and not covered.any():
                 taken.append((x, height, half))
                 placed.append((at, is_above))
@@ -401,7 +420,7 @@ def _fitting(points: NDArray[np.float64], labels: Sequence[str]) -> list[tuple[i
     return placed
 
 
-def _components(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _principal_components(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """
     Project vectors on their two principal components.
 

@@ -11,31 +11,31 @@ import attrs
 import numpy as np
 
 from mama_structs._internal.reprs import (
-    Seen,
-    Showing,
-    boxed,
-    briefly,
-    counted,
-    entries,
-    entry,
-    heading,
-    line,
-    lines,
-    needed,
+    ReprContent,
+    ReprMixin,
+    bound_field_reprs,
+    format_count,
+    format_entries,
+    format_entry,
+    format_heading,
+    format_line,
+    join_lines,
+    require_extra,
+    wrap_html,
 )
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.graph import diagrams
 from mama_structs.memory.graph import traversal as graph
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.engine import Nodes, Reader
-from mama_structs.memory.types.model import Link, LinkType, Memory, Outcome, parse_kept, with_texts
+from mama_structs.memory.types.model import Link, LinkType, Memory, Outcome, parse_stored_evidence, with_previews
 from mama_structs.memory.types.requests import TraversalRequest
 
-_SHOWN = 60
+_MAX_LINE_CHARS = 60
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Hit(Showing):
+class Hit(ReprMixin):
     """
     A memory found by a search.
 
@@ -61,20 +61,20 @@ class Hit(Showing):
     copies: tuple[str, ...] = ()
     terms: Mapping[str, float] = attrs.field(factory=dict)
 
-    def _seen(self) -> Seen:
+    def _repr_content(self) -> ReprContent:
         superseded = None if self.superseded_by is None else "superseded"
-        copies = counted(len(self.copies), "copy", "copies") if self.copies else None
-        seen = seen_with(self.memory, f"relevance {self.relevance:.2f}", superseded, copies)
-        return seen._replace(terms=self.terms, is_gone=superseded is not None)
+        copies = format_count(len(self.copies), "copy", "copies") if self.copies else None
+        seen = repr_with_facts(self.memory, f"relevance {self.relevance:.2f}", superseded, copies)
+        return seen._replace(terms=self.terms, is_replaced=superseded is not None)
 
-    def _record(self) -> dict[str, Any]:
+    def _table_row(self) -> dict[str, Any]:
         own = {"score": self.score, "relevance": self.relevance, "superseded_by": self.superseded_by}
         terms = {f"terms.{name}": term for name, term in self.terms.items()}
-        return self.memory._record() | own | terms  # noqa: SLF001 - class of this package
+        return self.memory._table_row() | own | terms  # noqa: SLF001 - class of this package
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Explanation(Showing):
+class Explanation(ReprMixin):
     """
     Why a search found or left out a memory. The reranker is not called.
 
@@ -109,9 +109,9 @@ class Explanation(Showing):
             lines += [f"{'score':<12}{self.score:>8.3f}", f"{'relevance':<12}{self.relevance:>8.3f}"]
         return "\n".join(lines)
 
-    def _seen(self) -> Seen:
+    def _repr_content(self) -> ReprContent:
         relevance = None if self.relevance is None else f"relevance {self.relevance:.2f}"
-        return Seen(text=self._place, facts=(relevance,), id=self.id, terms=self.terms)
+        return ReprContent(text=self._place, facts=(relevance,), id=self.id, terms=self.terms)
 
     @property
     def _place(self) -> str:
@@ -119,7 +119,7 @@ class Explanation(Showing):
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Reached(Showing):
+class Reached(ReprMixin):
     """
     A memory reached by a traversal.
 
@@ -136,14 +136,14 @@ class Reached(Showing):
     path: tuple[str, ...]
     strength: float
 
-    def _seen(self) -> Seen:
-        return seen_with(self.memory, f"depth {self.depth}", f"strength {self.strength:.2f}")
+    def _repr_content(self) -> ReprContent:
+        return repr_with_facts(self.memory, f"depth {self.depth}", f"strength {self.strength:.2f}")
 
-    def _record(self) -> dict[str, Any]:
-        return self.memory._record() | {"depth": self.depth, "strength": self.strength}  # noqa: SLF001 - this package
+    def _table_row(self) -> dict[str, Any]:
+        return self.memory._table_row() | {"depth": self.depth, "strength": self.strength}  # noqa: SLF001 - this package
 
 
-class Graphed:
+class GraphExportMixin:
     """Mixin for results with memories and links that can be exported as graphs."""
 
     __slots__ = ()
@@ -162,15 +162,15 @@ class Graphed:
             ImportError: networkx is not installed (extra ``notebook``).
 
         """
-        return diagrams.networkx_of(*self._graph())
+        return diagrams.to_networkx(*self._graph())
 
     def to_mermaid(self) -> str:
         """Return a Mermaid flowchart of at most 100 memories, which GitHub can render."""
-        return diagrams.mermaid_of(*self._graph())
+        return diagrams.to_mermaid(*self._graph())
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Chain(Graphed):
+class Chain(GraphExportMixin):
     """
     The evolution of a decision.
 
@@ -199,33 +199,33 @@ class Chain(Graphed):
         return iter(self.memories)
 
     def __str__(self) -> str:
-        return "\n".join(_line(memory) for memory in self.memories) or "nothing"
+        return "\n".join(_format_line(memory) for memory in self.memories) or "nothing"
 
     def _graph(self) -> tuple[list[Memory], list[Link]]:
         return [*self.memories], [*self.links]
 
     @property
     def _title(self) -> str:
-        counts = [counted(len(self.memories), "version"), counted(len(self.links), "link")]
+        counts = [format_count(len(self.memories), "version"), format_count(len(self.links), "link")]
         if self.forks:
-            counts.append(counted(len(self.forks), "fork"))
+            counts.append(format_count(len(self.forks), "fork"))
         return f"Chain of {', '.join(counts)}"
 
     def _entries(self) -> str:
         gone = {link.to_id for link in self.links}
-        seen = (memory._seen()._replace(is_gone=memory.id in gone) for memory in self.memories)  # noqa: SLF001
-        return entries(seen, len(self))
+        seen = (memory._repr_content()._replace(is_replaced=memory.id in gone) for memory in self.memories)  # noqa: SLF001
+        return format_entries(seen, len(self))
 
     def _repr_html_(self) -> str:
-        return boxed(heading(self._title), self._entries(), _listed("Around it", self.around))
+        return wrap_html(format_heading(self._title), self._entries(), _render_list("Around it", self.around))
 
     def __repr__(self) -> str:
-        versions = (line("", memory._seen(), opening="  ", closing="") for memory in self.memories)  # noqa: SLF001
-        return lines(chain([f"<{self._title}>"], versions), 1 + len(self))
+        versions = (format_line("", memory._repr_content(), opening="  ", closing="") for memory in self.memories)  # noqa: SLF001
+        return join_lines(chain([f"<{self._title}>"], versions), 1 + len(self))
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Similar(Showing):
+class Similar(ReprMixin):
     """
     A memory that is similar to another one or to a text.
 
@@ -238,15 +238,15 @@ class Similar(Showing):
     memory: Memory
     similarity: float
 
-    def _seen(self) -> Seen:
-        return seen_with(self.memory, f"similarity {self.similarity:.2f}")
+    def _repr_content(self) -> ReprContent:
+        return repr_with_facts(self.memory, f"similarity {self.similarity:.2f}")
 
-    def _record(self) -> dict[str, Any]:
-        return self.memory._record() | {"similarity": self.similarity}  # noqa: SLF001 - class of this package
+    def _table_row(self) -> dict[str, Any]:
+        return self.memory._table_row() | {"similarity": self.similarity}  # noqa: SLF001 - class of this package
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Surroundings(Showing, Graphed):
+class Surroundings(ReprMixin, GraphExportMixin):
     """
     A memory with its evolution and neighbourhood.
 
@@ -265,9 +265,13 @@ class Surroundings(Showing, Graphed):
     links: tuple[Link, ...]
     links_around: tuple[Link, ...] = ()
 
-    def _seen(self) -> Seen:
-        counts = counted(len(self.chain), "version"), f"{len(self.around):,} around", counted(len(self.links), "link")
-        return seen_with(self.memory, *counts)
+    def _repr_content(self) -> ReprContent:
+        counts = (
+            format_count(len(self.chain), "version"),
+            f"{len(self.around):,} around",
+            format_count(len(self.links), "link"),
+        )
+        return repr_with_facts(self.memory, *counts)
 
     def _graph(self) -> tuple[list[Memory], list[Link]]:
         every = [self.memory, *self.chain.memories, *(one.memory for one in self.around)]
@@ -275,17 +279,17 @@ class Surroundings(Showing, Graphed):
         return list({memory.id: memory for memory in every}.values()), links
 
     def _repr_html_(self) -> str:
-        versions = [heading("How it evolved"), self.chain._entries()] if len(self.chain) > 1 else []  # noqa: SLF001
-        return boxed(
-            entry(self.memory._seen(), is_alone=True),  # noqa: SLF001 - class of this package
+        versions = [format_heading("How it evolved"), self.chain._entries()] if len(self.chain) > 1 else []  # noqa: SLF001
+        return wrap_html(
+            format_entry(self.memory._repr_content(), is_alone=True),  # noqa: SLF001 - class of this package
             *versions,
-            _listed("Around it", self.around),
-            _listed("Links", self.links),
+            _render_list("Around it", self.around),
+            _render_list("Links", self.links),
         )
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Evidence(Showing):
+class Evidence(ReprMixin):
     """
     An evidence item of a memory: a stored text, or free text.
 
@@ -300,13 +304,13 @@ class Evidence(Showing):
     digest: str | None = None
     text: str | None = None
 
-    def _seen(self) -> Seen:
+    def _repr_content(self) -> ReprContent:
         if self.text is None:
-            return Seen(text=self.source)
-        return Seen(text=self.text, facts=(f"{len(self.text):,} characters", self.source))
+            return ReprContent(text=self.source)
+        return ReprContent(text=self.text, facts=(f"{len(self.text):,} characters", self.source))
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class RelationshipWord:
     """
     A relationship word in use.
@@ -342,7 +346,7 @@ class Imported:
     dropped_links: int = 0
 
 
-NOT_REACHED: Final = (
+UNDELETED_PLACES: Final = (
     "backups that were made before",
     "exports, and other files that were written",
     "what other namespaces and other memories say, and refs that only quote it",
@@ -379,7 +383,7 @@ class Forgotten:
     texts: int = 0
     refs: int = 0
     pending: tuple[str, ...] = ()
-    not_reached: tuple[str, ...] = NOT_REACHED
+    not_reached: tuple[str, ...] = UNDELETED_PLACES
     dry_run: bool = False
 
     @property
@@ -391,7 +395,7 @@ class Forgotten:
 OutcomeWord = Outcome | Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
-def placed(terms: Mapping[str, float], score: float) -> dict[str, float]:
+def with_place_term(terms: Mapping[str, float], score: float) -> dict[str, float]:
     """Return the terms with a ``place`` term that makes their sum equal to *score*."""
     known = {name: term for name, term in terms.items() if name != "place"}
     place = score - sum(known.values())
@@ -399,43 +403,43 @@ def placed(terms: Mapping[str, float], score: float) -> dict[str, float]:
     return known | ({"place": place} if abs(place) > 1e-6 else {})  # noqa: PLR2004
 
 
-def within_chars(hits: Sequence[Hit], most: int) -> list[Hit]:
+def limit_chars(hits: Sequence[Hit], max_chars: int) -> list[Hit]:
     """
-    Return hits with at most *most* characters of content and reasoning in total.
+    Return hits with at most *max_chars* characters of content and reasoning in total.
 
     Hits that do not fit are skipped.
     """
     kept: list[Hit] = []
     for hit in hits:
         size = len(hit.memory.content) + len(getattr(hit.memory.metadata, "reasoning", ""))
-        if size <= most:
+        if size <= max_chars:
             kept.append(hit)
-            most -= size
+            max_chars -= size
     return kept
 
 
-def _listed(title: str, items: Sequence[Showing]) -> str:
-    return heading(title) + entries((one._seen() for one in items), len(items)) if items else ""  # noqa: SLF001
+def _render_list(title: str, items: Sequence[ReprMixin]) -> str:
+    return format_heading(title) + format_entries((one._repr_content() for one in items), len(items)) if items else ""  # noqa: SLF001
 
 
-ShownT = TypeVar("ShownT", bound=Showing)
+ReprMixinT = TypeVar("ReprMixinT", bound=ReprMixin)
 
 
-class Results(list[ShownT]):
+class Results(list[ReprMixinT]):
     """Ordered results of a call: a list with a notebook display and conversion to a table."""
 
     @overload
-    def __getitem__(self, index: SupportsIndex) -> ShownT: ...
+    def __getitem__(self, index: SupportsIndex) -> ReprMixinT: ...
     @overload
-    def __getitem__(self, index: slice) -> Results[ShownT]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> ShownT | Results[ShownT]:
+    def __getitem__(self, index: slice) -> Results[ReprMixinT]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> ReprMixinT | Results[ReprMixinT]:
         return Results(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
 
     def __repr__(self) -> str:
-        return lines(map(repr, self), len(self)) or "[]"
+        return join_lines(map(repr, self), len(self)) or "[]"
 
     def _repr_html_(self) -> str:
-        return boxed(entries((one._seen() for one in self), len(self)) or "nothing")  # noqa: SLF001
+        return wrap_html(format_entries((one._repr_content() for one in self), len(self)) or "nothing")  # noqa: SLF001
 
     def to_frame(self) -> Any:
         """
@@ -445,19 +449,19 @@ class Results(list[ShownT]):
             ImportError: pandas is not installed (extra ``notebook``).
 
         """
-        return needed("pandas").DataFrame([one._record() for one in self])  # noqa: SLF001
+        return require_extra("pandas").DataFrame([one._table_row() for one in self])  # noqa: SLF001
 
 
-def seen_with(memory: Memory, *facts: str | None) -> Seen:
+def repr_with_facts(memory: Memory, *facts: str | None) -> ReprContent:
     """Return the display content of a memory with additional facts."""
-    seen = memory._seen()  # noqa: SLF001 - class of this package
+    seen = memory._repr_content()  # noqa: SLF001 - class of this package
     return seen._replace(facts=(*facts, *seen.facts[1:]))
 
 
 def evidence_in(reader: Reader, node: int) -> list[Evidence]:
     """Return the evidence of a memory in order, with the stored texts of handles."""
     (memory,) = reader.get([node])
-    kept = [parse_kept(item) for item in memory.evidence]
+    kept = [parse_stored_evidence(item) for item in memory.evidence]
     texts = reader.contents([one.digest for one in kept if one is not None])
     return [
         Evidence(source=item) if one is None else Evidence(source=one.source, digest=one.digest, text=texts[one.digest])
@@ -469,15 +473,15 @@ def surroundings(reader: Reader, node: int, *, now_ms: int, types: Collection[Li
     """Return a memory with its evolution and its neighbourhood in the graph."""
     (memory,) = reader.get([node])
     steps = graph.traverse(reader, node, now_ms=now_ms, types=types, max_depth=graph.CONTEXT_DEPTH)
-    around = reached_along(reader, steps)
+    around = to_reached(reader, steps)
     nodes = np.array([step.node for step in steps], np.int64)
     memories = [one.memory for one in around]
     return Surroundings(
         memory=memory,
-        chain=chain_of(reader, graph.evolution(reader, node)),
+        chain=build_chain(reader, graph.find_evolution(reader, node)),
         around=around,
-        links=with_texts(reader.read_links(node), [memory, *memories]),
-        links_around=with_texts(links_among(reader, nodes, types), memories),
+        links=with_previews(reader.read_links(node), [memory, *memories]),
+        links_around=with_previews(read_links_between(reader, nodes, types), memories),
     )
 
 
@@ -491,11 +495,11 @@ def traversal(
             lambda ahead: (ahead.find(request.start), ahead.links(none, request.direction, request.types)),
             around=request.max_depth,
         )
-    node = saving.found(reader, request.start)
-    cached = cache.get(request, reader.change, reader.touched_since)
+    node = saving.require_node(reader, request.start)
+    cached = cache.get(request, reader.change, reader.changed_nodes_since)
     if cached is not None:
         return Results(cached)
-    with graph.uncollected():
+    with graph.disable_garbage_collection():
         steps = graph.traverse(
             reader,
             node,
@@ -506,34 +510,34 @@ def traversal(
             min_strength=request.min_strength,
             limit=request.limit,
         )
-        reached = list(reached_along(reader, steps))
-    cache.put(request, reader.change, graph.read_by(node, steps), reached)
+        reached = list(to_reached(reader, steps))
+    cache.put(request, reader.change, graph.nodes_read(node, steps), reached)
     return Results(reached)
 
 
-def read_texts(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:
+def add_previews(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:
     """Return links with the first characters of both linked memories."""
     memories: list[Memory] = []
     # If a memory is damaged, return its links without texts.
     with contextlib.suppress(StoreDamaged):
         ends = list({end for link in links for end in (link.from_id, link.to_id)})
         memories = reader.get([node for node in reader.find_many(ends) if node is not None])
-    return with_texts(links, memories)
+    return with_previews(links, memories)
 
 
-def shortened(text: str) -> str:
+def shorten_to_line(text: str) -> str:
     """Return the start of a text on one line."""
-    line = " ".join(text[: 4 * _SHOWN].split())
-    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
+    line = " ".join(text[: 4 * _MAX_LINE_CHARS].split())
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[: _MAX_LINE_CHARS - 1]}…"
 
 
-def _line(memory: Memory) -> str:
+def _format_line(memory: Memory) -> str:
     outcome: Any = getattr(memory.metadata, "outcome", None)
     mark = "" if outcome is None else f" [{outcome.value}]"
-    return f"{memory.created_at:%Y-%m-%d} {memory.id}{mark} {shortened(memory.content)}"
+    return f"{memory.created_at:%Y-%m-%d} {memory.id}{mark} {shorten_to_line(memory.content)}"
 
 
-def reached_along(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached, ...]:
+def to_reached(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached, ...]:
     """Convert the steps of a traversal to results."""
     memories = reader.get([step.node for step in steps])
     on_paths = list({node for step in steps for node in step.path})
@@ -544,7 +548,7 @@ def reached_along(reader: Reader, steps: Sequence[graph.Step]) -> tuple[Reached,
     )
 
 
-def links_among(reader: Reader, nodes: Nodes, types: Collection[LinkType] | None = None) -> list[Link]:
+def read_links_between(reader: Reader, nodes: Nodes, types: Collection[LinkType] | None = None) -> list[Link]:
     """Return the links with both ends among *nodes*, optionally of some types only."""
     table = reader.links(nodes, "out", types)
     sources = np.unique(table.sources[np.isin(table.targets, nodes)])
@@ -553,14 +557,14 @@ def links_among(reader: Reader, nodes: Nodes, types: Collection[LinkType] | None
     return [link for link in read if link.to_id in ids and (types is None or link.link_type in types)]
 
 
-def chain_of(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, ...] = ()) -> Chain:
+def build_chain(reader: Reader, found: graph.ChainNodes, *, around: tuple[Reached, ...] = ()) -> Chain:
     """Return a chain of decisions with its links and neighbourhood."""
     memories = reader.get(found.nodes)
     by_node = dict(zip(found.nodes.tolist(), memories, strict=True))
-    links = links_among(reader, found.nodes, [LinkType.EVOLUTION])
+    links = read_links_between(reader, found.nodes, [LinkType.EVOLUTION])
     return Chain(
         memories=tuple(memories),
-        links=with_texts(sorted(links, key=lambda link: (link.created_at, link.id), reverse=True), memories),
+        links=with_previews(sorted(links, key=lambda link: (link.created_at, link.id), reverse=True), memories),
         forks=tuple(by_node[node] for node in found.forks.tolist()),
         around=around,
     )

@@ -20,16 +20,25 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from mama_structs.memory.save.automatic_links import among
-from mama_structs.memory.types.engine import NUMBERS, SYSTEM, Direction, Filter, LinkTable, Nodes, Prefetch, Reader
+from mama_structs.memory.save.automatic_links import in_sorted
+from mama_structs.memory.types.engine import (
+    SYSTEM_CREATOR_INDEX,
+    TYPE_NUMBERS,
+    Direction,
+    Filter,
+    LinkTable,
+    Nodes,
+    Prefetch,
+    Reader,
+)
 from mama_structs.memory.types.model import (
-    OUTCOME_OF,
+    OUTCOME_OF_WORD,
     Link,
     LinkType,
     Memory,
     from_milliseconds,
-    is_reason,
-    milliseconds,
+    is_outcome_reason,
+    to_milliseconds,
 )
 
 MAX_DEPTH: Final = 5
@@ -41,10 +50,10 @@ DEFAULT_LIMIT: Final = 1000
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-_EVOLUTION: Final = frozenset({LinkType.EVOLUTION})
-_NONE: Final = np.empty(0, np.int64)
+_EVOLUTION_ONLY: Final = frozenset({LinkType.EVOLUTION})
+_NO_NODES: Final = np.empty(0, np.int64)
 # From this level on, at each doubling, a walk along a chain also loads all memories of its topics.
-_LONG_CHAIN: Final = 16
+_LONG_CHAIN_LEVELS: Final = 16
 
 
 class Step(NamedTuple):
@@ -106,7 +115,7 @@ def traverse(
         if not len(level) or len(steps) >= limit:
             break
         table = reader.links(level, direction, types)
-        parents, nodes, reached = _ways_on(level, power, table, direction, visited, now_ms=now_ms)
+        parents, nodes, reached = _next_links(level, power, table, direction, visited, now_ms=now_ms)
         order = np.lexsort((parents, -nodes, -reached))
         order = order[reached[order] >= min_strength]
         _, first = np.unique(nodes[order], return_index=True)
@@ -118,7 +127,7 @@ def traverse(
     return steps
 
 
-def _ways_on(
+def _next_links(
     level: Nodes, power: NDArray[np.float64], table: LinkTable, direction: Direction, visited: Nodes, *, now_ms: int
 ) -> tuple[NDArray[np.intp], Nodes, NDArray[np.float64]]:
     """
@@ -126,13 +135,13 @@ def _ways_on(
 
     The arrays contain the index of the start in the level, the node at the end, and the strength of the path.
     """
-    fade = table.strengths(now_ms).astype(np.float64)
+    fade = table.decayed_confidences(now_ms).astype(np.float64)
     rank_of = np.argsort(level)
     ranked = level[rank_of]
     ways = []
     for wanted, here, there in (("out", table.sources, table.targets), ("in", table.targets, table.sources)):
         if direction in (wanted, "both"):
-            follow = np.flatnonzero(among(here, ranked) & ~among(there, visited))
+            follow = np.flatnonzero(in_sorted(here, ranked) & ~in_sorted(there, visited))
             parents = rank_of[np.searchsorted(ranked, here[follow])]
             # Round: in single precision a confidence of 0.7 is slightly smaller, and must pass a minimum of 0.7.
             ways.append((parents, there[follow], np.round(power[parents] * fade[follow], 6)))
@@ -140,7 +149,7 @@ def _ways_on(
     return parents, nodes, reached
 
 
-def read_by(start: int, steps: Iterable[Step]) -> frozenset[int]:
+def nodes_read(start: int, steps: Iterable[Step]) -> frozenset[int]:
     """Return the nodes whose links and contents affect the result of a traversal."""
     return frozenset((start, *(step.node for step in steps)))
 
@@ -148,47 +157,52 @@ def read_by(start: int, steps: Iterable[Step]) -> frozenset[int]:
 # Evolution
 
 
-def by_topic(reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkType] | None = None) -> TopicNodes:
+def topic_evolution(
+    reader: Reader, topic: str, *, now_ms: int, types: Collection[LinkType] | None = None
+) -> TopicNodes:
     """Return a topic's unexpired memories with their complete evolution and neighbourhood."""
     where = Filter(topic=topic, valid_at=from_milliseconds(now_ms))
-    reader.expect(lambda ahead: [ahead.window(where), *chain_ahead(ahead)], around=None)
-    chain = evolution(reader, reader.window(where))
+    reader.expect(lambda ahead: [ahead.window(where), *prefetch_chain(ahead)], around=None)
+    chain = find_evolution(reader, reader.window(where))
     around = traverse(reader, chain.nodes, now_ms=now_ms, types=types, max_depth=TOPIC_DEPTH)
     reached = np.array([step.node for step in around], np.int64)
-    ended = {*chain.nodes[~reader.facts(chain.nodes).holding(now_ms)], *reached[~reader.facts(reached).holding(now_ms)]}
+    ended = {
+        *chain.nodes[~reader.facts(chain.nodes).unexpired_mask(now_ms)],
+        *reached[~reader.facts(reached).unexpired_mask(now_ms)],
+    }
     if ended:
         # Expired memories are traversed, but left out of the result.
         gone = np.array(sorted(ended), np.int64)
-        links = only(chain.links, ~(np.isin(chain.links.sources, gone) | np.isin(chain.links.targets, gone)))
+        links = select_rows(chain.links, ~(np.isin(chain.links.sources, gone) | np.isin(chain.links.targets, gone)))
         chain = ChainNodes(chain.nodes[~np.isin(chain.nodes, gone)], links, chain.forks[~np.isin(chain.forks, gone)])
         around = [step for step in around if step.node not in ended]
     return TopicNodes(chain, around)
 
 
-def chain_ahead(ahead: Prefetch, starts: Nodes = _NONE) -> Sequence[object]:
+def prefetch_chain(ahead: Prefetch, starts: Nodes = _NO_NODES) -> Sequence[object]:
     """Prefetch the links that determine the evolution of memories."""
-    return ahead.links(starts, "both", _EVOLUTION), ahead.links_of_many(starts, "out")
+    return ahead.links(starts, "both", _EVOLUTION_ONLY), ahead.links_of_many(starts, "out")
 
 
-def evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
+def find_evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
     """
     Return the combined evolution chain of memories.
 
     A memory without evolution links is a chain of its own.
     """
     begun = set(np.atleast_1d(starts).tolist())
-    reader.expect(lambda ahead: chain_ahead(ahead, np.atleast_1d(starts)), around=None)
-    members = _component(begun, _closure(reader, begun, "both"))
+    reader.expect(lambda ahead: prefetch_chain(ahead, np.atleast_1d(starts)), around=None)
+    members = _connected_nodes(begun, _evolution_closure(reader, begun, "both"))
     # Read the links again, because the walk may have found a link from both ends.
-    links = reader.links(members, "out", _EVOLUTION)
-    chain = _newest_first(reader, members)
+    links = reader.links(members, "out", _EVOLUTION_ONLY)
+    chain = _sort_newest_first(reader, members)
     pairs = np.unique(np.stack([links.sources, links.targets], axis=1), axis=0)
     sides = [np.unique(side, return_counts=True) for side in pairs.T]
     forks = np.concatenate([nodes[count > 1] for nodes, count in sides])
     return ChainNodes(chain, links, chain[np.isin(chain, forks)])
 
 
-def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, K]:
+def find_superseded(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, K]:
     """Return each superseded memory with its current successor, according to *links*."""
     # The current successor is the newest direct or indirect successor that nothing supersedes. If all are in cycles, it
     # is the newest of a cycle that leads nowhere else. All answers must use this rule.
@@ -204,8 +218,8 @@ def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, 
     for end in sorted(newer, key=lambda one: bool(newer[one])):
         if end in standing or end in replaced:
             continue
-        below = reached([end], older) if newer[end] else set()
-        if not reached([end], newer) <= below:
+        below = find_reachable([end], older) if newer[end] else set()
+        if not find_reachable([end], newer) <= below:
             replaced |= below
             continue
         waiting = [end]
@@ -217,7 +231,7 @@ def holding(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, 
     return {one: end for one, end in standing.items() if one != end}
 
 
-def reached(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K]:
+def find_reachable(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K]:
     """Return everything reachable along *edges*. A start is included only if it is on a cycle."""
     found: set[K] = set()
     waiting = list(starts)
@@ -246,7 +260,7 @@ class Successors:
         """
         wanted = set(map(int, nodes))
         if unseen := wanted - self._seen:
-            found = _closure(self._reader, unseen, "in", self._as_of, table)
+            found = _evolution_closure(self._reader, unseen, "in", self._as_of, table)
             for source, target in zip(found.sources.tolist(), found.targets.tolist(), strict=True):
                 self.replaced_by.setdefault(target, set()).add(source)
             self._seen |= unseen.union(found.sources.tolist())
@@ -254,12 +268,12 @@ class Successors:
             return {}
         links = [(source, target) for target, sources in self.replaced_by.items() for source in sources]
         known = np.array(sorted({one for link in links for one in link}), np.int64)
-        standing = holding(links, _newest_first(self._reader, known).tolist())
+        standing = find_superseded(links, _sort_newest_first(self._reader, known).tolist())
         return {node: standing[node] for node in sorted(wanted) if node in standing}
 
 
 @attrs.frozen(kw_only=True)
-class Beside:
+class AnswerExtras:
     """Related information that answers show with a memory."""
 
     memory: Memory
@@ -273,17 +287,17 @@ class Beside:
     @property
     def successors(self) -> list[str]:
         """Ids of the memories that directly supersede it, newest link first."""
-        return successors(self.links, self.memory.id)
+        return direct_successors(self.links, self.memory.id)
 
 
-def successors(links: Iterable[Link], memory_id: str) -> list[str]:
+def direct_successors(links: Iterable[Link], memory_id: str) -> list[str]:
     """Return the ids of the memories that directly supersede a memory, newest link first."""
     found = [link for link in links if link.link_type is LinkType.EVOLUTION and link.to_id == memory_id]
     found.sort(key=lambda link: link.created_at, reverse=True)
     return list(dict.fromkeys(link.from_id for link in found))
 
 
-def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
+def load_answer_extras(reader: Reader, memory_ids: Iterable[str]) -> dict[str, AnswerExtras]:
     """
     Return the related information of memories by id, in one batch.
 
@@ -296,15 +310,15 @@ def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
     told = {
         name: link.to_id
         for name, memory in memories.items()
-        if is_reason(memory)
+        if is_outcome_reason(memory)
         for link in reversed(links[name])
-        if link.from_id == name and link.metadata.original_relationship == OUTCOME_OF
+        if link.from_id == name and link.metadata.original_relationship == OUTCOME_OF_WORD
     }
     about: dict[str, int | None] = {**nodes, **dict(zip(told, reader.find_many([*told.values()]), strict=True))}
     newest = Successors(reader).newest([node for node in about.values() if node is not None])
     standing = dict(zip(newest, reader.get([*newest.values()]), strict=True))
     return {
-        name: Beside(
+        name: AnswerExtras(
             memory=memories[name],
             links=links[name],
             superseded_by=None if node is None else standing.get(node),
@@ -314,21 +328,21 @@ def beside(reader: Reader, memory_ids: Iterable[str]) -> dict[str, Beside]:
     }
 
 
-def known_by(table: LinkTable, as_of: datetime | None) -> LinkTable:
+def links_as_of(table: LinkTable, as_of: datetime | None) -> LinkTable:
     """Return the links of a table that existed at *as_of*."""
     # Links of users and models count from their creation. An automatic link follows from its ends, and may be created
     # much later by a migration or a new embedder, so it counts as soon as both ends exist.
     if as_of is None or not len(table):
         return table
-    return only(table, (table.creators == SYSTEM) | (table.created <= milliseconds(as_of)))
+    return select_rows(table, (table.creators == SYSTEM_CREATOR_INDEX) | (table.created <= to_milliseconds(as_of)))
 
 
-def only(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:
+def select_rows(table: LinkTable, rows: NDArray[np.bool_]) -> LinkTable:
     """Return the selected rows of a table."""
     return LinkTable(*(column[rows] for column in table.columns))
 
 
-def _closure(
+def _evolution_closure(
     reader: Reader, begun: set[int], direction: Direction, as_of: datetime | None = None, table: LinkTable | None = None
 ) -> LinkTable:
     """
@@ -342,55 +356,55 @@ def _closure(
         if not level:
             break
         if table is None:
-            table = known_by(reader.links(np.array(sorted(level), np.int64), direction, _EVOLUTION), as_of)
+            table = links_as_of(reader.links(np.array(sorted(level), np.int64), direction, _EVOLUTION_ONLY), as_of)
         elif len(table):
-            table = only(table, np.isin(table.targets, list(level)))
-        rows = table.types == NUMBERS[LinkType.EVOLUTION]
+            table = select_rows(table, np.isin(table.targets, list(level)))
+        rows = table.types == TYPE_NUMBERS[LinkType.EVOLUTION]
         if as_of is not None:
-            rows &= reader.facts(table.sources).created <= milliseconds(as_of)
-        tables.append(only(table, rows))
+            rows &= reader.facts(table.sources).created <= to_milliseconds(as_of)
+        tables.append(select_rows(table, rows))
         level = set(tables[-1].sources.tolist())
         if direction == "both":
             level.update(tables[-1].targets.tolist())
         level -= seen
-        if level and depth >= _LONG_CHAIN and depth & (depth - 1) == 0:
+        if level and depth >= _LONG_CHAIN_LEVELS and depth & (depth - 1) == 0:
             # One query per link is slow on a long chain, so fetch all memories of its topic, which most of the chain
             # has.
-            level.update(_of_same_topic(reader, np.array(sorted(level), np.int64)).tolist())
+            level.update(_same_topic_nodes(reader, np.array(sorted(level), np.int64)).tolist())
             level -= seen
         seen |= level
         table = None
     if not tables:
-        return reader.links(np.zeros(0, np.int64), direction, _EVOLUTION)
+        return reader.links(np.zeros(0, np.int64), direction, _EVOLUTION_ONLY)
     if len(tables) == 1:
         return tables[0]
     return LinkTable(*map(np.concatenate, zip(*(table.columns for table in tables), strict=True)))
 
 
-def _of_same_topic(reader: Reader, nodes: Nodes) -> Nodes:
+def _same_topic_nodes(reader: Reader, nodes: Nodes) -> Nodes:
     numbers = reader.facts(nodes).topics
     _, first = np.unique(numbers[numbers >= 0], return_index=True)
     topics = reader.topics(nodes[numbers >= 0][first])
     return np.concatenate([nodes[:0], *(reader.window(Filter(topic=topic)) for topic in topics)])
 
 
-def _component(begun: set[int], table: LinkTable) -> Nodes:
+def _connected_nodes(begun: set[int], table: LinkTable) -> Nodes:
     """Return the nodes that links connect with *begun*, including *begun*."""
     neighbours: dict[int, list[int]] = {}
     for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
         neighbours.setdefault(source, []).append(target)
         neighbours.setdefault(target, []).append(source)
-    return np.array(sorted(begun | reached(begun, neighbours)), np.int64)
+    return np.array(sorted(begun | find_reachable(begun, neighbours)), np.int64)
 
 
-def _newest_first(reader: Reader, nodes: Nodes) -> Nodes:
+def _sort_newest_first(reader: Reader, nodes: Nodes) -> Nodes:
     order = np.lexsort((-nodes, -reader.facts(nodes).created))
     ordered: Nodes = nodes[order]
     return ordered
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def disable_garbage_collection() -> Iterator[None]:
     """
     Disable garbage collection in a short block that creates many live objects.
 
@@ -412,7 +426,7 @@ def uncollected() -> Iterator[None]:
 
 
 @attrs.define
-class _Answer(Generic[T]):
+class _CachedResult(Generic[T]):
     value: T
     read: frozenset[int]
     change: int
@@ -421,7 +435,7 @@ class _Answer(Generic[T]):
 
 # Minimum number of nodes from which a result is cached only when it is requested again. Thousands of cached objects
 # slow down garbage collection, which then runs during every few traversals, even unrepeated ones.
-_LARGE: Final = 256
+_MIN_LARGE_RESULT_NODES: Final = 256
 
 
 class TraversalCache(Generic[T]):
@@ -439,7 +453,9 @@ class TraversalCache(Generic[T]):
         # Counters since creation. Every request without a cached result is a miss, regardless of the reason.
         self.statistics: dict[str, int] = dict.fromkeys(("hits", "misses", "stale", "expired", "evicted"), 0)
         # The size of a result is its number of nodes.
-        self._kept: LRUCache[Hashable, _Answer[T]] = LRUCache(max_items, getsizeof=lambda answer: len(answer.read))
+        self._kept: LRUCache[Hashable, _CachedResult[T]] = LRUCache(
+            max_items, getsizeof=lambda answer: len(answer.read)
+        )
         # Keys of large results that were requested once and are not cached yet.
         self._asked: LRUCache[Hashable, bool] = LRUCache(max(entries, 1))
         # Plans run in several threads if the data is on a server.
@@ -483,14 +499,14 @@ class TraversalCache(Generic[T]):
         A large one is cached at its second request only.
         """
         with self._guard:
-            if len(read) >= _LARGE and not self._asked.pop(key, None):
+            if len(read) >= _MIN_LARGE_RESULT_NODES and not self._asked.pop(key, None):
                 self._asked[key] = True
                 return
             self._kept.pop(key, None)
             if self._entries == 0 or self._ttl <= 0 or len(read) > self._kept.maxsize:
                 return
             before = len(self._kept)
-            self._kept[key] = _Answer(value, read, change, self._clock())
+            self._kept[key] = _CachedResult(value, read, change, self._clock())
             while len(self._kept) > self._entries:
                 self._kept.popitem()
             self.statistics["evicted"] += before + 1 - len(self._kept)

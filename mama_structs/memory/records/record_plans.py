@@ -19,61 +19,61 @@ from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.search.search_plan import SearchRequest
-from mama_structs.memory.types.engine import KEY, Filter, NewMemory, Reader, Vectors, Writer, place_of
+from mama_structs.memory.types.engine import KEY_PREFIX, Filter, NewMemory, Reader, Vectors, Writer, record_path
 from mama_structs.memory.types.model import FormerText, FormerValue, Link, Memory, MemoryType, RecordMetadata
 from mama_structs.memory.types.record import (
-    NOTES,
+    NOTE_PREFIX,
     HostRecord,
-    Place,
     PreparedRecord,
     RecordHit,
+    RecordPlace,
+    RecordPredicate,
     StoredRecord,
-    Where,
-    as_note,
-    is_whole,
-    labels_in,
-    memory_id_of,
-    name_of,
-    of_memory,
-    of_note,
-    place_in,
-    unlike_what_was_written,
+    has_complete_key,
+    note_name,
+    parse_note_labels,
+    parse_note_place,
+    record_from_memory,
+    record_from_note,
+    record_memory_id,
+    record_to_note,
+    unreadable_record,
 )
 from mama_structs.provenance import least_trusted
 from mama_structs.storage.sqlite_errors import Finding
 
-_NUMBER: Final = 12
-_PAGE: Final = 256
-_MORE: Final = 4
-_RECORDS: Final = frozenset({MemoryType.RECORD})
+KEY_DIGITS: Final = 12
+PAGE_ROWS: Final = 256
+CANDIDATE_GROWTH_FACTOR: Final = 4
+RECORD_TYPES: Final = frozenset({MemoryType.RECORD})
 
 
 # Reading
 
 
-def look(reader: Reader, places: Iterable[Place]) -> dict[Place, StoredRecord]:
+def find_stored(reader: Reader, places: Iterable[RecordPlace]) -> dict[RecordPlace, StoredRecord]:
     """Return the stored records at some places, including expired ones."""
     unique = list(dict.fromkeys(places))
     if not unique:
         return {}
-    nodes = reader.find_many([memory_id_of(place) for place in unique])
+    nodes = reader.find_many([record_memory_id(place) for place in unique])
     having = {place: node for place, node in zip(unique, nodes, strict=True) if node is not None}
     memories = reader.get(list(having.values())) if having else []
-    stored = {place: of_memory(memory) for place, memory in zip(having, memories, strict=True)}
-    names = {name_of(place): place for place in unique if place not in stored}
-    notes = reader.notes_named(list(names)) if names else {}
-    return stored | {names[name]: of_note(text) for name, text in notes.items()}
+    stored = {place: record_from_memory(memory) for place, memory in zip(having, memories, strict=True)}
+    names = {note_name(place): place for place in unique if place not in stored}
+    notes = reader.notes_by_name(list(names)) if names else {}
+    return stored | {names[name]: record_from_note(text) for name, text in notes.items()}
 
 
-def get(reader: Reader, places: Sequence[Place], *, now: datetime) -> list[HostRecord | None]:
+def get_records(reader: Reader, places: Sequence[RecordPlace], *, now: datetime) -> list[HostRecord | None]:
     """Return the records at the given places, with None for each missing or expired record."""
-    found = look(reader, places)
+    found = find_stored(reader, places)
     return [None if (one := found.get(place)) is None or one.is_over(now) else one.record for place in places]
 
 
-def history(reader: Reader, place: Place, *, now: datetime) -> list[HostRecord]:
+def get_versions(reader: Reader, place: RecordPlace, *, now: datetime) -> list[HostRecord]:
     """Return a record and its former versions, newest first."""
-    stored = look(reader, [place]).get(place)
+    stored = find_stored(reader, [place]).get(place)
     if stored is None or stored.is_over(now):
         return []
     return [
@@ -85,17 +85,17 @@ def history(reader: Reader, place: Place, *, now: datetime) -> list[HostRecord]:
     ]
 
 
-def below(labels: tuple[str, ...], *, nested: bool, now: datetime | None = None) -> Filter:
+def filter_below(labels: tuple[str, ...], *, nested: bool, now: datetime | None = None) -> Filter:
     """Return the filter for unexpired records with text below the labels."""
     # Without labels every record matches, so no label filter is needed.
-    return Filter(types=_RECORDS, labels=labels if labels or not nested else None, nested=nested, valid_at=now)
+    return Filter(types=RECORD_TYPES, labels=labels if labels or not nested else None, nested=nested, valid_at=now)
 
 
-def _names_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> list[str]:
-    return reader.note_names(f"{NOTES}{place_of(labels)}{'' if nested else KEY}")
+def _find_names_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> list[str]:
+    return reader.note_names(f"{NOTE_PREFIX}{record_path(labels)}{'' if nested else KEY_PREFIX}")
 
 
-def _memories_below(reader: Reader, where: Filter) -> list[Memory]:
+def _get_memories_below(reader: Reader, where: Filter) -> list[Memory]:
     nodes = reader.window(where)
     return reader.get(nodes) if len(nodes) else []
 
@@ -110,21 +110,21 @@ class RecordListing:
     after: str | None = None
     limit: int | None = None
     last_first: bool = False
-    where: Where | None = None
+    where: RecordPredicate | None = None
 
-    def names(self, places: Mapping[str, str]) -> list[str]:
+    def select_names(self, places: Mapping[str, str]) -> list[str]:
         """Return the names that the listing includes, ordered by place. The limit is not applied."""
-        found = sorted(places, key=lambda name: _parts(places[name]), reverse=self.last_first)
+        found = sorted(places, key=lambda name: _place_sort_key(places[name]), reverse=self.last_first)
         if self.prefix:
-            begin = place_of(self.labels, self.prefix)
+            begin = record_path(self.labels, self.prefix)
             found = [name for name in found if places[name].startswith(begin)]
         if self.after is not None:
-            bound = place_of(self.labels, self.after)
+            bound = record_path(self.labels, self.after)
             found = [name for name in found if (places[name] < bound if self.last_first else places[name] > bound)]
         return found
 
 
-def _parts(place: str) -> tuple[list[str], str]:
+def _place_sort_key(place: str) -> tuple[list[str], str]:
     """
     Return the sort key of a place.
 
@@ -134,76 +134,76 @@ def _parts(place: str) -> tuple[list[str], str]:
     return above.split("/") if above else [], key
 
 
-def listed(reader: Reader, asked: RecordListing, *, now: datetime) -> list[StoredRecord]:
+def list_records(reader: Reader, listing: RecordListing, *, now: datetime) -> list[StoredRecord]:
     """Return the matching records, ordered by place."""
-    where = below(asked.labels, nested=asked.nested, now=now)
-    known = {name_of(one.place): one for one in map(of_memory, _memories_below(reader, where))}
-    names = _names_below(reader, asked.labels, nested=asked.nested)
-    long = [name for name in names if not is_whole(name)]
-    known |= dict(zip(long, _each(reader, long, {}, None), strict=True))
-    places = {name: name.removeprefix(NOTES) for name in names}
-    places |= {name: place_of(*one.place) for name, one in known.items()}
-    names = asked.names(places)
+    where = filter_below(listing.labels, nested=listing.nested, now=now)
+    known = {note_name(one.place): one for one in map(record_from_memory, _get_memories_below(reader, where))}
+    names = _find_names_below(reader, listing.labels, nested=listing.nested)
+    long = [name for name in names if not has_complete_key(name)]
+    known |= dict(zip(long, _iter_stored(reader, long, {}, None), strict=True))
+    places = {name: name.removeprefix(NOTE_PREFIX) for name in names}
+    places |= {name: record_path(*one.place) for name, one in known.items()}
+    names = listing.select_names(places)
     passing = (
         one
-        for one in _each(reader, names, known, asked.limit)
-        if not one.is_over(now) and (asked.where is None or asked.where(one.record))
+        for one in _iter_stored(reader, names, known, listing.limit)
+        if not one.is_over(now) and (listing.where is None or listing.where(one.record))
     )
-    return list(itertools.islice(passing, asked.limit))
+    return list(itertools.islice(passing, listing.limit))
 
 
-def _each(
+def _iter_stored(
     reader: Reader, names: Sequence[str], known: Mapping[str, StoredRecord], limit: int | None
 ) -> Iterator[StoredRecord]:
     """Yield the records with the given names. Notes are loaded page by page, as needed."""
-    size = _PAGE if limit is None else min(max(limit, 1), _PAGE)
+    size = PAGE_ROWS if limit is None else min(max(limit, 1), PAGE_ROWS)
     for start in range(0, len(names), size):
         page = names[start : start + size]
-        notes = reader.notes_named([name for name in page if name not in known])
+        notes = reader.notes_by_name([name for name in page if name not in known])
         for name in page:
-            yield known[name] if name in known else of_note(notes[name])
+            yield known[name] if name in known else record_from_note(notes[name])
 
 
-def _tried(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, StoredRecord | StoreDamaged]]:
+def _iter_readable_or_error(reader: Reader, names: Sequence[str]) -> Iterator[tuple[str, StoredRecord | StoreDamaged]]:
     """Yield each note's name with its record, or with the error if the note is unreadable."""
-    for start in range(0, len(names), _PAGE):
-        page = names[start : start + _PAGE]
+    for start in range(0, len(names), PAGE_ROWS):
+        page = names[start : start + PAGE_ROWS]
         try:
-            notes = reader.notes_named(page)
+            notes = reader.notes_by_name(page)
         except StoreDamaged as error:
             notes = {}
             if len(page) == 1:
                 yield page[0], error
             else:
                 for name in page:
-                    yield from _tried(reader, [name])
+                    yield from _iter_readable_or_error(reader, [name])
         for name, text in notes.items():
             try:
-                stored = of_note(text)
-                yield name, stored if name_of(stored.place) == name else unlike_what_was_written()
+                stored = record_from_note(text)
+                yield name, stored if note_name(stored.place) == name else unreadable_record()
             except StoreDamaged as error:
                 yield name, error
 
 
-def labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> list[tuple[str, ...]]:
+def find_labels_below(reader: Reader, labels: tuple[str, ...], *, now: datetime) -> list[tuple[str, ...]]:
     """Return all labels in use that begin with the given labels, sorted."""
-    found = {labels_in(name) for name in _names_below(reader, labels, nested=True)}
-    memories = _memories_below(reader, below(labels, nested=True, now=now))
-    return sorted(found.union(of_memory(one).record.labels for one in memories))
+    found = {parse_note_labels(name) for name in _find_names_below(reader, labels, nested=True)}
+    memories = _get_memories_below(reader, filter_below(labels, nested=True, now=now))
+    return sorted(found.union(record_from_memory(one).record.labels for one in memories))
 
 
-def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> tuple[list[Place], list[str]]:
+def find_places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> tuple[list[RecordPlace], list[str]]:
     """
     Return the places of all records below labels, and the names of unreadable notes.
 
     Expired records are included.
     """
-    memories = _memories_below(reader, below(labels, nested=nested, now=None))
-    places = [of_memory(one).place for one in memories]
-    names = _names_below(reader, labels, nested=nested)
-    places += [place for name in names if (place := place_in(name)) is not None]
+    memories = _get_memories_below(reader, filter_below(labels, nested=nested, now=None))
+    places = [record_from_memory(one).place for one in memories]
+    names = _find_names_below(reader, labels, nested=nested)
+    places += [place for name in names if (place := parse_note_place(name)) is not None]
     lost = []
-    for name, one in _tried(reader, [name for name in names if place_in(name) is None]):
+    for name, one in _iter_readable_or_error(reader, [name for name in names if parse_note_place(name) is None]):
         if isinstance(one, StoredRecord):
             places.append(one.place)
         else:
@@ -211,27 +211,27 @@ def places_below(reader: Reader, labels: tuple[str, ...], *, nested: bool) -> tu
     return places, lost
 
 
-def ids_of(reader: Reader, places: Sequence[Place]) -> list[str]:
+def find_memory_ids(reader: Reader, places: Sequence[RecordPlace]) -> list[str]:
     """Return the memory ids of the records with text at the given places."""
-    ids = [memory_id_of(place) for place in places]
+    ids = [record_memory_id(place) for place in places]
     return [one for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None]
 
 
-def ended(reader: Reader, *, now: datetime) -> list[Place]:
+def find_expired(reader: Reader, *, now: datetime) -> list[RecordPlace]:
     """Return the places of all expired records."""
-    every, holding = (reader.window(Filter(types=_RECORDS, valid_at=at)) for at in (None, now))
+    every, holding = (reader.window(Filter(types=RECORD_TYPES, valid_at=at)) for at in (None, now))
     over = np.setdiff1d(every, holding)
-    memories = map(of_memory, reader.get(over) if len(over) else [])
-    tried = _tried(reader, _names_below(reader, (), nested=True))
+    memories = map(record_from_memory, reader.get(over) if len(over) else [])
+    tried = _iter_readable_or_error(reader, _find_names_below(reader, (), nested=True))
     notes = (one for _, one in tried if isinstance(one, StoredRecord))
     return [one.place for one in itertools.chain(memories, notes) if one.is_over(now)]
 
 
-def unreadable(reader: Reader) -> list[Finding]:
+def find_unreadable(reader: Reader) -> list[Finding]:
     """Return findings for notes with invalid content. The engine reports damaged rows."""
     return [
         Finding("error", "damaged", f"{name}: {one.findings[0]}", name)
-        for name, one in _tried(reader, _names_below(reader, (), nested=True))
+        for name, one in _iter_readable_or_error(reader, _find_names_below(reader, (), nested=True))
         if isinstance(one, StoreDamaged) and not one.file
     ]
 
@@ -239,118 +239,131 @@ def unreadable(reader: Reader) -> list[Finding]:
 # Searching
 
 
-def found(reader: Reader, request: SearchRequest, where: Where | None, *, offset: int) -> list[RecordHit]:
+def search_records(
+    reader: Reader, request: SearchRequest, where: RecordPredicate | None, *, offset: int
+) -> list[RecordHit]:
     """Return the records that match a query best, ranked by the memory search."""
 
     def ask(most: int) -> list[RecordHit]:
-        hits, _ = search.hits(reader, attrs.evolve(request, limit=most))
+        hits, _ = search.find_hits(reader, attrs.evolve(request, limit=most))
         return [
-            RecordHit(record=of_memory(hit.memory).record, score=hit.score, relevance=hit.relevance) for hit in hits
+            RecordHit(record=record_from_memory(hit.memory).record, score=hit.score, relevance=hit.relevance)
+            for hit in hits
         ]
 
-    return _passing(ask, where, request.limit, offset)
+    return _filter_hits(ask, where, request.limit, offset)
 
 
-def nearest(
+def find_nearest(
     reader: Reader,
     vector: NDArray[np.float32],
-    asked: RecordListing,
+    listing: RecordListing,
     calibration: Calibration,
     *,
     now: datetime,
     limit: int,
 ) -> list[RecordHit]:
     """Return the records with the text nearest to a vector, by cosine similarity only."""
-    where = below(asked.labels, nested=asked.nested, now=now)
+    where = filter_below(listing.labels, nested=listing.nested, now=now)
 
     def ask(most: int) -> list[RecordHit]:
         matches = reader.nearest(vector, most, where)
         likeness = calibration(matches.scores.astype(float))
         hits = [
-            RecordHit(record=of_memory(memory).record, score=float(score), relevance=float(alike), cosine=float(score))
+            RecordHit(
+                record=record_from_memory(memory).record,
+                score=float(score),
+                relevance=float(alike),
+                cosine=float(score),
+            )
             for memory, score, alike in zip(reader.get(matches.nodes), matches.scores, likeness, strict=True)
         ]
         return sorted(hits, key=lambda hit: (-hit.score, hit.record.labels, hit.record.key))
 
-    return _passing(ask, asked.where, limit, 0)
+    return _filter_hits(ask, listing.where, limit, 0)
 
 
-def _passing(ask: Callable[[int], list[RecordHit]], where: Where | None, limit: int, offset: int) -> list[RecordHit]:
+def _filter_hits(
+    fetch: Callable[[int], list[RecordHit]], where: RecordPredicate | None, limit: int, offset: int
+) -> list[RecordHit]:
     """Return the best hits that pass the filter. Fetch more candidates until enough hits pass."""
     most = wanted = limit + offset
     while True:
-        hits = ask(most)
+        hits = fetch(most)
         counted = [hit for hit in hits if where is None or where(hit.record)]
         if len(counted) >= wanted or len(hits) < most:
             return counted[offset:wanted]
-        most *= _MORE
+        most *= CANDIDATE_GROWTH_FACTOR
 
 
 # Writing
 
 
-def put(
+def put_records(
     writer: Writer,
-    asked: Sequence[PreparedRecord],
-    gone: Sequence[tuple[Place, int | None]],
+    records: Sequence[PreparedRecord],
+    deletions: Sequence[tuple[RecordPlace, int | None]],
     *,
     namespace: str,
     now: datetime,
 ) -> list[HostRecord]:
     """Delete some records, then put others in order, and return the records that were put."""
-    named = [(one.labels, one.key) for one in asked if one.key is not None]
-    there = look(writer, [*(place for place, _ in gone), *named])
-    asked = [*_numbered(writer, asked)]
-    places = [(one.labels, str(one.key)) for one in asked]
-    leaving = []
-    for place, version in gone:
-        stored = there.pop(place, None)
+    named = [(one.labels, one.key) for one in records if one.key is not None]
+    stored_by_place = find_stored(writer, [*(place for place, _ in deletions), *named])
+    records = [*_assign_keys(writer, records)]
+    places = [(one.labels, str(one.key)) for one in records]
+    deleted_records = []
+    for place, version in deletions:
+        stored = stored_by_place.pop(place, None)
         check_version(place, None if stored is None or stored.is_over(now) else stored, version)
-        leaving += [] if stored is None else [stored]
-    _remove(writer, leaving)
-    known = {place: one for place, one in there.items() if not one.is_over(now)}
-    latest: dict[Place, tuple[PreparedRecord, StoredRecord]] = {}
+        deleted_records += [] if stored is None else [stored]
+    _delete_stored(writer, deleted_records)
+    known = {place: one for place, one in stored_by_place.items() if not one.is_over(now)}
+    latest: dict[RecordPlace, tuple[PreparedRecord, StoredRecord]] = {}
     written = []
-    for one, place in zip(asked, places, strict=True):
+    for one, place in zip(records, places, strict=True):
         check_version(place, known.get(place), one.if_version)
-        known[place] = _next(one, place, known.get(place), namespace=namespace, now=now)
+        known[place] = _next_version(one, place, known.get(place), namespace=namespace, now=now)
         latest[place] = one, known[place]
         written.append(known[place].record)
-    _write(writer, latest, there, now=now)
+    _write_records(writer, latest, stored_by_place, now=now)
     return written
 
 
-def _numbered(reader: Reader, asked: Sequence[PreparedRecord]) -> Iterator[PreparedRecord]:
+def _assign_keys(reader: Reader, records: Sequence[PreparedRecord]) -> Iterator[PreparedRecord]:
     """Assign a key to each record without one: the next number under its labels."""
     last: dict[tuple[str, ...], int] = {}
-    for one in asked:
+    for one in records:
         if one.key is not None:
             yield one
             continue
         if one.labels not in last:
-            last[one.labels] = _last_number(reader, one.labels)
+            last[one.labels] = _find_last_number(reader, one.labels)
         last[one.labels] += 1
-        if last[one.labels] >= 10**_NUMBER:
+        if last[one.labels] >= 10**KEY_DIGITS:
             raise InvalidArgument(
                 "there is no number behind the last key under these labels", hint="delete it, or append elsewhere"
             )
-        yield attrs.evolve(one, key=f"{last[one.labels]:0{_NUMBER}d}")
+        yield attrs.evolve(one, key=f"{last[one.labels]:0{KEY_DIGITS}d}")
 
 
-def _last_number(reader: Reader, labels: tuple[str, ...]) -> int:
-    names = _names_below(reader, labels, nested=False)
-    keys = [name.rpartition(f"/{KEY}")[2] for name in names]
-    keys += [of_memory(one).record.key for one in _memories_below(reader, below(labels, nested=False, now=None))]
-    return max((int(key) for key in keys if len(key) == _NUMBER and key.isdecimal() and key.isascii()), default=0)
+def _find_last_number(reader: Reader, labels: tuple[str, ...]) -> int:
+    names = _find_names_below(reader, labels, nested=False)
+    keys = [name.rpartition(f"/{KEY_PREFIX}")[2] for name in names]
+    keys += [
+        record_from_memory(one).record.key
+        for one in _get_memories_below(reader, filter_below(labels, nested=False, now=None))
+    ]
+    return max((int(key) for key in keys if len(key) == KEY_DIGITS and key.isdecimal() and key.isascii()), default=0)
 
 
-def check_version(place: Place, present: StoredRecord | None, wanted: int | None) -> None:
+def check_version(place: RecordPlace, present: StoredRecord | None, expected: int | None) -> None:
     """Raise `VersionConflict` if the stored version is not the expected version."""
     version = 0 if present is None else present.record.version
-    if wanted is not None and version != wanted:
+    if expected is not None and version != expected:
         labels, key = place
         raise VersionConflict(
-            f"the record is at version {version}, and not at {wanted}" if version else "the record is not there",
+            f"the record is at version {version}, and not at {expected}" if version else "the record is not there",
             labels=labels,
             key=key,
             version=version,
@@ -358,26 +371,26 @@ def check_version(place: Place, present: StoredRecord | None, wanted: int | None
         )
 
 
-def _next(
-    asked: PreparedRecord, place: Place, present: StoredRecord | None, *, namespace: str, now: datetime
+def _next_version(
+    new: PreparedRecord, place: RecordPlace, present: StoredRecord | None, *, namespace: str, now: datetime
 ) -> StoredRecord:
     """Return the stored form of a record after a put."""
-    created_at = present.record.created_at if present else asked.created_at or now
+    created_at = present.record.created_at if present else new.created_at or now
     former = () if present is None else present.history
-    if present is not None and asked.history:
+    if present is not None and new.history:
         was = present.record
         former = (*former, FormerValue(value=was.value, version=was.version, at=was.updated_at, text=was.text))
     record = HostRecord(
         labels=place[0],
         key=place[1],
-        value=asked.value,
+        value=new.value,
         version=1 if present is None else present.record.version + 1,
         created_at=created_at,
         updated_at=max(now, created_at) if present else created_at,
-        expires_at=asked.expires_at,
-        text=asked.text,
-        origin=asked.origin,
-        memory_id=memory_id_of(place) if asked.texts else None,
+        expires_at=new.expires_at,
+        text=new.text,
+        origin=new.origin,
+        memory_id=record_memory_id(place) if new.texts else None,
     )
     memory = None
     trust = record.origin
@@ -395,23 +408,23 @@ def _next(
                 key=record.key,
                 value=record.value,
                 version=record.version,
-                lengths=tuple(map(len, asked.texts)) if len(asked.texts) > 1 else (),
+                lengths=tuple(map(len, new.texts)) if len(new.texts) > 1 else (),
                 history=former,
-                created_by=asked.created_by,
+                created_by=new.created_by,
             ),
-            mentions=asked.mentions,
+            mentions=new.mentions,
             created_at=record.created_at,
             updated_at=record.updated_at,
             namespace=namespace,
             origin=record.origin,
             trust=trust,
             valid_until=record.expires_at,
-            former=_former(present, record, keep=asked.history),
+            former=_former_texts(present, record, keep=new.history),
         )
-    return StoredRecord(record, former, asked.created_by, memory)
+    return StoredRecord(record, former, new.created_by, memory)
 
 
-def _former(present: StoredRecord | None, record: HostRecord, *, keep: bool) -> tuple[FormerText, ...]:
+def _former_texts(present: StoredRecord | None, record: HostRecord, *, keep: bool) -> tuple[FormerText, ...]:
     """Return the former texts of a record's memory."""
     if present is None or present.memory is None:
         return ()
@@ -421,30 +434,30 @@ def _former(present: StoredRecord | None, record: HostRecord, *, keep: bool) -> 
     return (*before.former, FormerText(content=before.content, until=record.updated_at))
 
 
-def _write(
+def _write_records(
     writer: Writer,
-    latest: Mapping[Place, tuple[PreparedRecord, StoredRecord]],
-    there: Mapping[Place, StoredRecord],
+    latest: Mapping[RecordPlace, tuple[PreparedRecord, StoredRecord]],
+    stored_by_place: Mapping[RecordPlace, StoredRecord],
     *,
     now: datetime,
 ) -> None:
     new: list[NewMemory] = []
     notes: dict[str, str | None] = {}
     for place, (asked, stored) in latest.items():
-        before = there.get(place)
+        before = stored_by_place.get(place)
         if before is not None and before.memory is not None and (stored.memory is None or before.is_over(now)):
             writer.delete(before.memory.id)
             before = None
         if stored.memory is None:
-            notes[name_of(place)] = as_note(stored)
+            notes[note_name(place)] = record_to_note(stored)
             continue
         if before is not None and before.memory is None:
-            notes[name_of(place)] = None
+            notes[note_name(place)] = None
         vectors = asked.vectors
         if vectors is None:
             raise ValueError("a record with text needs vectors")
         if before is not None and before.memory is not None:
-            is_same = before.memory.content == stored.memory.content and _lengths(before.memory) == _lengths(
+            is_same = before.memory.content == stored.memory.content and _text_lengths(before.memory) == _text_lengths(
                 stored.memory
             )
             writer.put(stored.memory, vectors=None if is_same else vectors)
@@ -456,91 +469,91 @@ def _write(
         writer.put_new(new, lambda nodes: [()] * len(nodes))
 
 
-def _lengths(memory: Memory) -> tuple[int, ...]:
+def _text_lengths(memory: Memory) -> tuple[int, ...]:
     return memory.metadata.lengths if isinstance(memory.metadata, RecordMetadata) else ()
 
 
-def _remove(writer: Writer, several: Iterable[StoredRecord]) -> None:
+def _delete_stored(writer: Writer, records: Iterable[StoredRecord]) -> None:
     notes: dict[str, str | None] = {}
-    for stored in several:
+    for stored in records:
         if stored.memory is None:
-            notes[name_of(stored.place)] = None
+            notes[note_name(stored.place)] = None
         else:
             writer.delete(stored.memory.id)
     if notes:
         writer.set_notes(notes)
 
 
-def delete(writer: Writer, place: Place, *, if_version: int | None, now: datetime) -> bool:
+def delete_record(writer: Writer, place: RecordPlace, *, if_version: int | None, now: datetime) -> bool:
     """Delete a record, and return True if it existed."""
-    found, lost = (look(writer, [place]), 0) if if_version is not None else _readable(writer, [place])
+    found, lost = (find_stored(writer, [place]), 0) if if_version is not None else _find_readable(writer, [place])
     stored = found.get(place)
     present = None if stored is None or stored.is_over(now) else stored
     check_version(place, present, if_version)
     if stored is not None:
-        _remove(writer, [stored])
+        _delete_stored(writer, [stored])
     return present is not None or lost > 0
 
 
-def delete_many(writer: Writer, places: Sequence[Place], *, forget: bool, ended: datetime | None) -> int:
+def delete_records(writer: Writer, places: Sequence[RecordPlace], *, forget: bool, expired_by: datetime | None) -> int:
     """
     Delete records, and return the number of deleted records.
 
-    With *ended*, only records that expired by that time are deleted. *forget* erases all their data from the disk.
+    With *expired_by*, only records that expired by that time are deleted. *forget* erases all their data from the disk.
     """
     if forget:
-        writer.leave_no_trace()
-    there, lost = (look(writer, places), 0) if ended is not None else _readable(writer, places)
+        writer.mark_for_erasure()
+    there, lost = (find_stored(writer, places), 0) if expired_by is not None else _find_readable(writer, places)
     # A record that was expired when it was read may have been replaced in the meantime.
-    found = [one for one in there.values() if ended is None or one.is_over(ended)]
-    _remove(writer, found)
+    found = [one for one in there.values() if expired_by is None or one.is_over(expired_by)]
+    _delete_stored(writer, found)
     return len(found) + lost
 
 
-def _readable(writer: Writer, places: Sequence[Place]) -> tuple[dict[Place, StoredRecord], int]:
+def _find_readable(writer: Writer, places: Sequence[RecordPlace]) -> tuple[dict[RecordPlace, StoredRecord], int]:
     """
     Return the readable records at some places, and the number of unreadable notes.
 
     Unreadable notes are deleted.
     """
     try:
-        return look(writer, places), 0
+        return find_stored(writer, places), 0
     except StoreDamaged:
         # `MemoryStore.rebuild` repairs damaged memories, so only notes are deleted here.
-        kept = zip(places, writer.find_many([memory_id_of(place) for place in places]), strict=True)
-        lost = delete_unreadable(writer, [name_of(place) for place, node in kept if node is None], forget=False)
-        return look(writer, places), lost
+        kept = zip(places, writer.find_many([record_memory_id(place) for place in places]), strict=True)
+        lost = delete_unreadable(writer, [note_name(place) for place, node in kept if node is None], forget=False)
+        return find_stored(writer, places), lost
 
 
 def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> int:
     """Delete the notes that are still unreadable, and return their number."""
     if forget:
-        writer.leave_no_trace()
+        writer.mark_for_erasure()
     # A note that was damaged when it was read may have been replaced or deleted in the meantime.
-    lost = [name for name, one in _tried(writer, names) if isinstance(one, StoreDamaged)]
+    lost = [name for name, one in _iter_readable_or_error(writer, names) if isinstance(one, StoreDamaged)]
     writer.set_notes(dict.fromkeys(lost))
     return len(lost)
 
 
-def pop(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:
+def pop_last(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:
     """Delete the last record under exactly these labels, and return it."""
-    last = listed(writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now)
-    _remove(writer, last)
+    last = list_records(writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now)
+    _delete_stored(writer, last)
     return last[0].record if last else None
 
 
-def expire(
-    writer: Writer, places: Sequence[tuple[Place, int | None]], expires_at: datetime | None, *, now: datetime
+def set_expiry(
+    writer: Writer, places: Sequence[tuple[RecordPlace, int | None]], expires_at: datetime | None, *, now: datetime
 ) -> int:
     """Set the expiry of records that are at the given versions, and return their number."""
     wanted = dict(places)
-    there = [one for one in look(writer, wanted).values() if not one.is_over(now)]
+    there = [one for one in find_stored(writer, wanted).values() if not one.is_over(now)]
     found = [one for one in there if wanted[one.place] in (None, one.record.version)]
     notes: dict[str, str | None] = {}
     for stored in found:
         if stored.memory is None:
             record = attrs.evolve(stored.record, expires_at=expires_at)
-            notes[name_of(stored.place)] = as_note(attrs.evolve(stored, record=record))
+            notes[note_name(stored.place)] = record_to_note(attrs.evolve(stored, record=record))
         else:
             writer.put(attrs.evolve(stored.memory, valid_until=expires_at))
     if notes:
@@ -548,21 +561,23 @@ def expire(
     return len(found)
 
 
-def move(writer: Writer, moves: Sequence[tuple[Place, Place]], *, overwrite: bool, now: datetime) -> int:
+def move_records(
+    writer: Writer, moves: Sequence[tuple[RecordPlace, RecordPlace]], *, overwrite: bool, now: datetime
+) -> int:
     """Move records to other places, with their history and links, and return their number."""
-    there = look(writer, [place for pair in moves for place in pair])
+    there = find_stored(writer, [place for pair in moves for place in pair])
     found = [(there[old], new) for old, new in moves if old in there and old != new and not there[old].is_over(now)]
     leaving = {stored.place for stored, _ in found}
     for _, new in found:
         if new in there and new not in leaving:
             if not overwrite and not there[new].is_over(now):
                 check_version(new, there[new], 0)
-            _remove(writer, [there[new]])
-    ids = {stored.memory.id: memory_id_of(new) for stored, new in found if stored.memory is not None}
-    kept = [(stored, new, *_with_all(writer, stored)) for stored, new in found]
-    _remove(writer, [stored for stored, _ in found])
-    made = [(_moved(stored, new), vectors) for stored, new, vectors, _ in kept]
-    if notes := {name_of(one.place): as_note(one) for one, _ in made if one.memory is None}:
+            _delete_stored(writer, [there[new]])
+    ids = {stored.memory.id: record_memory_id(new) for stored, new in found if stored.memory is not None}
+    kept = [(stored, new, *_get_vectors_and_links(writer, stored)) for stored, new in found]
+    _delete_stored(writer, [stored for stored, _ in found])
+    made = [(_with_place(stored, new), vectors) for stored, new, vectors, _ in kept]
+    if notes := {note_name(one.place): record_to_note(one) for one, _ in made if one.memory is None}:
         writer.set_notes(notes)
     new_memories = [NewMemory(memory=one.memory, vectors=vectors) for one, vectors in made if one.memory is not None]
     if new_memories:
@@ -573,7 +588,7 @@ def move(writer: Writer, moves: Sequence[tuple[Place, Place]], *, overwrite: boo
     return len(found)
 
 
-def _with_all(reader: Reader, stored: StoredRecord) -> tuple[Vectors, list[Link]]:
+def _get_vectors_and_links(reader: Reader, stored: StoredRecord) -> tuple[Vectors, list[Link]]:
     """Return the vectors and links of a record. A record without text has none."""
     node = None if stored.memory is None else reader.find(stored.memory.id)
     if node is None:
@@ -581,10 +596,10 @@ def _with_all(reader: Reader, stored: StoredRecord) -> tuple[Vectors, list[Link]
     return reader.vectors(node), reader.read_links(node)
 
 
-def _moved(stored: StoredRecord, place: Place) -> StoredRecord:
+def _with_place(stored: StoredRecord, place: RecordPlace) -> StoredRecord:
     labels, key = place
     if stored.memory is None:
         return attrs.evolve(stored, record=attrs.evolve(stored.record, labels=labels, key=key))
     own = stored.memory.metadata
     metadata = attrs.evolve(own, labels=labels, key=key) if isinstance(own, RecordMetadata) else own
-    return of_memory(attrs.evolve(stored.memory, id=memory_id_of(place), metadata=metadata))
+    return record_from_memory(attrs.evolve(stored.memory, id=record_memory_id(place), metadata=metadata))

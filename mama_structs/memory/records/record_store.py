@@ -13,41 +13,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import asked_in_plan
-from mama_structs._internal.offload import measure, run_inline_or_in_thread
-from mama_structs._internal.telemetry import observed
+from mama_structs._internal.event_loop import call_in_plan
+from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
+from mama_structs._internal.telemetry import instrument
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.graph.results import Results
 from mama_structs.memory.records import record_plans
 from mama_structs.memory.records.record_plans import RecordListing
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search.search_plan import SearchRequest
-from mama_structs.memory.types.engine import Vectors, Writer, in_turns
+from mama_structs.memory.types.engine import Vectors, Writer, write_in_transactions
 from mama_structs.memory.types.model import CreatedBy, MemoryType
 from mama_structs.memory.types.record import (
-    MAX_KEY,
+    MAX_KEY_CHARS,
     HostRecord,
     NewRecord,
-    Place,
     PreparedRecord,
     RecordHit,
-    Where,
+    RecordPlace,
+    RecordPredicate,
     check_key,
     check_labels,
-    check_new,
+    check_new_record,
     check_place,
 )
 from mama_structs.memory.types.requests import check_limit
-from mama_structs.memory.types.text_analysis import MAX_EMBEDDED
-from mama_structs.memory.upkeep.erasure import WAIT, ForgetRequest, forget
-from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.memory.types.text_analysis import MAX_EMBEDDED_CHARS
+from mama_structs.memory.upkeep.erasure import DISK_WAIT_SECONDS, ForgetRequest, forget
+from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.provenance import Origin
 
 T = TypeVar("T")
 
-_MAX_QUERY = 10_000
-_PAGE = 256
-_LEAST_LENGTH = 1e-12
+MAX_QUERY_CHARS = 10_000
+PAGE_ROWS = 256
+MIN_VECTOR_LENGTH = 1e-12
 
 
 class RecordStore:
@@ -70,7 +70,7 @@ class RecordStore:
 
     """
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: NamespaceServices) -> None:
         self._shared = shared
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class RecordStore:
             history=history,
             if_version=if_version,
         )
-        checked = await run_inline_or_in_thread(measure(value, text), self._checked, asked, "the record")
+        checked = await run_inline_or_in_thread(measure_input(value, text), self._validate, asked, "the record")
         (record,) = await self._put([checked], ())
         return record
 
@@ -149,14 +149,14 @@ class RecordStore:
                 a version, a missing record is no error.
 
         """
-        given = _check.items("records", records, of="records")
-        deleted = _check.items("delete", delete, of="labels, a key and perhaps a version")
+        given = _check.check_items("records", records, item_kind="records")
+        deleted = _check.check_items("delete", delete, item_kind="labels, a key and perhaps a version")
 
-        def check() -> tuple[list[PreparedRecord], list[tuple[Place, int | None]]]:
-            asked = [self._checked(one, f"records[{position}]") for position, one in enumerate(given)]
-            return asked, _versioned("delete", deleted)
+        def check() -> tuple[list[PreparedRecord], list[tuple[RecordPlace, int | None]]]:
+            asked = [self._validate(one, f"records[{position}]") for position, one in enumerate(given)]
+            return asked, _check_versioned_places("delete", deleted)
 
-        return await self._put(*await run_inline_or_in_thread(measure(given, deleted), check))
+        return await self._put(*await run_inline_or_in_thread(measure_input(given, deleted), check))
 
     async def append(
         self,
@@ -181,42 +181,44 @@ class RecordStore:
             created_by: As for `NewRecord`.
 
         """
-        given = _check.items("values", values, of="values")
+        given = _check.check_items("values", values, item_kind="values")
 
         def check() -> list[PreparedRecord]:
             form = partial(NewRecord, labels, "0", expires_at=expires_at, origin=origin, created_by=created_by)
-            checked = (self._checked(form(value), f"values[{position}]") for position, value in enumerate(given))
+            checked = (self._validate(form(value), f"values[{position}]") for position, value in enumerate(given))
             return [attrs.evolve(one, key=None) for one in checked]
 
-        return await self._put(await run_inline_or_in_thread(measure(given), check), ())
+        return await self._put(await run_inline_or_in_thread(measure_input(given), check), ())
 
     async def _put(
-        self, asked: Sequence[PreparedRecord], gone: Sequence[tuple[Place, int | None]]
+        self, asked: Sequence[PreparedRecord], gone: Sequence[tuple[RecordPlace, int | None]]
     ) -> Sequence[HostRecord]:
         self._shared.check()
         made_by = self._shared.record if any(one.texts for one in asked) else None
         now = self._shared.now
         with self._observed("update_memory", len(asked)):
-            prepared = await self._prepared(asked)
-            plan = partial(record_plans.put, asked=prepared, gone=gone, namespace=self.namespace, now=now)
+            prepared = await self._embed_texts(asked)
+            plan = partial(
+                record_plans.put_records, records=prepared, deletions=gone, namespace=self.namespace, now=now
+            )
             return await self._shared.write(plan, made_by=made_by)
 
-    def _checked(self, asked: NewRecord, name: str) -> PreparedRecord:
-        return check_new(asked, max_text=self._shared.settings.max_content, name=name)
+    def _validate(self, asked: NewRecord, name: str) -> PreparedRecord:
+        return check_new_record(asked, max_text=self._shared.settings.max_content, name=name)
 
-    async def _prepared(self, asked: Sequence[PreparedRecord]) -> Sequence[PreparedRecord]:
+    async def _embed_texts(self, asked: Sequence[PreparedRecord]) -> Sequence[PreparedRecord]:
         """Embed the texts of records and find their mentions."""
-        texts = [[text[:MAX_EMBEDDED] for text in one.texts] for one in asked if one.texts]
+        texts = [[text[:MAX_EMBEDDED_CHARS] for text in one.texts] for one in asked if one.texts]
         if not texts:
             return asked
-        vectors = iter(await saving.together(self._shared.embedding, texts))
+        vectors = iter(await saving.embed_text_groups(self._shared.embedding, texts))
 
         def mention(one: PreparedRecord) -> PreparedRecord:
             if not one.texts:
                 return one
             return attrs.evolve(one, vectors=next(vectors), mentions=tuple(self._shared.find_mentions(one.text or "")))
 
-        load = measure(*(one.texts for one in asked))
+        load = measure_input(*(one.texts for one in asked))
         return await run_inline_or_in_thread(load, lambda: [mention(one) for one in asked])
 
     async def delete(self, labels: Sequence[str], key: str, *, if_version: int | None = None) -> bool:
@@ -230,8 +232,8 @@ class RecordStore:
 
         """
         place = check_labels(labels), check_key(key)
-        version = None if if_version is None else _check.whole("if_version", if_version)
-        plan = partial(record_plans.delete, place=place, if_version=version, now=self._shared.now)
+        version = None if if_version is None else _check.check_integer("if_version", if_version)
+        plan = partial(record_plans.delete_record, place=place, if_version=version, now=self._shared.now)
         with self._observed("delete_memory", 1):
             return await self._shared.write(plan)
 
@@ -245,32 +247,34 @@ class RecordStore:
             forget: Whether to erase all their data from the files of the store, as `MemoryStore.forget` does.
 
         """
-        found, below = check_labels(labels), _check.flag("nested", nested)
-        erased = _check.flag("forget", forget)
+        found, below = check_labels(labels), _check.check_bool("nested", nested)
+        erased = _check.check_bool("forget", forget)
         with self._observed("delete_memory"):
             places, lost = await self._shared.read(
-                lambda reader: record_plans.places_below(reader, found, nested=below)
+                lambda reader: record_plans.find_places_below(reader, found, nested=below)
             )
-            count = await self._forget(places) if erased else 0
+            count = await self._erase_memories(places) if erased else 0
             count += await self._in_pages(lost, partial(record_plans.delete_unreadable, forget=erased))
             return count + await self._delete(places, forget=erased)
 
-    async def _forget(self, places: Sequence[Place]) -> int:
+    async def _erase_memories(self, places: Sequence[RecordPlace]) -> int:
         """Erase the memories of records and all mentions of their ids; return their number."""
-        ids = await self._shared.read(lambda reader: record_plans.ids_of(reader, places))
+        ids = await self._shared.read(lambda reader: record_plans.find_memory_ids(reader, places))
         request = ForgetRequest(ids=tuple(ids), about=None, source=None, before=None)
         done = await forget(self._shared.engine, request, ids, self._shared.erase_texts, dry_run=False, progress=None)
         return done.memories.get(MemoryType.RECORD.value, 0)
 
-    async def _delete(self, places: Sequence[Place], *, forget: bool = False, ended: datetime | None = None) -> int:
-        count = await self._in_pages(places, partial(record_plans.delete_many, forget=forget, ended=ended))
+    async def _delete(
+        self, places: Sequence[RecordPlace], *, forget: bool = False, ended: datetime | None = None
+    ) -> int:
+        count = await self._in_pages(places, partial(record_plans.delete_records, forget=forget, expired_by=ended))
         if forget:
-            await self._shared.engine.erase(wait=WAIT)
+            await self._shared.engine.erase(wait=DISK_WAIT_SECONDS)
         return count
 
     async def _in_pages(self, given: Sequence[T], plan: Callable[[Writer, Sequence[T]], int]) -> int:
-        pages = [given[start : start + _PAGE] for start in range(0, len(given), _PAGE)]
-        return sum([sum(some) async for some in in_turns(self._shared.write, pages, plan, most=1)])
+        pages = [given[start : start + PAGE_ROWS] for start in range(0, len(given), PAGE_ROWS)]
+        return sum([sum(some) async for some in write_in_transactions(self._shared.write, pages, plan, max_items=1)])
 
     async def pop(self, labels: Sequence[str]) -> HostRecord | None:
         """
@@ -280,7 +284,7 @@ class RecordStore:
             labels: The record's labels.
 
         """
-        plan = partial(record_plans.pop, labels=check_labels(labels), now=self._shared.now)
+        plan = partial(record_plans.pop_last, labels=check_labels(labels), now=self._shared.now)
         with self._observed("delete_memory"):
             return await self._shared.write(plan)
 
@@ -298,10 +302,13 @@ class RecordStore:
             overwrite: Whether to replace records at the new places; otherwise `VersionConflict` is raised.
 
         """
-        given = _check.items("moves", moves, of="pairs of places")
-        pairs = await run_inline_or_in_thread(measure(given), _check_moves, given)
+        given = _check.check_items("moves", moves, item_kind="pairs of places")
+        pairs = await run_inline_or_in_thread(measure_input(given), _check_moves, given)
         plan = partial(
-            record_plans.move, moves=pairs, overwrite=_check.flag("overwrite", overwrite), now=self._shared.now
+            record_plans.move_records,
+            moves=pairs,
+            overwrite=_check.check_bool("overwrite", overwrite),
+            now=self._shared.now,
         )
         with self._observed("update_memory"):
             return await self._shared.write(plan)
@@ -320,10 +327,10 @@ class RecordStore:
             expires_at: The new expiry (with a time zone); None for never.
 
         """
-        end = None if expires_at is None else _check.moment("expires_at", expires_at)
-        given = _check.items("places", places, of="labels, a key and perhaps a version")
-        checked = await run_inline_or_in_thread(measure(given), _versioned, "places", given)
-        plan = partial(record_plans.expire, places=checked, expires_at=end, now=self._shared.now)
+        end = None if expires_at is None else _check.check_time("expires_at", expires_at)
+        given = _check.check_items("places", places, item_kind="labels, a key and perhaps a version")
+        checked = await run_inline_or_in_thread(measure_input(given), _check_versioned_places, "places", given)
+        plan = partial(record_plans.set_expiry, places=checked, expires_at=end, now=self._shared.now)
         with self._observed("update_memory"):
             return await self._shared.write(plan)
 
@@ -332,7 +339,7 @@ class RecordStore:
         now = self._shared.now
         with self._observed("delete_memory"):
             return await self._delete(
-                await self._shared.read(lambda reader: record_plans.ended(reader, now=now)), ended=now
+                await self._shared.read(lambda reader: record_plans.find_expired(reader, now=now)), ended=now
             )
 
     # Reading
@@ -356,9 +363,9 @@ class RecordStore:
             places: Labels and key of each record.
 
         """
-        given = _check.items("places", places, of="pairs of labels and a key")
-        checked = await run_inline_or_in_thread(measure(given), _places, "places", given)
-        plan = partial(record_plans.get, places=checked, now=self._shared.now)
+        given = _check.check_items("places", places, item_kind="pairs of labels and a key")
+        checked = await run_inline_or_in_thread(measure_input(given), _check_places, "places", given)
+        plan = partial(record_plans.get_records, places=checked, now=self._shared.now)
         return await self._shared.read(plan)
 
     async def history(self, labels: Sequence[str], key: str) -> Results[HostRecord]:
@@ -371,7 +378,7 @@ class RecordStore:
 
         """
         place = check_labels(labels), check_key(key)
-        plan = partial(record_plans.history, place=place, now=self._shared.now)
+        plan = partial(record_plans.get_versions, place=place, now=self._shared.now)
         return Results(await self._shared.read(plan))
 
     async def list(
@@ -383,7 +390,7 @@ class RecordStore:
         after: str | None = None,
         limit: int | None = None,
         last_first: bool = False,
-        where: Where | None = None,
+        where: RecordPredicate | None = None,
     ) -> Results[HostRecord]:
         """
         Return the records below labels, ordered by labels and keys.
@@ -402,20 +409,20 @@ class RecordStore:
                 thread. It must not call the store, which waits for it.
 
         """
-        below = _check.flag("nested", nested)
+        below = _check.check_bool("nested", nested)
         if below and (prefix or after is not None):
             raise InvalidArgument("prefix and after need nested=False", hint="keys have an order under the same labels")
         asked = RecordListing(
             labels=check_labels(labels),
             nested=below,
-            prefix=_check.text("prefix", prefix, most=MAX_KEY, empty=True),
+            prefix=_check.check_text("prefix", prefix, max_chars=MAX_KEY_CHARS, allow_empty=True),
             after=None if after is None else check_key(after, "after"),
             limit=None if limit is None else check_limit(limit),
-            last_first=_check.flag("last_first", last_first),
+            last_first=_check.check_bool("last_first", last_first),
             where=_check_where(where),
         )
         now = self._shared.now
-        found = await self._shared.read(lambda reader: record_plans.listed(reader, asked, now=now))
+        found = await self._shared.read(lambda reader: record_plans.list_records(reader, asked, now=now))
         return Results(one.record for one in found)
 
     async def labels(self, prefix: Sequence[str] = ()) -> Sequence[tuple[str, ...]]:
@@ -429,7 +436,7 @@ class RecordStore:
 
         """
         below, now = check_labels(prefix, "prefix"), self._shared.now
-        return await self._shared.read(lambda reader: record_plans.labels_below(reader, below, now=now))
+        return await self._shared.read(lambda reader: record_plans.find_labels_below(reader, below, now=now))
 
     # Searching
 
@@ -439,7 +446,7 @@ class RecordStore:
         labels: Sequence[str] = (),
         *,
         nested: bool = True,
-        where: Where | None = None,
+        where: RecordPredicate | None = None,
         min_relevance: float | None = None,
         limit: int = 10,
         offset: int = 0,
@@ -461,22 +468,22 @@ class RecordStore:
 
         """
         self._shared.check()
-        text = _check.text("query", query, most=_MAX_QUERY)
-        counts, skipped = _check_where(where), _check.whole("offset", offset)
-        below = record_plans.below(check_labels(labels), nested=_check.flag("nested", nested))
-        least = 0.0 if min_relevance is None else _check.share("min_relevance", min_relevance)
+        text = _check.check_text("query", query, max_chars=MAX_QUERY_CHARS)
+        counts, skipped = _check_where(where), _check.check_integer("offset", offset)
+        below = record_plans.filter_below(check_labels(labels), nested=_check.check_bool("nested", nested))
+        least = 0.0 if min_relevance is None else _check.check_ratio("min_relevance", min_relevance)
         most, made_by = check_limit(limit), self._shared.record
         with self._observed("search_memory") as told:
             request = SearchRequest(
                 text=text,
-                vector=await self._shared.embedding.query(text),
+                vector=await self._shared.embedding.embed_query(text),
                 where=below,
                 min_relevance=least,
                 now=self._shared.now,
                 limit=most,
                 calibration=await self._shared.embedding.calibration(),
             )
-            plan = partial(record_plans.found, request=request, where=counts, offset=skipped)
+            plan = partial(record_plans.search_records, request=request, where=counts, offset=skipped)
             hits = await self._shared.read(plan, made_by=made_by)
             told["memory__record__count"] = len(hits)
         return Results(hits)
@@ -487,7 +494,7 @@ class RecordStore:
         labels: Sequence[str] = (),
         *,
         nested: bool = True,
-        where: Where | None = None,
+        where: RecordPredicate | None = None,
         limit: int = 10,
     ) -> Results[RecordHit]:
         """
@@ -503,15 +510,15 @@ class RecordStore:
         """
         self._shared.check()
         asked = RecordListing(
-            labels=check_labels(labels), nested=_check.flag("nested", nested), where=_check_where(where)
+            labels=check_labels(labels), nested=_check.check_bool("nested", nested), where=_check_where(where)
         )
         most, made_by = check_limit(limit), self._shared.record
         with self._observed("search_memory") as told:
-            vector = await self._vector(query)
+            vector = await self._query_vector(query)
             calibration = await self._shared.embedding.calibration()
             now = self._shared.now
             hits = await self._shared.read(
-                lambda reader: record_plans.nearest(reader, vector, asked, calibration, now=now, limit=most),
+                lambda reader: record_plans.find_nearest(reader, vector, asked, calibration, now=now, limit=most),
                 made_by=made_by,
             )
             told["memory__record__count"] = len(hits)
@@ -526,13 +533,15 @@ class RecordStore:
 
         """
         self._shared.check()
-        given = _check.texts("texts", texts)
-        return await self._shared.embedding.documents(given) if given else []
+        given = _check.check_texts("texts", texts)
+        return await self._shared.embedding.embed_documents(given) if given else []
 
-    async def _vector(self, query: object) -> NDArray[np.float32]:
+    async def _query_vector(self, query: object) -> NDArray[np.float32]:
         """Return the unit vector of a query."""
         if isinstance(query, str):
-            return await self._shared.embedding.query(_check.text("query", query, most=_MAX_QUERY))
+            return await self._shared.embedding.embed_query(
+                _check.check_text("query", query, max_chars=MAX_QUERY_CHARS)
+            )
         dimensions = self._shared.record.dimensions
         try:
             vector = np.asarray(query, np.float32)
@@ -541,21 +550,21 @@ class RecordStore:
         if vector.shape != (dimensions,):
             raise InvalidArgument(f"query must have {dimensions} dimensions, as the embedder has, got {vector.shape}")
         length = float(np.linalg.norm(vector.astype(float)))
-        if not np.isfinite(length) or length < _LEAST_LENGTH:
+        if not np.isfinite(length) or length < MIN_VECTOR_LENGTH:
             raise InvalidArgument("query must be a finite vector that is not zero")
         unit: NDArray[np.float32] = (vector / length).astype(np.float32)
         return unit
 
     def _observed(self, operation: str, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
         about: dict[str, str | int] = {} if count is None else {"memory__record__count": count}
-        return observed(operation, memory__store__id=self.namespace, **about)
+        return instrument(operation, memory__store__id=self.namespace, **about)
 
 
-def _check_moves(moves: Sequence[Any]) -> list[tuple[Place, Place]]:
+def _check_moves(moves: Sequence[Any]) -> list[tuple[RecordPlace, RecordPlace]]:
     """Return validated pairs of places; each place occurs once per side."""
     pairs = []
     for position, one in enumerate(moves):
-        pair = _check.items(f"moves[{position}]", one, of="two places")
+        pair = _check.check_items(f"moves[{position}]", one, item_kind="two places")
         if len(pair) != 2:  # noqa: PLR2004 - from and to
             raise InvalidArgument(f"moves[{position}] must be two places, got {len(pair)}")
         pairs.append((check_place(pair[0], f"moves[{position}][0]"), check_place(pair[1], f"moves[{position}][1]")))
@@ -565,25 +574,25 @@ def _check_moves(moves: Sequence[Any]) -> list[tuple[Place, Place]]:
     return pairs
 
 
-def _places(name: str, value: object) -> list[Place]:
+def _check_places(name: str, value: object) -> list[RecordPlace]:
     return [
         check_place(one, f"{name}[{position}]")
-        for position, one in enumerate(_check.items(name, value, of="pairs of labels and a key"))
+        for position, one in enumerate(_check.check_items(name, value, item_kind="pairs of labels and a key"))
     ]
 
 
-def _versioned(name: str, value: object) -> list[tuple[Place, int | None]]:
+def _check_versioned_places(name: str, value: object) -> list[tuple[RecordPlace, int | None]]:
     """Return validated places, each with its expected version or None."""
     found = []
-    for position, one in enumerate(_check.items(name, value, of="labels, a key and perhaps a version")):
+    for position, one in enumerate(_check.check_items(name, value, item_kind="labels, a key and perhaps a version")):
         at = f"{name}[{position}]"
-        labels, *rest = _check.items(at, one, of="labels, a key and perhaps a version")
-        version = _check.whole(f"{at}[2]", rest.pop()) if len(rest) > 1 else None
+        labels, *rest = _check.check_items(at, one, item_kind="labels, a key and perhaps a version")
+        version = _check.check_integer(f"{at}[2]", rest.pop()) if len(rest) > 1 else None
         found.append((check_place((labels, *rest), at), version))
     return found
 
 
-def _check_where(where: object) -> Where | None:
+def _check_where(where: object) -> RecordPredicate | None:
     if where is not None and not callable(where):
         raise InvalidArgument(f"where must be a function of a record, got {type(where).__name__}")
-    return None if where is None else partial(asked_in_plan, where)
+    return None if where is None else partial(call_in_plan, where)

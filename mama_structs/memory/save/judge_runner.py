@@ -9,24 +9,24 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.event_loop import OneThread, called
+from mama_structs._internal.event_loop import SerialThread, call_maybe_sync
 from mama_structs._internal.introspection import is_async_callable
-from mama_structs.memory.save.automatic_links import Linking
-from mama_structs.memory.save.save_plan import PreparedSave, on_the_matter, save
+from mama_structs.memory.save.automatic_links import LinkingContext
+from mama_structs.memory.save.save_plan import PreparedSave, find_judge_candidates, save
 from mama_structs.memory.types.engine import Reader, Writer
 from mama_structs.memory.types.judge import VERDICTS, Judge, Verdict, check_judge
 from mama_structs.memory.types.model import Memory, MemoryType, from_milliseconds
 
-Save = Callable[[Callable[[Writer], Any]], Awaitable[Any]]
-Read = Callable[[Callable[[Reader], list[Memory]]], Awaitable[list[Memory]]]
+WriteFunction = Callable[[Callable[[Writer], Any]], Awaitable[Any]]
+ReadFunction = Callable[[Callable[[Reader], list[Memory]]], Awaitable[list[Memory]]]
 
-_CLOSING: Final = 5.0  # Seconds to wait for a running call when closing.
-_ASKED: Final = 2
+_CLOSE_TIMEOUT_SECONDS: Final = 5.0  # Seconds to wait for a running call when closing.
+_MAX_JUDGE_CALLS: Final = 2
 _log: Final = logging.getLogger("mama_structs")
 
 
 @attrs.define
-class JudgingStats:
+class JudgeStats:
     """Statistics of a judge: calls, failures, timeouts, and saves with changing candidates."""
 
     asked: int = 0
@@ -35,7 +35,7 @@ class JudgingStats:
     outrun: int = 0
 
 
-class JudgingService:
+class JudgeRunner:
     """
     Calls a judge for the saves of one event loop.
 
@@ -44,23 +44,25 @@ class JudgingService:
 
     def __init__(self, judge: Judge, *, seconds: float, clock: Callable[[], float]) -> None:
         check_judge(judge)
-        self.stats: Final = JudgingStats()
+        self.stats: Final = JudgeStats()
         self._judge = judge
         self._seconds = seconds
         self._clock = clock
-        self._thread = OneThread("mama-structs-judging")
+        self._thread = SerialThread("mama-structs-judging")
 
-    async def save(self, prepared: PreparedSave, linking: Linking, *, read: Read, write: Save) -> Memory:
+    async def save(
+        self, prepared: PreparedSave, linking: LinkingContext, *, read: ReadFunction, write: WriteFunction
+    ) -> Memory:
         """
         Save a memory with the judge's verdicts.
 
         If the candidates changed meanwhile, ask once more.
         """
         if prepared.memory.type is not MemoryType.CHECKPOINT and prepared.request.supersedes is None:
-            candidates = await read(lambda reader: on_the_matter(reader, prepared, linking))
-            for _ in range(_ASKED):
-                judged = self._made_now(await self._judged(prepared, candidates))
-                done = await write(_saving_unless_changed(judged, candidates, linking))
+            candidates = await read(lambda reader: find_judge_candidates(reader, prepared, linking))
+            for _ in range(_MAX_JUDGE_CALLS):
+                judged = self._with_current_time(await self._judged(prepared, candidates))
+                done = await write(_save_if_unchanged(judged, candidates, linking))
                 if isinstance(done, Memory):
                     return done
                 candidates = done
@@ -72,9 +74,9 @@ class JudgingService:
 
     async def close(self) -> None:
         """Stop calling the judge, and wait some seconds for a running call."""
-        await self._thread.close(wait=_CLOSING)
+        await self._thread.close(wait=_CLOSE_TIMEOUT_SECONDS)
 
-    def _made_now(self, prepared: PreparedSave) -> PreparedSave:
+    def _with_current_time(self, prepared: PreparedSave) -> PreparedSave:
         """
         Return the save with the present time.
 
@@ -98,11 +100,11 @@ class JudgingService:
         self.stats.asked += 1
         try:
             verdicts = await asyncio.wait_for(
-                called(
+                call_maybe_sync(
                     lambda: self._judge(prepared.memory, list(candidates)),
-                    lambda given: _checked(given, ids),
+                    lambda given: _check_verdicts(given, ids),
                     is_async=is_async_callable(self._judge),
-                    in_thread=self._thread.run,
+                    run_in_thread=self._thread.run,
                 ),
                 self._seconds,
             )
@@ -119,7 +121,7 @@ class JudgingService:
         return attrs.evolve(prepared, note=f"the judge was not heard: it {why}")
 
 
-def _checked(given: object, ids: set[str]) -> dict[str, Verdict]:
+def _check_verdicts(given: object, ids: set[str]) -> dict[str, Verdict]:
     """Validate the verdicts that a judge returned."""
     if given is None:
         return {}
@@ -128,11 +130,11 @@ def _checked(given: object, ids: set[str]) -> dict[str, Verdict]:
     return dict(given)
 
 
-def _saving_unless_changed(
-    prepared: PreparedSave, candidates: list[Memory], linking: Linking
+def _save_if_unchanged(
+    prepared: PreparedSave, candidates: list[Memory], linking: LinkingContext
 ) -> Callable[[Writer], Memory | list[Memory]]:
     def plan(writer: Writer) -> Memory | list[Memory]:
-        now = on_the_matter(writer, prepared, linking)
+        now = find_judge_candidates(writer, prepared, linking)
         return save(writer, prepared, linking) if now == candidates else now
 
     return plan

@@ -15,30 +15,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import in_own_thread
-from mama_structs._internal.offload import measure, run_inline_or_in_thread
+from mama_structs._internal.event_loop import run_in_own_thread
+from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, MemoryNotFound
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.save.automatic_links import (
-    Linking,
-    Unlinked,
-    Usual,
-    automatic_links,
-    candidates_of,
-    terms_ahead,
+    LinkingContext,
+    PendingLinks,
+    SimilarityBaseline,
+    choose_automatic_links,
+    find_candidates,
+    query_terms_to_prefetch,
 )
-from mama_structs.memory.save.conflict_detection import judged_by, noticed, of_the_matter
-from mama_structs.memory.types.duplicates import repeated, standing_copy, wording
+from mama_structs.memory.save.conflict_detection import apply_verdicts, detect_conflicts, find_same_subject
+from mama_structs.memory.types.duplicates import duplicate_fingerprint, find_current_duplicate, with_repetition
 from mama_structs.memory.types.engine import Filter, NewMemory, Nodes, Prefetch, Reader, Vectors, Writer
 from mama_structs.memory.types.judge import Verdict
 from mama_structs.memory.types.model import (
-    IMPLEMENTS,
-    MAX_KEPT,
-    OUTCOME_OF,
-    SUPERSEDES,
+    IMPLEMENTS_WORD,
+    MAX_STORED_TEXT_BYTES,
+    OUTCOME_OF_WORD,
+    SUPERSEDES_WORD,
     CreatedBy,
     DecisionMetadata,
-    KeptItem,
     Link,
     LinkMetadata,
     LinkType,
@@ -48,17 +47,23 @@ from mama_structs.memory.types.model import (
     NoticedMemory,
     OutcomeChange,
     RecordMetadata,
-    digest_of,
-    digests_in,
+    StoredEvidence,
+    evidence_digests,
     is_id,
     new_link_id,
-    parse_kept,
-    said_otherwise,
+    parse_stored_evidence,
+    text_digest,
+    with_text,
 )
-from mama_structs.memory.types.relationships import EXAMPLES, known_type, nearest_type, normalised
+from mama_structs.memory.types.relationships import (
+    EXAMPLE_WORDS,
+    classify_by_example,
+    look_up_type,
+    normalize_relationship,
+)
 from mama_structs.memory.types.requests import LinkRequest, SaveRequest
 from mama_structs.memory.types.text_analysis import embedded_text, embedded_texts
-from mama_structs.provenance import ORIGINS, UNKNOWN_ORIGIN, Origin, Provenance, inserted_texts, least_trusted
+from mama_structs.provenance import ORIGINS, UNKNOWN_ORIGIN, Origin, Provenance, get_inserted_provenance, least_trusted
 from mama_structs.settings import MemorySettings
 
 FindContent = Callable[[str], tuple[str, str] | tuple[str, str, Provenance] | None]
@@ -67,21 +72,21 @@ FindContent = Callable[[str], tuple[str, str] | tuple[str, str, Provenance] | No
 Without a provenance, the text counts as from outside.
 """
 
-NO_TRUSTS: Final[Mapping[str, Origin]] = MappingProxyType({})
+EMPTY_TRUSTS: Final[Mapping[str, Origin]] = MappingProxyType({})
 
-AT_ONCE: Final = 50
+RECORDS_PER_YIELD: Final = 50
 """Number of records to check before yielding to other tasks."""
-TOGETHER: Final = 32
+MAX_BATCH_RECORDS: Final = 32
 """Maximum number of records per batch. A single record takes twice as long to link as one of a large batch."""
 
-RESTING: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
+TRUST_LINK_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 """Types of links from a memory to one that it is based on, whose trust limits its own."""
 
-_NEAREST: Final = 3
-_EXACT_HANDLE: Final = re.compile(r"(?P<escape>\\*)(?P<handle>(?:fd|ref):\S{1,300})")
-_NONE: Final = np.empty(0, np.int64)
+_MAX_NEAREST_IDS: Final = 3
+_HANDLE_PATTERN: Final = re.compile(r"(?P<escape>\\*)(?P<handle>(?:fd|ref):\S{1,300})")
+_NO_NODES: Final = np.empty(0, np.int64)
 # Below this size, a thread costs more than the hashing.
-_LONG: Final = 2**20
+_MIN_THREADED_HASH_CHARS: Final = 2**20
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -109,7 +114,7 @@ def no_content(_item: str) -> None:
     """Return None for every handle; a `FindContent`."""
 
 
-async def draft(
+async def draft_save(
     request: SaveRequest,
     namespace: str,
     find_content: FindContent,
@@ -130,12 +135,12 @@ async def draft(
         resolve: Whether a content or reasoning that is exactly a handle is replaced by its text.
 
     """
-    inserted = [inserted_texts()]
+    inserted = [get_inserted_provenance()]
     if resolve:
-        request, found_texts = _with_texts(request, find_content)
+        request, found_texts = _insert_handle_texts(request, find_content)
         inserted += found_texts
     memory = request.memory(namespace, now=now, max_content=settings.max_content)
-    written_by = Provenance.by(memory.origin).limited_by(*inserted)
+    written_by = Provenance.from_author(memory.origin).merge_with(*inserted)
     found = [
         _handle_text(f"evidence[{position}]", item, find_content, settings.max_evidence)
         for position, item in enumerate(memory.evidence)
@@ -143,11 +148,11 @@ async def draft(
     texts = {one.text for one in found if one is not None}
 
     def hashes() -> dict[str, str]:
-        return {text: digest_of(text) for text in texts}
+        return {text: text_digest(text) for text in texts}
 
-    digests = await in_own_thread(hashes) if sum(map(len, texts)) > _LONG else hashes()
+    digests = await run_in_own_thread(hashes) if sum(map(len, texts)) > _MIN_THREADED_HASH_CHARS else hashes()
     evidence = tuple(
-        item if one is None else str(KeptItem(one.source, digests[one.text]))
+        item if one is None else str(StoredEvidence(one.source, digests[one.text]))
         for item, one in zip(memory.evidence, found, strict=True)
     )
     trusts: dict[str, Origin] = {}
@@ -177,7 +182,7 @@ class _HandleText:
     provenance: Provenance = Provenance(UNKNOWN_ORIGIN, UNKNOWN_ORIGIN)  # noqa: RUF009 - immutable
 
 
-def _with_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRequest, list[Provenance]]:
+def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRequest, list[Provenance]]:
     """
     Replace handles in a request by their texts, and return the provenance of each.
 
@@ -187,7 +192,7 @@ def _with_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRe
     inserted: list[Provenance] = []
     for name in (request.text, "reasoning"):
         given = getattr(request, name, None)
-        exact = _EXACT_HANDLE.fullmatch(given) if isinstance(given, str) else None
+        exact = _HANDLE_PATTERN.fullmatch(given) if isinstance(given, str) else None
         if exact is None:
             continue
         try:
@@ -211,16 +216,16 @@ def _with_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRe
 
 def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: int) -> _HandleText | None:
     """Return the versioned handle with its text and provenance, or None without a text."""
-    given = None if parse_kept(item) is not None else find_content(item)
+    given = None if parse_stored_evidence(item) is not None else find_content(item)
     if given is None:
         return None
     found = _HandleText(*given)
-    if parse_kept(str(KeptItem(found.source, "0" * 64))) is None:
+    if parse_stored_evidence(str(StoredEvidence(found.source, "0" * 64))) is None:
         raise ValueError("find_content gave a source that is no handle")
-    most = min(max_evidence, MAX_KEPT)
-    size = len(_check.encodable(name, found.text, whose=" of its text"))
+    most = min(max_evidence, MAX_STORED_TEXT_BYTES)
+    size = len(_check.check_encodable(name, found.text, owner=" of its text"))
     if size > most:
-        more = ", or raise settings.memory.max_evidence" if most < MAX_KEPT else ""
+        more = ", or raise settings.memory.max_evidence" if most < MAX_STORED_TEXT_BYTES else ""
         raise InvalidArgument(
             f"{name} must refer to at most {most} bytes of text, got {size}",
             hint=f"mark the part that matters as a ref of its own{more}",
@@ -228,78 +233,82 @@ def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: 
     return found
 
 
-async def prepare(
+async def prepare_saves(
     embedding: EmbeddingService, asked: Sequence[PreparedSave], find_mentions: Callable[[str], Sequence[str]]
 ) -> list[PreparedSave]:
     """Embed memories, and determine their mentions and the types of their links."""
-    kinds = await link_types(embedding, sorted({link.relationship for one in asked for link in one.request.links}))
+    kinds = await resolve_link_types(
+        embedding, sorted({link.relationship for one in asked for link in one.request.links})
+    )
     memories = []
     for position, one in enumerate(asked):
-        if position and position % AT_ONCE == 0:
+        if position and position % RECORDS_PER_YIELD == 0:
             await asyncio.sleep(0)
         text = embedded_text(one.memory)
-        mentions = await run_inline_or_in_thread(measure(text), find_mentions, text)
+        mentions = await run_inline_or_in_thread(measure_input(text), find_mentions, text)
         memories.append(attrs.evolve(one.memory, mentions=tuple(mentions)))
-    vectors = await documents(embedding, memories)
+    vectors = await embed_memories(embedding, memories)
     return [
         attrs.evolve(one, memory=memory, vectors=pieces, link_types=kinds)
         for one, memory, pieces in zip(asked, memories, vectors, strict=True)
     ]
 
 
-async def documents(embedding: EmbeddingService, memories: Sequence[Memory]) -> list[Vectors]:
+async def embed_memories(embedding: EmbeddingService, memories: Sequence[Memory]) -> list[Vectors]:
     """Return the vectors of each memory, of shape (pieces, dimensions)."""
-    return await together(embedding, [embedded_texts(memory) for memory in memories])
+    return await embed_text_groups(embedding, [embedded_texts(memory) for memory in memories])
 
 
-async def together(embedding: EmbeddingService, texts: Sequence[Sequence[str]]) -> list[Vectors]:
+async def embed_text_groups(embedding: EmbeddingService, texts: Sequence[Sequence[str]]) -> list[Vectors]:
     """Return the vectors of each group of texts, of shape (pieces, dimensions)."""
-    pieces = iter(await embedding.documents([text for own in texts for text in own]))
+    pieces = iter(await embedding.embed_documents([text for own in texts for text in own]))
     return [np.concatenate([next(pieces) for _ in own]) for own in texts]
 
 
-async def link_types(embedding: EmbeddingService, words: Sequence[str]) -> dict[str, LinkType]:
+async def resolve_link_types(embedding: EmbeddingService, words: Sequence[str]) -> dict[str, LinkType]:
     """Return the link type of each relationship word."""
-    kinds = {word: kind for word in words if (kind := known_type(word)) is not None}
+    kinds = {word: kind for word in words if (kind := look_up_type(word)) is not None}
     unknown = [word for word in words if word not in kinds]
     if unknown:
-        found = await embedding.documents([*map(normalised, unknown), *EXAMPLES])
+        found = await embedding.embed_documents([*map(normalize_relationship, unknown), *EXAMPLE_WORDS])
         vectors = [pieces[0] for pieces in found]
         examples = np.stack(vectors[len(unknown) :])
-        kinds |= {word: nearest_type(word, vector, examples) for word, vector in zip(unknown, vectors, strict=False)}
+        kinds |= {
+            word: classify_by_example(word, vector, examples) for word, vector in zip(unknown, vectors, strict=False)
+        }
     return kinds
 
 
-def found(reader: Reader, memory_id: str) -> int:
+def require_node(reader: Reader, memory_id: str) -> int:
     """Return the node of a memory, or raise `MemoryNotFound` with the nearest ids."""
     node = reader.find(memory_id)
     if node is None:
         hint = None
         if reader.damaged:
             hint = f"{reader.damaged} damaged memories are left out, and it may be one of them: see check()"
-        raise MemoryNotFound(memory_id, nearest=tuple(reader.nearest_ids(memory_id, _NEAREST)), hint=hint)
+        raise MemoryNotFound(memory_id, nearest=tuple(reader.nearest_ids(memory_id, _MAX_NEAREST_IDS)), hint=hint)
     return node
 
 
-def decision(reader: Reader, memory_id: str) -> Memory:
+def require_decision(reader: Reader, memory_id: str) -> Memory:
     """Return a decision. Raise `InvalidArgument` for a memory of another type."""
-    (memory,) = reader.get([found(reader, memory_id)])
+    (memory,) = reader.get([require_node(reader, memory_id)])
     if memory.type is not MemoryType.DECISION:
         raise InvalidArgument(f"{memory_id!r:.200} must be a decision, and is of the type {memory.type.value}")
     return memory
 
 
-def check_ends(reader: Reader, asked: PreparedSave) -> Memory | None:
+def check_link_targets(reader: Reader, asked: PreparedSave) -> Memory | None:
     """
     Raise if a link target or a text referenced by hash does not exist.
 
     Return the superseded decision.
     """
-    before = None if asked.request.supersedes is None else decision(reader, asked.request.supersedes)
+    before = None if asked.request.supersedes is None else require_decision(reader, asked.request.supersedes)
     for to_id in (*asked.request.implements, *(link.to_id for link in asked.request.links)):
-        found(reader, to_id)
+        require_node(reader, to_id)
     for position, item in enumerate(asked.memory.evidence):
-        kept = parse_kept(item)
+        kept = parse_stored_evidence(item)
         if kept is not None and kept.digest not in asked.contents and not reader.known_contents([kept.digest]):
             raise InvalidArgument(
                 f"evidence[{position}] names a text by its hash that no memory keeps",
@@ -308,48 +317,54 @@ def check_ends(reader: Reader, asked: PreparedSave) -> Memory | None:
     return before
 
 
-def save(writer: Writer, prepared: PreparedSave, linking: Linking) -> Memory:
+def save(writer: Writer, prepared: PreparedSave, linking: LinkingContext) -> Memory:
     """Save a memory with its links, and return it."""
-    return save_some(writer, [prepared], linking)[0]
+    return save_batch(writer, [prepared], linking)[0]
 
 
-def save_some(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
+def save_batch(writer: Writer, prepared: Sequence[PreparedSave], linking: LinkingContext) -> list[Memory]:
     """Save memories in order as one batch, with nearly the links of single saves."""
-    writer.expect(lambda ahead: _ask_ahead(ahead, prepared))
-    numbers = [wording(one.memory) for one in prepared] if any(one.request.may_merge for one in prepared) else []
-    known = {number for number, nodes in zip(numbers, writer.alike(numbers), strict=True) if len(nodes)}
+    writer.expect(lambda ahead: _prefetch_reads(ahead, prepared))
+    numbers = (
+        [duplicate_fingerprint(one.memory) for one in prepared]
+        if any(one.request.can_merge for one in prepared)
+        else []
+    )
+    known = {number for number, nodes in zip(numbers, writer.duplicates(numbers), strict=True) if len(nodes)}
     known.update(number for number, times in Counter(numbers).items() if times > 1)
     saved: list[Memory] = []
     together: list[PreparedSave] = []
     for one in prepared:
         first = None
-        if one.request.may_merge and wording(one.memory) in known:
+        if one.request.can_merge and duplicate_fingerprint(one.memory) in known:
             # Save the pending batch first, because the memory may be a duplicate of one in it.
             saved += _save_new(writer, together, linking)
             together = []
-            first = standing_copy(writer, one.memory)
+            first = find_current_duplicate(writer, one.memory)
         if first is None:
             together.append(one)
         else:
-            merged = repeated(first, one.memory.created_at)
+            merged = with_repetition(first, one.memory.created_at)
             writer.put(merged)
             saved.append(attrs.evolve(merged, noticed=Noticed(copy_of=(NoticedMemory(first.id, 1.0),))))
     return saved + _save_new(writer, together, linking)
 
 
-def _ask_ahead(ahead: Prefetch, prepared: Sequence[PreparedSave]) -> None:
+def _prefetch_reads(ahead: Prefetch, prepared: Sequence[PreparedSave]) -> None:
     """Prefetch everything that is read before memories are written."""
     memories = [one.memory for one in prepared]
-    ahead.alike([wording(memory) for memory in memories])
-    ahead.find_many(list(dict.fromkeys([*(memory.id for memory in memories), *_named(prepared)])))
-    ahead.known_contents([one.digest for memory in memories for one in map(parse_kept, memory.evidence) if one])
+    ahead.duplicates([duplicate_fingerprint(memory) for memory in memories])
+    ahead.find_many(list(dict.fromkeys([*(memory.id for memory in memories), *_referenced_ids(prepared)])))
+    ahead.known_contents(
+        [one.digest for memory in memories for one in map(parse_stored_evidence, memory.evidence) if one]
+    )
     ahead.links(np.zeros(0, np.int64))
     ahead.sample()
     for memory in memories:
-        ahead.rarity(terms_ahead(memory))
+        ahead.rarity(query_terms_to_prefetch(memory))
 
 
-def _named(prepared: Iterable[PreparedSave]) -> list[str]:
+def _referenced_ids(prepared: Iterable[PreparedSave]) -> list[str]:
     """Return all ids to which the saves refer."""
     named: list[str | None] = []
     for one in prepared:
@@ -358,28 +373,28 @@ def _named(prepared: Iterable[PreparedSave]) -> list[str]:
     return [end for end in named if end is not None]
 
 
-def check_all_ends(reader: Reader, asked: Sequence[PreparedSave]) -> None:
+def check_all_link_targets(reader: Reader, asked: Sequence[PreparedSave]) -> None:
     """Raise if a record has a missing link target, before any of the records is saved."""
-    reader.expect(lambda ahead: ahead.find_many(list(dict.fromkeys(_named(asked)))))
+    reader.expect(lambda ahead: ahead.find_many(list(dict.fromkeys(_referenced_ids(asked)))))
     for position, one in enumerate(asked):
         try:
-            check_ends(reader, one)
+            check_link_targets(reader, one)
         except (MemoryNotFound, InvalidArgument) as error:
             error.add_note(f"in records[{position}]")
             raise
 
 
-def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
+def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: LinkingContext) -> list[Memory]:
     """Save memories without merging duplicates."""
     if not prepared:
         return []
-    new = [_new(writer, one) for one in prepared]
-    usual = Usual.of(writer, linking.calibration)
+    new = [_build_new_memory(writer, one) for one in prepared]
+    usual = SimilarityBaseline.of(writer, linking.calibration)
     seen: list[Noticed] = []
 
     def links_of(nodes: Nodes) -> list[list[Link]]:
         asked = [
-            Unlinked(
+            PendingLinks(
                 memory=one.memory,
                 vectors=one.vectors,
                 explicit=[link.to_id for link in one.links],
@@ -388,39 +403,43 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
             )
             for one, node in zip(new, nodes.tolist(), strict=True)
         ]
-        found = candidates_of(writer, asked, linking, usual)
+        found = find_candidates(writer, asked, linking, usual)
         detects = linking.detects_conflicts
-        seen.extend(noticed(writer, asked, found, linking.calibration) if detects else [Noticed()] * len(asked))
-        return automatic_links(writer, asked, linking, usual, found=found)
+        seen.extend(
+            detect_conflicts(writer, asked, found, linking.calibration) if detects else [Noticed()] * len(asked)
+        )
+        return choose_automatic_links(writer, asked, linking, usual, found=found)
 
     writer.put_new(new, links_of)
     return [
-        attrs.evolve(one.memory, noticed=judged_by(what, asked.verdicts, asked.note))
+        attrs.evolve(one.memory, noticed=apply_verdicts(what, asked.verdicts, asked.note))
         for one, what, asked in zip(new, seen, prepared, strict=True)
     ]
 
 
-def on_the_matter(reader: Reader, prepared: PreparedSave, linking: Linking) -> list[Memory]:
+def find_judge_candidates(reader: Reader, prepared: PreparedSave, linking: LinkingContext) -> list[Memory]:
     """
     Return the memories to pass to a judge before a save.
 
     Returns nothing if the save will be merged into an existing memory.
     """
     request, memory = prepared.request, prepared.memory
-    if request.may_merge and standing_copy(reader, memory) is not None:
+    if request.can_merge and find_current_duplicate(reader, memory) is not None:
         return []
     explicit = [*request.implements, *(link.to_id for link in request.links)]
-    asked = Unlinked(memory=memory, vectors=prepared.vectors, explicit=explicit)
-    return of_the_matter(reader, asked, candidates_of(reader, [asked], linking, Usual.of(reader, linking.calibration)))
+    asked = PendingLinks(memory=memory, vectors=prepared.vectors, explicit=explicit)
+    return find_same_subject(
+        reader, asked, find_candidates(reader, [asked], linking, SimilarityBaseline.of(reader, linking.calibration))
+    )
 
 
 @attrs.define
-class Pace:
+class BatchSizer:
     """Adapts the batch size of saves to the waiting time of other writers."""
 
     size: int = 1
 
-    def save(self, writer: Writer, prepared: Sequence[PreparedSave], linking: Linking) -> list[Memory]:
+    def save(self, writer: Writer, prepared: Sequence[PreparedSave], linking: LinkingContext) -> list[Memory]:
         """
         Save memories until other writers have waited long enough, but at least one.
 
@@ -428,42 +447,42 @@ class Pace:
         """
         saved: list[Memory] = []
         while len(saved) < len(prepared):
-            saved += save_some(writer, prepared[len(saved) : len(saved) + self.size], linking)
-            if writer.is_due:
-                self.size = max(min(len(saved) // 2, TOGETHER), 1)
+            saved += save_batch(writer, prepared[len(saved) : len(saved) + self.size], linking)
+            if writer.should_yield:
+                self.size = max(min(len(saved) // 2, MAX_BATCH_RECORDS), 1)
                 break
-            self.size = min(2 * self.size, TOGETHER)
+            self.size = min(2 * self.size, MAX_BATCH_RECORDS)
         return saved
 
 
-def _new(writer: Writer, prepared: PreparedSave) -> NewMemory:
+def _build_new_memory(writer: Writer, prepared: PreparedSave) -> NewMemory:
     """Return the memory to store, with the requested links."""
     request, memory = prepared.request, prepared.memory
-    before = check_ends(writer, prepared)
+    before = check_link_targets(writer, prepared)
     asked = [
-        *((_certainly(to_id, IMPLEMENTS), LinkType.IMPLEMENTATION) for to_id in request.implements),
+        *((_certain_link_request(to_id, IMPLEMENTS_WORD), LinkType.IMPLEMENTATION) for to_id in request.implements),
         *((link, prepared.link_types[link.relationship]) for link in request.links),
     ]
     if prepared.outcome_of is not None:
-        asked.append((_certainly(prepared.outcome_of, OUTCOME_OF), LinkType.IMPLEMENTATION))
+        asked.append((_certain_link_request(prepared.outcome_of, OUTCOME_OF_WORD), LinkType.IMPLEMENTATION))
     # Evolution links connect decisions only.
     replaced = [memory_id for memory_id, verdict in prepared.verdicts.items() if verdict == "replace"]
     if replaced and memory.type is MemoryType.DECISION:
-        older = writer.get([found(writer, memory_id) for memory_id in replaced])
-        asked += [(_by_judge(one.id), LinkType.EVOLUTION) for one in older if one.type is MemoryType.DECISION]
+        older = writer.get([require_node(writer, memory_id) for memory_id in replaced])
+        asked += [(_judge_link_request(one.id), LinkType.EVOLUTION) for one in older if one.type is MemoryType.DECISION]
     if before is not None:
-        at = _not_before(
+        at = _clamp_to_decision(
             "created_at", memory.created_at, before, " that it supersedes", is_dated=request.created_at is not None
         )
         memory = attrs.evolve(memory, created_at=at, updated_at=at)
-        asked.insert(0, (_certainly(before.id, SUPERSEDES), LinkType.EVOLUTION))
+        asked.insert(0, (_certain_link_request(before.id, SUPERSEDES_WORD), LinkType.EVOLUTION))
     # Keep one link per target and word: the one with the highest confidence, or the first if they are equal.
     explicit: dict[tuple[str, str], Link] = {}
     for one, link_type in asked:
-        key = (one.to_id, normalised(one.relationship))
+        key = (one.to_id, normalize_relationship(one.relationship))
         if key not in explicit or explicit[key].confidence < one.confidence:
-            explicit[key] = _link(memory.id, one, link_type, memory.metadata.created_by, memory.created_at)
-    memory = trusted(writer, memory, explicit.values(), prepared.trusts)
+            explicit[key] = _build_link(memory.id, one, link_type, memory.metadata.created_by, memory.created_at)
+    memory = apply_trust(writer, memory, explicit.values(), prepared.trusts)
     return NewMemory(memory=memory, vectors=prepared.vectors, links=[*explicit.values()], contents=prepared.contents)
 
 
@@ -482,21 +501,21 @@ def add_link(
 
     The memory at its start is trusted no more than the link's reason, because both are displayed together.
     """
-    writer.expect(lambda ahead: (ahead.find_many([from_id, asked.to_id]), ahead.links_of_many(_NONE, "out")))
-    ends = [found(writer, from_id), found(writer, asked.to_id)]
+    writer.expect(lambda ahead: (ahead.find_many([from_id, asked.to_id]), ahead.links_of_many(_NO_NODES, "out")))
+    ends = [require_node(writer, from_id), require_node(writer, asked.to_id)]
     if from_id == asked.to_id:
         raise InvalidArgument(f"a memory cannot be linked to itself, and {from_id!r:.200} is both ends")
     # Read outgoing links only: incoming links may be thousands, each in another row.
     links = [link for own in writer.links_of_many(ends, "out") for link in own]
     between = [link for link in links if link.to_id in {from_id, asked.to_id}]
-    word = normalised(asked.relationship)
+    word = normalize_relationship(asked.relationship)
     same = [
         link
         for link in between
         if link.to_id == asked.to_id
         # An automatic link is not equal to an explicit one, which replaces it below.
         and (link.created_by == "system") == (created_by == "system")
-        and normalised(link.metadata.original_relationship) == word
+        and normalize_relationship(link.metadata.original_relationship) == word
     ]
     if same:
         known = same[0].metadata
@@ -506,23 +525,23 @@ def add_link(
             _lower_to_reason(writer, ends[0], reason_trust)
             return link
     else:
-        link = _link(from_id, asked, link_type, created_by, now)
+        link = _build_link(from_id, asked, link_type, created_by, now)
         if created_by != "system":
             writer.delete_links([one.id for one in between if is_automatic(one)])
     writer.put_link(link)
-    if link.link_type in RESTING:
-        lower(writer, ends[0], ORIGINS[int(writer.facts(np.array(ends)).trusts[1])])
+    if link.link_type in TRUST_LINK_TYPES:
+        lower_trust(writer, ends[0], ORIGINS[int(writer.facts(np.array(ends)).trusts[1])])
     _lower_to_reason(writer, ends[0], reason_trust)
     return link
 
 
 def _lower_to_reason(writer: Writer, node: int, trust: Origin) -> None:
     if trust != ORIGINS[0]:
-        lower(writer, node, trust)
+        lower_trust(writer, node, trust)
 
 
-def trusted(
-    reader: Reader, memory: Memory, links: Iterable[Link], text_trusts: Mapping[str, Origin] = NO_TRUSTS
+def apply_trust(
+    reader: Reader, memory: Memory, links: Iterable[Link], text_trusts: Mapping[str, Origin] = EMPTY_TRUSTS
 ) -> Memory:
     """
     Return *memory* with its trust lowered to that of everything that it is based on.
@@ -530,18 +549,18 @@ def trusted(
     *links* are the links that start at the memory.
     """
     ids = [item for item in memory.evidence if is_id(item)]
-    ids += [link.to_id for link in links if link.link_type in RESTING]
-    digests = digests_in(memory.evidence)
+    ids += [link.to_id for link in links if link.link_type in TRUST_LINK_TYPES]
+    digests = evidence_digests(memory.evidence)
     named = [digest for digest in digests if digest not in text_trusts]
     trusts = [text_trusts[digest] for digest in digests if digest in text_trusts]
-    trusts += _trusts_of_kept(reader, named)
+    trusts += _stored_text_trusts(reader, named)
     if ids:
         nodes = np.array([node for node in reader.find_many(ids) if node is not None], np.int64)
         trusts += [ORIGINS[trust] for trust in reader.facts(nodes).trusts.tolist()]
     return attrs.evolve(memory, trust=least_trusted([memory.trust, *trusts])) if trusts else memory
 
 
-def _trusts_of_kept(reader: Reader, digests: Iterable[str]) -> list[Origin]:
+def _stored_text_trusts(reader: Reader, digests: Iterable[str]) -> list[Origin]:
     """Return the trust of stored texts: the lowest trust of the memories that cite them."""
     found: list[Origin] = []
     for digest in digests:
@@ -551,17 +570,19 @@ def _trusts_of_kept(reader: Reader, digests: Iterable[str]) -> list[Origin]:
     return found
 
 
-def lower(writer: Writer, node: int, trust: Origin) -> None:
+def lower_trust(writer: Writer, node: int, trust: Origin) -> None:
     """Lower the trust of a memory, and of all memories based on it, to at most *trust*."""
     nodes = np.array([node], np.int64)
     while len(nodes := nodes[writer.facts(nodes).trusts < ORIGINS.index(trust)]):
         memories = writer.get(nodes)
         for memory in memories:
             writer.put(attrs.evolve(memory, trust=trust))
-        nodes = np.unique(np.concatenate([writer.links(nodes, "in", RESTING).sources, *_naming(writer, memories)]))
+        nodes = np.unique(
+            np.concatenate([writer.links(nodes, "in", TRUST_LINK_TYPES).sources, *_citing_memories(writer, memories)])
+        )
 
 
-def _naming(reader: Reader, memories: Iterable[Memory]) -> list[Nodes]:
+def _citing_memories(reader: Reader, memories: Iterable[Memory]) -> list[Nodes]:
     """Return the memories that cite each of the given memories as evidence."""
     return [reader.window(Filter(evidence=frozenset({memory.id}))) for memory in memories]
 
@@ -580,7 +601,7 @@ def set_outcome(
     memory_id: str,
     change: OutcomeChange,
     reason: PreparedSave | None,
-    linking: Linking,
+    linking: LinkingContext,
     *,
     is_dated: bool,
 ) -> Memory:
@@ -590,11 +611,11 @@ def set_outcome(
     Returns the decision.
     """
     if reason is not None:
-        writer.expect(lambda ahead: _ask_ahead(ahead, [reason]))
-    memory = decision(writer, memory_id)
-    change = attrs.evolve(change, at=_not_before("at", change.at, memory, is_dated=is_dated))
-    history = tuple(sorted((*_history(memory), change), key=lambda one: one.at))
-    changed = _with_history(memory, history, max(memory.updated_at, change.at))
+        writer.expect(lambda ahead: _prefetch_reads(ahead, [reason]))
+    memory = require_decision(writer, memory_id)
+    change = attrs.evolve(change, at=_clamp_to_decision("at", change.at, memory, is_dated=is_dated))
+    history = tuple(sorted((*_outcome_history(memory), change), key=lambda one: one.at))
+    changed = _with_outcome_history(memory, history, max(memory.updated_at, change.at))
     writer.put(changed)
     if reason is None:
         return changed
@@ -603,12 +624,12 @@ def set_outcome(
     trust = least_trusted([changed.trust, reason.memory.trust])
     if trust == changed.trust:
         return changed
-    node = found(writer, memory_id)
-    lower(writer, node, trust)
+    node = require_node(writer, memory_id)
+    lower_trust(writer, node, trust)
     return writer.get([node])[0]
 
 
-def as_of(memory: Memory, moment: datetime) -> Memory:
+def memory_as_of(memory: Memory, moment: datetime) -> Memory:
     """
     Return a memory as it was at a time.
 
@@ -619,16 +640,16 @@ def as_of(memory: Memory, moment: datetime) -> Memory:
         memory = attrs.evolve(memory, repeats=repeats)
     if isinstance(memory.metadata, RecordMetadata):
         return _record_as_of(memory, memory.metadata, moment)
-    history = tuple(one for one in _history(memory) if one.at <= moment)
+    history = tuple(one for one in _outcome_history(memory) if one.at <= moment)
     former = tuple(one for one in memory.former if one.until <= moment)
-    if len(history) == len(_history(memory)) and len(former) == len(memory.former):
+    if len(history) == len(_outcome_history(memory)) and len(former) == len(memory.former):
         return memory
     updated_at = max([memory.created_at, *(one.at for one in history), *(one.until for one in former)])
     if len(former) < len(memory.former):
         said = memory.former[len(former)]
-        memory = said_otherwise(memory, content=said.content, reasoning=said.reasoning)
+        memory = with_text(memory, content=said.content, reasoning=said.reasoning)
     memory = attrs.evolve(memory, former=former, updated_at=updated_at)
-    return _with_history(memory, history, updated_at) if history != _history(memory) else memory
+    return _with_outcome_history(memory, history, updated_at) if history != _outcome_history(memory) else memory
 
 
 def _record_as_of(memory: Memory, own: RecordMetadata, moment: datetime) -> Memory:
@@ -642,18 +663,18 @@ def _record_as_of(memory: Memory, own: RecordMetadata, moment: datetime) -> Memo
     return attrs.evolve(memory, content=content, metadata=metadata, former=former, updated_at=then[-1].at)
 
 
-def _history(memory: Memory) -> tuple[OutcomeChange, ...]:
+def _outcome_history(memory: Memory) -> tuple[OutcomeChange, ...]:
     return memory.metadata.history if isinstance(memory.metadata, DecisionMetadata) else ()
 
 
-def _with_history(memory: Memory, history: tuple[OutcomeChange, ...], updated_at: datetime) -> Memory:
+def _with_outcome_history(memory: Memory, history: tuple[OutcomeChange, ...], updated_at: datetime) -> Memory:
     outcome, reason, at = attrs.astuple(history[-1]) if history else (None, None, None)
     fields = {"history": history, "outcome": outcome, "outcome_reason": reason, "outcome_at": at}
     metadata = attrs.evolve(memory.metadata, **fields)
     return attrs.evolve(memory, metadata=metadata, updated_at=updated_at)
 
 
-def _not_before(name: str, at: datetime, decided: Memory, which: str = "", *, is_dated: bool) -> datetime:
+def _clamp_to_decision(name: str, at: datetime, decided: Memory, which: str = "", *, is_dated: bool) -> datetime:
     """
     Return *at*, but not earlier than the decision.
 
@@ -668,15 +689,17 @@ def _not_before(name: str, at: datetime, decided: Memory, which: str = "", *, is
     return max(at, first)
 
 
-def _by_judge(to_id: str) -> LinkRequest:
-    return attrs.evolve(_certainly(to_id, SUPERSEDES), reason="the judge said so", tags=("judge",))
+def _judge_link_request(to_id: str) -> LinkRequest:
+    return attrs.evolve(_certain_link_request(to_id, SUPERSEDES_WORD), reason="the judge said so", tags=("judge",))
 
 
-def _certainly(to_id: str, relationship: str) -> LinkRequest:
+def _certain_link_request(to_id: str, relationship: str) -> LinkRequest:
     return LinkRequest(to_id=to_id, relationship=relationship, confidence=1.0)
 
 
-def _link(from_id: str, asked: LinkRequest, link_type: LinkType, created_by: CreatedBy, created_at: datetime) -> Link:
+def _build_link(
+    from_id: str, asked: LinkRequest, link_type: LinkType, created_by: CreatedBy, created_at: datetime
+) -> Link:
     return Link(
         id=new_link_id(),
         from_id=from_id,

@@ -19,7 +19,7 @@ from mama_structs.memory.types.model import (
     RecordMetadata,
     least_trusted,
     reasoning_of,
-    said_otherwise,
+    with_text,
 )
 from mama_structs.memory.types.requests import check_id
 from mama_structs.memory.types.text_analysis import embedded_text
@@ -49,7 +49,7 @@ class Correction:
         origin: object,
         inserted: Provenance | None,
         at: datetime,
-        most: int,
+        max_chars: int,
     ) -> Correction:
         """
         Validate the arguments.
@@ -58,13 +58,15 @@ class Correction:
         """
         if content is None and reasoning is None:
             raise InvalidArgument("content or reasoning must be given", hint="say what the memory is to say instead")
-        author = Provenance.by("user" if origin is None else _check.choice("origin", origin, ORIGINS))
-        author = author.limited_by(inserted)
+        author = Provenance.from_author("user" if origin is None else _check.check_choice("origin", origin, ORIGINS))
+        author = author.merge_with(inserted)
         return cls(
             memory_id=check_id("id", memory_id),
-            content=None if content is None else _check.text("content", content, most=most),
-            reasoning=None if reasoning is None else _check.text("reasoning", reasoning, most=most, empty=True),
-            reason=None if reason is None else _check.text("reason", reason, most=most),
+            content=None if content is None else _check.check_text("content", content, max_chars=max_chars),
+            reasoning=None
+            if reasoning is None
+            else _check.check_text("reasoning", reasoning, max_chars=max_chars, allow_empty=True),
+            reason=None if reason is None else _check.check_text("reason", reason, max_chars=max_chars),
             origin=author.origin,
             trust=author.trust,
             at=at,
@@ -72,7 +74,7 @@ class Correction:
 
     def made(self, reader: Reader) -> Memory:
         """Return the corrected memory, with its previous mentions."""
-        (memory,) = reader.get([saving.found(reader, self.memory_id)])
+        (memory,) = reader.get([saving.require_node(reader, self.memory_id)])
         before = reasoning_of(memory)
         if self.reasoning is not None and before is None:
             raise InvalidArgument(f"reasoning is a decision's, and {self.memory_id!r:.200} is a {memory.type.value}")
@@ -83,7 +85,7 @@ class Correction:
         # The clock may have been set back.
         at = max([self.at, memory.created_at, *(one.until for one in memory.former)])
         former = FormerText(content=memory.content, reasoning=before or "", until=at, reason=self.reason)
-        changed = said_otherwise(memory, content=content, reasoning=reasoning or "")
+        changed = with_text(memory, content=content, reasoning=reasoning or "")
         if isinstance(own := memory.metadata, RecordMetadata):
             # Increment the version, because the host knows the previous one, and store the previous value as history.
             was = FormerValue(value=own.value, version=own.version, at=memory.updated_at, text=memory.content)
@@ -109,5 +111,5 @@ class Correction:
             return memory, False
         memory = attrs.evolve(memory, mentions=prepared.mentions)
         writer.put(memory, vectors=vectors)
-        saving.lower(writer, saving.found(writer, memory.id), self.trust)
-        return writer.get([saving.found(writer, memory.id)])[0], True
+        saving.lower_trust(writer, saving.require_node(writer, memory.id), self.trust)
+        return writer.get([saving.require_node(writer, memory.id)])[0], True

@@ -8,28 +8,35 @@ from datetime import timedelta
 import attrs
 import numpy as np
 
-from mama_structs.memory.graph.results import Explanation, Hit, within_chars
+from mama_structs.memory.graph.results import Explanation, Hit, limit_chars
 from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.search.search_plan import Gathered, Ranked, SearchRequest, gathered, hits, ranked
+from mama_structs.memory.search.search_plan import (
+    CandidateSet,
+    RankedCandidate,
+    SearchRequest,
+    collect_candidates,
+    find_hits,
+    rank_candidates,
+)
 from mama_structs.memory.types.engine import Filter, Reader
 
 
-def explained(reader: Reader, request: SearchRequest, node: int, room: int | None) -> Explanation:
-    """Return why a memory was found or left out. *room* is the limit of `within_chars`."""
+def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | None) -> Explanation:
+    """Return why a memory was found or left out. *max_chars* is the limit of `within_chars`."""
     (memory_id,) = reader.ids([node])
-    for name, where in _filters(request):
+    for name, where in _single_filters(request):
         if node not in reader.window(where):
             return Explanation(id=memory_id, left_out_by=name)
-    found = _with(reader, gathered(reader, request, ranking.WEIGHTS), node)
+    found = _add_candidate(reader, collect_candidates(reader, request, ranking.WEIGHTS), node)
     everything = attrs.evolve(request, limit=len(found.candidates.nodes))
-    results = {one.node: one for one in ranked(attrs.evolve(found, request=everything))[0]}
+    results = {one.node: one for one in rank_candidates(attrs.evolve(found, request=everything))[0]}
     dropped = node not in results
     if dropped:
         behind = attrs.evolve(everything, superseded="behind")
-        results = {one.node: one for one in ranked(attrs.evolve(found, request=behind))[0]}
-    best, _ = hits(reader, request)
-    fitting = best if room is None else within_chars(best, room)
-    own: Hit | Ranked = next((hit for hit in best if hit.memory.id == memory_id), results[node])
+        results = {one.node: one for one in rank_candidates(attrs.evolve(found, request=behind))[0]}
+    best, _ = find_hits(reader, request)
+    fitting = best if max_chars is None else limit_chars(best, max_chars)
+    own: Hit | RankedCandidate = next((hit for hit in best if hit.memory.id == memory_id), results[node])
     copy_of = next((hit.memory.id for hit in best if memory_id in hit.copies), None)
     rank = next((place for place, hit in enumerate(fitting, 1) if hit.memory.id == memory_id), None)
     if rank is not None:
@@ -55,7 +62,7 @@ def explained(reader: Reader, request: SearchRequest, node: int, room: int | Non
     )
 
 
-def _filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
+def _single_filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
     """Yield each condition of a search separately, with the name of the argument that sets it."""
     for field in attrs.fields(Filter):
         if (value := getattr(request.where, field.name)) is not None:
@@ -65,7 +72,7 @@ def _filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
     yield "valid_until", Filter(valid_at=request.moment)
 
 
-def _with(reader: Reader, found: Gathered | None, node: int) -> Gathered:
+def _add_candidate(reader: Reader, found: CandidateSet | None, node: int) -> CandidateSet:
     """Return the candidate set, extended by a memory that passes its filters."""
     if found is None:
         raise ValueError("a search that nothing passes has no candidates")

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.search.scores import WEIGHTS, Positions, Values, Weights
+from mama_structs.memory.search.scores import WEIGHTS, FloatArray, IndexArray, ScoreWeights
 from mama_structs.memory.types.engine import Nodes
 
-_NAMED: Final = 0.8
+_MIN_DOMINANT_STRENGTH: Final = 0.8
 """Minimum strength of a period that moves its memories to the front, similar to `ranking.in_period`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Precedence:
+class ReorderRules:
     """
     Relations of candidates to the requested period and to each other.
 
@@ -32,9 +32,9 @@ class Precedence:
     """Mask of the candidates created in the requested period."""
     strength: float = 0.0
     """Strength of the period, 0 to 1."""
-    outcomes: Positions
+    outcomes: IndexArray
     """Memories that explain outcomes."""
-    decisions: Positions
+    decisions: IndexArray
     """The decision of each memory in *outcomes*."""
     newest: Mapping[int, int]
     """Current successor of each superseded node."""
@@ -43,7 +43,7 @@ class Precedence:
     history: bool = False
     """True if superseded memories rank by their own scores."""
 
-    def among(self, order: Positions) -> Precedence:
+    def among(self, order: IndexArray) -> ReorderRules:
         """Return the rules restricted to the candidates in *order*, with their positions in it."""
         place_of = np.full(len(self.nodes), -1, np.intp)
         place_of[order] = np.arange(len(order))
@@ -60,27 +60,27 @@ class Precedence:
             newest={node: self.newest[node] for node in nodes.tolist() if node in self.newest},
         )
 
-    def reordered(self, order: Positions) -> Positions:
+    def reorder(self, order: IndexArray) -> IndexArray:
         """Return *order* changed by the rules for time, outcomes and supersession of a search."""
         arranged = order.tolist()
-        if self.strength >= _NAMED and self.inside.any():
+        if self.strength >= _MIN_DOMINANT_STRENGTH and self.inside.any():
             arranged.sort(key=lambda position: not self.inside[position])
         told = list(zip(self.outcomes.tolist(), self.decisions.tolist(), strict=True))
         # A match of an outcome's memory also counts for its decision, and a match of a superseded memory for its
         # successor.
         for outcome, decision in told:
-            self._lead(arranged, decision, outcome)
+            self._move_before(arranged, decision, outcome)
         if not self.history:
             position_of = {node: position for position, node in enumerate(self.nodes.tolist())}
             for old, leader in self.newest.items():
                 if leader in position_of:
-                    self._lead(arranged, position_of[leader], position_of[old])
-        arranged = self.arranged(np.array(arranged, order.dtype)).tolist()
+                    self._move_before(arranged, position_of[leader], position_of[old])
+        arranged = self.move_behind_successors(np.array(arranged, order.dtype)).tolist()
         for outcome, decision in told:
             self._follow(arranged, outcome, decision)
         return np.array(arranged, order.dtype)
 
-    def _lead(self, order: list[int], first: int, second: int) -> None:
+    def _move_before(self, order: list[int], first: int, second: int) -> None:
         """Move *first* directly before *second*, unless exactly one is in the period."""
         to, place = order.index(second), order.index(first)
         if place > to and self.inside[first] == self.inside[second]:
@@ -92,7 +92,7 @@ class Precedence:
         if place < to and self.inside[first] == self.inside[second]:
             order.insert(to, order.pop(place))
 
-    def led(self, scores: Values, weights: Weights = WEIGHTS) -> Values:
+    def promote(self, scores: FloatArray, weights: ScoreWeights = WEIGHTS) -> FloatArray:
         """Return scores in which no superseded memory scores higher than its current successor."""
         if self.history or not self.newest:
             return scores
@@ -102,13 +102,13 @@ class Precedence:
         # A query for a period asks for memories of that time, even if they are superseded.
         same = (leaders >= 0) & (self.inside[old] == self.inside[leaders])
         held = self.inside[old] & ~same
-        return ranking.led(scores, old[~held].tolist(), np.where(same, leaders, -1)[~held].tolist(), weights)
+        return ranking.promote(scores, old[~held].tolist(), np.where(same, leaders, -1)[~held].tolist(), weights)
 
-    def arranged(self, order: Positions) -> Positions:
+    def move_behind_successors(self, order: IndexArray) -> IndexArray:
         """Return an order in which superseded memories come after their successors."""
-        return order if self.history else self._behind_successors(self._newest_first(order))
+        return order if self.history else self._move_behind_direct_successors(self._sort_chains(order))
 
-    def _newest_first(self, order: Positions) -> Positions:
+    def _sort_chains(self, order: IndexArray) -> IndexArray:
         """
         Reorder the memories of each chain within the places that the chain occupies.
 
@@ -129,7 +129,7 @@ class Precedence:
             arranged[places] = members[np.lexsort(keys)]
         return arranged
 
-    def _behind_successors(self, order: Positions) -> Positions:
+    def _move_behind_direct_successors(self, order: IndexArray) -> IndexArray:
         """
         Return an order in which each memory comes after all its direct successors.
 

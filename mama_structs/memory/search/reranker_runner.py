@@ -13,23 +13,23 @@ from typing import Any, Final
 import attrs
 import numpy as np
 
-from mama_structs._internal.event_loop import LoopBound, OneThread, called, to_its_end
+from mama_structs._internal.event_loop import LoopGuard, SerialThread, call_maybe_sync, run_to_completion
 from mama_structs.errors import RerankingFailed, SessionClosed
-from mama_structs.memory.embedding.chunks import clean
-from mama_structs.memory.embedding.protocol import numbers_in
-from mama_structs.memory.graph.results import Hit, placed
-from mama_structs.memory.search.reorder_rules import Precedence
-from mama_structs.memory.search.scores import Values
-from mama_structs.memory.types.reranker import Reranker, batch_size_of, check_reranker, max_chars_of
+from mama_structs.memory.embedding.chunks import replace_surrogates
+from mama_structs.memory.embedding.protocol import require_numeric_array
+from mama_structs.memory.graph.results import Hit, with_place_term
+from mama_structs.memory.search.reorder_rules import ReorderRules
+from mama_structs.memory.search.scores import FloatArray
+from mama_structs.memory.types.reranker import Reranker, check_reranker, get_batch_size, get_max_chars
 from mama_structs.memory.types.text_analysis import embedded_text
 
 _logger: Final = logging.getLogger("mama_structs")
 
-_CLOSING: Final = 5.0  # Seconds to wait for a running call when closing.
+_CLOSE_TIMEOUT_SECONDS: Final = 5.0  # Seconds to wait for a running call when closing.
 
 
 @attrs.define
-class RerankingStats:
+class RerankerStats:
     """Statistics of a reranker: searches, texts, seconds, failures and timeouts."""
 
     searches: int = 0
@@ -39,7 +39,7 @@ class RerankingStats:
     late: int = 0
 
 
-class RerankingService:
+class RerankerRunner:
     """
     Calls a reranker for the searches of one event loop, one after the other.
 
@@ -47,26 +47,28 @@ class RerankingService:
     it.
     """
 
-    def __init__(self, reranker: Reranker, *, loop: LoopBound, seconds: float, at_most: int) -> None:
+    def __init__(self, reranker: Reranker, *, loop: LoopGuard, seconds: float, at_most: int) -> None:
         check_reranker(reranker)
         self.reranker: Final = reranker
-        self.at_most: Final = at_most
-        self.stats: Final = RerankingStats()
+        self.max_hits: Final = at_most
+        self.stats: Final = RerankerStats()
         self._seconds = seconds
         self._bound = loop
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Values]] = set()
-        self._thread = OneThread("mama-structs-reranking")
+        self._tasks: set[asyncio.Task[FloatArray]] = set()
+        self._thread = SerialThread("mama-structs-reranking")
         self._is_closed = False
 
-    async def reranked(self, query: str, hits: list[Hit], precedence: Precedence | None) -> list[Hit]:
+    async def rerank_hits(self, query: str, hits: list[Hit], rules: ReorderRules | None) -> list[Hit]:
         """Return hits with the best of them in the reranker's order, subject to the reorder rules."""
-        best = hits[: self.at_most]
-        if precedence is None or not best:
+        best = hits[: self.max_hits]
+        if rules is None or not best:
             return hits
-        chars = max_chars_of(self.reranker)
-        given = await self._given(clean(query)[:chars], [clean(embedded_text(hit.memory))[:chars] for hit in best])
-        return hits if given is None else [*reordered(best, precedence, given), *hits[len(best) :]]
+        chars = get_max_chars(self.reranker)
+        given = await self._given(
+            replace_surrogates(query)[:chars], [replace_surrogates(embedded_text(hit.memory))[:chars] for hit in best]
+        )
+        return hits if given is None else [*apply_scores(best, rules, given), *hits[len(best) :]]
 
     async def close(self) -> None:
         """
@@ -77,23 +79,23 @@ class RerankingService:
         if self._is_closed:
             return
         self._is_closed = True
-        if not self._bound.is_over:
-            await to_its_end(self._close())
-        elif not self._bound.is_elsewhere:
+        if not self._bound.is_unusable:
+            await run_to_completion(self._close())
+        elif not self._bound.is_forked_child:
             self._thread.abandon()
 
     async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_CLOSING)
-        await self._thread.close(wait=_CLOSING)
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_SECONDS)
+        await self._thread.close(wait=_CLOSE_TIMEOUT_SECONDS)
 
-    async def _given(self, query: str, texts: list[str]) -> Values | None:
+    async def _given(self, query: str, texts: list[str]) -> FloatArray | None:
         """Return a score for each text, or None if the reranker fails or takes too long."""
         if self._is_closed:
             raise SessionClosed("the reranker was closed with its session")
-        task = asyncio.get_running_loop().create_task(self._scored(query, texts), name="mama-structs-reranking")
+        task = asyncio.get_running_loop().create_task(self._score(query, texts), name="mama-structs-reranking")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         self.stats.searches += 1
@@ -119,15 +121,15 @@ class RerankingService:
         _logger.warning("the reranker %s %s: a search goes on without", name, why)
         return None
 
-    def _ended(self, task: asyncio.Task[Values]) -> None:
+    def _ended(self, task: asyncio.Task[FloatArray]) -> None:
         self._tasks.discard(task)
         # Retrieve the exception of a late task, because otherwise asyncio would log that it was never retrieved.
         if not task.cancelled():
             task.exception()
 
-    async def _scored(self, query: str, texts: list[str]) -> Values:
+    async def _score(self, query: str, texts: list[str]) -> FloatArray:
         """Return the scores of texts, in batches of the reranker's size, one search at a time."""
-        reranker, size = self.reranker, batch_size_of(self.reranker)
+        reranker, size = self.reranker, get_batch_size(self.reranker)
         is_async = getattr(reranker, "is_async", False) or inspect.iscoroutinefunction(reranker.rerank)
         # Group texts of similar length, because rerankers pad each text to the longest of its batch.
         order = sorted(range(len(texts)), key=lambda row: len(texts[row])) if size < len(texts) else range(len(texts))
@@ -138,11 +140,11 @@ class RerankingService:
                 for start in range(0, len(texts), size):
                     rows = order[start : start + size]
                     some = [texts[row] for row in rows]
-                    scores[list(rows)] = await called(
+                    scores[list(rows)] = await call_maybe_sync(
                         partial(reranker.rerank, query, some),
-                        partial(_checked, count=len(some)),
+                        partial(_check_scores, count=len(some)),
                         is_async=is_async,
-                        in_thread=self._thread.run,
+                        run_in_thread=self._thread.run,
                     )
                     self.stats.texts += len(some)
             finally:
@@ -150,27 +152,27 @@ class RerankingService:
         return scores
 
 
-def _checked(given: Any, count: int) -> Values:
+def _check_scores(given: Any, count: int) -> FloatArray:
     """Validate the scores that a reranker returned, and convert them to an array."""
     hint = f"rerank() must return {count} numbers for {count} texts, the higher the better a text answers"
-    raw = numbers_in(given, (count,), whose="reranker", failure=RerankingFailed, hint=hint)
+    raw = require_numeric_array(given, (count,), source="reranker", error_type=RerankingFailed, hint=hint)
     return raw.astype(np.float64)
 
 
-def reordered(hits: Sequence[Hit], precedence: Precedence, given: Values) -> list[Hit]:
+def apply_scores(hits: Sequence[Hit], precedence: ReorderRules, given: FloatArray) -> list[Hit]:
     """
     Return hits in the order of the reranker's scores, with ties in their previous order.
 
     The rules of a search still apply, because a text does not contain the memory's time, outcome and successors.
     Each place keeps its score.
     """
-    order = precedence.among(np.arange(len(hits))).reordered(np.argsort(-given, kind="stable"))
+    order = precedence.among(np.arange(len(hits))).reorder(np.argsort(-given, kind="stable"))
     return [
         attrs.evolve(
             hits[one],
             score=place.score,
             parts={**hits[one].parts, "reranker": float(given[one])},
-            terms=placed(hits[one].terms, place.score),
+            terms=with_place_term(hits[one].terms, place.score),
         )
         for one, place in zip(order.tolist(), hits, strict=True)
     ]

@@ -17,55 +17,55 @@ from typing import Final
 
 import attrs
 
-from mama_structs.memory.types.claims import Said
-from mama_structs.memory.types.duplicates import wording
-from mama_structs.memory.types.model import SINGULAR, DecisionMetadata, Memory
+from mama_structs.memory.types.claims import ParsedText
+from mama_structs.memory.types.duplicates import duplicate_fingerprint
+from mama_structs.memory.types.model import TYPES_WITHOUT_DUPLICATES, DecisionMetadata, Memory
 
-COMMON: Final = 0.5
+MIN_SHARED_WORD_RATIO: Final = 0.5
 """Minimum ratio of shared words, relative to the memory with fewer words."""
-SIMILARITY: Final = 0.995
+MIN_SIMILARITY: Final = 0.995
 """Minimum similarity of the vectors, from 0 to 1, by the embedder's calibration."""
 
 # Only this many of the best results are compared, because each pair costs time.
-_COMPARED: Final = 128
+_MAX_COMPARED_RESULTS: Final = 128
 # Longer texts are not compared completely, so only exact duplicates of them are copies.
-_CHARACTERS: Final = 2_000
+_MAX_COMPARED_CHARS: Final = 2_000
 # Pre-filter: minimum ratio of shared word prefixes of this length, before the expensive comparison.
-_BEGINNING: Final = 3
-_BEGINNINGS: Final = 0.3
-_WORD: Final = re.compile(r"\w+")
-_NAME: Final = re.compile(r"(?<=[^\s.!?:] )[A-Z][\w-]*|\b\w*[a-z0-9_][A-Z]\w*|\b[A-Z]{2,}\w*|\b\w+_\w+")
+_PREFIX_CHARS: Final = 3
+_MIN_SHARED_PREFIX_RATIO: Final = 0.3
+_WORD_PATTERN: Final = re.compile(r"\w+")
+_NAME_PATTERN: Final = re.compile(r"(?<=[^\s.!?:] )[A-Z][\w-]*|\b\w*[a-z0-9_][A-Z]\w*|\b[A-Z]{2,}\w*|\b\w+_\w+")
 # Words that can invert the meaning of similar texts, and that are stop words of the search.
-_TURN: Final = re.compile(
+_POLARITY_WORD_PATTERN: Final = re.compile(
     r"\b(?:before|after|until|since|above|below|over|under|up|down|off|out|without|only|except|unless|more|less|most"
     r"|least|fewer|first|last|always|all|none|any|every|min(?:imum)?|max(?:imum)?|at)\b"
     r"|이전|이후|전에|후에|이상|이하|미만|초과|최대|최소|처음|마지막|항상|모두|제외",
     re.IGNORECASE,
 )
 
-Likeness = Callable[[Sequence[tuple[int, int]]], Sequence[float]]
+SimilarityFunction = Callable[[Sequence[tuple[int, int]]], Sequence[float]]
 """Returns the similarity, 0 to 1, of the vectors of each pair. Called at most once, and only if it decides."""
 
 
-def folded(memories: Sequence[Memory], standing: Sequence[Hashable], likeness: Likeness) -> list[int]:
+def find_folds(memories: Sequence[Memory], states: Sequence[Hashable], similarity: SimilarityFunction) -> list[int]:
     """
     Return for each memory the index of its first copy among the memories, or its own.
 
     Args:
         memories: Results, best first.
-        standing: Supersession state of each result. Results with different states are never copies.
-        likeness: Computes the similarity of the vectors of pairs.
+        states: Supersession state of each result. Results with different states are never copies.
+        similarity: Computes the similarity of the vectors of pairs.
 
     """
     count = len(memories)
-    memories, standing = memories[:_COMPARED], standing[:_COMPARED]
-    texts = [_Foldable.of(memory, stands) for memory, stands in zip(memories, standing, strict=True)]
-    pairs = [pair for pair in combinations(range(len(texts)), 2) if _may_be_alike(texts[pair[0]], texts[pair[1]])]
-    said = {place: _Said.of(memories[place]) for place in {place for pair in pairs for place in pair}}
+    memories, states = memories[:_MAX_COMPARED_RESULTS], states[:_MAX_COMPARED_RESULTS]
+    texts = [_CheapFeatures.of(memory, stands) for memory, stands in zip(memories, states, strict=True)]
+    pairs = [pair for pair in combinations(range(len(texts)), 2) if _may_be_copies(texts[pair[0]], texts[pair[1]])]
+    said = {place: _DetailedFeatures.of(memories[place]) for place in {place for pair in pairs for place in pair}}
     same = {pair for pair in pairs if texts[pair[0]].wording == texts[pair[1]].wording}
-    alike = [pair for pair in pairs if pair not in same and _say_the_same(said[pair[0]], said[pair[1]])]
+    alike = [pair for pair in pairs if pair not in same and _are_copies(said[pair[0]], said[pair[1]])]
     if alike:
-        same |= {pair for pair, similar in zip(alike, likeness(alike), strict=True) if similar >= SIMILARITY}
+        same |= {pair for pair, similar in zip(alike, similarity(alike), strict=True) if similar >= MIN_SIMILARITY}
     shown: list[int] = []
     for place in range(len(texts)):
         # Only displayed results have copies: in a sequence of slightly different texts, the first and last differ much.
@@ -74,35 +74,38 @@ def folded(memories: Sequence[Memory], standing: Sequence[Hashable], likeness: L
 
 
 @attrs.frozen(eq=False)
-class _Foldable:
+class _CheapFeatures:
     """Cheap features that are computed for every memory."""
 
     standing: Hashable
     wording: int
-    beginnings: frozenset[str]
+    word_prefixes: frozenset[str]
 
     @classmethod
-    def of(cls, memory: Memory, standing: Hashable) -> _Foldable:
+    def of(cls, memory: Memory, standing: Hashable) -> _CheapFeatures:
         metadata = memory.metadata
         outcome = metadata.outcome if isinstance(metadata, DecisionMetadata) else None
-        words = _WORD.findall(memory.content[:_CHARACTERS].lower())
+        words = _WORD_PATTERN.findall(memory.content[:_MAX_COMPARED_CHARS].lower())
         own: Hashable = (memory.type, memory.topic, memory.trust, memory.valid_until, outcome, standing)
-        if memory.type in SINGULAR:
+        if memory.type in TYPES_WITHOUT_DUPLICATES:
             # Such memories have no duplicates.
             own = memory.id
-        return cls(own, wording(memory), frozenset([word[:_BEGINNING] for word in words]))
+        return cls(own, duplicate_fingerprint(memory), frozenset([word[:_PREFIX_CHARS] for word in words]))
 
 
-def _may_be_alike(one: _Foldable, other: _Foldable) -> bool:
-    fewer = min(len(one.beginnings), len(other.beginnings))
-    return one.standing == other.standing and len(one.beginnings & other.beginnings) >= _BEGINNINGS * fewer
+def _may_be_copies(one: _CheapFeatures, other: _CheapFeatures) -> bool:
+    fewer = min(len(one.word_prefixes), len(other.word_prefixes))
+    return (
+        one.standing == other.standing
+        and len(one.word_prefixes & other.word_prefixes) >= _MIN_SHARED_PREFIX_RATIO * fewer
+    )
 
 
 @attrs.frozen(eq=False)
-class _Said:
+class _DetailedFeatures:
     """Detailed features of a memory that may have copies."""
 
-    said: Said
+    said: ParsedText
     words: Sequence[str]
     names: frozenset[str]
     turns: frozenset[str]
@@ -110,36 +113,36 @@ class _Said:
     is_long: bool
 
     @classmethod
-    def of(cls, memory: Memory) -> _Said:
+    def of(cls, memory: Memory) -> _DetailedFeatures:
         content = memory.content
         lower = content.lower()
         return cls(
-            said=Said.by(memory),
-            words=_WORD.findall(lower[:_CHARACTERS]),
-            names=frozenset([name.lower() for name in _NAME.findall(content[:_CHARACTERS])]),
-            turns=frozenset([turn.lower() for turn in _TURN.findall(content[:_CHARACTERS])]),
+            said=ParsedText.by(memory),
+            words=_WORD_PATTERN.findall(lower[:_MAX_COMPARED_CHARS]),
+            names=frozenset([name.lower() for name in _NAME_PATTERN.findall(content[:_MAX_COMPARED_CHARS])]),
+            turns=frozenset([turn.lower() for turn in _POLARITY_WORD_PATTERN.findall(content[:_MAX_COMPARED_CHARS])]),
             lower=lower,
-            is_long=len(content) > _CHARACTERS,
+            is_long=len(content) > _MAX_COMPARED_CHARS,
         )
 
 
-def _say_the_same(one: _Said, other: _Said) -> bool:
+def _are_copies(one: _DetailedFeatures, other: _DetailedFeatures) -> bool:
     """Return True if two texts share enough words and no feature indicates other meanings."""
     first, second = one.said, other.said
     fewer = min(len(first.all_words), len(second.all_words))
     return (
         not (one.is_long or other.is_long)
-        and (first.all_numbers, first.entities, first.codes, first.denies)
-        == (second.all_numbers, second.entities, second.codes, second.denies)
+        and (first.all_numbers, first.entities, first.codes, first.is_negated)
+        == (second.all_numbers, second.entities, second.codes, second.is_negated)
         and one.turns == other.turns
         and all(name in other.lower for name in one.names)
         and all(name in one.lower for name in other.names)
-        and len(first.all_words & second.all_words) >= COMMON * fewer
-        and not _differ_in_one_place(one.words, other.words)
+        and len(first.all_words & second.all_words) >= MIN_SHARED_WORD_RATIO * fewer
+        and not _differ_in_one_slot(one.words, other.words)
     )
 
 
-def _differ_in_one_place(one: Sequence[str], other: Sequence[str]) -> bool:
+def _differ_in_one_slot(one: Sequence[str], other: Sequence[str]) -> bool:
     """Return True if the texts differ in one slot, or contain the same words in another order."""
     if one == other:
         return False

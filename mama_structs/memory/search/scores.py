@@ -21,63 +21,66 @@ from numpy.typing import NDArray
 
 from mama_structs.memory.embedding.protocol import Calibration
 
-Values = NDArray[np.float64]
-Positions = NDArray[np.intp]
+FloatArray = NDArray[np.float64]
+IndexArray = NDArray[np.intp]
 """Indexes of candidates in the arrays."""
 
 _DAY_MS: Final = 86_400_000
 # Prior of the cosines of unrelated texts: mean and spread in units of the calibration's slope, and its weight in
 # samples.
-_USUAL: Final = 1.4
-_SPREAD: Final = 0.65
-_FEW: Final = 30
-_LEAST: Final = 0.1
-_BEHIND: Final = 0.99
+_PRIOR_MEAN_STEPS: Final = 1.4
+_PRIOR_SPREAD_STEPS: Final = 0.65
+_PRIOR_SAMPLES: Final = 30
+_MIN_SPREAD_RATIO: Final = 0.1
+_BEHIND_RATIO: Final = 0.99
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Clues:
+class CandidateSignals:
     """Signals of candidates for a query, with one item per candidate."""
 
-    nearness: Values
+    nearness: FloatArray
     """Cosine, in spreads above the expected cosine of the query in this store."""
     nearest: float
     """Highest nearness of any memory."""
-    matches: Values
+    matches: FloatArray
     """BM25 score relative to the best one, 0 to 1."""
-    shares: Values
+    shares: FloatArray
     """BM25 score relative to the maximum for the query, 0 to 1."""
-    lengths: Values
+    lengths: FloatArray
     """Number of terms."""
     foreign: NDArray[np.bool_]
     """True if the memory is written in another script than the query."""
 
 
 @attrs.frozen(kw_only=True)
-class Scale:
+class CosineBaseline:
     """Mean and spread of a query's cosines to a store, estimated from the store's sample."""
 
     mean: float
     spread: float
 
     @classmethod
-    def of(cls, cosines: NDArray[np.floating], calibration: Calibration) -> Scale:
+    def of(cls, cosines: NDArray[np.floating], calibration: Calibration) -> CosineBaseline:
         """Estimate the baseline from a sample's cosines, mixed with the embedder's prior."""
-        usual, wide = calibration.midpoint - _USUAL / calibration.slope, _SPREAD / calibration.slope
+        usual, wide = (
+            calibration.midpoint - _PRIOR_MEAN_STEPS / calibration.slope,
+            _PRIOR_SPREAD_STEPS / calibration.slope,
+        )
         count = len(cosines)
         found = float(cosines.mean()) if count else usual
-        mean = (count * found + _FEW * usual) / (count + _FEW)
+        mean = (count * found + _PRIOR_SAMPLES * usual) / (count + _PRIOR_SAMPLES)
         # Use twice the squares below the mean: answers are above it, and must not widen the spread.
-        squares = 2 * float(np.square(np.minimum(cosines - mean, 0.0)).sum()) + _FEW * wide**2
-        return cls(mean=mean, spread=max(math.sqrt(squares / (count + _FEW)), _LEAST * wide))
+        squares = 2 * float(np.square(np.minimum(cosines - mean, 0.0)).sum()) + _PRIOR_SAMPLES * wide**2
+        return cls(mean=mean, spread=max(math.sqrt(squares / (count + _PRIOR_SAMPLES)), _MIN_SPREAD_RATIO * wide))
 
-    def __call__(self, cosines: NDArray[np.floating]) -> Values:
+    def __call__(self, cosines: NDArray[np.floating]) -> FloatArray:
         """Return how many spreads the cosines are above the mean."""
         return (cosines.astype(np.float64) - self.mean) / self.spread
 
 
 @attrs.frozen(kw_only=True)
-class Weights:
+class ScoreWeights:
     """Weights of the scoring function."""
 
     meaning: float = 0.7  # log-odds per spread by which a cosine exceeds the expected one
@@ -110,15 +113,15 @@ class Weights:
     unknown: float = 1.5  # log-odds subtracted if no word of the query occurs in the store
 
 
-WEIGHTS: Final = Weights()
+WEIGHTS: Final = ScoreWeights()
 
 # A hit's relevance depends on its score compared with the mean of this many of the best other hits, with this weight.
-_RIVALS: Final = 5
-_RIVALRY: Final = 0.46
-_LOW: Final = 0.1
+_RIVAL_COUNT: Final = 5
+_RIVAL_WEIGHT: Final = 0.46
+_LOG_OFFSET: Final = 0.1
 
 
-def odds(clues: Clues, weights: Weights = WEIGHTS) -> dict[str, Values]:
+def log_odds(clues: CandidateSignals, weights: ScoreWeights = WEIGHTS) -> dict[str, FloatArray]:
     """Return the log-odds of each candidate by source, without contributions of others."""
     # A text in another script cannot match words, so it gets a word match that corresponds to its cosine.
     instead = weights.foreign * np.clip(clues.nearness / max(clues.nearest, 1.0), 0.0, 1.0) ** 2
@@ -131,27 +134,27 @@ def odds(clues: Clues, weights: Weights = WEIGHTS) -> dict[str, Values]:
     }
 
 
-def evidence(clues: Clues, weights: Weights = WEIGHTS) -> Values:
+def candidate_evidence(clues: CandidateSignals, weights: ScoreWeights = WEIGHTS) -> FloatArray:
     """Return the evidence of each candidate, greater than 0, without contributions of others."""
-    return together(odds(clues, weights))
+    return sum_log_odds(log_odds(clues, weights))
 
 
-def together(found: Mapping[str, Values]) -> Values:
+def sum_log_odds(found: Mapping[str, FloatArray]) -> FloatArray:
     """Return the sum of the log-odds, mapped to values greater than 0."""
     meaning, words, length = found.values()
     # The soft minimum at 0 keeps the order of weak candidates, whose contributions to others vanish.
     return np.logaddexp(0.0, meaning + words + length)
 
 
-def beside(
-    scores: Values,
-    before: Positions,
-    after: Positions,
-    asking: Values,
+def add_neighbour_scores(
+    scores: FloatArray,
+    before: IndexArray,
+    after: IndexArray,
+    asking: FloatArray,
     *,
     certainty: float = 1.0,
-    weights: Weights = WEIGHTS,
-) -> Values:
+    weights: ScoreWeights = WEIGHTS,
+) -> FloatArray:
     """
     Return scores with contributions of neighbours in time and a penalty for questions.
 
@@ -160,11 +163,13 @@ def beside(
     """
     known, asks = np.append(certainty * scores, 0.0), np.append(asking, 0.0)
     first, second = (weights.before + weights.answer * asks[before]) * known[before], weights.after * known[after]
-    gained = below_givers(scores + first + second, scores, np.where(first >= second, before, after))
+    gained = cap_below_contributors(scores + first + second, scores, np.where(first >= second, before, after))
     return gained * (1 - weights.asking * asking)
 
 
-def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: Weights = WEIGHTS) -> Values:
+def pair_outcomes(
+    scores: FloatArray, outcomes: IndexArray, decisions: IndexArray, weights: ScoreWeights = WEIGHTS
+) -> FloatArray:
     """
     Return scores in which a decision scores at least as high as the memory of its outcome.
 
@@ -176,7 +181,7 @@ def paired(scores: Values, outcomes: Positions, decisions: Positions, weights: W
     return together
 
 
-def lent(scores: Values, lenders: Positions, ties: Values) -> tuple[Values, Positions]:
+def borrowed_scores(scores: FloatArray, lenders: IndexArray, ties: FloatArray) -> tuple[FloatArray, IndexArray]:
     """
     Return the contribution of linked candidates to each score, and the contributor.
 
@@ -192,7 +197,7 @@ def lent(scores: Values, lenders: Positions, ties: Values) -> tuple[Values, Posi
     return gain, np.where(gain > 0, lenders[most], -1)
 
 
-def below_givers(summed: Values, own: Values, givers: Positions) -> Values:
+def cap_below_contributors(summed: FloatArray, own: FloatArray, givers: IndexArray) -> FloatArray:
     """
     Limit each score to slightly below its contributor's, unless its own score is higher.
 
@@ -205,22 +210,24 @@ def below_givers(summed: Values, own: Values, givers: Positions) -> Values:
     lent = lent[np.argsort(-own[lent], kind="stable")]
     for position, giver in zip(lent.tolist(), givers[lent].tolist(), strict=True):
         # Slightly less than equal, because of equal scores the newer memory would come first.
-        bounded[position] = min(bounded[position], _BEHIND * bounded[giver])
+        bounded[position] = min(bounded[position], _BEHIND_RATIO * bounded[giver])
     return bounded
 
 
-def behind_the_first(summed: Values, own: Values) -> Values:
+def cap_below_best(summed: FloatArray, own: FloatArray) -> FloatArray:
     """Limit scores so that the candidate with the highest own score stays the first."""
     if not len(own):
         return summed
     # Ties go to the last one: nodes ascend, and the newer memory goes first.
     first = len(own) - 1 - int(own[::-1].argmax())
-    bounded: Values = np.minimum(summed, _BEHIND * summed[first])
+    bounded: FloatArray = np.minimum(summed, _BEHIND_RATIO * summed[first])
     bounded[first] = summed[first]
     return bounded
 
 
-def in_period(scores: Values, inside: NDArray[np.bool_], strength: float, weights: Weights = WEIGHTS) -> Values:
+def favour_period(
+    scores: FloatArray, inside: NDArray[np.bool_], strength: float, weights: ScoreWeights = WEIGHTS
+) -> FloatArray:
     """Return scores that favour candidates in the requested period, if there are any."""
     if not inside.any():
         return scores
@@ -228,7 +235,7 @@ def in_period(scores: Values, inside: NDArray[np.bool_], strength: float, weight
     return np.where(inside, gained, scores * (1 - strength * (1 - weights.outside)))
 
 
-def recency(created: NDArray[np.int64], now_ms: int, weights: Weights = WEIGHTS) -> Values:
+def recency_bonus(created: NDArray[np.int64], now_ms: int, weights: ScoreWeights = WEIGHTS) -> FloatArray:
     """
     Return the recency bonus of each candidate relative to its score.
 
@@ -238,7 +245,9 @@ def recency(created: NDArray[np.int64], now_ms: int, weights: Weights = WEIGHTS)
     return weights.recency * np.exp2(-days / weights.half_life)
 
 
-def led(scores: Values, old: Sequence[int], newest: Sequence[int], weights: Weights = WEIGHTS) -> Values:
+def promote(
+    scores: FloatArray, old: Sequence[int], newest: Sequence[int], weights: ScoreWeights = WEIGHTS
+) -> FloatArray:
     """
     Return scores in which no superseded memory scores higher than its successor.
 
@@ -253,7 +262,7 @@ def led(scores: Values, old: Sequence[int], newest: Sequence[int], weights: Weig
     return led
 
 
-def best(scores: Values, limit: int) -> Positions:
+def top_k(scores: FloatArray, limit: int) -> IndexArray:
     """
     Return the positions of the *limit* highest scores, best first.
 
@@ -263,33 +272,35 @@ def best(scores: Values, limit: int) -> Positions:
     return order[: max(limit, 0)]
 
 
-def relevance(
-    scores: Values,
-    told: float,
-    unknown: float,
-    weights: Weights = WEIGHTS,
+def answer_probability(
+    scores: FloatArray,
+    best_bm25: float,
+    unknown_ratio: float,
+    weights: ScoreWeights = WEIGHTS,
     *,
-    wordings: NDArray[np.int64] | None = None,
-) -> Values:
+    fingerprints: NDArray[np.int64] | None = None,
+) -> FloatArray:
     """
     Return the probability, 0 to 1, that each candidate answers the query.
 
     Args:
         scores: Scores of all candidates.
-        told: Best BM25 score of any memory.
-        unknown: Ratio of the query's rarity that belongs to words which do not occur in the store.
+        best_bm25: Best BM25 score of any memory.
+        unknown_ratio: Ratio of the query's rarity that belongs to words which do not occur in the store.
         weights: Weights of the scoring function.
-        wordings: Duplicate fingerprints; equal ones count as one candidate.
+        fingerprints: Duplicate fingerprints; equal ones count as one candidate.
 
     """
     # If many candidates score as high as the best one, the query is about all of them and hardly answered by one.
     rivals = np.sort(scores)
-    if wordings is not None:
+    if fingerprints is not None:
         order = np.argsort(-scores, kind="stable")
-        _, first = np.unique(wordings[order], return_index=True)
+        _, first = np.unique(fingerprints[order], return_index=True)
         rivals = np.sort(scores[order[first]])
-    others = float(rivals[-_RIVALS - 1 : -1].sum()) / _RIVALS
-    odds = weights.belief * (np.log(scores + _LOW) - _RIVALRY * math.log(others + _LOW)) - weights.doubt
-    odds += weights.told * math.log1p(told) - weights.unknown * unknown
-    relevances: Values = 1 / (1 + np.exp(-odds))
+    others = float(rivals[-_RIVAL_COUNT - 1 : -1].sum()) / _RIVAL_COUNT
+    odds = (
+        weights.belief * (np.log(scores + _LOG_OFFSET) - _RIVAL_WEIGHT * math.log(others + _LOG_OFFSET)) - weights.doubt
+    )
+    odds += weights.told * math.log1p(best_bm25) - weights.unknown * unknown_ratio
+    relevances: FloatArray = 1 / (1 + np.exp(-odds))
     return relevances

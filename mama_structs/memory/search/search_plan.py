@@ -18,64 +18,71 @@ from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.graph.results import Hit, Results, Similar, placed
-from mama_structs.memory.graph.traversal import Successors, known_by, only
+from mama_structs.memory.graph.results import Hit, Results, Similar, with_place_term
+from mama_structs.memory.graph.traversal import Successors, links_as_of, select_rows
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.search import scores as ranking
-from mama_structs.memory.search.reorder_rules import Precedence
-from mama_structs.memory.search.result_dedup import Likeness, folded
-from mama_structs.memory.search.scores import WEIGHTS, Clues, Positions, Scale, Values, Weights
-from mama_structs.memory.types.duplicates import NO_WORDING, has_failed, wording
+from mama_structs.memory.search.reorder_rules import ReorderRules
+from mama_structs.memory.search.result_dedup import SimilarityFunction, find_folds
+from mama_structs.memory.search.scores import (
+    WEIGHTS,
+    CandidateSignals,
+    CosineBaseline,
+    FloatArray,
+    IndexArray,
+    ScoreWeights,
+)
+from mama_structs.memory.types.duplicates import NO_FINGERPRINT, duplicate_fingerprint, has_failed
 from mama_structs.memory.types.engine import (
-    NUMBERS,
-    SHOWN,
-    SYSTEM,
-    Bounds,
-    Facts,
+    DISPLAY_BOUNDS,
+    SYSTEM_CREATOR_INDEX,
+    TYPE_NUMBERS,
     Filter,
     LinkTable,
+    NodeAttributes,
     Nodes,
     Prefetch,
     Reader,
+    RelevanceBounds,
     Scores,
     Vectors,
-    names_of,
+    filter_names,
 )
-from mama_structs.memory.types.model import ORIGINS, LinkType, Memory, MemoryType, milliseconds
+from mama_structs.memory.types.model import ORIGINS, LinkType, Memory, MemoryType, to_milliseconds
 from mama_structs.memory.types.requests import check_limit
-from mama_structs.memory.types.text_analysis import query_terms, scripts_of
-from mama_structs.memory.types.time_expressions import Period, period_in
+from mama_structs.memory.types.text_analysis import detect_scripts, query_terms
+from mama_structs.memory.types.time_expressions import Period, find_period
 
-_MAX_QUERY: Final = 10_000
-_FOUND: Final = 96
-_FOLLOWED: Final = 48
-_BROUGHT: Final = 128
+MAX_QUERY_CHARS: Final = 10_000
+_MIN_MATCHES: Final = 96
+_MIN_FOLLOWED: Final = 48
+_MAX_LINKED: Final = 128
 # Limits the comparison with the neighbours of all others: for 20,000 candidates it would take gigabytes.
-_TELLING: Final = 512
+_MAX_COMPARED_NEIGHBOURS: Final = 512
 # Number of memories at which an unknown word has half of its full weight.
-_FEW: Final = 10
+_HALF_CERTAINTY_COUNT: Final = 10
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_IN_PERIOD: Final = 0.35
+_MIN_PERIOD_RELEVANCE: Final = 0.35
 # Maximum time between neighbours: memories further apart belong to different conversations.
-_SITTING_MS: Final = 3_600_000
+_MAX_NEIGHBOUR_GAP_MS: Final = 3_600_000
 # Neighbours form a conversation if their cosines exceed those of other pairs by this many spreads.
-_TALK: Final = 0.4
-_NEXT: Final = 2
-_ALL: Final = 100
+_CONVERSATION_SPREADS: Final = 0.4
+_MAX_ADJACENT_NODES: Final = 2
+_PERCENT: Final = 100
 # Factor by which the number of examined results grows if some of the best are left out.
-_MORE: Final = 2
-_LONGEST_QUERY: Final = 4_000
+_LIMIT_GROWTH: Final = 2
+_MAX_QUERY_CHARS: Final = 4_000
 
-_CONTEXT: Final = NUMBERS[MemoryType.CONTEXT]
-_DECISION: Final = NUMBERS[MemoryType.DECISION]
-_EVOLUTION: Final = NUMBERS[LinkType.EVOLUTION]
-_IMPLEMENTATION: Final = NUMBERS[LinkType.IMPLEMENTATION]
+_CONTEXT_NUMBER: Final = TYPE_NUMBERS[MemoryType.CONTEXT]
+_DECISION_NUMBER: Final = TYPE_NUMBERS[MemoryType.DECISION]
+_EVOLUTION_NUMBER: Final = TYPE_NUMBERS[LinkType.EVOLUTION]
+_IMPLEMENTATION_NUMBER: Final = TYPE_NUMBERS[LinkType.IMPLEMENTATION]
 # Temporal links are excluded: closeness in time is no reason to show both memories.
-_LINKS: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
+_FOLLOWED_LINK_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
 
-Superseded = Literal["behind", "drop", "equal"]
+SupersededMode = Literal["behind", "drop", "equal"]
 """Ranking of superseded memories: behind their successors, left out, or by their own scores."""
-SUPERSEDED: Final[tuple[Superseded, ...]] = ("behind", "drop", "equal")
+SUPERSEDED_MODES: Final[tuple[SupersededMode, ...]] = ("behind", "drop", "equal")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -84,7 +91,7 @@ class SearchQuery:
 
     text: str
     where: Filter = attrs.field(factory=Filter)
-    superseded: Superseded = "behind"
+    superseded: SupersededMode = "behind"
     """Ranking of superseded memories. Queries for history override "behind"."""
     min_relevance: float = 0.0
     """Minimum relevance of a hit."""
@@ -105,11 +112,11 @@ class SearchQuery:
     ) -> SearchQuery:
         """Validate the arguments."""
         return cls(
-            text=_check.text("query", query, most=_MAX_QUERY),
+            text=_check.check_text("query", query, max_chars=MAX_QUERY_CHARS),
             where=where,
-            superseded=_check.choice("superseded", superseded, SUPERSEDED),
-            min_relevance=0.0 if min_relevance is None else _check.share("min_relevance", min_relevance),
-            as_of=None if as_of is None else _check.moment("as_of", as_of),
+            superseded=_check.check_choice("superseded", superseded, SUPERSEDED_MODES),
+            min_relevance=0.0 if min_relevance is None else _check.check_ratio("min_relevance", min_relevance),
+            as_of=None if as_of is None else _check.check_time("as_of", as_of),
             limit=check_limit(limit),
         )
 
@@ -146,7 +153,7 @@ class SimilarityRequest:
 
 
 @attrs.frozen(kw_only=True)
-class Ranked:
+class RankedCandidate:
     """A result of a search, like `Hit` but with nodes instead of memories."""
 
     node: int
@@ -175,24 +182,26 @@ def similar(reader: Reader, request: SimilarityRequest) -> Results[Similar]:
     return Results(Similar(memory=one, similarity=kept[place][1]) for place, one in enumerate(memories))
 
 
-def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence | None]:
+def find_hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], ReorderRules | None]:
     """
     Return the best hits of a search as of its time, and the rules that ordered them.
 
     Results that say the same as a better one are folded into it, and further results take their place.
     """
-    found: list[tuple[Ranked, Memory, tuple[str, ...]]] = []
+    found: list[tuple[RankedCandidate, Memory, tuple[str, ...]]] = []
     precedence = None
     memories: dict[int, Memory] = {}
-    for results, whole in _rankings(reader, request):
+    for results, whole in _iter_rankings(reader, request):
         relevant = np.array([at for at, one in enumerate(results) if one.relevance >= request.min_relevance], np.intp)
         best = [results[place] for place in relevant]
         new = [one.node for one in best if one.node not in memories]
         memories.update(zip(new, reader.get(new), strict=True) if new else ())
         own = [memories[one.node] for one in best]
         if request.as_of is not None:
-            own = [saving.as_of(memory, request.as_of) for memory in own]
-        shown = folded(own, _replacements(reader, best, memories), _likeness(reader, best, request.calibration))
+            own = [saving.memory_as_of(memory, request.as_of) for memory in own]
+        shown = find_folds(
+            own, _supersession_states(reader, best, memories), _similarity_function(reader, best, request.calibration)
+        )
         places = [place for place, first in enumerate(shown) if place == first][: request.limit]
         copies: dict[int, list[str]] = {place: [] for place in places}
         for at, first in enumerate(shown):
@@ -219,19 +228,23 @@ def hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Precedence 
     ], precedence
 
 
-def _replacements(reader: Reader, results: Sequence[Ranked], memories: dict[int, Memory]) -> list[Hashable]:
+def _supersession_states(
+    reader: Reader, results: Sequence[RankedCandidate], memories: dict[int, Memory]
+) -> list[Hashable]:
     """Return for each result its supersession state, equal for successors that are duplicates."""
     new = {one.superseded_by for one in results if one.superseded_by is not None} - memories.keys()
     memories.update(zip(sorted(new), reader.get(sorted(new)), strict=True) if new else ())
     return [
         None
         if one.superseded_by is None
-        else (wording(after := memories[one.superseded_by]) or after.id, has_failed(after))
+        else (duplicate_fingerprint(after := memories[one.superseded_by]) or after.id, has_failed(after))
         for one in results
     ]
 
 
-def _likeness(reader: Reader, results: Sequence[Ranked], calibration: Calibration) -> Likeness:
+def _similarity_function(
+    reader: Reader, results: Sequence[RankedCandidate], calibration: Calibration
+) -> SimilarityFunction:
     """
     Return a function that compares results by their first vectors.
 
@@ -251,7 +264,7 @@ def _likeness(reader: Reader, results: Sequence[Ranked], calibration: Calibratio
     return likeness
 
 
-class Judged(Protocol):
+class ScoredResult(Protocol):
     """Scores of a result, as of `Hit` and `Ranked`."""
 
     @property
@@ -263,10 +276,10 @@ class Judged(Protocol):
         """Absolute relevance, 0 to 1."""
 
 
-JudgedT = TypeVar("JudgedT", bound=Judged)
+ScoredResultT = TypeVar("ScoredResultT", bound=ScoredResult)
 
 
-def worth_showing(hits: Sequence[JudgedT], *, bounds: Bounds = SHOWN) -> list[JudgedT]:
+def worth_showing(hits: Sequence[ScoredResultT], *, bounds: RelevanceBounds = DISPLAY_BOUNDS) -> list[ScoredResultT]:
     """
     Return the hits of a search to put into a prompt.
 
@@ -280,51 +293,51 @@ def worth_showing(hits: Sequence[JudgedT], *, bounds: Bounds = SHOWN) -> list[Ju
     return [hit for hit in hits if hit.score >= least]
 
 
-def _rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[list[Ranked], Precedence]]:
+def _iter_rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[list[RankedCandidate], ReorderRules]]:
     """Yield the best *limit* results, then increasingly many, until all matches were yielded."""
     found, limit = None, request.limit
     while limit > 0:
         larger = attrs.evolve(request, limit=limit)
-        if found is None or limit > _FOLLOWED:
-            found = gathered(reader, larger, WEIGHTS)
+        if found is None or limit > _MIN_FOLLOWED:
+            found = collect_candidates(reader, larger, WEIGHTS)
         if found is None:
             return
-        yield ranked(attrs.evolve(found, request=larger))
+        yield rank_candidates(attrs.evolve(found, request=larger))
         if len(found.candidates.nodes) <= limit:
             return
-        limit *= _MORE
+        limit *= _LIMIT_GROWTH
 
 
-def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gathered | None:
+def collect_candidates(reader: Reader, request: SearchRequest, weights: ScoreWeights) -> CandidateSet | None:
     """Return the candidates of a search with their data, or None if no memory passes."""
     # A memory created exactly at that time is included.
-    where = _narrowed(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
+    where = _narrow_filter(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     where = attrs.evolve(where, valid_at=request.moment)
-    period = period_in(request.text, request.moment)
+    period = find_period(request.text, request.moment)
     terms = query_terms(request.text)
-    reader.expect(lambda ahead: _ask_ahead(ahead, request, terms, where, period))
+    reader.expect(lambda ahead: _prefetch_queries(ahead, request, terms, where, period))
     query = PreparedQuery.of(reader, request.text, request.vector, calibration=request.calibration, weights=weights)
-    nodes, best = _found(reader, query, where, period, max(_FOUND, request.limit))
+    nodes, best = _find_nodes(reader, query, where, period, max(_MIN_MATCHES, request.limit))
     if len(nodes) < request.limit:
         # Fill up with memories that only pass the filter.
         nodes = np.union1d(nodes, reader.window(where, limit=request.limit))
     if not len(nodes):
         return None
     candidates = query.judged(reader, nodes, best)
-    chosen = ranking.best(candidates.evidence, max(_FOLLOWED, request.limit))
+    chosen = ranking.top_k(candidates.evidence, max(_MIN_FOLLOWED, request.limit))
     followed = nodes[chosen]
-    table = known_by(reader.links(followed, "both", _LINKS), request.as_of)
+    table = links_as_of(reader.links(followed, "both", _FOLLOWED_LINK_TYPES), request.as_of)
     chains = Successors(reader, request.as_of)
     holding = chains.newest(followed, table).values()
-    sittings = Sittings(nodes, *reader.beside(nodes, _SITTING_MS))
-    ends = np.union1d(_ends(table, holding, candidates, request), sittings.around(chosen, candidates))
+    sittings = TemporalNeighbours(nodes, *reader.beside(nodes, _MAX_NEIGHBOUR_GAP_MS))
+    ends = np.union1d(_linked_nodes(table, holding, candidates, request), sittings.around(chosen, candidates))
     reader.expect(
         lambda ahead: (ahead.word_scores(terms, ends), ahead.links(ends, "in", {LinkType.EVOLUTION})),
     )
-    brought = _passing(reader, ends, nodes, where)
+    brought = _filter_nodes(reader, ends, nodes, where)
     if len(brought):
         candidates = candidates.joined(query.judged(reader, brought, best))
-    return Gathered(
+    return CandidateSet(
         request=request,
         query=query,
         best=best,
@@ -332,17 +345,17 @@ def gathered(reader: Reader, request: SearchRequest, weights: Weights) -> Gather
         period=period,
         table=table,
         chains=chains,
-        sittings=sittings,
-        kinship=sittings.kinship(reader, chosen[:_TELLING]),
+        neighbours=sittings,
+        conversation_strength=sittings.conversation_strength(reader, chosen[:_MAX_COMPARED_NEIGHBOURS]),
     )
 
 
-def _ask_ahead(
+def _prefetch_queries(
     ahead: Prefetch, request: SearchRequest, terms: Mapping[str, float], where: Filter, period: Period | None
 ) -> None:
     """Prefetch the queries for candidates and their data."""
-    limit, none = max(_FOUND, request.limit), np.zeros(0, np.int64)
-    for one in (where, *([] if period is None else [_narrowed(where, period.since, period.until)])):
+    limit, none = max(_MIN_MATCHES, request.limit), np.zeros(0, np.int64)
+    for one in (where, *([] if period is None else [_narrow_filter(where, period.since, period.until)])):
         ahead.nearest(request.vector, limit, one)
         ahead.words(terms, limit, one)
         if one is not where:
@@ -350,7 +363,7 @@ def _ask_ahead(
     ahead.rarity(terms)
     ahead.sample()
     ahead.links(none)
-    ahead.beside(none, _SITTING_MS)
+    ahead.beside(none, _MAX_NEIGHBOUR_GAP_MS)
 
 
 # Query
@@ -362,8 +375,8 @@ class PreparedQuery:
 
     vector: NDArray[np.float32]
     calibration: Calibration
-    scale: Scale
-    weights: Weights
+    scale: CosineBaseline
+    weights: ScoreWeights
     terms: Mapping[str, float]
     """Query terms."""
     scripts: int
@@ -372,12 +385,12 @@ class PreparedQuery:
     """Maximum BM25 score that a memory can have for the query."""
     unknown: float
     """Ratio of *rarity* that belongs to words which do not occur in the store."""
-    certainty: float
+    comparison_confidence: float
     """Confidence in comparisons with other memories, 0 to 1. Close to 0 in a small store."""
 
     @classmethod
     def of(
-        cls, reader: Reader, words: str, vector: NDArray[np.float32], *, calibration: Calibration, weights: Weights
+        cls, reader: Reader, words: str, vector: NDArray[np.float32], *, calibration: Calibration, weights: ScoreWeights
     ) -> PreparedQuery:
         """Read the statistics of a query's words."""
         terms = query_terms(words)
@@ -388,24 +401,26 @@ class PreparedQuery:
         whole = sum(rarities.values())
         unknown = sum(rarity for term, rarity in rarities.items() if rarity > nowhere * terms.get(term, 0.0))
         # In a small store, the absence of a word means little.
-        certainty = count / (count + _FEW)
+        certainty = count / (count + _HALF_CERTAINTY_COUNT)
         unknown *= certainty
         return cls(
             vector=vector,
             calibration=calibration,
-            scale=Scale.of(_cosines(reader.sample(), vector), calibration),
+            scale=CosineBaseline.of(_cosines(reader.sample(), vector), calibration),
             weights=weights,
             terms=terms,
-            scripts=scripts_of(words),
+            scripts=detect_scripts(words),
             rarity=whole,
             unknown=unknown / whole if whole > 0 else 0.0,
-            certainty=certainty,
+            comparison_confidence=certainty,
         )
 
-    def clues(self, reader: Reader, nodes: Nodes, facts: Facts, best: Best) -> tuple[Clues, Values]:
+    def compute_signals(
+        self, reader: Reader, nodes: Nodes, facts: NodeAttributes, best: BestMatches
+    ) -> tuple[CandidateSignals, FloatArray]:
         """Return the signals of *nodes*, and the similarity, 0 to 1, of their cosines."""
         cosines, words = reader.similarities(self.vector, nodes), reader.word_scores(self.terms, nodes).astype(float)
-        clues = Clues(
+        clues = CandidateSignals(
             nearness=self.scale(cosines),
             nearest=best.nearness,
             matches=np.clip(words / max(best.words, 1e-9), 0.0, 1.0),
@@ -415,16 +430,16 @@ class PreparedQuery:
         )
         return clues, self.calibration(cosines.astype(float)).astype(float)
 
-    def judged(self, reader: Reader, nodes: Nodes, best: Best) -> ScoredNodes:
+    def judged(self, reader: Reader, nodes: Nodes, best: BestMatches) -> ScoredNodes:
         """Return *nodes*, which must be ascending, with their evidence."""
         facts = reader.facts(nodes)
-        clues, meanings = self.clues(reader, nodes, facts, best)
-        odds = ranking.odds(clues, self.weights)
-        return ScoredNodes(nodes, facts, meanings, clues.shares, ranking.together(odds), odds)
+        clues, meanings = self.compute_signals(reader, nodes, facts, best)
+        odds = ranking.log_odds(clues, self.weights)
+        return ScoredNodes(nodes, facts, meanings, clues.shares, ranking.sum_log_odds(odds), odds)
 
 
 # Queries for reasons or abandoned choices are answered by the superseded decision; its successor only came later.
-_PAST: Final = re.compile(
+_HISTORY_PATTERN: Final = re.compile(
     r"\b(?:why|how come|reasons?|rationale|causes?(?= of)"
     r"|abandon(?:ed|ing)?|(?:gave|give|given|giving) up|(?:got|get|gotten|getting) rid"
     r"|(?:was|were) dropped|thr(?:ew|own) (?:\w+ )?(?:out|away)|discarded|scrapped"
@@ -436,7 +451,7 @@ _PAST: Final = re.compile(
     re.IGNORECASE,
 )
 # Words that refer to the present nevertheless: "Why do we use it now?", "the reason for which it still holds".
-_PRESENT: Final = re.compile(
+_PRESENT_PATTERN: Final = re.compile(
     r"\b(?:now|nowadays|today|currently|current|at present|at the moment|these days|right now|still|as things stand"
     r"|in force)\b|지금|현재|요즘|요새|아직",
     re.IGNORECASE,
@@ -449,15 +464,15 @@ def asks_for_history(query: str) -> bool:
 
     Superseded memories may answer such a query.
     """
-    text = " ".join(query[:_LONGEST_QUERY].split())
-    return _PAST.search(text) is not None and _PRESENT.search(text) is None
+    text = " ".join(query[:_MAX_QUERY_CHARS].split())
+    return _HISTORY_PATTERN.search(text) is not None and _PRESENT_PATTERN.search(text) is None
 
 
 # Candidates
 
 
 @attrs.frozen
-class Best:
+class BestMatches:
     """Highest values of any memory that passes the filter."""
 
     nearness: float
@@ -480,27 +495,27 @@ class ScoredNodes:
     """Deduplicated candidates by ascending node, with their own evidence."""
 
     nodes: Nodes
-    facts: Facts
-    meanings: Values
+    facts: NodeAttributes
+    similarities: FloatArray
     """Similarity by the embedder's calibration, 0 to 1."""
-    shares: Values
+    shares: FloatArray
     """BM25 score relative to the maximum for the query."""
-    evidence: Values
+    evidence: FloatArray
     """Evidence from meaning, words and length."""
-    odds: Mapping[str, Values]
+    odds: Mapping[str, FloatArray]
     """Log-odds by source, from which the evidence is computed, see `scores.odds`."""
 
     def joined(self, other: ScoredNodes) -> ScoredNodes:
         """Return the union of two disjoint sets of candidates."""
         order = np.argsort(np.concatenate([self.nodes, other.nodes]))
-        both = [(one.nodes, *one.facts.columns, one.meanings, one.shares, one.evidence) for one in (self, other)]
+        both = [(one.nodes, *one.facts.columns, one.similarities, one.shares, one.evidence) for one in (self, other)]
         nodes, *facts, meanings, shares, evidence = (
             np.concatenate(column)[order] for column in zip(*both, strict=True)
         )
         odds = {name: np.concatenate([some, other.odds[name]])[order] for name, some in self.odds.items()}
-        return ScoredNodes(nodes, Facts(*facts), meanings, shares, evidence, odds)
+        return ScoredNodes(nodes, NodeAttributes(*facts), meanings, shares, evidence, odds)
 
-    def positions(self, nodes: Collection[int] | Nodes) -> Positions:
+    def positions(self, nodes: Collection[int] | Nodes) -> IndexArray:
         """Return the indexes of *nodes* among the candidates, -1 for other nodes."""
         wanted = np.array(nodes, np.int64)
         if not len(self.nodes) or not len(wanted):
@@ -509,21 +524,21 @@ class ScoredNodes:
         return np.where(self.nodes[at] == wanted, at, -1)
 
 
-def _narrowed(where: Filter, since: datetime | None, until: datetime | None) -> Filter:
+def _narrow_filter(where: Filter, since: datetime | None, until: datetime | None) -> Filter:
     sinces = [moment for moment in (where.since, since) if moment is not None]
     untils = [moment for moment in (where.until, until) if moment is not None]
     return attrs.evolve(where, since=max(sinces, default=None), until=min(untils, default=None))
 
 
-def _found(
+def _find_nodes(
     reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int
-) -> tuple[Nodes, Best]:
+) -> tuple[Nodes, BestMatches]:
     """Return the nodes found by meaning, words or the requested period, and the best values."""
     near, told = reader.nearest(query.vector, limit, where), reader.words(query.terms, limit, where)
-    best = Best(float(query.scale(near.scores[:1]).max(initial=0.0)), float(told.scores[:1].max(initial=0.0)))
+    best = BestMatches(float(query.scale(near.scores[:1]).max(initial=0.0)), float(told.scores[:1].max(initial=0.0)))
     found = [near.nodes, told.nodes]
     if period is not None:
-        within = _narrowed(where, period.since, period.until)
+        within = _narrow_filter(where, period.since, period.until)
         found.append(reader.nearest(query.vector, limit, within).nodes)
         found.append(reader.words(query.terms, limit, within).nodes)
         found.append(reader.window(within, limit=limit))
@@ -531,27 +546,27 @@ def _found(
 
 
 @attrs.frozen(eq=False)
-class Sittings:
+class TemporalNeighbours:
     """Neighbours of nodes in order of creation, at most one hour away, -1 for none."""
 
     nodes: Nodes
     before: Nodes
     after: Nodes
 
-    def around(self, positions: Positions, candidates: ScoredNodes) -> Nodes:
+    def around(self, positions: IndexArray, candidates: ScoredNodes) -> Nodes:
         """Return the neighbours of the nodes at *positions* that are not candidates."""
         found = np.concatenate([self.before[positions], self.after[positions]])
         return found[(found >= 0) & (candidates.positions(found) < 0)]
 
-    def kinship(self, reader: Reader, telling: Positions) -> float:
+    def conversation_strength(self, reader: Reader, telling: IndexArray) -> float:
         """
         Return how much more similar neighbours are to each other than to others, 0 to 1.
 
         It is high if the nodes at *telling* are parts of conversations.
         """
-        return _kinship(reader, self.nodes[telling], self.before[telling], self.after[telling])
+        return _conversation_strength(reader, self.nodes[telling], self.before[telling], self.after[telling])
 
-    def among(self, candidates: ScoredNodes) -> tuple[Positions, Positions]:
+    def among(self, candidates: ScoredNodes) -> tuple[IndexArray, IndexArray]:
         """Return the positions of each candidate's predecessor and successor, -1 if unknown."""
         before, after = np.full((2, len(candidates.nodes) + 1), -1, np.intp)
         here = candidates.positions(self.nodes)
@@ -565,7 +580,7 @@ class Sittings:
         return before[:-1], after[:-1]
 
 
-def _kinship(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float:
+def _conversation_strength(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float:
     """
     Return how much more similar *nodes* are to their neighbours than to other ones.
 
@@ -583,7 +598,7 @@ def _kinship(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float
         pieces = pieces[(np.cumsum(counts) - counts)[has]]
     own, beside = has[: len(nodes)], has[len(nodes) :]
     # Exclude nodes next to each other: the comparison needs pairs of different conversations.
-    apart = np.abs(nodes[ones][:, np.newaxis] - others) > _NEXT
+    apart = np.abs(nodes[ones][:, np.newaxis] - others) > _MAX_ADJACENT_NODES
     cosines = np.zeros((len(nodes), len(others)), np.float32)
     cosines[np.ix_(own, beside)] = pieces[: np.count_nonzero(own)] @ pieces[np.count_nonzero(own) :].T
     # A node with two neighbours occurs twice.
@@ -596,10 +611,10 @@ def _kinship(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float
     strange = cosines[apart]
     usual, spread = float(strange.mean()), float(strange.std())
     nearer = float(np.diagonal(cosines)[embedded].mean()) - usual
-    return min(max(nearer / max(_TALK * spread, 1e-9), 0.0), 1.0)
+    return min(max(nearer / max(_CONVERSATION_SPREADS * spread, 1e-9), 0.0), 1.0)
 
 
-def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, request: SearchRequest) -> Nodes:
+def _linked_nodes(table: LinkTable, holding: Collection[int], known: ScoredNodes, request: SearchRequest) -> Nodes:
     """
     Return the linked nodes and current successors that are not in *known* yet.
 
@@ -609,25 +624,25 @@ def _ends(table: LinkTable, holding: Collection[int], known: ScoredNodes, reques
     leaders = leaders[known.positions(leaders) < 0]
     if not len(table):
         return leaders
-    order = np.argsort(-table.strengths(milliseconds(request.moment)), kind="stable")
+    order = np.argsort(-table.decayed_confidences(to_milliseconds(request.moment)), kind="stable")
     ends = np.concatenate([table.sources[order], table.targets[order]])
     ends = ends[known.positions(ends) < 0]
     unique, first = np.unique(ends, return_index=True)
     # Rows are sorted by descending strength, so a low row number means a strong link.
-    strongest = unique[np.argsort(first % len(table), kind="stable")[:_BROUGHT]]
+    strongest = unique[np.argsort(first % len(table), kind="stable")[:_MAX_LINKED]]
     return np.union1d(strongest, leaders)
 
 
-def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes:
+def _filter_nodes(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes:
     """Return the *nodes* that pass the filter. All of *found* already pass it."""
     if not len(nodes):
         return nodes
     facts = reader.facts(nodes)
-    passes = _within(facts, where.since, where.until)
+    passes = _created_between(facts, where.since, where.until)
     if where.valid_at is not None:
-        passes &= facts.holding(milliseconds(where.valid_at))
+        passes &= facts.unexpired_mask(to_milliseconds(where.valid_at))
     if where.types is not None:
-        passes &= np.isin(facts.types, [NUMBERS[kind] for kind in where.types])
+        passes &= np.isin(facts.types, [TYPE_NUMBERS[kind] for kind in where.types])
     if where.origins is not None:
         passes &= np.isin(facts.origins, [ORIGINS.index(origin) for origin in where.origins])
     if where.trust is not None:
@@ -638,17 +653,17 @@ def _passing(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> Nodes
     nodes = nodes[passes]
     if not (names := set(where.names)):
         return nodes
-    named = [names <= set(names_of(memory)) for memory in reader.get(nodes)]
+    named = [names <= set(filter_names(memory)) for memory in reader.get(nodes)]
     return nodes[np.array(named, np.bool_)]
 
 
-def _within(facts: Facts, since: datetime | None, until: datetime | None) -> NDArray[np.bool_]:
+def _created_between(facts: NodeAttributes, since: datetime | None, until: datetime | None) -> NDArray[np.bool_]:
     """Return a mask of the memories created in a period, which is unbounded where None."""
     inside = np.ones(len(facts.created), np.bool_)
     if since is not None:
-        inside &= facts.created >= milliseconds(since)
+        inside &= facts.created >= to_milliseconds(since)
     if until is not None:
-        inside &= facts.created < milliseconds(until)
+        inside &= facts.created < to_milliseconds(until)
     return inside
 
 
@@ -656,38 +671,38 @@ def _within(facts: Facts, since: datetime | None, until: datetime | None) -> NDA
 
 
 @attrs.frozen(eq=False)
-class _Ground:
+class _CandidateGraph:
     """The links between candidates, with the positions of both ends."""
 
-    facts: Facts
+    facts: NodeAttributes
     table: LinkTable
-    sources: Positions
-    targets: Positions
+    sources: IndexArray
+    targets: IndexArray
 
     @classmethod
-    def of(cls, candidates: ScoredNodes, table: LinkTable) -> _Ground:
+    def of(cls, candidates: ScoredNodes, table: LinkTable) -> _CandidateGraph:
         """Select the links of *table* with both ends among *candidates*."""
         sources, targets = candidates.positions(table.sources), candidates.positions(table.targets)
         known = (sources >= 0) & (targets >= 0) & (sources != targets)
-        return cls(candidates.facts, only(table, known), sources[known], targets[known])
+        return cls(candidates.facts, select_rows(table, known), sources[known], targets[known])
 
-    def outcomes(self) -> tuple[Positions, Positions]:
+    def outcomes(self) -> tuple[IndexArray, IndexArray]:
         """Return the contexts that explain outcomes, and the decision of each."""
-        told = (self.table.types == _IMPLEMENTATION) & (self.facts.types[self.sources] == _CONTEXT)
-        told &= self.facts.types[self.targets] == _DECISION
+        told = (self.table.types == _IMPLEMENTATION_NUMBER) & (self.facts.types[self.sources] == _CONTEXT_NUMBER)
+        told &= self.facts.types[self.targets] == _DECISION_NUMBER
         return self.sources[told], self.targets[told]
 
-    def ties(self, lenders: Positions, now_ms: int, weights: Weights) -> Values:
+    def tie_strengths(self, lenders: IndexArray, now_ms: int, weights: ScoreWeights) -> FloatArray:
         """
         Return the tie strength of each candidate to each lender.
 
         The array has the shape (lenders, candidates). A lender has no tie to itself.
         """
-        strengths = self.table.strengths(now_ms).astype(np.float64)
-        strengths[(self.table.types == _EVOLUTION) | (self.table.types == _IMPLEMENTATION)] = 1.0
-        close = np.where(self.table.creators == SYSTEM, weights.automatic, weights.tie) * strengths
+        strengths = self.table.decayed_confidences(now_ms).astype(np.float64)
+        strengths[(self.table.types == _EVOLUTION_NUMBER) | (self.table.types == _IMPLEMENTATION_NUMBER)] = 1.0
+        close = np.where(self.table.creators == SYSTEM_CREATOR_INDEX, weights.automatic, weights.tie) * strengths
         topics = self.facts.topics
-        raised: Values = float(weights.topic) * ((topics[lenders, np.newaxis] == topics) & (topics >= 0))
+        raised: FloatArray = float(weights.topic) * ((topics[lenders, np.newaxis] == topics) & (topics >= 0))
         row_of = np.full(len(topics), -1, np.intp)
         row_of[lenders] = np.arange(len(lenders))
         for here, there in ((self.sources, self.targets), (self.targets, self.sources)):
@@ -701,65 +716,65 @@ class _Ground:
 
 
 @attrs.frozen(eq=False, kw_only=True)
-class Gathered:
+class CandidateSet:
     """Candidates of a search with all data that determines their ranking."""
 
     request: SearchRequest
     query: PreparedQuery
-    best: Best
+    best: BestMatches
     candidates: ScoredNodes
     period: Period | None
     table: LinkTable
     """Links of the best candidates."""
     chains: Successors
-    sittings: Sittings
-    kinship: float
+    neighbours: TemporalNeighbours
+    conversation_strength: float
     """Similarity of neighbours (`Sittings.kinship`) among the best candidates: whether adjacency means anything."""
 
 
-def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
+def rank_candidates(found: CandidateSet) -> tuple[list[RankedCandidate], ReorderRules]:
     """Rank candidates by their evidence, contributions of others, time and supersession."""
     request, query, candidates, period = found.request, found.query, found.candidates, found.period
     weights, nodes = query.weights, candidates.nodes
-    now_ms = milliseconds(request.moment)
-    ground = _Ground.of(candidates, found.table)
+    now_ms = to_milliseconds(request.moment)
+    ground = _CandidateGraph.of(candidates, found.table)
     outcomes, decisions = ground.outcomes()
-    alone = ranking.paired(candidates.evidence, outcomes, decisions, weights)
-    before, after = found.sittings.among(candidates)
-    asking, certainty = ground.facts.asking / _ALL, query.certainty * found.kinship
-    own = ranking.beside(alone, before, after, asking, certainty=certainty, weights=weights)
-    lenders = ranking.best(own, weights.lenders)
-    gains, givers = ranking.lent(own, lenders, ground.ties(lenders, now_ms, weights))
-    summed = ranking.behind_the_first(ranking.below_givers(own + gains, own, givers), own)
+    alone = ranking.pair_outcomes(candidates.evidence, outcomes, decisions, weights)
+    before, after = found.neighbours.among(candidates)
+    asking, certainty = ground.facts.asking / _PERCENT, query.comparison_confidence * found.conversation_strength
+    own = ranking.add_neighbour_scores(alone, before, after, asking, certainty=certainty, weights=weights)
+    lenders = ranking.top_k(own, weights.lenders)
+    gains, givers = ranking.borrowed_scores(own, lenders, ground.tie_strengths(lenders, now_ms, weights))
+    summed = ranking.cap_below_best(ranking.cap_below_contributors(own + gains, own, givers), own)
     inside, strength = np.zeros(len(nodes), np.bool_), 0.0
     if period is not None:
-        inside, strength = _within(ground.facts, period.since, period.until), period.strength
-    favoured = ranking.in_period(summed, inside, strength, weights)
-    fresh = favoured * ranking.recency(ground.facts.created, now_ms, weights)
+        inside, strength = _created_between(ground.facts, period.since, period.until), period.strength
+    favoured = ranking.favour_period(summed, inside, strength, weights)
+    fresh = favoured * ranking.recency_bonus(ground.facts.created, now_ms, weights)
     timed = scores = favoured + fresh
     drops = request.superseded == "drop"
-    precedence = Precedence(
+    precedence = ReorderRules(
         nodes=nodes,
         created=ground.facts.created,
         inside=inside,
         strength=strength,
         outcomes=outcomes,
         decisions=decisions,
-        newest=found.chains.newest(nodes[ranking.best(scores, len(nodes) if drops else 2 * request.limit)]),
+        newest=found.chains.newest(nodes[ranking.top_k(scores, len(nodes) if drops else 2 * request.limit)]),
         replaced_by=found.chains.replaced_by,
         history=request.superseded == "equal" or asks_for_history(request.text),
     )
-    scores = precedence.led(scores, weights)
-    order = ranking.best(scores, len(scores))
+    scores = precedence.promote(scores, weights)
+    order = ranking.top_k(scores, len(scores))
     if drops:
         order = order[[node not in precedence.newest for node in nodes[order].tolist()]]
-    order = precedence.arranged(order[: request.limit])
+    order = precedence.move_behind_successors(order[: request.limit])
     # Duplicates count as one rival: repetition does not make an answer worse.
     said = ground.facts.wordings
-    said = np.where(said == NO_WORDING, -1 - np.arange(len(said)), said)
-    relevances = ranking.relevance(summed, found.best.words, query.unknown, weights, wordings=said)
+    said = np.where(said == NO_FINGERPRINT, -1 - np.arange(len(said)), said)
+    relevances = ranking.answer_probability(summed, found.best.words, query.unknown, weights, fingerprints=said)
     # "What did we note yesterday?" is answered by any memory of that day.
-    relevances = np.maximum(relevances, np.where(inside, _IN_PERIOD * strength, 0.0))
+    relevances = np.maximum(relevances, np.where(inside, _MIN_PERIOD_RELEVANCE * strength, 0.0))
     parts = {
         "outcome": alone - candidates.evidence,
         "beside": own - alone,
@@ -772,18 +787,18 @@ def ranked(found: Gathered) -> tuple[list[Ranked], Precedence]:
     places = np.sort(scores[order])[::-1]
     results = []
     for position, score in zip(order.tolist(), places.tolist(), strict=True):
-        why = {"meaning": float(candidates.meanings[position]), "words": float(candidates.shares[position])}
+        why = {"meaning": float(candidates.similarities[position]), "words": float(candidates.shares[position])}
         gained = {name: float(part[position]) for name, part in parts.items() if part[position]}
         terms = {name: float(odds[position]) for name, odds in candidates.odds.items()}
         terms["floor"] = float(candidates.evidence[position]) - sum(terms.values())
         lent = givers[position] >= 0 and gains[position] > candidates.evidence[position]
         results.append(
-            Ranked(
+            RankedCandidate(
                 node=int(nodes[position]),
                 score=score,
                 relevance=float(relevances[position]),
                 parts=why | gained,
-                terms=placed(terms | gained, score),
+                terms=with_place_term(terms | gained, score),
                 path=(int(nodes[givers[position]]),) if lent else (),
                 superseded_by=precedence.newest.get(int(nodes[position])),
             )

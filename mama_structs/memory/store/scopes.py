@@ -16,48 +16,61 @@ import attrs
 
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
 from mama_structs.memory.embedding.protocol import Embedder, Vectors
-from mama_structs.memory.graph.results import Chain, Hit, Reached, Results, Similar, placed, within_chars
+from mama_structs.memory.graph.results import Chain, Hit, Reached, Results, Similar, limit_chars, with_place_term
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.save_plan import FindContent, PreparedSave, no_content
 from mama_structs.memory.search.search_plan import SearchQuery, SimilarityRequest
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.engine import SHOWN, Bounds, EmbedderRecord, Filter, Prefetch, Progress, Reader, Writer
+from mama_structs.memory.types.engine import (
+    DISPLAY_BOUNDS,
+    EmbedderRecord,
+    Filter,
+    Prefetch,
+    ProgressCallback,
+    Reader,
+    RelevanceBounds,
+    Writer,
+)
 from mama_structs.memory.types.model import Link, LinkType, Memory, MemoryType, is_id
 from mama_structs.memory.types.requests import SaveRequest, TraversalRequest
-from mama_structs.memory.upkeep.namespace_services import Shared
+from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 
 T = TypeVar("T")
 
 
-class ScopedShared(Shared):
+class ScopedShared(NamespaceServices):
     """The services of a writable namespace and the read-only namespaces `others`."""
 
     others: tuple[MemoryStore, ...] = ()
 
     async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
         """Run a reading plan; ids that exist only in `others` raise `MemoryReadOnly`."""
-        async with self._saying_whose():
+        async with self._explaining_read_only():
             return await super().read(plan, made_by=made_by)
 
     async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
         """Run a writing plan; ids that exist only in `others` raise `MemoryReadOnly`."""
-        async with self._saying_whose():
+        async with self._explaining_read_only():
             return await super().write(plan, made_by=made_by)
 
     @contextlib.asynccontextmanager
-    async def _saying_whose(self) -> AsyncIterator[None]:
+    async def _explaining_read_only(self) -> AsyncIterator[None]:
         """Replace a not-found error by `MemoryReadOnly` if another namespace contains the id."""
         # The lookup runs only after a failure, so that calls on the session's own namespace need no extra query.
         try:
             yield
         except MemoryNotFound as error:
             id_ = str(error.memory_id)
-            raise await self._whose(error, id_, "memory", lambda reader: reader.find(id_)) from error
+            raise await self._find_owner_error(error, id_, "memory", lambda reader: reader.find(id_)) from error
         except LinkNotFound as error:
             id_ = str(error.link_id)
-            raise await self._whose(error, id_, "link", lambda reader: reader.find_links([id_])[0]) from error
+            raise await self._find_owner_error(
+                error, id_, "link", lambda reader: reader.find_links([id_])[0]
+            ) from error
 
-    async def _whose(self, error: Exception, id_: str, what: str, find: Callable[[Reader], object | None]) -> Exception:
+    async def _find_owner_error(
+        self, error: Exception, id_: str, what: str, find: Callable[[Reader], object | None]
+    ) -> Exception:
         for one in self.others:
             if await one._shared.read(find) is not None:  # noqa: SLF001 - one of ours
                 told = MemoryReadOnly(id_, what=what, namespace=one.namespace)
@@ -100,27 +113,27 @@ class ScopedMemories(MemoryStore):
 
     async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
         """Find memories in every namespace; see `merged`."""
-        found = merged([await one._hits(asked, None) for one in self._scopes], asked.limit)  # noqa: SLF001
-        return found if room is None else within_chars(found, room)
+        found = merge_hits_by_relevance([await one._hits(asked, None) for one in self._scopes], asked.limit)  # noqa: SLF001
+        return found if room is None else limit_chars(found, room)
 
-    async def _worth_showing(
+    async def _search_for_prompt(
         self,
         query: str,
         *,
         limit: int,
-        bounds: Bounds = SHOWN,
+        bounds: RelevanceBounds = DISPLAY_BOUNDS,
         types: Iterable[MemoryType | str] | str | None = None,
     ) -> tuple[list[Hit], int]:
         # Filter each namespace by its own scores, because scores of the merged list have another meaning.
         found = [
-            await one._worth_showing(query, limit=limit, bounds=bounds, types=types)  # noqa: SLF001 - the same class
+            await one._search_for_prompt(query, limit=limit, bounds=bounds, types=types)  # noqa: SLF001 - the same class
             for one in self._scopes
         ]
-        shown = merged([hits for hits, _ in found], limit)
+        shown = merge_hits_by_relevance([hits for hits, _ in found], limit)
         return shown, min(sum(len(hits) + more for hits, more in found), limit) - len(shown)
 
-    async def _newest(self, where: Filter, most: int) -> Results[Memory]:
-        return _newest([await one._newest(where, most) for one in self._scopes], most)  # noqa: SLF001 - the same class
+    async def _get_newest(self, where: Filter, limit: int) -> Results[Memory]:
+        return _merge_newest([await one._get_newest(where, limit) for one in self._scopes], limit)  # noqa: SLF001 - the same class
 
     async def latest_checkpoint(self) -> Memory | None:
         """Return the newest checkpoint of the own namespace. Others describe other work."""
@@ -130,18 +143,18 @@ class ScopedMemories(MemoryStore):
         """Return the memories of all namespaces on a topic, newest first; see `MemoryStore`."""
         chains = [await one.by_topic(topic, link_types=link_types) for one in self._scopes]
         return Chain(
-            memories=tuple(_newest([chain.memories for chain in chains])),
-            links=tuple(sorted((link for chain in chains for link in chain.links), key=_made, reverse=True)),
-            forks=tuple(_newest([chain.forks for chain in chains])),
+            memories=tuple(_merge_newest([chain.memories for chain in chains])),
+            links=tuple(sorted((link for chain in chains for link in chain.links), key=_creation_key, reverse=True)),
+            forks=tuple(_merge_newest([chain.forks for chain in chains])),
             around=tuple(
                 sorted((one for chain in chains for one in chain.around), key=lambda one: (one.depth, -one.strength))
             ),
         )
 
     async def _traverse(self, request: TraversalRequest) -> Results[Reached]:
-        return await self._where_it_is(lambda one: one._traverse(request))  # noqa: SLF001 - the same class
+        return await self._call_owner(lambda one: one._traverse(request))  # noqa: SLF001 - the same class
 
-    async def reembed(self, embedder: Embedder, *, progress: Progress | None = None) -> NoReturn:  # noqa: ARG002 - the base class's
+    async def reembed(self, embedder: Embedder, *, progress: ProgressCallback | None = None) -> NoReturn:  # noqa: ARG002 - the base class's
         """Raise `InvalidArgument`: the other namespaces would keep their old vectors."""
         raise InvalidArgument(
             "a session that reads other namespaces cannot change its embedder",
@@ -156,13 +169,13 @@ class ScopedMemories(MemoryStore):
         ahead: Callable[[Prefetch], object] | None = None,
         around: int | None = 0,
     ) -> T:
-        return await self._where_it_is(lambda one: one._read(memory_id, plan, ahead=ahead, around=around))  # noqa: SLF001
+        return await self._call_owner(lambda one: one._read(memory_id, plan, ahead=ahead, around=around))  # noqa: SLF001
 
-    async def _vectors_of(self, memory_id: str) -> Vectors | None:
-        return await self._where_it_is(lambda one: one._vectors_of(memory_id))  # noqa: SLF001 - the same class
+    async def _get_vectors(self, memory_id: str) -> Vectors | None:
+        return await self._call_owner(lambda one: one._get_vectors(memory_id))  # noqa: SLF001 - the same class
 
-    async def _near(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[Similar]:
-        found = [near for one in self._scopes for near in await one._near(request, made_by)]  # noqa: SLF001
+    async def _find_nearest(self, request: SimilarityRequest, made_by: EmbedderRecord) -> Results[Similar]:
+        found = [near for one in self._scopes for near in await one._find_nearest(request, made_by)]  # noqa: SLF001
         return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[: request.limit])
 
     async def _draft(self, request: SaveRequest, *, resolve: bool = False) -> PreparedSave:
@@ -170,11 +183,11 @@ class ScopedMemories(MemoryStore):
         draft = await super()._draft(request, resolve=resolve)
         for one in self._scopes[1:] if any(map(is_id, draft.memory.evidence)) else ():
             memory = draft.memory
-            known = await one._shared.read(lambda reader: saving.trusted(reader, memory, ()))  # noqa: B023, SLF001 - awaited
+            known = await one._shared.read(lambda reader: saving.apply_trust(reader, memory, ()))  # noqa: B023, SLF001 - awaited
             draft = attrs.evolve(draft, memory=known)
         return draft
 
-    async def _each(self, plan: Callable[[Reader], T]) -> list[T]:
+    async def _read_each_namespace(self, plan: Callable[[Reader], T]) -> list[T]:
         return [await one._shared.read(plan) for one in self._scopes]  # noqa: SLF001 - the same class
 
     async def _in_pages(
@@ -184,7 +197,7 @@ class ScopedMemories(MemoryStore):
             async for found in one._in_pages(where, plan):  # noqa: SLF001 - the same class
                 yield found
 
-    async def _where_it_is(self, call: Callable[[MemoryStore], Awaitable[T]]) -> T:
+    async def _call_owner(self, call: Callable[[MemoryStore], Awaitable[T]]) -> T:
         """Run a call on the own namespace, or on the namespace that contains the requested memory."""
         try:
             return await call(self._own)
@@ -193,7 +206,7 @@ class ScopedMemories(MemoryStore):
             return await call(owner)
 
 
-def merged(found: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
+def merge_hits_by_relevance(hit_lists: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
     """
     Merge the hits of several namespaces, and keep the order within each namespace.
 
@@ -203,19 +216,19 @@ def merged(found: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
     value becomes the score in the merged list; `Hit.parts` keeps the parts from the search in the memory's own
     namespace.
     """
-    by_reranker = all("reranker" in hit.parts for hits in found for hit in hits)
+    by_reranker = all("reranker" in hit.parts for hits in hit_lists for hit in hits)
     ordered: list[tuple[float, Hit]] = []
-    for hits in found:
+    for hits in hit_lists:
         worth = sorted((hit.parts["reranker"] if by_reranker else hit.relevance for hit in hits), reverse=True)
         ordered += zip(worth, hits, strict=True)
     ordered.sort(key=lambda one: -one[0])
-    return [attrs.evolve(hit, score=value, terms=placed(hit.terms, value)) for value, hit in ordered[:limit]]
+    return [attrs.evolve(hit, score=value, terms=with_place_term(hit.terms, value)) for value, hit in ordered[:limit]]
 
 
-def _newest(found: Sequence[Sequence[Memory]], limit: int | None = None) -> Results[Memory]:
-    every = (memory for some in found for memory in some)
+def _merge_newest(memory_lists: Sequence[Sequence[Memory]], limit: int | None = None) -> Results[Memory]:
+    every = (memory for some in memory_lists for memory in some)
     return Results(sorted(every, key=lambda one: one.created_at, reverse=True)[:limit])
 
 
-def _made(link: Link) -> tuple[datetime, str]:
+def _creation_key(link: Link) -> tuple[datetime, str]:
     return link.created_at, link.id

@@ -13,31 +13,31 @@ from mama_structs.memory.graph.results import Results
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.save.save_plan import PreparedSave
 from mama_structs.memory.save.text_update import Correction
-from mama_structs.memory.types.engine import EmbedderRecord, Progress
+from mama_structs.memory.types.engine import EmbedderRecord, ProgressCallback
 from mama_structs.memory.types.model import CreatedBy, Link, Memory
 from mama_structs.memory.types.requests import LinkRequest
 from mama_structs.memory.types.text_analysis import embedded_text
-from mama_structs.memory.upkeep.namespace_services import Shared
-from mama_structs.provenance import ORIGINS, Origin, inserted_texts, least_trusted
+from mama_structs.memory.upkeep.namespace_services import NamespaceServices
+from mama_structs.provenance import ORIGINS, Origin, get_inserted_provenance, least_trusted
 
-_CHUNK: Final = 256
+SAVE_BATCH_SIZE: Final = 256
 
 
-async def prepare(shared: Shared, drafts: Sequence[PreparedSave]) -> list[PreparedSave]:
+async def prepare(shared: NamespaceServices, drafts: Sequence[PreparedSave]) -> list[PreparedSave]:
     """Embed drafted memories, and determine their mentions and the types of their links."""
-    return await saving.prepare(shared.embedding, drafts, shared.find_mentions)
+    return await saving.prepare_saves(shared.embedding, drafts, shared.find_mentions)
 
 
-async def save(shared: Shared, prepared: PreparedSave, made_by: EmbedderRecord) -> Memory:
+async def save(shared: NamespaceServices, prepared: PreparedSave, made_by: EmbedderRecord) -> Memory:
     """Save a memory, with the decision of the session's judge if there is a judge."""
     read, write = partial(shared.read, made_by=made_by), partial(shared.write, made_by=made_by)
-    if shared.judging is not None:
-        return await shared.judging.save(prepared, shared.linking, read=read, write=write)
+    if shared.judge_runner is not None:
+        return await shared.judge_runner.save(prepared, shared.linking, read=read, write=write)
     return await write(lambda writer: saving.save(writer, prepared, shared.linking))
 
 
 async def save_all(
-    shared: Shared, drafts: Sequence[PreparedSave], progress: Progress | None, *, judged: bool
+    shared: NamespaceServices, drafts: Sequence[PreparedSave], progress: ProgressCallback | None, *, judged: bool
 ) -> Results[Memory]:
     """Save drafted memories; call the judge only if *judged* is true. See `MemoryStore.save_many`."""
     # A draft may cite evidence by a hash whose text only another draft of the batch contains.
@@ -47,14 +47,14 @@ async def save_all(
         for digest, trust in draft.trusts.items():
             trusts[digest] = least_trusted([trust, trusts.get(digest, trust)])
     drafts = [attrs.evolve(draft, contents=texts, trusts=trusts) for draft in drafts]
-    await shared.read(lambda reader: saving.check_all_ends(reader, drafts))
+    await shared.read(lambda reader: saving.check_all_link_targets(reader, drafts))
     saved: Results[Memory] = Results()
-    pace = saving.Pace()
+    pace = saving.BatchSizer()
     try:
-        for start in range(0, len(drafts), _CHUNK):
+        for start in range(0, len(drafts), SAVE_BATCH_SIZE):
             record = shared.record
             write = partial(shared.write, made_by=record)
-            prepared = await prepare(shared, drafts[start : start + _CHUNK])
+            prepared = await prepare(shared, drafts[start : start + SAVE_BATCH_SIZE])
             while prepared:
                 some = (
                     [await save(shared, prepared[0], record)]
@@ -71,12 +71,12 @@ async def save_all(
     return saved
 
 
-async def correct(shared: Shared, asked: Correction, made_by: EmbedderRecord) -> Memory:
+async def correct(shared: NamespaceServices, asked: Correction, made_by: EmbedderRecord) -> Memory:
     """Write a correction with the vectors of the new text, and return the memory."""
     memory, is_written = await shared.read(asked.made), False
     while not is_written:
         text = embedded_text(memory)
-        (vectors,) = await shared.embedding.documents([text])
+        (vectors,) = await shared.embedding.embed_documents([text])
         prepared = attrs.evolve(memory, mentions=tuple(shared.find_mentions(text)))
         # Another writer may have corrected the memory in the meantime; then the new version is embedded again.
         memory, is_written = await shared.write(
@@ -85,10 +85,12 @@ async def correct(shared: Shared, asked: Correction, made_by: EmbedderRecord) ->
     return memory
 
 
-async def link(shared: Shared, from_id: str, asked: LinkRequest, *, created_by: CreatedBy, now: datetime) -> Link:
+async def link(
+    shared: NamespaceServices, from_id: str, asked: LinkRequest, *, created_by: CreatedBy, now: datetime
+) -> Link:
     """Link two memories, and return the link; see `MemoryStore.link`."""
-    kinds = await saving.link_types(shared.embedding, [asked.relationship])
-    inserted = None if asked.reason is None else inserted_texts()
+    kinds = await saving.resolve_link_types(shared.embedding, [asked.relationship])
+    inserted = None if asked.reason is None else get_inserted_provenance()
     trust = ORIGINS[0] if inserted is None else inserted.trust
     kind = kinds[asked.relationship]
     return await shared.write(

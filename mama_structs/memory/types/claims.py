@@ -11,17 +11,17 @@ from typing import Final
 import attrs
 
 from mama_structs.memory.types.model import DecisionMetadata, Memory
-from mama_structs.memory.types.text_analysis import analysed, query_terms
+from mama_structs.memory.types.text_analysis import analyse_text, query_terms
 
-_CHARACTERS: Final = 2_000
+_MAX_CHARS: Final = 2_000
 # Longer words with this common prefix are treated as inflected forms of one word.
-_BEGINNING: Final = 5
+_STEM_PREFIX_CHARS: Final = 5
 
-_TOKENS: Final = re.compile(r"\d[\d,.:]*(?:-\d+)*(?:[%€$]|[a-z]+|[가-힣]+)?|[a-z_][a-z0-9_'-]*|[가-힣]+")
-_NUMBER: Final = re.compile(r"(\d[\d,.:]*(?:-\d+)*)(.*)")
-_ENTITY: Final = re.compile(r"\d+-\d+(?!-?\d)")
-_KOREAN: Final = re.compile(r"[가-힣]")
-_SPELT: Final = {
+_TOKEN_PATTERN: Final = re.compile(r"\d[\d,.:]*(?:-\d+)*(?:[%€$]|[a-z]+|[가-힣]+)?|[a-z_][a-z0-9_'-]*|[가-힣]+")
+_NUMBER_PATTERN: Final = re.compile(r"(\d[\d,.:]*(?:-\d+)*)(.*)")
+_ENTITY_ID_PATTERN: Final = re.compile(r"\d+-\d+(?!-?\d)")
+_HANGUL_PATTERN: Final = re.compile(r"[가-힣]")
+_NUMBER_WORDS: Final = {
     word: str(number)
     for number, word in enumerate(
         ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -29,24 +29,24 @@ _SPELT: Final = {
 }
 _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MONTHS: Final = ("january", "february", "march", "april", "june", "july", "august", "september", "october", "november")
-_CALENDAR: Final[Mapping[str, tuple[str, str]]] = {
+_CALENDAR_WORDS: Final[Mapping[str, tuple[str, str]]] = {
     name: ("weekday", f"weekday {number}")
     for number, (english, korean) in enumerate(zip(_WEEKDAYS, "월화수목금토일", strict=True))
     # Include the Korean weekday without its last syllable, as in compounds.
     for name in (english, f"{english}s", f"{korean}요일", f"{korean}요")
 } | {name: ("month", name) for name in (*_MONTHS, "december")}
-_DENIALS: Final = re.compile(
+_NEGATION_PATTERN: Final = re.compile(
     r"\b(?:not|never|no(?!\. ?\d)|none|nothing|nobody|neither|nor|without|cannot|forbidden|banned)\b|n't\b"
     r"|않|못|없|금지|말 것|아니|아닌|\b안 (?=[가-힣])"
 )
 # The first kind of negation word precedes the words that it negates, the second kind follows them.
-_DENYING_NEXT: Final = re.compile(
+_PRECEDING_NEGATION_PATTERN: Final = re.compile(
     r"^\W*(?:not|never|no|none|nothing|nobody|neither|nor|without|cannot|forbidden|banned)\b|n't\b|^안$"
 )
-_DENYING_LAST: Final = re.compile(r"않|못|없|금지|아니|아닌")
-_NEXT: Final = 4
-_LAST: Final = 3
-_ENDING: Final = re.compile(
+_FOLLOWING_NEGATION_PATTERN: Final = re.compile(r"않|못|없|금지|아니|아닌")
+_MAX_NEGATED_WORDS_AFTER: Final = 4
+_MAX_NEGATED_WORDS_BEFORE: Final = 3
+_END_CUE_PATTERN: Final = re.compile(
     r"\b(?:no longer|no more|any ?more|instead|in place of|rather than|replac(?:es?|ed|ing)|supersed\w+|obsolete"
     r"|now on|until (?:now|further notice)|after all|cancel\w*|put off|postpon\w+|(?:brought|moved) forward"
     r"|(?:has|have|had) (?:left|moved|taken over)|took over|taken over|switch(?:es|ed|ing)?|migrat(?:es?|ed|ing)"
@@ -54,13 +54,13 @@ _ENDING: Final = re.compile(
     r"|더 ?이상|대신|바꾸|바꿔|바꿨|바뀌|바뀐|바뀜|전환|교체|폐기|철회|취소|말고|그만|옮기기로|옮긴다|옮겼|옮김|미루"
     r"|미뤄|미룬|연기|앞당|앞으로|부터는|중단|이제|상향|하향|변경"
 )
-_CHANGING: Final = re.compile(
+_CHANGE_CUE_PATTERN: Final = re.compile(
     r"\b(?:now|mov(?:es?|ed|ing)|chang(?:es?|ed|ing)|rais(?:es?|ed|ing)|lower(?:ed|ing)|(?:back|up|down|over) to"
     r"|already|gave|yesterday|today|this (?:morning|week)|deprecated|previously|turned|drops?)\b"
     r"|늘리|늘린|늘렸|줄이|줄인|줄였|기존|예전|오늘|어제|새로|주부터|옮기|옮긴|에서 \S*로\b"
 )
-_ADDING: Final = re.compile(r"\b(?:also|besides|additional(?:ly)?|another|adds?|added)\b|추가|또한|별도")
-_OPPOSITES: Final = tuple(
+_ADDITION_CUE_PATTERN: Final = re.compile(r"\b(?:also|besides|additional(?:ly)?|another|adds?|added)\b|추가|또한|별도")
+_ANTONYM_PAIRS: Final = tuple(
     pair.split("/")
     for pair in """
     always/never safe/stolen on/off enable/disable open/closed morning/evening before/after above/below east/west
@@ -70,7 +70,7 @@ _OPPOSITES: Final = tuple(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 # Words too generic to identify a subject.
-_ANYTHING: Final = frozenset(
+_GENERIC_TERMS: Final = frozenset(
     term
     for word in """
     use uses used keep keeps kept go goes take takes make makes get gets put puts run runs set sets give gives come
@@ -83,7 +83,7 @@ _ANYTHING: Final = frozenset(
 
 
 @attrs.frozen
-class Said:
+class ParsedText:
     """Words, values and entity ids extracted from a memory's text."""
 
     order: tuple[str, ...]
@@ -97,129 +97,133 @@ class Said:
     entities: frozenset[str]
     codes: frozenset[str]
     """Names that contain digits."""
-    denies: bool
+    is_negated: bool
 
     @classmethod
-    def by(cls, memory: Memory) -> Said:
+    def by(cls, memory: Memory) -> ParsedText:
         """Parse the content and reasoning of a memory."""
-        content = _plain(memory.content)
-        reasoning = _plain(memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else "")
-        tokens, why = _tokens(content), _tokens(reasoning)
-        values, words = _values_in(tokens), frozenset(_words_of(content))
-        asked = [word.asked for word in analysed(content).words.values()]
+        content = _normalize_text(memory.content)
+        reasoning = _normalize_text(memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else "")
+        tokens, why = _tokenize(content), _tokenize(reasoning)
+        values, words = _extract_values(tokens), frozenset(_extract_words(content))
+        asked = [word.asked for word in analyse_text(content).words.values()]
         return cls(
             order=tuple(terms[0][0] for terms in asked if terms),
             words=words,
-            all_words=words.union(_words_of(reasoning)),
+            all_words=words.union(_extract_words(reasoning)),
             values=values,
-            all_numbers=all_of(values) | all_of(_values_in(why)),
-            entities=frozenset(found[0] for found in map(_ENTITY.match, tokens) if found is not None),
+            all_numbers=merge_values(values) | merge_values(_extract_values(why)),
+            entities=frozenset(found[0] for found in map(_ENTITY_ID_PATTERN.match, tokens) if found is not None),
             codes=frozenset(token for token in tokens if token[0].isalpha() and any(map(str.isdigit, token))),
-            denies=len(_DENIALS.findall(content)) % 2 == 1,
+            is_negated=len(_NEGATION_PATTERN.findall(content)) % 2 == 1,
         )
 
 
 @attrs.frozen
-class Meant:
+class Claims:
     """Parsed text of a memory with the cues that relate it to another memory."""
 
-    said: Said
+    said: ParsedText
     told: Mapping[str, frozenset[str]]
     """Non-generic words of the content, each with its parts."""
     topic: frozenset[str]
     denied: frozenset[str]
-    sides: frozenset[tuple[int, int]]
+    antonym_sides: frozenset[tuple[int, int]]
     """Members of antonym pairs in the text, as (index of the pair, index within the pair)."""
     ending: frozenset[str]
     """Cues that something is no longer true. `changing` contains weaker cues, which only may mean that."""
-    changing: frozenset[str]
+    change_cues: frozenset[str]
     adds: bool
 
     @classmethod
-    def by(cls, memory: Memory) -> Meant:
+    def by(cls, memory: Memory) -> Claims:
         """Extract the claims of a memory."""
-        said, content = Said.by(memory), _plain(memory.content)
-        told = {terms[0][0]: terms for word in analysed(content).words.values() if (terms := word.asked)}
-        tokens = {*_TOKENS.findall(content), *said.order}
+        said, content = ParsedText.by(memory), _normalize_text(memory.content)
+        told = {terms[0][0]: terms for word in analyse_text(content).words.values() if (terms := word.asked)}
+        tokens = {*_TOKEN_PATTERN.findall(content), *said.order}
         return cls(
             said=said,
             told={
                 term: frozenset(part for part, _ in terms)
                 for term, terms in told.items()
-                if not term[0].isdigit() and term not in _ANYTHING and term not in _CALENDAR
+                if not term[0].isdigit() and term not in _GENERIC_TERMS and term not in _CALENDAR_WORDS
             },
             topic=frozenset(query_terms((memory.topic or "").replace("_", " ").replace("-", " "))),
-            denied=_terms_of(_denied(content.split())),
-            sides=frozenset(
-                (number, side) for number, pair in enumerate(_OPPOSITES) for side in (0, 1) if pair[side] in tokens
+            denied=_extract_specific_terms(_find_negated_words(content.split())),
+            antonym_sides=frozenset(
+                (number, side) for number, pair in enumerate(_ANTONYM_PAIRS) for side in (0, 1) if pair[side] in tokens
             ),
-            ending=frozenset(_ENDING.findall(content)),
-            changing=frozenset(_CHANGING.findall(content)),
-            adds=_ADDING.search(content) is not None,
+            ending=frozenset(_END_CUE_PATTERN.findall(content)),
+            change_cues=frozenset(_CHANGE_CUE_PATTERN.findall(content)),
+            adds=_ADDITION_CUE_PATTERN.search(content) is not None,
         )
 
-    def left(self, other: Meant) -> frozenset[str]:
+    def left(self, other: Claims) -> frozenset[str]:
         """Return the words that do not occur in the other memory in any form."""
         others = other.said.words | (self.topic if self.topic == other.topic else frozenset())
-        beginnings = {word[:_BEGINNING] for word in other.told if len(word) >= _BEGINNING and not _KOREAN.search(word)}
+        beginnings = {
+            word[:_STEM_PREFIX_CHARS]
+            for word in other.told
+            if len(word) >= _STEM_PREFIX_CHARS and not _HANGUL_PATTERN.search(word)
+        }
         return frozenset(
             term
             for term, parts in self.told.items()
-            if not _is_said(term, parts, others) and term[:_BEGINNING] not in beginnings
+            if not _is_covered(term, parts, others) and term[:_STEM_PREFIX_CHARS] not in beginnings
         )
 
-    def opposes(self, other: Meant) -> bool:
+    def has_antonym_in(self, other: Claims) -> bool:
         """Return True if the two memories contain opposite members of an antonym pair."""
         return any(
-            (number, side) not in other.sides and (number, 1 - side) in other.sides - self.sides
-            for number, side in self.sides
+            (number, side) not in other.antonym_sides and (number, 1 - side) in other.antonym_sides - self.antonym_sides
+            for number, side in self.antonym_sides
         )
 
 
-def _is_said(term: str, parts: frozenset[str], others: frozenset[str]) -> bool:
+def _is_covered(term: str, parts: frozenset[str], others: frozenset[str]) -> bool:
     """Return True if the word, or enough of its parts, occurs among the others."""
     more = parts - {term}
     # The parts of a Korean word are syllable pairs. A single shared pair is not significant.
-    enough = len(more) / 2 if _KOREAN.search(term) else 1
+    enough = len(more) / 2 if _HANGUL_PATTERN.search(term) else 1
     return term in others or (bool(more) and len(more & others) >= max(enough, 1))
 
 
-def differ(some: frozenset[str], others: frozenset[str]) -> bool:
+def both_have_unshared(first: frozenset[str], second: frozenset[str]) -> bool:
     """Return True if each set has an element that the other lacks."""
-    return bool(some - others and others - some)
+    return bool(first - second and second - first)
 
 
-def all_of(values: Mapping[str, frozenset[str]]) -> frozenset[str]:
+def merge_values(values: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """Return the union of the values of all units."""
     return frozenset().union(*values.values())
 
 
-def _plain(text: str) -> str:
-    return unicodedata.normalize("NFKC", text[:_CHARACTERS]).lower()
+def _normalize_text(text: str) -> str:
+    return unicodedata.normalize("NFKC", text[:_MAX_CHARS]).lower()
 
 
-def _words_of(text: str) -> list[str]:
+def _extract_words(text: str) -> list[str]:
     return [term for term in query_terms(text) if not term[0].isdigit()]
 
 
-def _terms_of(words: Iterable[str]) -> frozenset[str]:
-    return frozenset(term for word in words for term in query_terms(word) if term not in _ANYTHING)
+def _extract_specific_terms(words: Iterable[str]) -> frozenset[str]:
+    return frozenset(term for word in words for term in query_terms(word) if term not in _GENERIC_TERMS)
 
 
-def _denied(words: Sequence[str]) -> Iterator[str]:
+def _find_negated_words(words: Sequence[str]) -> Iterator[str]:
     """Yield the words near a negation, on the side that the negation applies to."""
     for at, word in enumerate(words):
-        if _DENYING_NEXT.search(word):
-            yield from words[at + 1 : at + 1 + _NEXT]
-        elif _DENYING_LAST.search(word):
-            yield from words[max(at - _LAST, 0) : at + 1]
+        if _PRECEDING_NEGATION_PATTERN.search(word):
+            yield from words[at + 1 : at + 1 + _MAX_NEGATED_WORDS_AFTER]
+        elif _FOLLOWING_NEGATION_PATTERN.search(word):
+            yield from words[max(at - _MAX_NEGATED_WORDS_BEFORE, 0) : at + 1]
 
 
-def _tokens(text: str) -> list[str]:
-    return [_SPELT.get(token, token) for token in _TOKENS.findall(text)]
+def _tokenize(text: str) -> list[str]:
+    return [_NUMBER_WORDS.get(token, token) for token in _TOKEN_PATTERN.findall(text)]
 
 
-def _values_in(tokens: Sequence[str]) -> dict[str, frozenset[str]]:
+def _extract_values(tokens: Sequence[str]) -> dict[str, frozenset[str]]:
     """
     Return numbers grouped by unit, which is the text after the number.
 
@@ -227,12 +231,12 @@ def _values_in(tokens: Sequence[str]) -> dict[str, frozenset[str]]:
     """
     values: dict[str, set[str]] = {}
     for token, after in pairwise([*tokens, ""]):
-        found = _NUMBER.fullmatch(token)
-        if found is not None and not _ENTITY.match(token):
+        found = _NUMBER_PATTERN.fullmatch(token)
+        if found is not None and not _ENTITY_ID_PATTERN.match(token):
             unit = found[2] or ("" if after[:1].isdigit() else next(iter(query_terms(after)), after))
             # Keep only the first syllable: the rest of a Korean counter is a grammatical particle.
             values.setdefault(unit if unit.isascii() else unit[:1], set()).add(found[1].replace(",", "").rstrip(".:-"))
-        named = _CALENDAR.get(token) or _CALENDAR.get(token[:3])
+        named = _CALENDAR_WORDS.get(token) or _CALENDAR_WORDS.get(token[:3])
         if named is not None:
             values.setdefault(named[0], set()).add(named[1])
     return {unit: frozenset(numbers) for unit, numbers in values.items()}

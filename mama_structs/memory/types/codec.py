@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.embedding.protocol import are_unit
-from mama_structs.memory.types.duplicates import wording
-from mama_structs.memory.types.engine import Vectors, ends_at
+from mama_structs.memory.embedding.protocol import are_unit_vectors
+from mama_structs.memory.types.duplicates import duplicate_fingerprint
+from mama_structs.memory.types.engine import Vectors, expiry_milliseconds
 from mama_structs.memory.types.model import (
-    METADATA,
+    METADATA_TYPES,
     ORIGINS,
     DecisionMetadata,
     FormerText,
@@ -28,12 +28,12 @@ from mama_structs.memory.types.model import (
     Origin,
     RecordMetadata,
 )
-from mama_structs.memory.types.text_analysis import asking_of, indexed_text, scripts_of, weighted_terms
+from mama_structs.memory.types.text_analysis import detect_scripts, indexed_text, question_percentage, weighted_terms
 
 LinksT = TypeVar("LinksT")
 MetadataT = TypeVar("MetadataT")
 
-FORMAT: Final = 1
+ENTRY_FORMAT_VERSION: Final = 1
 
 
 # Untracked by the garbage collector: tracking these short-lived objects costs more than decoding them.
@@ -81,53 +81,58 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(_EntryRecord[tuple[Link, ...]]).decode
 _decode_without_links: Final = msgspec.json.Decoder(_EntryRecord[msgspec.Raw]).decode
 _METADATA_DECODERS: Final[Mapping[MemoryType, msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(form) for kind, form in METADATA.items()
+    kind: msgspec.json.Decoder(form) for kind, form in METADATA_TYPES.items()
 }
 
 
-def write_entry(entry: Entry) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     """Serialize an entry to JSON."""
     return _encode(
-        {"format": FORMAT, "version": entry.version, "memory": record_of(entry.memory), "links": entry.links}
+        {
+            "format": ENTRY_FORMAT_VERSION,
+            "version": entry.version,
+            "memory": to_memory_record(entry.memory),
+            "links": entry.links,
+        }
     )
 
 
-def read_entry(data: bytes) -> Entry:
+def decode_entry(data: bytes) -> Entry:
     """Parse an entry from JSON."""
-    record = _known(_decode(data))
-    return Entry(memory_of(record.memory), record.links, record.version)
+    record = _check_format(_decode(data))
+    return Entry(from_memory_record(record.memory), record.links, record.version)
 
 
-def read_memory(data: bytes) -> Memory:
+def decode_memory(data: bytes) -> Memory:
     """Parse only the memory of an entry, which takes half the time."""
-    return memory_of(_known(_decode_without_links(data)).memory)
+    return from_memory_record(_check_format(_decode_without_links(data)).memory)
 
 
-def _known(record: _EntryRecord[LinksT]) -> _EntryRecord[LinksT]:
-    if record.format != FORMAT:
+def _check_format(record: _EntryRecord[LinksT]) -> _EntryRecord[LinksT]:
+    if record.format != ENTRY_FORMAT_VERSION:
         raise ValueError(f"the form {record.format} is not known")
     return record
 
 
-def record_of(memory: Memory) -> MemoryRecord[Metadata]:
+def to_memory_record(memory: Memory) -> MemoryRecord[Metadata]:
     """Convert a memory to its JSON struct."""
     return MemoryRecord(**{name: getattr(memory, name) for name in MemoryRecord.__struct_fields__})
 
 
-def memory_of(
-    record: MemoryRecord[msgspec.Raw], read: Callable[[Any, msgspec.Raw], Any] = msgspec.json.Decoder.decode
+def from_memory_record(
+    record: MemoryRecord[msgspec.Raw], decode_metadata: Callable[[Any, msgspec.Raw], Any] = msgspec.json.Decoder.decode
 ) -> Memory:
     """
     Convert a JSON struct to a memory.
 
-    *read* decodes the metadata with the decoder of the memory's type.
+    *decode_metadata* decodes the metadata with the decoder of the memory's type.
     """
     return Memory(
         id=record.id,
         type=record.type,
         content=record.content,
         topic=record.topic,
-        metadata=read(_METADATA_DECODERS[record.type], record.metadata),
+        metadata=decode_metadata(_METADATA_DECODERS[record.type], record.metadata),
         mentions=record.mentions,
         evidence=record.evidence,
         created_at=record.created_at,
@@ -155,15 +160,15 @@ def vectors_from_bytes(data: bytes, dimensions: int) -> NDArray[np.float32]:
 
 # Values that every engine derives from a memory in the same way: terms, filter columns and term weights.
 
-UNIT: Final = 1 / 10
+TERM_COUNT_STEP: Final = 1 / 10
 """Step to which term counts are quantized."""
-K1: Final = 1.2
+BM25_K1: Final = 1.2
 """BM25 k1: controls how quickly repeated occurrences of a term saturate."""
-SPARE: Final = 30.0
+EXTRA_LENGTH_TERMS: Final = 30.0
 """Terms added to every text length. Without them, one word more or less would decide in a store of short texts."""
-LONGEST: Final = 200.0
+MAX_LENGTH_TERMS: Final = 200.0
 """Maximum text length in terms that BM25 uses. Without it, a rare word in a long text would count almost nothing."""
-MOST_PARTS: Final = 255
+MAX_TERM_COUNT_STEPS: Final = 255
 """Maximum term count in units of `UNIT`. BM25 hardly increases beyond it."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -175,24 +180,24 @@ def indexed_terms(memory: Memory) -> dict[str, float]:
     return weighted_terms(indexed_text(memory))
 
 
-def told_by(memory: Memory) -> dict[str, int]:
+def mutable_columns(memory: Memory) -> dict[str, int]:
     """Return the mutable columns of a memory, except its topic and the names for filters."""
     return {
-        "scripts": scripts_of(memory.content),
-        "asking": asking_of(memory.content),
-        "ends_ms": ends_at(memory),
+        "scripts": detect_scripts(memory.content),
+        "asking": question_percentage(memory.content),
+        "ends_ms": expiry_milliseconds(memory),
         "origin": ORIGINS.index(memory.origin),
         "trust": ORIGINS.index(memory.trust),
-        "wording": wording(memory),
+        "wording": duplicate_fingerprint(memory),
     }
 
 
-def rounded_up(moment: datetime) -> int:
+def ceil_milliseconds(moment: datetime) -> int:
     """Return a time as milliseconds since 1970, rounded up."""
     return -((_EPOCH - moment) // _MILLISECOND)
 
 
-def wrong_with(memory: Memory, namespace: str) -> str | None:
+def find_invalid_field(memory: Memory, namespace: str) -> str | None:
     """
     Return why a decoded memory is invalid, or None.
 
@@ -224,11 +229,11 @@ def check_vectors(vectors: Vectors, dimensions: int) -> None:
     """Raise `ValueError` unless the vectors have a valid shape and are finite and normalized."""
     if vectors.ndim != 2 or not len(vectors) or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(f"vectors must be of shape (pieces, {dimensions}), got {vectors.shape}")
-    if not are_unit(vectors):
+    if not are_unit_vectors(vectors):
         raise ValueError("vectors must be finite and of length 1")
 
 
-class RecentChanges:
+class RecentChangeLog:
     """Bounded log of the nodes that recent changes touched."""
 
     def __init__(self, size: int = 4096) -> None:

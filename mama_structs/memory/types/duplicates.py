@@ -12,9 +12,9 @@ from typing import Final
 import attrs
 import numpy as np
 
-from mama_structs.memory.types.engine import ALIKE, Filter, Nodes, Reader
+from mama_structs.memory.types.engine import MAX_DUPLICATES, Filter, Nodes, Reader
 from mama_structs.memory.types.model import (
-    SINGULAR,
+    TYPES_WITHOUT_DUPLICATES,
     ContextMetadata,
     DecisionMetadata,
     InsightMetadata,
@@ -25,49 +25,59 @@ from mama_structs.memory.types.model import (
 )
 from mama_structs.memory.types.text_analysis import normalize
 
-NO_WORDING: Final = 0
+NO_FINGERPRINT: Final = 0
 """Fingerprint of memories that are never duplicates."""
 
-_FINAL: Final = ".!? "
+_TRAILING_CHARS: Final = ".!? "
 
 
-def wording(memory: Memory) -> int:
+def duplicate_fingerprint(memory: Memory) -> int:
     """
     Return the duplicate fingerprint of a memory, a hash below 2^63.
 
     Duplicates have equal fingerprints.
     """
-    if memory.type in SINGULAR:
-        return NO_WORDING
-    whole = "\0".join(_said(memory)).encode("utf-8", "surrogatepass")
+    if memory.type in TYPES_WITHOUT_DUPLICATES:
+        return NO_FINGERPRINT
+    whole = "\0".join(_fingerprint_parts(memory)).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(whole, digest_size=8).digest()) >> 1 or 1
 
 
-def standing_copy(reader: Reader, memory: Memory) -> Memory | None:
+def find_current_duplicate(reader: Reader, memory: Memory) -> Memory | None:
     """Return the first current memory that *memory* duplicates, or None."""
-    if memory.type in SINGULAR:
+    if memory.type in TYPES_WITHOUT_DUPLICATES:
         return None
-    (nodes,) = reader.alike([wording(memory)])
-    nodes = nodes[:ALIKE]
+    (nodes,) = reader.duplicates([duplicate_fingerprint(memory)])
+    nodes = nodes[:MAX_DUPLICATES]
     copies = [
         (node, one)
         for node, one in zip(nodes.tolist(), reader.get(nodes), strict=True)
-        if is_copy(one, memory) and one.created_at <= memory.created_at
+        if is_duplicate(one, memory) and one.created_at <= memory.created_at
     ]
-    gone = superseded(reader, nodes)
-    return next((one for node, one in copies if node not in gone and not _is_followed(reader, node, one, nodes)), None)
+    gone = superseded_nodes(reader, nodes)
+    return next(
+        (one for node, one in copies if node not in gone and not _has_later_decision(reader, node, one, nodes)), None
+    )
 
 
-def is_copy(one: Memory, other: Memory) -> bool:
-    """Return True if two memories have the same words and metadata, and *one* has not failed."""
-    same = (one.namespace, one.trust, one.valid_until) == (other.namespace, other.trust, other.valid_until)
+def is_duplicate(existing: Memory, candidate: Memory) -> bool:
+    """Return True if two memories have the same words and metadata, and *existing* has not failed."""
+    same = (existing.namespace, existing.trust, existing.valid_until) == (
+        candidate.namespace,
+        candidate.trust,
+        candidate.valid_until,
+    )
     # Compare lazily: most pairs differ in the first field, and texts may be long.
-    return same and not has_failed(one) and all(mine == its for mine, its in zip_longest(_said(one), _said(other)))
+    return (
+        same
+        and not has_failed(existing)
+        and all(mine == its for mine, its in zip_longest(_fingerprint_parts(existing), _fingerprint_parts(candidate)))
+    )
 
 
-def same_words(one: str, other: str) -> bool:
+def has_same_words(one: str, other: str) -> bool:
     """Return True if two texts have the same words in the same order."""
-    return _plain(one) == _plain(other)
+    return _normalize_text(one) == _normalize_text(other)
 
 
 def has_failed(memory: Memory) -> bool:
@@ -75,12 +85,12 @@ def has_failed(memory: Memory) -> bool:
     return isinstance(memory.metadata, DecisionMetadata) and memory.metadata.outcome is Outcome.FAILED
 
 
-def superseded(reader: Reader, nodes: Nodes) -> set[int]:
+def superseded_nodes(reader: Reader, nodes: Nodes) -> set[int]:
     """Return the subset of *nodes* that newer memories supersede."""
     return set(reader.links(nodes, "in", [LinkType.EVOLUTION]).targets.tolist()) if len(nodes) else set()
 
 
-def repeated(memory: Memory, at: datetime) -> Memory:
+def with_repetition(memory: Memory, at: datetime) -> Memory:
     """
     Return the memory with a repetition recorded.
 
@@ -89,7 +99,7 @@ def repeated(memory: Memory, at: datetime) -> Memory:
     return attrs.evolve(memory, repeats=tuple(sorted((*memory.repeats, max(at, memory.created_at)))))
 
 
-def _is_followed(reader: Reader, node: int, memory: Memory, copies: Nodes) -> bool:
+def _has_later_decision(reader: Reader, node: int, memory: Memory, copies: Nodes) -> bool:
     """Return True if the memory's topic has a later decision that is not among its copies."""
     if memory.topic is None:
         return False
@@ -100,21 +110,25 @@ def _is_followed(reader: Reader, node: int, memory: Memory, copies: Nodes) -> bo
     return bool(((made[:-1] > made[-1]) | (later > node)).any())
 
 
-def _said(memory: Memory) -> Iterator[str]:
+def _fingerprint_parts(memory: Memory) -> Iterator[str]:
     """Yield the normalized texts that duplicates have in common."""
     metadata = memory.metadata
     yield memory.type.value
     yield unicodedata.normalize("NFC", memory.topic or "")
     yield memory.origin
-    yield _plain(memory.content)
+    yield _normalize_text(memory.content)
     if isinstance(metadata, DecisionMetadata):
-        yield _plain(metadata.reasoning)
+        yield _normalize_text(metadata.reasoning)
     elif isinstance(metadata, InsightMetadata):
-        yield from (_plain(metadata.category), _plain(metadata.source), *map(_plain, metadata.tags))
+        yield from (
+            _normalize_text(metadata.category),
+            _normalize_text(metadata.source),
+            *map(_normalize_text, metadata.tags),
+        )
     elif isinstance(metadata, ContextMetadata):
-        yield _plain(metadata.source)
+        yield _normalize_text(metadata.source)
 
 
-def _plain(text: str | None) -> str:
+def _normalize_text(text: str | None) -> str:
     """Return a text normalized for letter case, whitespace and final punctuation."""
-    return " ".join(normalize("NFC", text or "").lower().split()).rstrip(_FINAL)
+    return " ".join(normalize("NFC", text or "").lower().split()).rstrip(_TRAILING_CHARS)

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from mama_structs.errors import EmbedderMismatch
 from mama_structs.memory.types.model import (
     CREATORS,
+    DECAY_RATES_PER_DAY,
     ORIGINS,
-    RATES,
     Link,
     LinkType,
     Memory,
@@ -32,7 +32,7 @@ from mama_structs.memory.types.model import (
     Origin,
     RecordMetadata,
     is_id,
-    milliseconds,
+    to_milliseconds,
 )
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.sqlite_errors import Finding
@@ -47,7 +47,7 @@ Query = str | Mapping[str, float]
 """A word query: a text, or its terms from `text_analysis.query_terms` if it is used repeatedly."""
 Direction = Literal["out", "in", "both"]
 """Direction of link traversal: to older memories (``out``), to newer ones (``in``), or both."""
-Progress = Callable[[int, int], object]
+ProgressCallback = Callable[[int, int], object]
 """Progress callback: called with the amount of finished work and the total."""
 
 
@@ -59,25 +59,25 @@ class EmbedderRecord(msgspec.Struct, frozen=True):
     dimensions: int
 
 
-NUMBERS: Final[Mapping[str, int]] = {
+TYPE_NUMBERS: Final[Mapping[str, int]] = {
     kind: number for kinds in (MemoryType, LinkType) for number, kind in enumerate(kinds)
 }
 """Numbers of memory types and link types in `Facts` and `LinkTable`."""
-SYSTEM: Final = CREATORS.index("system")
+SYSTEM_CREATOR_INDEX: Final = CREATORS.index("system")
 """Index of the creator of automatic links in `LinkTable.creators`."""
-_RATES: Final = np.array([RATES[link_type] for link_type in LinkType])
+_DECAY_RATES: Final = np.array([DECAY_RATES_PER_DAY[link_type] for link_type in LinkType])
 _DAY_MS: Final = 86_400_000
 _SAMPLE_BITS: Final = 10
 # Memories per read transaction in paged reads, so that other transactions run in between.
-_PAGE: Final = 256
-ALIKE: Final = 64
+_PAGE_MEMORIES: Final = 256
+MAX_DUPLICATES: Final = 64
 """Maximum number of duplicates examined per fingerprint. Hosts may store any number of them."""
-NEVER: Final = 2**63 - 1
+NEVER_EXPIRES_MS: Final = 2**63 - 1
 """End of validity of memories that never expire, in milliseconds since 1970."""
 
 
 @attrs.frozen(kw_only=True)
-class Bounds:
+class RelevanceBounds:
     """
     Minimum relevance and score of displayed hits.
 
@@ -88,7 +88,7 @@ class Bounds:
     share: float = 0.85  # minimum score of a hit, relative to the best score
 
 
-SHOWN: Final = Bounds()
+DISPLAY_BOUNDS: Final = RelevanceBounds()
 
 
 @attrs.frozen(kw_only=True)
@@ -117,79 +117,79 @@ class Filter:
     @property
     def names(self) -> list[str]:
         """Names that a memory must have, in the form of `names_of`."""
-        named = [*sorted(self.mentions or ()), *map(as_evidence, sorted(self.evidence or ()))]
-        return named if self.labels is None else [*named, under_labels(self.labels, nested=self.nested)]
+        named = [*sorted(self.mentions or ()), *map(evidence_filter_name, sorted(self.evidence or ()))]
+        return named if self.labels is None else [*named, labels_filter_name(self.labels, nested=self.nested)]
 
-    def passes(self, memory: Memory) -> bool:
+    def matches(self, memory: Memory) -> bool:
         """Return True if a memory satisfies all conditions."""
         return (
             (self.types is None or memory.type in self.types)
-            and (self.topic is None or (memory.topic is not None and nfc(memory.topic) == nfc(self.topic)))
+            and (self.topic is None or (memory.topic is not None and to_nfc(memory.topic) == to_nfc(self.topic)))
             and (self.since is None or memory.created_at >= self.since)
             and (self.until is None or memory.created_at < self.until)
             and (self.mentions is None or self.mentions <= set(memory.mentions))
             and (self.origins is None or memory.origin in self.origins)
             and (self.trust is None or ORIGINS.index(memory.trust) <= ORIGINS.index(self.trust))
             and (self.evidence is None or self.evidence <= set(memory.evidence))
-            and (self.labels is None or under_labels(self.labels, nested=self.nested) in names_of(memory))
+            and (self.labels is None or labels_filter_name(self.labels, nested=self.nested) in filter_names(memory))
             and (self.valid_at is None or memory.valid_until is None or memory.valid_until > self.valid_at)
         )
 
 
-def names_of(memory: Memory) -> tuple[str, ...]:
+def filter_names(memory: Memory) -> tuple[str, ...]:
     """
     Return the names of a memory that filters can match.
 
     These are its mentions, the memories that it cites as evidence, and the labels of a record.
     """
-    named = (*memory.mentions, *(as_evidence(item) for item in memory.evidence if is_id(item)))
+    named = (*memory.mentions, *(evidence_filter_name(item) for item in memory.evidence if is_id(item)))
     if not isinstance(memory.metadata, RecordMetadata):
         return named
     labels = memory.metadata.labels
-    whole = (under_labels(labels[:length]) for length in range(len(labels) + 1))
-    return (*named, *whole, under_labels(labels, nested=False))
+    whole = (labels_filter_name(labels[:length]) for length in range(len(labels) + 1))
+    return (*named, *whole, labels_filter_name(labels, nested=False))
 
 
-def as_evidence(memory_id: str) -> str:
+def evidence_filter_name(memory_id: str) -> str:
     """Return the filter name of a memory that is cited as evidence."""
     # Mentions cannot contain NUL, so the names cannot collide.
     return f"\0{memory_id}"
 
 
-def under_labels(labels: Sequence[str], *, nested: bool = True) -> str:
+def labels_filter_name(labels: Sequence[str], *, nested: bool = True) -> str:
     """
     Return the filter name of records whose labels start with *labels*.
 
     If *nested* is False, the labels must be equal.
     """
-    return f"\0{place_of(labels)}{'' if nested else KEY}"
+    return f"\0{record_path(labels)}{'' if nested else KEY_PREFIX}"
 
 
-KEY: Final = "="
+KEY_PREFIX: Final = "="
 """Prefix of the key in the path of a record."""
 
 
-def place_of(labels: Sequence[str], key: str | None = None) -> str:
+def record_path(labels: Sequence[str], key: str | None = None) -> str:
     """
     Return labels, and optionally a key, as a percent-encoded ASCII path.
 
     The path of labels is a prefix of the path of every label sequence that starts with them.
     """
     place = "".join(f"{quote(label, safe='')}/" for label in labels)
-    return place if key is None else f"{place}{KEY}{quote(key, safe='')}"
+    return place if key is None else f"{place}{KEY_PREFIX}{quote(key, safe='')}"
 
 
-def nfc(text: str) -> str:
+def to_nfc(text: str) -> str:
     """Return a text in Unicode NFC, the form in which topics are compared."""
     return unicodedata.normalize("NFC", text)
 
 
-def ends_at(memory: Memory) -> int:
+def expiry_milliseconds(memory: Memory) -> int:
     """Return when a memory expires, in milliseconds since 1970 (UTC), or `NEVER`."""
-    return NEVER if memory.valid_until is None else milliseconds(memory.valid_until)
+    return NEVER_EXPIRES_MS if memory.valid_until is None else to_milliseconds(memory.valid_until)
 
 
-def sampled(count: int) -> slice:
+def sample_slice(count: int) -> slice:
     """
     Return the slice of *count* memories that belong to the sample.
 
@@ -211,7 +211,7 @@ class Matches:
 
 
 @attrs.frozen
-class Facts:
+class NodeAttributes:
     """Columns of attributes that can be read without the texts, with one item per node."""
 
     created: NDArray[np.int64]  # creation time, milliseconds since 1970 (UTC)
@@ -230,7 +230,7 @@ class Facts:
         text = self.created, self.types, self.topics, self.scripts, self.asking
         return *text, self.ends, self.origins, self.trusts, self.wordings
 
-    def holding(self, moment_ms: int) -> NDArray[np.bool_]:
+    def unexpired_mask(self, moment_ms: int) -> NDArray[np.bool_]:
         """Return a mask of the nodes that have not expired at a time in milliseconds since 1970."""
         return self.ends > moment_ms
 
@@ -254,20 +254,20 @@ class LinkTable:
         """The arrays, in the order of the constructor."""
         return self.sources, self.targets, self.types, self.creators, self.confidences, self.created
 
-    def strengths(self, now_ms: int) -> Scores:
+    def decayed_confidences(self, now_ms: int) -> Scores:
         """
         Return the decayed confidence of each link, as computed by `Link.strength`.
 
         *now_ms* is in milliseconds since 1970.
         """
-        rates = np.where(self.creators == SYSTEM, _RATES[self.types], 0.0)
+        rates = np.where(self.creators == SYSTEM_CREATOR_INDEX, _DECAY_RATES[self.types], 0.0)
         days = np.maximum(now_ms - self.created, 0) / _DAY_MS
         faded: Scores = (self.confidences * np.exp(-rates * days)).astype(np.float32)
         return faded
 
 
 @attrs.frozen(eq=False)
-class Scanned:
+class ScannedMemory:
     """A memory returned by `Reader.scan`, with its vectors and outgoing links."""
 
     node: int
@@ -302,7 +302,7 @@ class Prefetch(Protocol):
     def topics(self, nodes: Nodes) -> object:
         """See `Reader.topics`."""
 
-    def alike(self, wordings: Sequence[int]) -> object:
+    def duplicates(self, wordings: Sequence[int]) -> object:
         """See `Reader.alike`."""
 
     def count(self, where: Filter | None = None) -> object:
@@ -382,7 +382,7 @@ class Reader(Protocol):
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
         """Return the topics of memories, in the order of *nodes*, without reading their texts."""
 
-    def alike(self, wordings: Sequence[int]) -> list[Nodes]:
+    def duplicates(self, wordings: Sequence[int]) -> list[Nodes]:
         """
         Return the sorted nodes for each duplicate fingerprint.
 
@@ -403,7 +403,7 @@ class Reader(Protocol):
     def count(self, where: Filter | None = None) -> int:
         """Return the number of memories."""
 
-    def facts(self, nodes: Nodes) -> Facts:
+    def facts(self, nodes: Nodes) -> NodeAttributes:
         """Return the attributes of *nodes* that can be read without their texts."""
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
@@ -468,10 +468,10 @@ class Reader(Protocol):
     def relationships(self) -> dict[str, int]:
         """Return the relationship words of all links, with the number of links per word."""
 
-    def touched_since(self, change: int) -> frozenset[int] | None:
+    def changed_nodes_since(self, change: int) -> frozenset[int] | None:
         """Return the nodes changed or relinked after *change*, or None if that is no longer known."""
 
-    def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
+    def scan(self, *, after: int = -1, limit: int | None = None) -> list[ScannedMemory]:
         """Return up to *limit* memories in order of saving, starting after the node *after*."""
 
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
@@ -497,7 +497,7 @@ class Reader(Protocol):
         They are sorted by code points.
         """
 
-    def notes_named(self, names: Sequence[str]) -> dict[str, str]:
+    def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:
         """Return the notes with these names, in the order of *names*. Missing notes are left out."""
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
@@ -515,7 +515,7 @@ class Writer(Reader, Protocol):
     """
 
     @property
-    def is_due(self) -> bool:
+    def should_yield(self) -> bool:
         """
         True if other writers have waited long enough.
 
@@ -573,7 +573,7 @@ class Writer(Reader, Protocol):
     def delete_links(self, link_ids: Collection[str]) -> int:
         """Delete links, and return the number of links that existed."""
 
-    def leave_no_trace(self) -> None:
+    def mark_for_erasure(self) -> None:
         """Make the next `Engine.erase` remove from disk what this plan deletes or replaces."""
 
     def set_note(self, name: str, text: str | None) -> None:
@@ -617,17 +617,17 @@ class Engine(Protocol):
     async def write(self, plan: Callable[[Writer], T]) -> T:
         """Run *plan* in a write transaction, and return its result once it is durable."""
 
-    async def check(self, progress: Progress | None = None) -> list[Finding]:
+    async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
         """Compare derived data with stored data, without changing anything."""
 
-    async def rebuild(self, progress: Progress | None = None) -> list[str]:
+    async def rebuild(self, progress: ProgressCallback | None = None) -> list[str]:
         """
         Rebuild all derived data from stored data.
 
         Damaged rows are skipped, and reported with one line each.
         """
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until the word index contains every memory."""
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
@@ -663,17 +663,17 @@ class Engines(Protocol):
     async def namespaces(self) -> list[str]:
         """Return the names of the namespaces that contain memories."""
 
-    async def recorded(self, namespace: str) -> EmbedderRecord | None:
+    async def stored_embedder(self, namespace: str) -> EmbedderRecord | None:
         """Return the embedder of a namespace's vectors, or None if there are none yet."""
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> Engine:
         """Open a namespace, or share an open one. Each call must be matched by `leave`."""
 
-    async def leave(self, namespace: str) -> None:
+    async def release(self, namespace: str) -> None:
         """Release one use of a namespace. The last release closes it."""
 
 
-def as_time_allows(writer: Writer, items: Sequence[ItemT], write: Callable[[Writer, ItemT], T]) -> list[T]:
+def write_until_due(writer: Writer, items: Sequence[ItemT], write: Callable[[Writer, ItemT], T]) -> list[T]:
     """
     Write items until other writers have waited long enough, but at least one.
 
@@ -682,45 +682,45 @@ def as_time_allows(writer: Writer, items: Sequence[ItemT], write: Callable[[Writ
     written = []
     for item in items:
         written.append(write(writer, item))
-        if writer.is_due:
+        if writer.should_yield:
             break
     return written
 
 
-async def in_turns(
+async def write_in_transactions(
     run: Callable[[Callable[[Writer], list[T]]], Awaitable[list[T]]],
     items: Sequence[ItemT],
     write: Callable[[Writer, ItemT], T],
     *,
-    most: int,
+    max_items: int,
 ) -> AsyncIterator[list[T]]:
     """
-    Write items in transactions of at most *most* items, and yield the results of each.
+    Write items in transactions of at most *max_items* items, and yield the results of each.
 
     A transaction ends early if other writers have waited long enough.
     """
     done = 0
     while done < len(items):
-        some = items[done : done + most]
-        written = await run(lambda writer: as_time_allows(writer, some, write))  # noqa: B023 - awaited
+        some = items[done : done + max_items]
+        written = await run(lambda writer: write_until_due(writer, some, write))  # noqa: B023 - awaited
         done += len(written)
         yield written
 
 
-async def in_pages(
+async def read_in_pages(
     read: Callable[[Callable[[Reader], T]], Awaitable[T]], ids: Sequence[str], plan: Callable[[Reader, list[int]], T]
 ) -> AsyncIterator[T]:
     """Yield the plan's result for each page of memories. Deleted memories are skipped."""
-    for start in range(0, len(ids), _PAGE):
+    for start in range(0, len(ids), _PAGE_MEMORIES):
 
-        def page(reader: Reader, some: Sequence[str] = ids[start : start + _PAGE]) -> T:
+        def page(reader: Reader, some: Sequence[str] = ids[start : start + _PAGE_MEMORIES]) -> T:
             # Nodes are valid within one plan only.
             return plan(reader, [node for node in reader.find_many(some) if node is not None])
 
         yield await read(page)
 
 
-def mismatch(namespace: str, stored: EmbedderRecord, given: EmbedderRecord) -> EmbedderMismatch:
+def embedder_mismatch(namespace: str, stored: EmbedderRecord, given: EmbedderRecord) -> EmbedderMismatch:
     """Return the error for an embedder that differs from the embedder of the stored vectors."""
     return EmbedderMismatch(
         f"the memories of {namespace!r:.80} were embedded by {stored.name} ({stored.dimensions} dimensions, "

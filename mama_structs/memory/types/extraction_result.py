@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 
-from mama_structs._internal.reprs import briefly
+from mama_structs._internal.reprs import bound_field_reprs
 from mama_structs.memory.types.model import Memory
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class RefusedRecord:
     """
     A proposed record that was not saved.

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from mama_structs._internal.reprs import Seen, Showing, briefly, listed
+from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs, join_texts
 
 # Re-exported here; defined in `provenance` because refs also use them.
 from mama_structs.provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported
@@ -26,7 +26,7 @@ CreatedBy = Literal["user", "system", "llm"]
 
 CREATORS: Final[tuple[CreatedBy, ...]] = ("user", "system", "llm")
 
-_SHOWN: Final = 200
+_MAX_PREVIEW_CHARS: Final = 200
 
 
 class MemoryType(enum.StrEnum):
@@ -39,7 +39,7 @@ class MemoryType(enum.StrEnum):
     RECORD = "record"
 
 
-SINGULAR: Final = frozenset({MemoryType.CHECKPOINT, MemoryType.RECORD})
+TYPES_WITHOUT_DUPLICATES: Final = frozenset({MemoryType.CHECKPOINT, MemoryType.RECORD})
 """Types without duplicates: each of their memories is distinct, even with equal text."""
 
 
@@ -60,7 +60,7 @@ class Outcome(enum.StrEnum):
     PARTIAL = "PARTIAL"
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class OutcomeChange:
     """
     An outcome that was set for a decision.
@@ -77,7 +77,7 @@ class OutcomeChange:
     at: datetime
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class DecisionMetadata:
     """
     Metadata of a decision.
@@ -106,7 +106,7 @@ class DecisionMetadata:
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class CheckpointMetadata:
     """
     Metadata of a checkpoint.
@@ -127,7 +127,7 @@ class CheckpointMetadata:
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class InsightMetadata:
     """
     Metadata of an insight.
@@ -150,7 +150,7 @@ class InsightMetadata:
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class ContextMetadata:
     """
     Metadata of a context.
@@ -169,7 +169,7 @@ class ContextMetadata:
     schema_version: int = 1
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class FormerValue:
     """
     A previous version of a record's value.
@@ -188,11 +188,11 @@ class FormerValue:
     text: str | None = None
 
 
-BETWEEN_TEXTS: Final = "\n\n"
+TEXT_SEPARATOR: Final = "\n\n"
 """Separator between the texts of a record that has several."""
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class RecordMetadata:
     """
     Metadata of a record; see `mama_structs.records`.
@@ -223,7 +223,7 @@ class RecordMetadata:
 
 Metadata = DecisionMetadata | CheckpointMetadata | InsightMetadata | ContextMetadata | RecordMetadata
 
-METADATA: Final[Mapping[MemoryType, type[Metadata]]] = {
+METADATA_TYPES: Final[Mapping[MemoryType, type[Metadata]]] = {
     MemoryType.DECISION: DecisionMetadata,
     MemoryType.CHECKPOINT: CheckpointMetadata,
     MemoryType.INSIGHT: InsightMetadata,
@@ -232,7 +232,7 @@ METADATA: Final[Mapping[MemoryType, type[Metadata]]] = {
 }
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class FormerText:
     """
     The text of a memory before a correction.
@@ -256,7 +256,7 @@ def reasoning_of(memory: Memory) -> str | None:
     return memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else None
 
 
-def said_otherwise(memory: Memory, *, content: str, reasoning: str) -> Memory:
+def with_text(memory: Memory, *, content: str, reasoning: str) -> Memory:
     """Return the memory with new content, and for a decision with new reasoning."""
     if not isinstance(memory.metadata, DecisionMetadata):
         return attrs.evolve(memory, content=content)
@@ -278,7 +278,7 @@ class NoticedMemory:
     probability: float
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class Noticed:
     """
     Related memories that existed when a memory was saved. They were not changed.
@@ -301,7 +301,7 @@ class Noticed:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Memory(Showing):
+class Memory(ReprMixin):
     """
     A decision, checkpoint, insight or context, or a record of the host.
 
@@ -344,14 +344,14 @@ class Memory(Showing):
     former: tuple[FormerText, ...] = ()
     noticed: Noticed | None = attrs.field(default=None, eq=False)
 
-    def _seen(self) -> Seen:
+    def _repr_content(self) -> ReprContent:
         outcome = getattr(self.metadata, "outcome", None)
         ended = None if self.valid_until is None else f"until {self.valid_until:%Y-%m-%d}"
-        return Seen(
+        return ReprContent(
             text=self.content,
             facts=(f"{self.created_at:%Y-%m-%d}", outcome and outcome.value),
             id=self.id,
-            more=(self.type.value, self.topic, ended, None if self.origin == "user" else f"from {self.origin}"),
+            html_facts=(self.type.value, self.topic, ended, None if self.origin == "user" else f"from {self.origin}"),
             details=tuple(self._details()),
         )
 
@@ -368,10 +368,10 @@ class Memory(Showing):
             "key",
         ):
             if value := getattr(self.metadata, name, None):
-                yield name.replace("_", " "), value if isinstance(value, str) else listed(value)
+                yield name.replace("_", " "), value if isinstance(value, str) else join_texts(value)
         for name in ("mentions", "evidence"):
             if several := getattr(self, name):
-                yield name, listed(several)
+                yield name, join_texts(several)
         for one in self.former:
             yield f"until {one.until:%Y-%m-%d}", one.content
         if self.noticed is not None:
@@ -379,7 +379,7 @@ class Memory(Showing):
                 for found in getattr(self.noticed, field.name):
                     yield field.name.replace("_", " "), f"{found.id} ({found.probability:.2f})"
 
-    def _record(self) -> dict[str, Any]:
+    def _table_row(self) -> dict[str, Any]:
         own = self.metadata
         return {
             "id": self.id,
@@ -399,7 +399,7 @@ class Memory(Showing):
         }
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class LinkMetadata:
     """
     Metadata of a link.
@@ -421,7 +421,7 @@ class LinkMetadata:
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class Link(Showing):
+class Link(ReprMixin):
     """
     A directed link between two memories, normally from the newer to the older one.
 
@@ -457,18 +457,18 @@ class Link(Showing):
         """
         return self._texts
 
-    def _seen(self) -> Seen:
+    def _repr_content(self) -> ReprContent:
         one, other = self._texts or (self.from_id, self.to_id)
-        return Seen(
+        return ReprContent(
             text=one,
-            other=(self.metadata.original_relationship, other),
+            second_text=(self.metadata.original_relationship, other),
             facts=(f"{self.confidence:.2f}",),
             id=self.id,
-            more=(self.link_type.value, f"{self.created_at:%Y-%m-%d}", f"by {self.created_by}"),
+            html_facts=(self.link_type.value, f"{self.created_at:%Y-%m-%d}", f"by {self.created_by}"),
             details=(("reason", self.metadata.reason),) if self.metadata.reason else (),
         )
 
-    def _record(self) -> dict[str, Any]:
+    def _table_row(self) -> dict[str, Any]:
         one, other = self._texts or (None, None)
         return {
             "id": self.id,
@@ -494,16 +494,16 @@ class Link(Showing):
         if self.created_by != "system":
             return self.confidence
         days = max((now - self.created_at) / timedelta(days=1), 0.0)
-        return self.confidence * math.exp(-RATES[self.link_type] * days)
+        return self.confidence * math.exp(-DECAY_RATES_PER_DAY[self.link_type] * days)
 
 
-def with_texts(links: Iterable[Link], memories: Iterable[Memory]) -> tuple[Link, ...]:
+def with_previews(links: Iterable[Link], memories: Iterable[Memory]) -> tuple[Link, ...]:
     """
     Return copies of the links with the first characters of the linked memories.
 
     An end that is not among *memories* is represented by its id.
     """
-    texts = {memory.id: memory.content[:_SHOWN] for memory in memories}
+    texts = {memory.id: memory.content[:_MAX_PREVIEW_CHARS] for memory in memories}
     told = []
     for link in links:
         known = attrs.evolve(link)
@@ -512,7 +512,7 @@ def with_texts(links: Iterable[Link], memories: Iterable[Memory]) -> tuple[Link,
     return tuple(told)
 
 
-RATES: Final[Mapping[LinkType, float]] = {
+DECAY_RATES_PER_DAY: Final[Mapping[LinkType, float]] = {
     LinkType.EVOLUTION: 0.0,
     LinkType.IMPLEMENTATION: 0.02,
     LinkType.ASSOCIATION: 0.05,
@@ -520,34 +520,34 @@ RATES: Final[Mapping[LinkType, float]] = {
 }
 """Decay rate per day of automatic links, as an exponent (ADR-001, section 4)."""
 
-SUPERSEDES: Final = "supersedes"
-IMPLEMENTS: Final = "implements"
-OUTCOME_OF: Final = "outcome_of"
+SUPERSEDES_WORD: Final = "supersedes"
+IMPLEMENTS_WORD: Final = "implements"
+OUTCOME_OF_WORD: Final = "outcome_of"
 """Relationship words of the links that a save creates from its arguments."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_SLUG_LENGTH: Final = 50
-_SHORT_SLUG: Final = 24
-_BETWEEN: Final = re.compile(r"[\0-/:-`{-\x7f]+")
-MIN_RANDOM: Final = 4
+_MAX_SLUG_CHARS: Final = 50
+_MAX_ID_SLUG_CHARS: Final = 24
+_SEPARATOR_PATTERN: Final = re.compile(r"[\0-/:-`{-\x7f]+")
+MIN_RANDOM_CHARS: Final = 4
 """Minimum number of random characters at the end of an id, from v1.0."""
-MAX_RANDOM: Final = 8
+MAX_RANDOM_CHARS: Final = 8
 """Maximum number of random characters at the end of an id."""
-MAX_ID_LENGTH: Final = 512
+MAX_ID_CHARS: Final = 512
 """Maximum number of characters of an id."""
-_LINK_ID: Final = re.compile(r"link_[0-9a-f]{24}")
+_LINK_ID_PATTERN: Final = re.compile(r"link_[0-9a-f]{24}")
 # Unicode categories not allowed in ids: controls, invisible format characters, line breaks and surrogates.
-_NO_ID_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_ID: Final = re.compile(
-    rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{{MIN_RANDOM},{MAX_RANDOM}}}"
+_FORBIDDEN_ID_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_ID_PATTERN: Final = re.compile(
+    rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{{MIN_RANDOM_CHARS},{MAX_RANDOM_CHARS}}}"
 )
 
 
 def new_id(kind: MemoryType, title: str, created_at: datetime) -> str:
     """Return a new memory id: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``."""
     # Ids occur in every answer, so the slug is short: a few words are enough to recognize the memory.
-    return f"{kind.value}_{slug(title, most=_SHORT_SLUG)}_{milliseconds(created_at)}_{secrets.token_hex(4)}"
+    return f"{kind.value}_{make_slug(title, max_chars=_MAX_ID_SLUG_CHARS)}_{to_milliseconds(created_at)}_{secrets.token_hex(4)}"
 
 
 def new_link_id() -> str:
@@ -555,30 +555,30 @@ def new_link_id() -> str:
     return f"link_{secrets.token_hex(12)}"
 
 
-def slug(title: str, *, most: int = _SLUG_LENGTH) -> str:
+def make_slug(title: str, *, max_chars: int = _MAX_SLUG_CHARS) -> str:
     """Return the readable part of an id, in lower case with ``_`` between words."""
-    text = unicodedata.normalize("NFC", title[: 8 * _SLUG_LENGTH]).lower()
+    text = unicodedata.normalize("NFC", title[: 8 * _MAX_SLUG_CHARS]).lower()
     if not text.isascii():
         # Keep combining marks: they are part of letters in many scripts, but are not letters themselves.
         text = "".join(letter if unicodedata.category(letter)[0] in "LNM" else "_" for letter in text)
-    return _BETWEEN.sub("_", text).strip("_")[:most].strip("_") or "untitled"
+    return _SEPARATOR_PATTERN.sub("_", text).strip("_")[:max_chars].strip("_") or "untitled"
 
 
-def is_reason(memory: Memory) -> bool:
+def is_outcome_reason(memory: Memory) -> bool:
     """Return True if the memory is the stored reason for a decision's outcome."""
-    return isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF
+    return isinstance(memory.metadata, ContextMetadata) and memory.metadata.source == OUTCOME_OF_WORD
 
 
 def is_id(text: str) -> bool:
     """Return True if a text has the syntax of a memory's id."""
-    return _ID.fullmatch(text) is not None
+    return _ID_PATTERN.fullmatch(text) is not None
 
 
-def problem_of_name(text: str) -> str | None:
+def find_name_problem(text: str) -> str | None:
     """Return the rule for ids and mentions that a text violates, or None if it is valid."""
-    if not 0 < len(text) <= MAX_ID_LENGTH:
-        return f"must have 1 to {MAX_ID_LENGTH} characters"
-    if any(unicodedata.category(character) in _NO_ID_CATEGORIES for character in text):
+    if not 0 < len(text) <= MAX_ID_CHARS:
+        return f"must have 1 to {MAX_ID_CHARS} characters"
+    if any(unicodedata.category(character) in _FORBIDDEN_ID_CATEGORIES for character in text):
         return "must have no control, format or line break characters"
     if text != text.strip():
         return "must not begin or end with blanks"
@@ -587,13 +587,13 @@ def problem_of_name(text: str) -> str | None:
     return None
 
 
-def problem_of_id(text: str, kind: MemoryType) -> str | None:
+def find_id_problem(text: str, kind: MemoryType) -> str | None:
     """
     Return the rule that a text violates as an id of this memory type, or None.
 
     Decisions of v1.0 keep their ids, which may be any name that is not an id of another type.
     """
-    problem = problem_of_name(text)
+    problem = find_name_problem(text)
     if problem is not None:
         return problem
     if is_id(text):
@@ -605,17 +605,17 @@ def problem_of_id(text: str, kind: MemoryType) -> str | None:
 
 def is_link_id(text: str) -> bool:
     """Return True if a text has the syntax of a link's id."""
-    return _LINK_ID.fullmatch(text) is not None
+    return _LINK_ID_PATTERN.fullmatch(text) is not None
 
 
-def milliseconds(moment: datetime) -> int:
+def to_milliseconds(time: datetime) -> int:
     """Convert a time with a time zone to whole milliseconds since 1970 (UTC)."""
-    return (moment - _EPOCH) // _MILLISECOND
+    return (time - _EPOCH) // _MILLISECOND
 
 
-def from_milliseconds(count: int) -> datetime:
+def from_milliseconds(milliseconds: int) -> datetime:
     """Convert milliseconds since 1970 to a time (UTC)."""
-    return _EPOCH + timedelta(milliseconds=count)
+    return _EPOCH + timedelta(milliseconds=milliseconds)
 
 
 @attrs.frozen(kw_only=True)
@@ -638,14 +638,14 @@ class Maintained:
 # the deduplicated text. Every other item has no stored text.
 
 # Only schemes of this package: a URL with such a fragment is evidence without a stored text.
-_KEPT: Final = re.compile(r"((?:ref|fd|message):[^\s#]{1,200})#sha256:([0-9a-f]{64})")
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-MAX_KEPT: Final = 2**25
+_STORED_EVIDENCE_PATTERN: Final = re.compile(r"((?:ref|fd|message):[^\s#]{1,200})#sha256:([0-9a-f]{64})")
+_DIGEST_PATTERN: Final = re.compile(r"[0-9a-f]{64}")
+MAX_STORED_TEXT_BYTES: Final = 2**25
 """Maximum size of a stored text in bytes of UTF-8, so that it fits on one line of an export in any escaping."""
 
 
 @attrs.frozen
-class KeptItem:
+class StoredEvidence:
     """An evidence item with a stored text."""
 
     source: str
@@ -655,22 +655,22 @@ class KeptItem:
         return f"{self.source}#sha256:{self.digest}"
 
 
-def parse_kept(item: str) -> KeptItem | None:
+def parse_stored_evidence(item: str) -> StoredEvidence | None:
     """Parse an evidence item with a stored text. Return None for other items."""
-    found = _KEPT.fullmatch(item)
-    return None if found is None else KeptItem(found[1], found[2])
+    found = _STORED_EVIDENCE_PATTERN.fullmatch(item)
+    return None if found is None else StoredEvidence(found[1], found[2])
 
 
-def digests_in(evidence: Iterable[str]) -> tuple[str, ...]:
+def evidence_digests(evidence: Iterable[str]) -> tuple[str, ...]:
     """Return the deduplicated hashes of the stored texts in evidence."""
-    return tuple(dict.fromkeys(kept.digest for kept in map(parse_kept, evidence) if kept is not None))
+    return tuple(dict.fromkeys(kept.digest for kept in map(parse_stored_evidence, evidence) if kept is not None))
 
 
-def digest_of(text: str) -> str:
+def text_digest(text: str) -> str:
     """Return the hash under which a text is stored."""
     return sha256(text.encode()).hexdigest()
 
 
 def is_digest(text: str) -> bool:
     """Return True if a text has the syntax of a stored text's hash."""
-    return _DIGEST.fullmatch(text) is not None
+    return _DIGEST_PATTERN.fullmatch(text) is not None

@@ -14,46 +14,46 @@ import attrs
 import msgspec
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.reprs import Seen, Showing, briefly
+from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs
 from mama_structs.errors import InvalidArgument, StoreDamaged
-from mama_structs.memory.types.engine import KEY, Vectors, place_of
+from mama_structs.memory.types.engine import KEY_PREFIX, Vectors, record_path
 from mama_structs.memory.types.model import (
-    BETWEEN_TEXTS,
     CREATORS,
     ORIGINS,
+    TEXT_SEPARATOR,
     CreatedBy,
     FormerValue,
     Memory,
     MemoryType,
     Origin,
     RecordMetadata,
-    slug,
+    make_slug,
 )
-from mama_structs.provenance import inserted_texts, least_trusted
+from mama_structs.provenance import get_inserted_provenance, least_trusted
 
-Place = tuple[tuple[str, ...], str]
+RecordPlace = tuple[tuple[str, ...], str]
 """Labels and key that identify a record."""
-Where = Callable[["HostRecord"], bool]
+RecordPredicate = Callable[["HostRecord"], bool]
 """Predicate that selects records."""
 
-MAX_VALUE: Final = 2**24
+MAX_VALUE_BYTES: Final = 2**24
 """Maximum size in bytes of a value's JSON, and of all texts of a record together."""
 MAX_LABELS: Final = 32
-MAX_LABEL: Final = 512
-MAX_KEY: Final = 1024
-_MAX_PLACE: Final = 512
+MAX_LABEL_CHARS: Final = 512
+MAX_KEY_CHARS: Final = 1024
+_MAX_PATH_CHARS: Final = 512
 _MAX_DEPTH: Final = 99
 # The row key has room for this many characters after the namespace.
-_LONG_KEY: Final = 256
+_MAX_KEY_CHARS_IN_NAME: Final = 256
 # Percent-encoding never produces this character.
-_SHORTENED: Final = "+"
-NOTES: Final = "record/"
+_HASH_MARKER: Final = "+"
+NOTE_PREFIX: Final = "record/"
 """Prefix of the names of notes that store records without text."""
-_SLUG: Final = 24
+_MAX_SLUG_CHARS: Final = 24
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class HostRecord(Showing):
+class HostRecord(ReprMixin):
     """
     A JSON value that a host stores under labels and a key.
 
@@ -82,20 +82,20 @@ class HostRecord(Showing):
     origin: Origin = "user"
     memory_id: str | None = None
 
-    def _seen(self) -> Seen:
-        return Seen(
+    def _repr_content(self) -> ReprContent:
+        return ReprContent(
             text=self.text if self.text is not None else json.dumps(self.value, ensure_ascii=False),
             facts=(f"{self.updated_at:%Y-%m-%d}", f"version {self.version}"),
             id="/".join((*self.labels, self.key)),
-            more=(None if self.expires_at is None else f"until {self.expires_at:%Y-%m-%d %H:%M}",),
+            html_facts=(None if self.expires_at is None else f"until {self.expires_at:%Y-%m-%d %H:%M}",),
         )
 
-    def _record(self) -> dict[str, Any]:
+    def _table_row(self) -> dict[str, Any]:
         return attrs.asdict(self, recurse=False)
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class RecordHit(Showing):
+class RecordHit(ReprMixin):
     """
     A record found by a search.
 
@@ -112,16 +112,16 @@ class RecordHit(Showing):
     relevance: float
     cosine: float | None = None
 
-    def _seen(self) -> Seen:
-        seen = self.record._seen()  # noqa: SLF001 - class of this module
+    def _repr_content(self) -> ReprContent:
+        seen = self.record._repr_content()  # noqa: SLF001 - class of this module
         return seen._replace(facts=(f"relevance {self.relevance:.2f}", *seen.facts))
 
-    def _record(self) -> dict[str, Any]:
+    def _table_row(self) -> dict[str, Any]:
         own = {"score": self.score, "relevance": self.relevance, "cosine": self.cosine}
-        return self.record._record() | own  # noqa: SLF001 - class of this module
+        return self.record._table_row() | own  # noqa: SLF001 - class of this module
 
 
-@attrs.frozen(field_transformer=briefly)
+@attrs.frozen(field_transformer=bound_field_reprs)
 class NewRecord:
     """
     A record to write.
@@ -180,7 +180,7 @@ class PreparedRecord:
     @property
     def text(self) -> str | None:
         """Searchable text, or None."""
-        return BETWEEN_TEXTS.join(self.texts) if self.texts else None
+        return TEXT_SEPARATOR.join(self.texts) if self.texts else None
 
 
 # Argument checks
@@ -188,11 +188,11 @@ class PreparedRecord:
 
 def check_labels(value: object, name: str = "labels") -> tuple[str, ...]:
     """Validate labels and return them."""
-    labels = _check.texts(name, value, most=MAX_LABELS, longest=MAX_LABEL)
-    size = len(place_of(labels))
-    if size > _MAX_PLACE:
+    labels = _check.check_texts(name, value, max_items=MAX_LABELS, max_chars=MAX_LABEL_CHARS)
+    size = len(record_path(labels))
+    if size > _MAX_PATH_CHARS:
         raise InvalidArgument(
-            f"{name} must have at most {_MAX_PLACE} characters together, percent-encoded, got {size}",
+            f"{name} must have at most {_MAX_PATH_CHARS} characters together, percent-encoded, got {size}",
             hint="shorten them, or keep what tells them apart in the key",
         )
     return labels
@@ -200,51 +200,51 @@ def check_labels(value: object, name: str = "labels") -> tuple[str, ...]:
 
 def check_key(value: object, name: str = "key") -> str:
     """Validate a key and return it."""
-    return _check.text(name, value, most=MAX_KEY)
+    return _check.check_text(name, value, max_chars=MAX_KEY_CHARS)
 
 
-def check_place(value: object, name: str = "place") -> Place:
+def check_place(value: object, name: str = "place") -> RecordPlace:
     """Validate a pair of labels and key and return it."""
-    pair = _check.items(name, value, of="labels and a key")
+    pair = _check.check_items(name, value, item_kind="labels and a key")
     if len(pair) != 2:  # noqa: PLR2004 - a pair
         raise InvalidArgument(f"{name} must be a pair of labels and a key, got {len(pair)} items")
     return check_labels(pair[0], f"{name}[0]"), check_key(pair[1], f"{name}[1]")
 
 
-def check_new(asked: object, *, max_text: int, name: str = "record") -> PreparedRecord:
+def check_new_record(record: object, *, max_text: int, name: str = "record") -> PreparedRecord:
     """Validate a `NewRecord`, without checks that need the store."""
-    if not isinstance(asked, NewRecord):
-        raise InvalidArgument(f"{name} must be a NewRecord, got {type(asked).__name__}")
-    size = len(msgspec.json.encode(value := _plain(f"{name}.value", asked.value)))
-    if size > MAX_VALUE:
+    if not isinstance(record, NewRecord):
+        raise InvalidArgument(f"{name} must be a NewRecord, got {type(record).__name__}")
+    size = len(msgspec.json.encode(value := _copy_json(f"{name}.value", record.value)))
+    if size > MAX_VALUE_BYTES:
         hint = "keep a large text as a ref, and its handle here"
-        raise InvalidArgument(f"{name}.value must be at most {MAX_VALUE} bytes of JSON, got {size}", hint=hint)
-    origin: Origin = "user" if asked.origin is None else _check.choice(f"{name}.origin", asked.origin, ORIGINS)
+        raise InvalidArgument(f"{name}.value must be at most {MAX_VALUE_BYTES} bytes of JSON, got {size}", hint=hint)
+    origin: Origin = "user" if record.origin is None else _check.check_choice(f"{name}.origin", record.origin, ORIGINS)
     # A tool that stores its arguments as records may store inserted texts of handles, so their origin counts too.
-    inserted = inserted_texts()
+    inserted = get_inserted_provenance()
     return PreparedRecord(
-        labels=check_labels(asked.labels, f"{name}.labels"),
-        key=check_key(asked.key, f"{name}.key"),
+        labels=check_labels(record.labels, f"{name}.labels"),
+        key=check_key(record.key, f"{name}.key"),
         value=value,
-        texts=_check_texts(f"{name}.text", asked.text, max_text),
-        created_at=None if asked.created_at is None else _check.moment(f"{name}.created_at", asked.created_at),
-        expires_at=None if asked.expires_at is None else _check.moment(f"{name}.expires_at", asked.expires_at),
+        texts=_check_texts(f"{name}.text", record.text, max_text),
+        created_at=None if record.created_at is None else _check.check_time(f"{name}.created_at", record.created_at),
+        expires_at=None if record.expires_at is None else _check.check_time(f"{name}.expires_at", record.expires_at),
         origin=least_trusted([origin, *([] if inserted is None else [inserted.origin, inserted.trust])]),
-        created_by=_check.choice(f"{name}.created_by", asked.created_by, CREATORS),
-        history=_check.flag(f"{name}.history", asked.history),
-        if_version=None if asked.if_version is None else _check.whole(f"{name}.if_version", asked.if_version),
+        created_by=_check.check_choice(f"{name}.created_by", record.created_by, CREATORS),
+        history=_check.check_bool(f"{name}.history", record.history),
+        if_version=None if record.if_version is None else _check.check_integer(f"{name}.if_version", record.if_version),
     )
 
 
-def _check_texts(name: str, value: object, most: int) -> tuple[str, ...]:
-    several = () if value is None else (value,) if isinstance(value, str) else _check.items(name, value)
-    found = tuple(_check.text(name, one, most=most, empty=True) for one in several)
-    if sum(map(len, found)) > MAX_VALUE:
-        raise InvalidArgument(f"{name} must have at most {MAX_VALUE} characters together")
+def _check_texts(name: str, value: object, max_chars: int) -> tuple[str, ...]:
+    several = () if value is None else (value,) if isinstance(value, str) else _check.check_items(name, value)
+    found = tuple(_check.check_text(name, one, max_chars=max_chars, allow_empty=True) for one in several)
+    if sum(map(len, found)) > MAX_VALUE_BYTES:
+        raise InvalidArgument(f"{name} must have at most {MAX_VALUE_BYTES} characters together")
     return tuple(one for one in found if one.strip())
 
 
-def _plain(name: str, value: object, depth: int = 0) -> Any:
+def _copy_json(name: str, value: object, depth: int = 0) -> Any:
     """
     Return a copy of a JSON value.
 
@@ -253,7 +253,7 @@ def _plain(name: str, value: object, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
         raise InvalidArgument(f"{name} must be nested at most {_MAX_DEPTH} deep")
     if isinstance(value, str):
-        _check.encodable(name, value)
+        _check.check_encodable(name, value)
         return str(value)
     if value is None or isinstance(value, bool):
         return value
@@ -266,9 +266,9 @@ def _plain(name: str, value: object, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if any(not isinstance(key, str) for key in value):
             raise InvalidArgument(f"{name} must be JSON, whose keys are texts")
-        return {_plain(f"{name}: a key", key): _plain(name, item, depth + 1) for key, item in value.items()}
+        return {_copy_json(f"{name}: a key", key): _copy_json(name, item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(name, item, depth + 1) for item in value]
+        return [_copy_json(name, item, depth + 1) for item in value]
     hint = "give plain data; bytes as base64"
     raise InvalidArgument(f"{name} must be JSON, and holds a {type(value).__name__}", hint=hint)
 
@@ -276,47 +276,47 @@ def _plain(name: str, value: object, depth: int = 0) -> Any:
 # Location of records
 
 
-def memory_id_of(place: Place) -> str:
+def record_memory_id(place: RecordPlace) -> str:
     """Return the memory id of a record with text, which is derived from labels and key only."""
     labels, key = place
-    digest = sha256("\0".join(map(_whole, (*labels, key))).encode()).digest()
+    digest = sha256("\0".join(map(_length_prefixed, (*labels, key))).encode()).digest()
     number = int.from_bytes(digest[:8])
-    return f"{MemoryType.RECORD.value}_{slug(key, most=_SLUG)}_{number:020d}_{digest[8:12].hex()}"
+    return f"{MemoryType.RECORD.value}_{make_slug(key, max_chars=_MAX_SLUG_CHARS)}_{number:020d}_{digest[8:12].hex()}"
 
 
-def _whole(part: str) -> str:
+def _length_prefixed(part: str) -> str:
     """Return a part with a length prefix, so that the concatenation of parts is unambiguous."""
     return f"{len(part)}:{part}"
 
 
-def name_of(place: Place) -> str:
+def note_name(place: RecordPlace) -> str:
     """Return the name of the note that stores a record without text."""
     labels, key = place
-    whole = place_of(labels, key)
-    begin = len(place_of(labels)) + len(KEY)
-    if len(whole) - begin > _LONG_KEY:
-        whole = f"{whole[: begin + _LONG_KEY // 2]}{_SHORTENED}{sha256(key.encode()).hexdigest()}"
-    return f"{NOTES}{whole}"
+    whole = record_path(labels, key)
+    begin = len(record_path(labels)) + len(KEY_PREFIX)
+    if len(whole) - begin > _MAX_KEY_CHARS_IN_NAME:
+        whole = f"{whole[: begin + _MAX_KEY_CHARS_IN_NAME // 2]}{_HASH_MARKER}{sha256(key.encode()).hexdigest()}"
+    return f"{NOTE_PREFIX}{whole}"
 
 
-def labels_in(name: str) -> tuple[str, ...]:
+def parse_note_labels(name: str) -> tuple[str, ...]:
     """Return the labels contained in the name of a note."""
-    above = name.removeprefix(NOTES).rpartition("/")[0]
+    above = name.removeprefix(NOTE_PREFIX).rpartition("/")[0]
     return tuple(map(unquote, above.split("/"))) if above else ()
 
 
-def is_whole(name: str) -> bool:
+def has_complete_key(name: str) -> bool:
     """Return True if the name of a note contains the complete key, not a hash of a long one."""
-    return _SHORTENED not in name
+    return _HASH_MARKER not in name
 
 
-def place_in(name: str) -> Place | None:
+def parse_note_place(name: str) -> RecordPlace | None:
     """Return labels and key from the name of a note, or None if it contains only a hash."""
-    key = name.rpartition("/")[2].removeprefix(KEY)
-    return (labels_in(name), unquote(key)) if is_whole(name) else None
+    key = name.rpartition("/")[2].removeprefix(KEY_PREFIX)
+    return (parse_note_labels(name), unquote(key)) if has_complete_key(name) else None
 
 
-class _KeptRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class _NoteRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A record without text, as stored in its note."""
 
     labels: tuple[str, ...]
@@ -341,7 +341,7 @@ class StoredRecord:
     memory: Memory | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RecordPlace:
         """Its labels and key."""
         return self.record.labels, self.record.key
 
@@ -350,7 +350,7 @@ class StoredRecord:
         return self.record.expires_at is not None and self.record.expires_at <= now
 
 
-def of_memory(memory: Memory) -> StoredRecord:
+def record_from_memory(memory: Memory) -> StoredRecord:
     """Return the record that is stored as a memory."""
     own = memory.metadata
     if not isinstance(own, RecordMetadata):
@@ -370,7 +370,7 @@ def of_memory(memory: Memory) -> StoredRecord:
     return StoredRecord(record, own.history, own.created_by, memory)
 
 
-def check_kept(memory: Memory, path: str) -> None:
+def check_imported_record(memory: Memory, path: str) -> None:
     """Raise `ValueError` if an imported memory is a record that no `put` could have written."""
     own = memory.metadata
     if not isinstance(own, RecordMetadata):
@@ -379,33 +379,33 @@ def check_kept(memory: Memory, path: str) -> None:
         place = check_labels(own.labels), check_key(own.key)
     except InvalidArgument as error:
         raise ValueError(f"`{path}.metadata` has invalid labels or an invalid key") from error
-    if memory.id != memory_id_of(place):
+    if memory.id != record_memory_id(place):
         raise ValueError(f"`{path}.id` must follow from the record's labels and key")
     if own.version < 1:
         raise ValueError(f"`{path}.metadata.version` must be at least 1")
-    whole = sum(own.lengths) + len(BETWEEN_TEXTS) * (len(own.lengths) - 1)
+    whole = sum(own.lengths) + len(TEXT_SEPARATOR) * (len(own.lengths) - 1)
     if own.lengths and (min(own.lengths) < 1 or whole != len(memory.content)):
         raise ValueError(f"`{path}.metadata.lengths` must equal the lengths of the texts in its content")
 
 
-def of_note(text: str) -> StoredRecord:
+def record_from_note(text: str) -> StoredRecord:
     """Return the record that is stored as a note."""
     try:
-        kept = msgspec.json.decode(text, type=_KeptRecord)
+        kept = msgspec.json.decode(text, type=_NoteRecord)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise unlike_what_was_written() from error
+        raise unreadable_record() from error
     own = {field.name: getattr(kept, field.name) for field in attrs.fields(HostRecord) if hasattr(kept, field.name)}
     return StoredRecord(HostRecord(**own), kept.history, kept.created_by)
 
 
-def unlike_what_was_written() -> StoreDamaged:
+def unreadable_record() -> StoreDamaged:
     """Return the error for an unreadable record without text."""
     what = "a record that a host keeps is not what was written"
     return StoreDamaged(what, file="", findings=(what,), hint="restore a backup, or delete the record")
 
 
-def as_note(stored: StoredRecord) -> str:
+def record_to_note(stored: StoredRecord) -> str:
     """Serialize a record without text as a note."""
-    own: dict[str, Any] = {name: getattr(stored.record, name, None) for name in _KeptRecord.__struct_fields__}
-    kept = _KeptRecord(**own | {"history": stored.history, "created_by": stored.created_by})
+    own: dict[str, Any] = {name: getattr(stored.record, name, None) for name in _NoteRecord.__struct_fields__}
+    kept = _NoteRecord(**own | {"history": stored.history, "created_by": stored.created_by})
     return msgspec.json.encode(kept).decode()

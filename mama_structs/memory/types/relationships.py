@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.memory.types.model import LinkType
 
-ALIKE: Final = 0.7
+MIN_EXAMPLE_COSINE: Final = 0.7
 """
 Minimum cosine at which a word gets the type of its nearest example (DESIGN section 6).
 
@@ -22,13 +22,13 @@ This is a raw cosine: calibrations are fitted to sentences and rate all single w
 With the default embedder, 0.7 accepts "relies on", "led to" and "enhances", and no unrelated word.
 """
 
-SYNONYMOUS: Final = 0.75
+MIN_SYNONYM_COSINE: Final = 0.75
 """Minimum cosine of near-synonyms (DESIGN section 6)."""
 
-MAX_RELATIONSHIP: Final = 64
+MAX_RELATIONSHIP_CHARS: Final = 64
 """Maximum number of characters of a relationship word."""
 
-_EXAMPLES: Final[Mapping[LinkType, tuple[str, ...]]] = MappingProxyType(
+_EXAMPLES_BY_TYPE: Final[Mapping[LinkType, tuple[str, ...]]] = MappingProxyType(
     {
         LinkType.EVOLUTION: ("supersedes", "replaces", "refines", "improves", "upgrades"),
         LinkType.IMPLEMENTATION: ("implements", "executes", "realizes", "outcome of", "resulted in"),
@@ -39,7 +39,7 @@ _EXAMPLES: Final[Mapping[LinkType, tuple[str, ...]]] = MappingProxyType(
 
 # Further synonyms, and the usual Korean words. An evolution link starts at the newer memory. A passive word would
 # reverse its direction, so it maps to an association.
-_MORE: Final[Mapping[LinkType, str]] = MappingProxyType(
+_SYNONYMS_BY_TYPE: Final[Mapping[LinkType, str]] = MappingProxyType(
     {
         LinkType.EVOLUTION: (
             "evolution, supersede, replace, refine, refined from, refinement of, improve, improves on, upgrade, "
@@ -69,75 +69,77 @@ _MORE: Final[Mapping[LinkType, str]] = MappingProxyType(
 )
 
 # Letters of any script, with their combining marks, but no other symbols.
-_ALLOWED: Final = re.compile(r"[\w \-]+")
-_GAPS: Final = re.compile(r"[\s_\-]+")
+_ALLOWED_PATTERN: Final = re.compile(r"[\w \-]+")
+_GAP_PATTERN: Final = re.compile(r"[\s_\-]+")
 
 
-def normalised(word: str) -> str:
+def normalize_relationship(word: str) -> str:
     """Return a relationship word normalized for comparison: NFC, case folding, single spaces."""
-    return _GAPS.sub(" ", unicodedata.normalize("NFC", word)).strip().casefold()
+    return _GAP_PATTERN.sub(" ", unicodedata.normalize("NFC", word)).strip().casefold()
 
 
-_TABLE: Final[Mapping[str, LinkType]] = MappingProxyType(
+_TYPE_BY_WORD: Final[Mapping[str, LinkType]] = MappingProxyType(
     {
-        normalised(word): link_type
-        for link_type, several in _EXAMPLES.items()
-        for word in (*several, *_MORE[link_type].split(","))
+        normalize_relationship(word): link_type
+        for link_type, several in _EXAMPLES_BY_TYPE.items()
+        for word in (*several, *_SYNONYMS_BY_TYPE[link_type].split(","))
     }
 )
 
 
 def check_relationship(word: object) -> str:
     """Validate a relationship word and return it in NFC without surrounding spaces."""
-    rule = f"relationship must be 1 to {MAX_RELATIONSHIP} letters, digits, spaces, '_' or '-', with a letter or digit"
+    rule = f"relationship must be 1 to {MAX_RELATIONSHIP_CHARS} letters, digits, spaces, '_' or '-', with a letter or digit"
     if not isinstance(word, str):
         raise InvalidArgument(f"{rule}, got {type(word).__name__}")
     # Skip normalization of longer texts: it cannot shorten them to a valid word.
-    kept = unicodedata.normalize("NFC", word[: 4 * MAX_RELATIONSHIP + 1]).strip(" ")
-    if not 1 <= len(kept) <= MAX_RELATIONSHIP or len(word) > 4 * MAX_RELATIONSHIP:
+    kept = unicodedata.normalize("NFC", word[: 4 * MAX_RELATIONSHIP_CHARS + 1]).strip(" ")
+    if not 1 <= len(kept) <= MAX_RELATIONSHIP_CHARS or len(word) > 4 * MAX_RELATIONSHIP_CHARS:
         raise InvalidArgument(f"{rule}, got {len(word)} characters")
     if not _is_word(kept):
-        raise InvalidArgument(f"{rule}, got {shown(kept)}")
+        raise InvalidArgument(f"{rule}, got {repr_short(kept)}")
     return kept
 
 
 def _is_word(text: str) -> bool:
     letters = "".join(sign for sign in text if unicodedata.category(sign) not in {"Mn", "Mc"})
-    return _ALLOWED.fullmatch(letters) is not None and any(sign.isalnum() for sign in letters)
+    return _ALLOWED_PATTERN.fullmatch(letters) is not None and any(sign.isalnum() for sign in letters)
 
 
-EXAMPLES: Final = tuple(word for several in _EXAMPLES.values() for word in several)
+EXAMPLE_WORDS: Final = tuple(word for several in _EXAMPLES_BY_TYPE.values() for word in several)
 """Example words for `nearest_type`, in the order in which they must be embedded."""
 
-_TYPES: Final = tuple(link_type for link_type, several in _EXAMPLES.items() for _ in several)
+_EXAMPLE_TYPES: Final = tuple(link_type for link_type, several in _EXAMPLES_BY_TYPE.items() for _ in several)
 
 
-def known_type(word: str) -> LinkType | None:
+def look_up_type(word: str) -> LinkType | None:
     """Return the link type of a word in the table, or None for an unknown word."""
-    return _TABLE.get(normalised(word))
+    return _TYPE_BY_WORD.get(normalize_relationship(word))
 
 
-def nearest_type(word: str, vector: NDArray[np.float32], example_vectors: NDArray[np.float32]) -> LinkType:
+def classify_by_example(word: str, vector: NDArray[np.float32], example_vectors: NDArray[np.float32]) -> LinkType:
     """Return the link type of the most similar example, or an association if none is similar."""
     cosines = np.nan_to_num(np.asarray(example_vectors, np.float64) @ np.asarray(vector, np.float64), nan=0.0)
     best = int(np.argmax(cosines))
-    is_passive = _TYPES[best] is LinkType.EVOLUTION and normalised(word).endswith(" by")
-    return LinkType.ASSOCIATION if cosines[best] < ALIKE or is_passive else _TYPES[best]
+    is_passive = _EXAMPLE_TYPES[best] is LinkType.EVOLUTION and normalize_relationship(word).endswith(" by")
+    return LinkType.ASSOCIATION if cosines[best] < MIN_EXAMPLE_COSINE or is_passive else _EXAMPLE_TYPES[best]
 
 
-def near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> dict[str, tuple[tuple[str, float], ...]]:
+def find_near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> dict[str, tuple[tuple[str, float], ...]]:
     """Return the near-synonyms of each word with their cosines, most similar first."""
     # Words that differ only in case, gaps or Unicode form count as identical, regardless of their vectors.
     forms: dict[str, list[int]] = {}
     for at, word in enumerate(words):
-        forms.setdefault(normalised(word), []).append(at)
+        forms.setdefault(normalize_relationship(word), []).append(at)
     known = np.asarray(vectors, np.float32)
     found = {}
     for at, word in enumerate(words):
         # Compute one row at a time: the full matrix of some thousand words would need much memory.
         cosines = np.minimum(np.nan_to_num(known @ known[at], nan=-1.0), 1.0)
-        cosines[forms[normalised(word)]] = 1.0
+        cosines[forms[normalize_relationship(word)]] = 1.0
         cosines[at] = -1.0
-        alike = [(words[other], float(cosines[other])) for other in np.flatnonzero(cosines >= SYNONYMOUS).tolist()]
+        alike = [
+            (words[other], float(cosines[other])) for other in np.flatnonzero(cosines >= MIN_SYNONYM_COSINE).tolist()
+        ]
         found[word] = tuple(sorted(alike, key=lambda pair: (-pair[1], pair[0])))
     return found

@@ -13,12 +13,12 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.errors import InvalidArgument, shown
+from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.memory.types.engine import Direction, Filter
 from mama_structs.memory.types.model import (
     CREATORS,
-    MAX_ID_LENGTH,
-    METADATA,
+    MAX_ID_CHARS,
+    METADATA_TYPES,
     ORIGINS,
     CreatedBy,
     LinkType,
@@ -31,37 +31,37 @@ from mama_structs.memory.types.relationships import check_relationship
 
 T = TypeVar("T")
 
-MAX_TOPIC: Final = 200
+MAX_TOPIC_CHARS: Final = 200
 MAX_ITEMS: Final = 1000
 MAX_LINKS: Final = 100
-MAX_ID: Final = MAX_ID_LENGTH
-MAX_ITEM: Final = 10_000
-_MAX_NAMESPACE: Final = 100
+MAX_REQUEST_ID_CHARS: Final = MAX_ID_CHARS
+MAX_ITEM_CHARS: Final = 10_000
+_MAX_NAMESPACE_CHARS: Final = 100
 _MAX_NAMESPACE_BYTES: Final = 200
 _MAX_RESULTS: Final = 2**31
-_TITLE: Final = 200
-_DIRECTIONS: Final[tuple[Direction, ...]] = ("out", "in", "both")
+_MAX_TITLE_CHARS: Final = 200
+DIRECTIONS: Final[tuple[Direction, ...]] = ("out", "in", "both")
 
 
 def check_topic(topic: object, name: str = "topic") -> str:
     """Validate a topic and return it in NFC without surrounding blanks."""
-    return unicodedata.normalize("NFC", _check.text(name, topic, most=MAX_TOPIC)).strip()
+    return unicodedata.normalize("NFC", _check.check_text(name, topic, max_chars=MAX_TOPIC_CHARS)).strip()
 
 
 def check_id(name: str, value: object) -> str:
     """Validate an id and return it in NFC."""
-    return unicodedata.normalize("NFC", _check.text(name, value, most=MAX_ID))
+    return unicodedata.normalize("NFC", _check.check_text(name, value, max_chars=MAX_REQUEST_ID_CHARS))
 
 
 def check_ids(name: str, value: object) -> tuple[str, ...]:
     """Validate ids and return them deduplicated, in NFC."""
-    found = _check.texts(name, value, most=MAX_ITEMS, longest=MAX_ITEM)
-    _check.items(name, found, most=MAX_LINKS, what="ids")
+    found = _check.check_texts(name, value, max_items=MAX_ITEMS, max_chars=MAX_ITEM_CHARS)
+    _check.check_items(name, found, max_items=MAX_LINKS, item_noun="ids")
     return tuple(dict.fromkeys(check_id(f"{name}[{position}]", item) for position, item in enumerate(found)))
 
 
 def _check_links(value: Sequence[LinkRequest | Mapping[str, Any]]) -> tuple[LinkRequest, ...]:
-    found = _check.items("links", value, of="mappings", most=MAX_LINKS)
+    found = _check.check_items("links", value, item_kind="mappings", max_items=MAX_LINKS)
     return tuple(_check_link(f"links[{position}]", item) for position, item in enumerate(found))
 
 
@@ -74,48 +74,48 @@ def _check_link(name: str, item: object) -> LinkRequest:
     unknown = [str(key) for key in item if key not in known]
     missing = [key for key in ("to_id", "relationship") if key not in item]
     if unknown or missing:
-        what = f"lacks {' and '.join(missing)}" if missing else f"has an unknown {shown(unknown[0])}"
+        what = f"lacks {' and '.join(missing)}" if missing else f"has an unknown {repr_short(unknown[0])}"
         raise InvalidArgument(f"{name} {what}", hint=f"a link has {', '.join(known)}")
     try:
         return LinkRequest(**item)
     except InvalidArgument as error:
-        raise within(name, error) from error
+        raise prefix_error(name, error) from error
 
 
 OnDuplicate = Literal["keep", "merge"]
 """Handling of an exact duplicate: save a further memory ("keep"), or return the existing one ("merge")."""
-ON_DUPLICATE: Final[tuple[OnDuplicate, ...]] = ("keep", "merge")
+ON_DUPLICATE_CHOICES: Final[tuple[OnDuplicate, ...]] = ("keep", "merge")
 
-_texts: Final = partial(_check.texts, most=MAX_ITEMS, longest=MAX_ITEM)
+_check_texts: Final = partial(_check.check_texts, max_items=MAX_ITEMS, max_chars=MAX_ITEM_CHARS)
 _CHECKS: Final[Mapping[str, Callable[[str, Any], object]]] = {
     "topic": lambda name, value: check_topic(value, name),
-    "decision": _check.text,
-    "reasoning": partial(_check.text, empty=True),
-    "summary": _check.text,
-    "content": _check.text,
-    "category": _check.text,
-    "source": _check.text,
-    "confidence": _check.share,
+    "decision": _check.check_text,
+    "reasoning": partial(_check.check_text, allow_empty=True),
+    "summary": _check.check_text,
+    "content": _check.check_text,
+    "category": _check.check_text,
+    "source": _check.check_text,
+    "confidence": _check.check_ratio,
     "supersedes": check_id,
     "implements": check_ids,
-    "evidence": _texts,
-    "open_files": _texts,
-    "next_steps": _texts,
-    "tags": _texts,
+    "evidence": _check_texts,
+    "open_files": _check_texts,
+    "next_steps": _check_texts,
+    "tags": _check_texts,
     "to_id": check_id,
     "relationship": lambda _, value: check_relationship(value),
-    "reason": partial(_check.text, most=MAX_ITEM),
-    "created_at": _check.moment,
-    "created_by": partial(_check.choice, known=CREATORS),
-    "origin": partial(_check.choice, known=ORIGINS),
-    "valid_until": _check.moment,
-    "on_duplicate": partial(_check.choice, known=ON_DUPLICATE),
+    "reason": partial(_check.check_text, max_chars=MAX_ITEM_CHARS),
+    "created_at": _check.check_time,
+    "created_by": partial(_check.check_choice, known=CREATORS),
+    "origin": partial(_check.check_choice, known=ORIGINS),
+    "valid_until": _check.check_time,
+    "on_duplicate": partial(_check.check_choice, known=ON_DUPLICATE_CHOICES),
 }
-_OF_ANY_LENGTH: Final = ("decision", "reasoning", "summary", "content", "category", "source")
+_LIMITED_BY_SETTINGS: Final = ("decision", "reasoning", "summary", "content", "category", "source")
 """Texts whose maximum length is a setting."""
 
 
-def _checked(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+def _add_checks(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
     """Set the converter of each field without one to the check of its name. Default values skip the check."""
 
     def converter(field: attrs.Attribute[Any]) -> Callable[[object], object]:
@@ -125,7 +125,7 @@ def _checked(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attri
     return [field.evolve(converter=field.converter or converter(field)) for field in fields]
 
 
-@attrs.frozen(kw_only=True, field_transformer=_checked)
+@attrs.frozen(kw_only=True, field_transformer=_add_checks)
 class LinkRequest:
     """Arguments of a link to create."""
 
@@ -136,7 +136,7 @@ class LinkRequest:
     tags: Sequence[str] = ()
 
 
-@attrs.frozen(kw_only=True, field_transformer=_checked)
+@attrs.frozen(kw_only=True, field_transformer=_add_checks)
 class SaveRequest:
     """
     Arguments of a memory to save.
@@ -160,7 +160,7 @@ class SaveRequest:
     valid_until: datetime | None = None
 
     @property
-    def may_merge(self) -> bool:
+    def can_merge(self) -> bool:
         """
         True if an exact duplicate may be merged into the existing memory.
 
@@ -171,16 +171,18 @@ class SaveRequest:
 
     def memory(self, namespace: str, *, now: datetime, max_content: int) -> Memory:
         """Return the memory to save, without mentions, and with unprocessed evidence."""
-        for name in _OF_ANY_LENGTH:
+        for name in _LIMITED_BY_SETTINGS:
             if (text := getattr(self, name, None)) is not None:
-                _check.text(name, text, most=max_content, empty=True)
+                _check.check_text(name, text, max_chars=max_content, allow_empty=True)
         given = {name: getattr(self, name) for name in attrs.fields_dict(type(self))}
-        metadata = METADATA[self.type]
-        created = self.created_at or _check.moment("created_at", now)
+        metadata = METADATA_TYPES[self.type]
+        created = self.created_at or _check.check_time("created_at", now)
         content = given[self.text]
         origin = self.origin or ("model" if self.created_by == "llm" else "user")
         return Memory(
-            id=new_id(self.type, given["topic"] if self.type is MemoryType.DECISION else content[:_TITLE], created),
+            id=new_id(
+                self.type, given["topic"] if self.type is MemoryType.DECISION else content[:_MAX_TITLE_CHARS], created
+            ),
             type=self.type,
             content=content,
             topic=self.topic,
@@ -195,7 +197,7 @@ class SaveRequest:
         )
 
 
-@attrs.frozen(kw_only=True, field_transformer=_checked)
+@attrs.frozen(kw_only=True, field_transformer=_add_checks)
 class DecisionRequest(SaveRequest):
     """Arguments of `MemoryStore.save_decision`."""
 
@@ -213,7 +215,7 @@ class DecisionRequest(SaveRequest):
     on_duplicate: OnDuplicate = "keep"
 
 
-@attrs.frozen(kw_only=True, field_transformer=_checked)
+@attrs.frozen(kw_only=True, field_transformer=_add_checks)
 class CheckpointRequest(SaveRequest):
     """Arguments of `MemoryStore.save_checkpoint`."""
 
@@ -226,7 +228,7 @@ class CheckpointRequest(SaveRequest):
     implements: Sequence[str] = ()
 
 
-@attrs.frozen(kw_only=True, field_transformer=_checked)
+@attrs.frozen(kw_only=True, field_transformer=_add_checks)
 class InsightRequest(SaveRequest):
     """Arguments of `MemoryStore.save_insight`."""
 
@@ -240,7 +242,7 @@ class InsightRequest(SaveRequest):
     on_duplicate: OnDuplicate = "keep"
 
 
-@attrs.frozen(kw_only=True, field_transformer=_checked)
+@attrs.frozen(kw_only=True, field_transformer=_add_checks)
 class ContextRequest(SaveRequest):
     """Arguments of `MemoryStore.save_context`."""
 
@@ -252,20 +254,22 @@ class ContextRequest(SaveRequest):
     on_duplicate: OnDuplicate = "keep"
 
 
-_REQUESTS: Final = {form.type: form for form in (DecisionRequest, CheckpointRequest, InsightRequest, ContextRequest)}
+_REQUEST_BY_TYPE: Final = {
+    form.type: form for form in (DecisionRequest, CheckpointRequest, InsightRequest, ContextRequest)
+}
 
 
-def request_of(record: object) -> SaveRequest:
+def parse_request(record: object) -> SaveRequest:
     """Validate a record of `MemoryStore.save_many` and return its request."""
     if not isinstance(record, Mapping):
         raise InvalidArgument(f"a record must be a mapping, got {type(record).__name__}")
     unknown = [name for name in record if not isinstance(name, str) or not name.isidentifier()]
     if unknown:
-        raise InvalidArgument(f"a record has no argument {shown(unknown[0])}")
+        raise InvalidArgument(f"a record has no argument {repr_short(unknown[0])}")
     given = dict(record)
-    kind = _check.choice("type", given.pop("type", None), _REQUESTS)
+    kind = _check.check_choice("type", given.pop("type", None), _REQUEST_BY_TYPE)
     try:
-        return _REQUESTS[kind](**given)
+        return _REQUEST_BY_TYPE[kind](**given)
     except TypeError as error:
         # The message of the `TypeError` names the argument but contains no value.
         problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
@@ -299,13 +303,13 @@ class TraversalRequest:
             start=check_id("start_id", start_id),
             types=None if link_types is None else check_link_types(link_types),
             max_depth=check_limit(max_depth, name="max_depth"),
-            direction=_check.choice("direction", direction, _DIRECTIONS),
-            min_strength=_check.share("min_strength", min_strength),
+            direction=_check.check_choice("direction", direction, DIRECTIONS),
+            min_strength=_check.check_ratio("min_strength", min_strength),
             limit=check_limit(limit),
         )
 
 
-def within(name: str, error: InvalidArgument) -> InvalidArgument:
+def prefix_error(name: str, error: InvalidArgument) -> InvalidArgument:
     """Return the error with a prefix that names the invalid item."""
     return InvalidArgument(f"{name}: {error.args[0]}", hint=error.hint)
 
@@ -324,25 +328,25 @@ def check_filter(
     return Filter(
         types=None if types is None else _check_types(types),
         topic=None if topic is None else check_topic(topic),
-        since=None if since is None else _check.moment("since", since),
-        until=None if until is None else _check.moment("until", until),
+        since=None if since is None else _check.check_time("since", since),
+        until=None if until is None else _check.check_time("until", until),
         mentions=None if mentions is None else _check_mentions(mentions),
         origins=None if origins is None else _check_origins(origins),
-        trust=None if trust is None else _check.choice("trust", trust, ORIGINS),
+        trust=None if trust is None else _check.check_choice("trust", trust, ORIGINS),
     )
 
 
 def _check_types(value: object) -> frozenset[MemoryType]:
-    several = [value] if isinstance(value, str) else _check.items("types", value, of="types")
-    found = frozenset(_check.choice("types", one, MemoryType) for one in several)
+    several = [value] if isinstance(value, str) else _check.check_items("types", value, item_kind="types")
+    found = frozenset(_check.check_choice("types", one, MemoryType) for one in several)
     if not found:
         raise InvalidArgument("types must name at least one type", hint="leave it out to mean all")
     return found
 
 
 def _check_origins(value: object) -> frozenset[Origin]:
-    several = [value] if isinstance(value, str) else _check.items("origins", value, of="origins")
-    found = frozenset(_check.choice("origins", one, ORIGINS) for one in several)
+    several = [value] if isinstance(value, str) else _check.check_items("origins", value, item_kind="origins")
+    found = frozenset(_check.check_choice("origins", one, ORIGINS) for one in several)
     if not found:
         raise InvalidArgument("origins must name at least one origin", hint="leave it out to mean all")
     return found
@@ -360,7 +364,7 @@ def check_link_types(value: object) -> frozenset[LinkType]:
     several = [value] if isinstance(value, str) else value
     if not isinstance(several, Iterable):
         raise InvalidArgument(f"link_types must be a list of link types, got {type(value).__name__}")
-    return frozenset(_check.choice("link_types", one, LinkType) for one in several)
+    return frozenset(_check.check_choice("link_types", one, LinkType) for one in several)
 
 
 def check_progress(value: object) -> None:
@@ -372,18 +376,18 @@ def check_progress(value: object) -> None:
 def check_file(value: object) -> Path:
     """Validate a file path and return it."""
     if not isinstance(value, str | os.PathLike) or not (text := os.fspath(value)) or not isinstance(text, str):
-        raise InvalidArgument(f"path must be a file's path, got {shown(value)}")
+        raise InvalidArgument(f"path must be a file's path, got {repr_short(value)}")
     return Path(text)
 
 
 def check_limit(value: object, *, name: str = "limit") -> int:
     """Validate a maximum number of results and return it."""
-    return min(_check.whole(name, _check.index(value), 1), _MAX_RESULTS)
+    return min(_check.check_integer(name, _check.to_int(value), 1), _MAX_RESULTS)
 
 
 def check_namespace(name: object) -> str:
     """Validate a namespace name and return it in NFC."""
-    found = unicodedata.normalize("NFC", _check.text("namespace", name, most=_MAX_NAMESPACE))
+    found = unicodedata.normalize("NFC", _check.check_text("namespace", name, max_chars=_MAX_NAMESPACE_CHARS))
     size = len(found.encode())
     if size > _MAX_NAMESPACE_BYTES:
         raise InvalidArgument(
@@ -405,5 +409,5 @@ def check_scopes(namespace: object, reads: object) -> tuple[str, ...]:
         try:
             checked.append(check_namespace(name))
         except InvalidArgument as error:
-            raise within(f"reads[{position}]", error) from error
+            raise prefix_error(f"reads[{position}]", error) from error
     return tuple(dict.fromkeys(checked))

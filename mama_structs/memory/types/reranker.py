@@ -11,8 +11,8 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import is_async_callable
 from mama_structs.errors import InvalidArgument
 
-_CHARS: Final = 4_000  # About twice the length of the 512 tokens that most cross-encoders accept.
-_BATCH: Final = 64
+_DEFAULT_MAX_CHARS: Final = 4_000  # About twice the length of the 512 tokens that most cross-encoders accept.
+_DEFAULT_BATCH_SIZE: Final = 64
 
 
 @runtime_checkable
@@ -48,8 +48,8 @@ class CallableReranker:
 
     function: Callable[..., Any] = attrs.field(repr=False)
     name: str
-    max_chars: int = _CHARS
-    batch_size: int = _BATCH
+    max_chars: int = _DEFAULT_MAX_CHARS
+    batch_size: int = _DEFAULT_BATCH_SIZE
 
     def __attrs_post_init__(self) -> None:
         if not callable(self.function):
@@ -68,7 +68,7 @@ class CallableReranker:
 
 
 def as_reranker(
-    fn: Callable[..., Any], *, name: str, max_chars: int = _CHARS, batch_size: int = _BATCH
+    fn: Callable[..., Any], *, name: str, max_chars: int = _DEFAULT_MAX_CHARS, batch_size: int = _DEFAULT_BATCH_SIZE
 ) -> CallableReranker:
     """
     Make a reranker from a callable.
@@ -97,16 +97,16 @@ def check_reranker(reranker: object) -> None:
             hint="as_reranker(fn, name=...) makes one of a function",
         )
     if not isinstance(reranker.name, str) or not reranker.name:
-        raise _check.refused("name", "must be text that is not empty", reranker.name)
-    _check.whole("max_chars", max_chars_of(reranker), 1, mark=",")
-    _check.whole("batch_size", batch_size_of(reranker), 1, mark=",")
+        raise _check.invalid_argument("name", "must be text that is not empty", reranker.name)
+    _check.check_integer("max_chars", get_max_chars(reranker), 1, separator=",")
+    _check.check_integer("batch_size", get_batch_size(reranker), 1, separator=",")
 
 
-def max_chars_of(reranker: Reranker) -> int:
+def get_max_chars(reranker: Reranker) -> int:
     """Return the number of characters of a text that the reranker reads."""
-    return getattr(reranker, "max_chars", _CHARS)
+    return getattr(reranker, "max_chars", _DEFAULT_MAX_CHARS)
 
 
-def batch_size_of(reranker: Reranker) -> int:
+def get_batch_size(reranker: Reranker) -> int:
     """Return the number of texts that the reranker accepts per call."""
-    return getattr(reranker, "batch_size", _BATCH)
+    return getattr(reranker, "batch_size", _DEFAULT_BATCH_SIZE)

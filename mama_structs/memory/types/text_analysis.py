@@ -22,7 +22,7 @@ import numpy as np
 from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]  # it ships no types
 
 from mama_structs.memory.types.model import (
-    BETWEEN_TEXTS,
+    TEXT_SEPARATOR,
     CheckpointMetadata,
     DecisionMetadata,
     InsightMetadata,
@@ -30,25 +30,25 @@ from mama_structs.memory.types.model import (
     RecordMetadata,
 )
 
-MAX_EMBEDDED: Final = 65_536
+MAX_EMBEDDED_CHARS: Final = 65_536
 """Maximum number of embedded characters. Embedders split them into chunks, whose number is limited separately."""
 
-MAX_INDEXED: Final = 262_144
+MAX_INDEXED_CHARS: Final = 262_144
 """Maximum number of characters in the word index."""
 
-ANALYSIS: Final = 3
+ANALYSIS_VERSION: Final = 3
 """Version of the analysis rules. A word index that was built with another version is rebuilt."""
 
-BIGRAM: Final = "\u0001"
+BIGRAM_PREFIX: Final = "\u0001"
 """Prefix of bigram terms, so that they never equal a word of two syllables."""
 
-_LONGEST: Final = 64
-_SHORT: Final = 20
-_REPEATED: Final = 32
-_REMEMBERED: Final = 8_192
+_MAX_TERM_CHARS: Final = 64
+_MAX_STRIPPED_CHARS: Final = 20
+_MAX_CACHED_CHARS: Final = 32
+_MAX_CACHED_WORDS: Final = 8_192
 
 
-class _Kind(enum.IntEnum):
+class _TermKind(enum.IntEnum):
     """Kind of a term, which determines its weight."""
 
     WORD = 0
@@ -60,43 +60,43 @@ class _Kind(enum.IntEnum):
 
 
 T = TypeVar("T")
-Terms = tuple[tuple[str, _Kind], ...]
-Weighed = tuple[tuple[str, float], ...]
+KindedTerms = tuple[tuple[str, _TermKind], ...]
+WeightedTerms = tuple[tuple[str, float], ...]
 
 # Bigrams duplicate words and stop words carry no meaning, so neither may inflate the length of a text.
-_WEIGHTS: Final = (1.0, 1.0, 0.5, 0.4, 0.5, 0.4)
+_INDEX_WEIGHTS: Final = (1.0, 1.0, 0.5, 0.4, 0.5, 0.4)
 _QUERY_WEIGHTS: Final = (1.0, 1.0, 0.5, 1.0, 1.0, 1.0)
 
-_HANGUL: Final = "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"
+_HANGUL_CHARS: Final = "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"
 # Scripts without spaces between words: ideographs, kana, bopomofo, Thai, Lao, Tibetan, Myanmar, Khmer.
-_DENSE: Final = (
+_UNSPACED_SCRIPT_CHARS: Final = (
     "\u0e00-\u0e7f\u0e80-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff"
     "\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_IDEOGRAPHS: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_IDEOGRAPH_PATTERN: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 # Combining marks of the preceding letter, which `\w` does not match, without the sentence ends among them.
-_MARKS: Final = "\u200d" + "".join(
+_COMBINING_MARKS: Final = "\u200d" + "".join(
     sign for sign in map(chr, range(0x300, 0xE00)) if unicodedata.category(sign).startswith("M")
 )
-_LETTER: Final = rf"[^\W{_HANGUL}{_DENSE}]"
-_RUN: Final = rf"(?:{_LETTER}[{_MARKS}]*)+"
+_LETTER_REGEX: Final = rf"[^\W{_HANGUL_CHARS}{_UNSPACED_SCRIPT_CHARS}]"
+_LETTER_RUN_REGEX: Final = rf"(?:{_LETTER_REGEX}[{_COMBINING_MARKS}]*)+"
 # Hangul and ideographs are allowed on both sides, for example as currency names.
-_NUMBER: Final = rf"(?<!{_LETTER})(?<!,)[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_LETTER})"
+_NUMBER_REGEX: Final = rf"(?<!{_LETTER_REGEX})(?<!,)[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_LETTER_REGEX})"
 
-_TOKENS: Final = re.compile(
-    rf"(?P<number>{_NUMBER})|(?P<hangul>[{_HANGUL}]+)|(?P<dense>[{_DENSE}]+)|(?P<latin>{_RUN}(?:[-.'\u2019]{_RUN})*)"
+_TOKEN_PATTERN: Final = re.compile(
+    rf"(?P<number>{_NUMBER_REGEX})|(?P<hangul>[{_HANGUL_CHARS}]+)|(?P<dense>[{_UNSPACED_SCRIPT_CHARS}]+)|(?P<latin>{_LETTER_RUN_REGEX}(?:[-.'\u2019]{_LETTER_RUN_REGEX})*)"
 )
-_ASCII_TOKENS: Final = re.compile(rf"{_NUMBER}|\w+(?:[-.']\w+)*", re.ASCII)
-_PIECES: Final = re.compile(r"[-._']+")
-_HUMPS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_ASCII_TOKEN_PATTERN: Final = re.compile(rf"{_NUMBER_REGEX}|\w+(?:[-.']\w+)*", re.ASCII)
+_IDENTIFIER_SEPARATOR_PATTERN: Final = re.compile(r"[-._']+")
+_CAMEL_CASE_PATTERN: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # Suffixes of words that the stemmer may change (https://snowballstem.org/algorithms/english). Other words skip it.
-_INFLECTED: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
+_STEMMABLE_PATTERN: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
 # Accents of Latin, Greek and Cyrillic letters, and vowel marks of Hebrew and Arabic.
-_ACCENTS: Final = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0670]+")
-_CONTRACTED: Final = re.compile(r"'(?:s|re|ve|ll|d|m)$", re.IGNORECASE)
-_NUMERIC: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
-_SIGNS: Final = re.compile(r"[^\w\s]{65}")
-_PIECE: Final = 64
+_ACCENT_PATTERN: Final = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0670]+")
+_CONTRACTION_PATTERN: Final = re.compile(r"'(?:s|re|ve|ll|d|m)$", re.IGNORECASE)
+_VERSION_NUMBER_PATTERN: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
+_LONG_MARK_RUN_PATTERN: Final = re.compile(r"[^\w\s]{65}")
+_NORMALIZE_CHUNK_CHARS: Final = 64
 
 # Particles, and the endings of 하다 and 되다 that turn nouns into verbs, longer ones first.
 _PARTICLES: Final = (
@@ -104,7 +104,7 @@ _PARTICLES: Final = (
     "이라도|라도|이라|라|이란|란|이며|며|이고|이다|다|입니다|였다|이었다|인|일|임|이면|면|에는|에도|에만|에서는|에서도|으로는|으로도|"
     "으로서|으로써|로서|로써|로는|로도|와는|과는|에다|에다가|대로|만큼|뿐|들|들이|들을|들은|들의|끼리|씩|째|쯤|짜리|적|적인|적으로"
 )
-_VERBS: Final = (
+_VERB_ENDINGS: Final = (
     "하다|한다|합니다|했다|했습니다|하였다|했음|했던|했나|했는지|했고|했지만|하는|하는지|하던|한|할|할지|함|하기|하기로|하기에|하고|하며|하면|"
     "하면서|하지|하지만|해|해서|해도|해야|했을|하려면|하려고|하도록|하게|하자|하니|하나|하여|합니까|"
     "되다|된다|됩니다|됐다|되었다|됐습니다|됐음|되었음|됐던|되는|되던|된|될|됨|되기|되고|되며|되면|되지|돼|돼서|돼도|돼야|되어|되어야|되도록|되게|되니|됐나|"
@@ -117,34 +117,34 @@ _ENDINGS: Final = (
 )
 
 
-_SUFFIXES: Final = frozenset(f"{_PARTICLES}|{_VERBS}|{_ENDINGS}".split("|"))
+_SUFFIXES: Final = frozenset(f"{_PARTICLES}|{_VERB_ENDINGS}|{_ENDINGS}".split("|"))
 _LONGEST_SUFFIX: Final = max(map(len, _SUFFIXES))
 _PARTICLE_SET: Final = frozenset(_PARTICLES.split("|"))
 
 
 # Ranges of scripts: first code point, bit of the script (0 for none), and weight of a letter.
-_LATIN: Final = 1
-_OWNED: Final = (
+_LATIN_BIT: Final = 1
+_SCRIPT_RANGES: Final = (
     (0x0, 0, 0), (0x41, 1, 1), (0x5B, 0, 0), (0x61, 1, 1), (0x7B, 0, 0), (0xC0, 1, 1), (0x2B0, 0, 0), (0x370, 2, 1),
     (0x400, 4, 1), (0x530, 8, 1), (0x600, 32, 1), (0x900, 64, 1), (0x1100, 128, 2), (0x1200, 64, 1),
     (0x1E00, 1, 1), (0x1F00, 2, 1), (0x2000, 0, 0), (0x2E80, 16, 2), (0x3000, 0, 0), (0x3040, 16, 2), (0x3130, 128, 2),
     (0x3190, 16, 2), (0xA000, 0, 0), (0xAC00, 128, 2), (0xD800, 0, 0), (0xF900, 16, 2), (0xFB00, 0, 0),
     (0x20000, 16, 2), (0x32000, 0, 0),
 )  # fmt: skip
-_BORDERS: Final = np.array([first for first, _, _ in _OWNED[1:]], np.uint32)
-_BITS: Final = np.array([bit for _, bit, _ in _OWNED], np.uint8)
-_SHARES: Final = np.array([share for _, _, share in _OWNED])
-_HAS_LATIN: Final = re.compile("[A-Za-z]")
-_TELLING: Final = 2_000
+_RANGE_STARTS: Final = np.array([first for first, _, _ in _SCRIPT_RANGES[1:]], np.uint32)
+_RANGE_BITS: Final = np.array([bit for _, bit, _ in _SCRIPT_RANGES], np.uint8)
+_RANGE_WEIGHTS: Final = np.array([share for _, _, share in _SCRIPT_RANGES])
+_LATIN_PATTERN: Final = re.compile("[A-Za-z]")
+_MAX_ANALYSED_CHARS: Final = 2_000
 # Sentence ends. A full stop within a number or a name is not one.
-_ENDS: Final = re.compile(
+_SENTENCE_END_PATTERN: Final = re.compile(
     r"(?<![.!?\u2026])[.!?\u2026]++(?=[\"'\u2019\u201d\xbb)\]*_]{0,3}(?:\s|\Z))|[\u3002\uff01\uff1f\u061f]+|(?<=\w)\Z"
 )
-_ASKING: Final = frozenset("?\uff1f\u061f")
-_ALL: Final = 100
+_QUESTION_MARKS: Final = frozenset("?\uff1f\u061f")
+_PERCENT: Final = 100
 
 # English stop words.
-_ENGLISH: Final = frozenset(
+_ENGLISH_STOP_WORDS: Final = frozenset(
     """
     a about after again all also am an and any anybody anyone anything are arent as at be became because become been
     before being both but by came can cannot cant come comes could couldnt did didnt do does doesnt doing done dont
@@ -161,7 +161,7 @@ _ENGLISH: Final = frozenset(
 
 # Irregular forms that the stemmer cannot reduce. A question uses the base form ("what did she buy?", "I bought"). Forms
 # with another meaning of their own, such as "rose" and "lives", are left out.
-_FORMS: Final = """
+_IRREGULAR_FORMS: Final = """
     buy:bought bring:brought build:built break:broke,broken begin:began,begun bite:bitten blow:blew,blown catch:caught
     choose:chose,chosen draw:drew,drawn drink:drank,drunk drive:drove,driven eat:ate,eaten fall:fell,fallen feed:fed
     feel:felt fight:fought find:found fly:flew,flown forget:forgot,forgotten freeze:froze,frozen grow:grew,grown
@@ -177,13 +177,13 @@ _FORMS: Final = """
     goose:geese wife:wives knife:knives shelf:shelves half:halves loaf:loaves thief:thieves wolf:wolves
     criterion:criteria index:indices matrix:matrices analysis:analyses hypothesis:hypotheses
     """
-_IRREGULAR: Final = {
-    form: word for entry in _FORMS.split() for word, *forms in [re.split("[:,]", entry)] for form in forms
+_BASE_BY_IRREGULAR_FORM: Final = {
+    form: word for entry in _IRREGULAR_FORMS.split() for word, *forms in [re.split("[:,]", entry)] for form in forms
 }
 
 # Stop words without accents in German, French, Spanish, Portuguese, Italian, Dutch and Russian. English words and
 # abbreviations are left out.
-_EUROPEAN: Final = frozenset(
+_EUROPEAN_STOP_WORDS: Final = frozenset(
     """
     der das und ist nicht ein eine einen einem einer eines zu zum zur dem von auf sich wird werden wurde wurden sind bei
     nach aus auch oder aber wie wer wo wann warum weshalb wieso welche welcher welches welchen wieviel viel durch
@@ -196,7 +196,7 @@ _EUROPEAN: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
-_KOREAN: Final = frozenset(
+_KOREAN_STOP_WORDS: Final = frozenset(
     """
     것 것은 것을 것이 것들 거 게 걸 수 등 및 그 이 저 때 때는 때문 때문에 더 또 또는 왜 무엇 무엇을 무엇이 뭐
     뭘 뭐가 어떤 어떻게 무슨 언제 어디 어디서 어디에 어느 누가 누구 얼마 얼마나 몇 우리 우리는 우리가 우리의
@@ -211,10 +211,10 @@ _KOREAN: Final = frozenset(
 )
 
 # Ideographs of Chinese question words and particles, in both scripts. Bigrams that contain one are stop words too.
-_EMPTY: Final = frozenset("的了吗嗎呢吧啊嘛什么麼甚怎哪谁誰几幾")
+_STOP_IDEOGRAPHS: Final = frozenset("的了吗嗎呢吧啊嘛什么麼甚怎哪谁誰几幾")
 
 # Bigrams of Japanese and Chinese endings and question words.
-_EMPTY_PAIRS: Final = frozenset(
+_STOP_BIGRAMS: Final = frozenset(
     """
     です ます すか した して まし たか ませ せん った って てい いる いた ある あっ こと から まで のは のが のか には
     では とは ので んで いつ どこ だれ なに なん どの どれ どう どん いく くら らい 多少
@@ -222,7 +222,7 @@ _EMPTY_PAIRS: Final = frozenset(
 )
 
 
-class _Known(dict[str, T]):
+class _WordCache(dict[str, T]):
     """
     Cache of analysed words with two generations.
 
@@ -237,9 +237,9 @@ class _Known(dict[str, T]):
     def __missing__(self, word: str) -> T:
         known = self._before.get(word)
         found = self._analyse(word) if known is None else known
-        if len(word) <= _REPEATED:
+        if len(word) <= _MAX_CACHED_CHARS:
             # Keep the last generation as well. Several threads may rotate the generations concurrently.
-            if len(self) >= _REMEMBERED:
+            if len(self) >= _MAX_CACHED_WORDS:
                 self._before = self.copy()
                 self.clear()
             self[word] = found
@@ -250,9 +250,9 @@ def embedded_text(memory: Memory) -> str:
     """Return the text to embed: topic, content, and the author's further text fields."""
     # The outcome is left out: `MemoryStore.set_outcome` stores it as a separate memory. So the decision's vector stays
     # valid, and a search of the past does not know the later outcome.
-    body = "\n".join(_parts(memory))
-    topic = _spoken(memory.topic)
-    return (f"{topic}: {body}" if topic else body)[:MAX_EMBEDDED]
+    body = "\n".join(_text_fields(memory))
+    topic = _topic_to_words(memory.topic)
+    return (f"{topic}: {body}" if topic else body)[:MAX_EMBEDDED_CHARS]
 
 
 def embedded_texts(memory: Memory) -> list[str]:
@@ -261,28 +261,28 @@ def embedded_texts(memory: Memory) -> list[str]:
         return [embedded_text(memory)]
     texts, begin = [], 0
     for length in memory.metadata.lengths:
-        texts.append(memory.content[begin : begin + min(length, MAX_EMBEDDED)])
-        begin += length + len(BETWEEN_TEXTS)
+        texts.append(memory.content[begin : begin + min(length, MAX_EMBEDDED_CHARS)])
+        begin += length + len(TEXT_SEPARATOR)
     return texts
 
 
 def indexed_text(memory: Memory, *, with_topic: bool = True) -> str:
     """Return the text to index: the embedded text and a checkpoint's files, one part per line."""
-    lines = [*_parts(memory)]
+    lines = [*_text_fields(memory)]
     if isinstance(memory.metadata, CheckpointMetadata):
         lines.extend(memory.metadata.open_files)
-    topic = _spoken(memory.topic)
+    topic = _topic_to_words(memory.topic)
     # Include both forms of the topic, so that the identifier and its parts are indexed.
     heads = [topic] if topic == memory.topic else [memory.topic or "", topic]
-    return "\n".join([*(head for head in heads if head and with_topic), *lines])[:MAX_INDEXED]
+    return "\n".join([*(head for head in heads if head and with_topic), *lines])[:MAX_INDEXED_CHARS]
 
 
-def _spoken(topic: str | None) -> str:
+def _topic_to_words(topic: str | None) -> str:
     """Return a topic with spaces instead of underscores, as in ``response_cache``."""
     return " ".join((topic or "").replace("_", " ").split())
 
 
-def _parts(memory: Memory) -> Iterator[str]:
+def _text_fields(memory: Memory) -> Iterator[str]:
     metadata = memory.metadata
     parts: tuple[str | None, ...] = ()
     if isinstance(metadata, DecisionMetadata):
@@ -298,21 +298,21 @@ def _parts(memory: Memory) -> Iterator[str]:
 
 
 @attrs.frozen
-class Word:
+class AnalysedWord:
     """Index terms and query terms of one token between spaces."""
 
-    indexed: Weighed
-    asked: Weighed
+    indexed: WeightedTerms
+    asked: WeightedTerms
     """Query terms, empty for a stop word."""
-    stops: Weighed
+    stop_terms: WeightedTerms
     """Query terms that are used if the query consists of stop words only."""
 
 
 @attrs.frozen
-class Analysis:
+class TextAnalysis:
     """The tokens of a text with their counts. Each distinct token is analysed once."""
 
-    words: Mapping[str, Word]
+    words: Mapping[str, AnalysedWord]
     counts: Mapping[str, int]
 
     def indexed(self) -> dict[str, float]:
@@ -327,52 +327,52 @@ class Analysis:
         """Return the query terms of the text, or of some of its *words*, with their weights."""
         chosen = [self.words[written] for written in (self.words if words is None else words)]
         # Use the maximum weight instead of the sum: a repeated query word must not count twice.
-        return _greatest(word.asked for word in chosen) or _greatest(word.stops for word in chosen)
+        return _max_weights(word.asked for word in chosen) or _max_weights(word.stop_terms for word in chosen)
 
 
-def analysed(text: str) -> Analysis:
+def analyse_text(text: str) -> TextAnalysis:
     """Split a text into analysed tokens, for callers that need its terms in several ways."""
-    counts, known = Counter(text.split()), _words
-    return Analysis({written: known[written] for written in counts}, counts)
+    counts, known = Counter(text.split()), _word_cache
+    return TextAnalysis({written: known[written] for written in counts}, counts)
 
 
 def weighted_terms(text: str) -> dict[str, float]:
     """Return the index terms of a text with their weights, all greater than 0."""
-    return analysed(text).indexed()
+    return analyse_text(text).indexed()
 
 
-def scripts_of(text: str) -> int:
+def detect_scripts(text: str) -> int:
     """
     Return a bit mask of the scripts that make up at least a quarter of a text.
 
     Texts without a common bit have no common words, except words borrowed from a third script.
     """
     if text.isascii():
-        return _LATIN if _HAS_LATIN.search(text[:_TELLING]) else 0
-    codes = np.frombuffer(text[:_TELLING].encode("utf-32-le", "surrogatepass"), np.uint32)
-    weights = np.bincount(_BORDERS.searchsorted(codes, "right"), minlength=len(_BORDERS) + 1) * _SHARES
+        return _LATIN_BIT if _LATIN_PATTERN.search(text[:_MAX_ANALYSED_CHARS]) else 0
+    codes = np.frombuffer(text[:_MAX_ANALYSED_CHARS].encode("utf-32-le", "surrogatepass"), np.uint32)
+    weights = np.bincount(_RANGE_STARTS.searchsorted(codes, "right"), minlength=len(_RANGE_STARTS) + 1) * _RANGE_WEIGHTS
     bits = weights * 4 >= max(weights.sum(), 1e-9)
-    return int(np.bitwise_or.reduce(_BITS[bits], initial=0))
+    return int(np.bitwise_or.reduce(_RANGE_BITS[bits], initial=0))
 
 
-def asking_of(text: str) -> int:
+def question_percentage(text: str) -> int:
     """Return the percentage of sentences that end in a question mark."""
-    ends = _ENDS.findall(text[:_TELLING])
-    asking = sum(not _ASKING.isdisjoint(end) for end in ends)
-    return _ALL * asking // (len(ends) or 1)
+    ends = _SENTENCE_END_PATTERN.findall(text[:_MAX_ANALYSED_CHARS])
+    asking = sum(not _QUESTION_MARKS.isdisjoint(end) for end in ends)
+    return _PERCENT * asking // (len(ends) or 1)
 
 
-def terms_of(query: str | Mapping[str, float]) -> Mapping[str, float]:
+def resolve_terms(query: str | Mapping[str, float]) -> Mapping[str, float]:
     """Return the terms of a query, which may already be given as terms."""
     return query_terms(query) if isinstance(query, str) else query
 
 
 def query_terms(text: str) -> Mapping[str, float]:
     """Return the query terms of a text with their weights."""
-    return analysed(text).asked()
+    return analyse_text(text).asked()
 
 
-def _greatest(weighed: Iterable[Weighed]) -> dict[str, float]:
+def _max_weights(weighed: Iterable[WeightedTerms]) -> dict[str, float]:
     greatest: dict[str, float] = {}
     for terms in weighed:
         for term, weight in terms:
@@ -381,113 +381,122 @@ def _greatest(weighed: Iterable[Weighed]) -> dict[str, float]:
     return greatest
 
 
-def _word_of(written: str) -> Word:
+def _analyse_word(written: str) -> AnalysedWord:
     indexed: dict[str, float] = {}
     asked: list[tuple[str, float]] = []
     stops: list[tuple[str, float]] = []
-    stop = _Kind.STOP
-    for term, kind in _analysed(written):
-        indexed[term] = indexed.get(term, 0.0) + _WEIGHTS[kind]
+    stop = _TermKind.STOP
+    for term, kind in _extract_terms(written):
+        indexed[term] = indexed.get(term, 0.0) + _INDEX_WEIGHTS[kind]
         (stops if kind is stop else asked).append((term, _QUERY_WEIGHTS[kind]))
-    return Word(tuple(indexed.items()), tuple(asked), tuple(stops))
+    return AnalysedWord(tuple(indexed.items()), tuple(asked), tuple(stops))
 
 
-_words: Final = _Known(_word_of)
+_word_cache: Final = _WordCache(_analyse_word)
 
 
-def _analysed(text: str) -> Iterator[tuple[str, _Kind]]:
+def _extract_terms(text: str) -> Iterator[tuple[str, _TermKind]]:
     if text.isascii():
-        for token in _ASCII_TOKENS.findall(text):
-            yield from _latin(token[:_LONGEST])
+        for token in _ASCII_TOKEN_PATTERN.findall(text):
+            yield from _latin_terms(token[:_MAX_TERM_CHARS])
         return
     end, number, latin = -1, "", False
-    for match in _TOKENS.finditer(_normalised(text)):
+    for match in _TOKEN_PATTERN.finditer(_normalize_bounded(text)):
         token = match[0]
         attached = match.start() == end
         end = match.end()
         if match["hangul"] is not None:
             if not (attached and latin and token in _PARTICLE_SET):
-                for start in range(0, len(token), _LONGEST):
-                    yield from _korean(token[start : start + _LONGEST])
+                for start in range(0, len(token), _MAX_TERM_CHARS):
+                    yield from _korean_terms(token[start : start + _MAX_TERM_CHARS])
             if attached and number:
-                yield number + token[:1], _Kind.WORD
+                yield number + token[:1], _TermKind.WORD
             number, latin = "", False
         elif match["dense"] is not None:
-            yield from _dense(token)
+            yield from _unspaced_terms(token)
             number, latin = "", False
         else:
-            yield from _latin(token[:_LONGEST])
+            yield from _latin_terms(token[:_MAX_TERM_CHARS])
             latin = True
             digits = token.replace(",", "")
-            number = digits if digits.isdecimal() and len(token) <= _LONGEST else ""
+            number = digits if digits.isdecimal() and len(token) <= _MAX_TERM_CHARS else ""
 
 
-def _normalised(text: str) -> str:
+def _normalize_bounded(text: str) -> str:
     """Return *text* in NFKC, or in NFC if NFKC is much longer: one character can expand to 18."""
     normal = normalize("NFKC", text)
-    return normal if len(normal) <= 2 * len(text) + _PIECE else normalize("NFC", text)
+    return normal if len(normal) <= 2 * len(text) + _NORMALIZE_CHUNK_CHARS else normalize("NFC", text)
 
 
 def normalize(form: Literal["NFC", "NFKC"], text: str) -> str:
     """Return a text in a Unicode normal form, in linear time."""
     # `unicodedata.normalize` sorts a run of combining marks in quadratic time, so a text with a long run is split.
-    if _SIGNS.search(text) is None:
+    if _LONG_MARK_RUN_PATTERN.search(text) is None:
         return unicodedata.normalize(form, text)
-    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    pieces = (text[start : start + _NORMALIZE_CHUNK_CHARS] for start in range(0, len(text), _NORMALIZE_CHUNK_CHARS))
     return "".join(unicodedata.normalize(form, piece) for piece in pieces)
 
 
-def _latin(token: str) -> Terms:
+def _latin_terms(token: str) -> KindedTerms:
     """Return the terms of a word or identifier in a script that separates words by spaces."""
     if "," in token:
-        return ((token.replace(",", ""), _Kind.WORD),)
+        return ((token.replace(",", ""), _TermKind.WORD),)
     token = token.replace("\u2019", "'")
     if not token.isascii():
         # Remove accents, because many texts omit or vary them.
-        token = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", token)))
-    token = _CONTRACTED.sub("", token)
+        token = unicodedata.normalize("NFC", _ACCENT_PATTERN.sub("", unicodedata.normalize("NFD", token)))
+    token = _CONTRACTION_PATTERN.sub("", token)
     whole = token.casefold().replace("'", "").strip("-._")
     if not whole:
         return ()
-    if _NUMERIC.fullmatch(whole):
-        versions = {whole: _Kind.WORD, whole.removeprefix("v"): _Kind.PART}
+    if _VERSION_NUMBER_PATTERN.fullmatch(whole):
+        versions = {whole: _TermKind.WORD, whole.removeprefix("v"): _TermKind.PART}
         return tuple(versions.items())
-    pieces = [piece for part in _PIECES.split(token.replace("'", "")) if part for piece in _HUMPS.split(part)]
+    pieces = [
+        piece
+        for part in _IDENTIFIER_SEPARATOR_PATTERN.split(token.replace("'", ""))
+        if part
+        for piece in _CAMEL_CASE_PATTERN.split(part)
+    ]
     if len(pieces) == 1:
-        return (_word(whole, _Kind.WORD),)
+        return (_stem_term(whole, _TermKind.WORD),)
     # Identifiers are often written in lower case, like a word, so index the whole identifier too.
-    return ((_stems[whole], _Kind.WORD), *(_word(piece.casefold(), _Kind.PART) for piece in pieces))
+    return ((_stem_cache[whole], _TermKind.WORD), *(_stem_term(piece.casefold(), _TermKind.PART) for piece in pieces))
 
 
-def _word(word: str, kind: _Kind) -> tuple[str, _Kind]:
-    return (_stems[word], _Kind.STOP if word in _ENGLISH or word in _EUROPEAN else kind)
+def _stem_term(word: str, kind: _TermKind) -> tuple[str, _TermKind]:
+    return (_stem_cache[word], _TermKind.STOP if word in _ENGLISH_STOP_WORDS or word in _EUROPEAN_STOP_WORDS else kind)
 
 
-def _stemmed(word: str) -> str:
-    word = _IRREGULAR.get(word, word)
-    return EnglishStemmer().stemWord(word) if _INFLECTED.search(word) and word.isascii() and word.isalpha() else word
+def _stem(word: str) -> str:
+    word = _BASE_BY_IRREGULAR_FORM.get(word, word)
+    return (
+        EnglishStemmer().stemWord(word)
+        if _STEMMABLE_PATTERN.search(word) and word.isascii() and word.isalpha()
+        else word
+    )
 
 
-_stems: Final = _Known(_stemmed)
+_stem_cache: Final = _WordCache(_stem)
 
 
-def _korean(word: str) -> Terms:
+def _korean_terms(word: str) -> KindedTerms:
     """Return the terms of a Hangul word: the word without particles, and its bigrams."""
-    root = word if word in _KOREAN else _stripped(word)
-    if root in _KOREAN:
-        return ((root, _Kind.STOP),)
-    found = [(root, _Kind.WORD)]
+    root = word if word in _KOREAN_STOP_WORDS else _strip_suffixes(word)
+    if root in _KOREAN_STOP_WORDS:
+        return ((root, _TermKind.STOP),)
+    found = [(root, _TermKind.WORD)]
     # A one-syllable root is also a term: 값이 and 녹는데, but this also affects 결과.
     if root[1:] in _SUFFIXES:
-        found.append((root[0], _Kind.ROOT))
+        found.append((root[0], _TermKind.ROOT))
     # Bigrams of the whole word: the stem boundary is not always detectable, and frequent endings have little weight.
-    return (*found, *_pairs(word))
+    return (*found, *_bigram_terms(word))
 
 
-def _stripped(word: str) -> str:
+def _strip_suffixes(word: str) -> str:
     """Return *word* without trailing particles and endings, but with at least two syllables."""
     # Skip longer strings: they are not words, and would contain too many suffixes.
-    while len(word) <= _SHORT:
+    while len(word) <= _MAX_STRIPPED_CHARS:
         lengths = range(min(len(word) - 2, _LONGEST_SUFFIX), 0, -1)
         length = next((length for length in lengths if word[-length:] in _SUFFIXES), 0)
         if not length:
@@ -496,22 +505,25 @@ def _stripped(word: str) -> str:
     return word
 
 
-def _dense(run: str) -> Terms:
+def _unspaced_terms(run: str) -> KindedTerms:
     """
     Return the terms of a run without spaces: bigrams, and each ideograph.
 
     Single ideographs are often words.
     """
-    stop, character = _Kind.STOP, _Kind.CHARACTER
-    ideographs = _IDEOGRAPHS.findall(run)
+    stop, character = _TermKind.STOP, _TermKind.CHARACTER
+    ideographs = _IDEOGRAPH_PATTERN.findall(run)
     if len(run) == 1 and not ideographs:
-        return ((run, _Kind.WORD),)
-    return (*((one, stop if one in _EMPTY else character) for one in ideographs), *_pairs(run))
+        return ((run, _TermKind.WORD),)
+    return (*((one, stop if one in _STOP_IDEOGRAPHS else character) for one in ideographs), *_bigram_terms(run))
 
 
-def _pairs(run: str) -> list[tuple[str, _Kind]]:
-    bigram, stop = _Kind.BIGRAM, _Kind.STOP
+def _bigram_terms(run: str) -> list[tuple[str, _TermKind]]:
+    bigram, stop = _TermKind.BIGRAM, _TermKind.STOP
     return [
-        (BIGRAM + one + other, stop if one in _EMPTY or other in _EMPTY or one + other in _EMPTY_PAIRS else bigram)
+        (
+            BIGRAM_PREFIX + one + other,
+            stop if one in _STOP_IDEOGRAPHS or other in _STOP_IDEOGRAPHS or one + other in _STOP_BIGRAMS else bigram,
+        )
         for one, other in pairwise(run)
     ]

@@ -29,18 +29,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import in_own_thread
+from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged, StoreError
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.embedding.protocol import are_unit, unit_vectors
+from mama_structs.memory.embedding.protocol import are_unit_vectors, normalize_rows
 from mama_structs.memory.graph.results import Imported
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types import codec
-from mama_structs.memory.types.codec import MemoryRecord, memory_of, vectors_to_bytes
-from mama_structs.memory.types.engine import EmbedderRecord, Engine, Filter, Reader, Writer, in_turns
+from mama_structs.memory.types.codec import MemoryRecord, from_memory_record, vectors_to_bytes
+from mama_structs.memory.types.engine import EmbedderRecord, Engine, Filter, Reader, Writer, write_in_transactions
 from mama_structs.memory.types.model import (
-    MAX_KEPT,
-    METADATA,
+    MAX_STORED_TEXT_BYTES,
+    METADATA_TYPES,
     ORIGINS,
     FormerText,
     FormerValue,
@@ -49,36 +49,36 @@ from mama_structs.memory.types.model import (
     Memory,
     MemoryType,
     OutcomeChange,
-    digest_of,
-    digests_in,
+    evidence_digests,
+    find_id_problem,
+    find_name_problem,
     is_id,
     is_link_id,
     least_trusted,
-    problem_of_id,
-    problem_of_name,
+    text_digest,
 )
-from mama_structs.memory.types.record import check_kept, name_of, of_memory
+from mama_structs.memory.types.record import check_imported_record, note_name, record_from_memory
 from mama_structs.memory.types.requests import check_namespace
-from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.upkeep.maintenance import embedder_record
 from mama_structs.storage.files import DraftFile
 
 T = TypeVar("T")
 Progress = Callable[[int, int], object]
 
-FORMAT: Final = "mama-structs memories"
-VERSION: Final = 2
+EXPORT_FORMAT: Final = "mama-structs memories"
+EXPORT_VERSION: Final = 2
 """Version 2 added evidence texts, the only difference from version 1."""
 
-LONGEST_LINE: Final = 2**28
+MAX_LINE_BYTES: Final = 2**28
 """Maximum length of a line in bytes: above any evidence text, and the largest memory with thousands of links."""
 
-_VERSIONS: Final = range(1, VERSION + 1)
+SUPPORTED_VERSIONS: Final = range(1, EXPORT_VERSION + 1)
 _MAX_DIMENSIONS: Final = 65_536
 _MAX_DEPTH: Final = 100
-_PAGE: Final = 500
-_CHUNK: Final = 256
-_COMPARED: Final = 32
-_CHUNK_BYTES: Final = 2**23
+PAGE_MEMORIES: Final = 500
+CHUNK_LINES: Final = 256
+COMPARE_BATCH_MEMORIES: Final = 32
+MAX_CHUNK_BYTES: Final = 2**23
 
 
 class ExportHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -118,7 +118,7 @@ class _MemoryLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 @attrs.frozen(eq=False)
-class ExportedMemory:
+class ParsedMemoryLine:
     """A parsed memory line with its line number."""
 
     number: int
@@ -128,15 +128,15 @@ class ExportedMemory:
 
 
 _encode: Final = msgspec.json.Encoder().encode
-_header: Final = msgspec.json.Decoder(ExportHeader)
-_end: Final = msgspec.json.Decoder(ExportEnd)
-_line: Final = msgspec.json.Decoder(_MemoryLine)
-_text: Final = msgspec.json.Decoder(TextLine)
-_link: Final = msgspec.json.Decoder(Link)
-_keys: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_fields: Final[Mapping[type, frozenset[str]]] = {
+_header_decoder: Final = msgspec.json.Decoder(ExportHeader)
+_end_decoder: Final = msgspec.json.Decoder(ExportEnd)
+_memory_decoder: Final = msgspec.json.Decoder(_MemoryLine)
+_text_decoder: Final = msgspec.json.Decoder(TextLine)
+_link_decoder: Final = msgspec.json.Decoder(Link)
+_keys_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_field_names: Final[Mapping[type, frozenset[str]]] = {
     form: frozenset(field.name for field in attrs.fields(form))
-    for form in (Memory, FormerText, *METADATA.values(), OutcomeChange, FormerValue, Link, LinkMetadata)
+    for form in (Memory, FormerText, *METADATA_TYPES.values(), OutcomeChange, FormerValue, Link, LinkMetadata)
 }
 
 
@@ -147,21 +147,23 @@ async def export_jsonl(engine: Engine, path: Path, progress: Progress | None) ->
     Memories that are saved during the export are included.
     """
     with contextlib.ExitStack() as stack:
-        draft = await in_own_thread(lambda: _draft(path, stack))
-        header = ExportHeader(format=FORMAT, version=VERSION, namespace=engine.namespace, embedder=engine.embedder)
-        await in_own_thread(lambda: draft.write(_encode(header) + b"\n"))
+        draft = await run_in_own_thread(lambda: _draft(path, stack))
+        header = ExportHeader(
+            format=EXPORT_FORMAT, version=EXPORT_VERSION, namespace=engine.namespace, embedder=engine.embedder
+        )
+        await run_in_own_thread(lambda: draft.write(_encode(header) + b"\n"))
         count = contents = 0
-        async for page in pages(engine):
+        async for page in iter_export_pages(engine):
             for error in page.lost.values():
                 raise error
-            await in_own_thread(lambda: draft.write(_written(page.lines)))  # noqa: B023 - awaited
+            await run_in_own_thread(lambda: draft.write(_serialize_page(page.lines)))  # noqa: B023 - awaited
             count += len(page.lines)
             contents += sum(len(one.texts) for one in page.lines)
             if progress is not None:
                 progress(count, max(page.total, count))
         end = ExportEnd(end=True, memories=count, contents=contents)
-        await in_own_thread(lambda: draft.write(_encode(end) + b"\n"))
-        await in_own_thread(draft.publish)
+        await run_in_own_thread(lambda: draft.write(_encode(end) + b"\n"))
+        await run_in_own_thread(draft.publish)
         return count
 
 
@@ -172,7 +174,7 @@ def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
     return draft
 
 
-def embedder_of(path: Path) -> EmbedderRecord:
+def read_export_embedder(path: Path) -> EmbedderRecord:
     """Return the embedder of the vectors in an export. Blocking."""
     with contextlib.ExitStack() as stack:
         return _ExportFile.open(path, stack).header.embedder
@@ -181,12 +183,12 @@ def embedder_of(path: Path) -> EmbedderRecord:
 async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None) -> Imported:
     """Import an export after validating every line. Identical existing memories are kept."""
     with contextlib.ExitStack() as stack:
-        file = await in_own_thread(lambda: _ExportFile.open(path, stack))
+        file = await run_in_own_thread(lambda: _ExportFile.open(path, stack))
         return await _Import(engine, embedding, file, progress).run()
 
 
 @attrs.frozen(eq=False)
-class Exported:
+class MemoryExport:
     """A memory with its links and vectors, and the evidence texts that it uses first."""
 
     memory: Memory
@@ -199,12 +201,12 @@ class Exported:
 class ExportPage:
     """A page of memories, the total number, and errors by id of unreadable memories."""
 
-    lines: list[Exported]
+    lines: list[MemoryExport]
     total: int
     lost: Mapping[str, StoreDamaged]
 
 
-async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
+async def iter_export_pages(engine: Engine) -> AsyncIterator[ExportPage]:
     """
     Yield pages, possibly empty, of the memories in save order.
 
@@ -227,15 +229,19 @@ async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
         # Memories deleted meanwhile are not found.
         found = zip(wanted, reader.find_many(wanted), strict=True)
         nodes = {node: memory_id for memory_id, node in found if node is not None}
-        lines: list[Exported] = []
+        lines: list[MemoryExport] = []
         lost: dict[str, StoreDamaged] = {}
         known: set[str] = set()
         size = 0
         for one in reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else ():
             # Leave the rest to the next page: texts may be long, and the range may contain other memories.
-            if one.node not in nodes or size > _CHUNK_BYTES:
+            if one.node not in nodes or size > MAX_CHUNK_BYTES:
                 continue
-            new = [digest for digest in digests_in(one.memory.evidence) if digest not in given and digest not in known]
+            new = [
+                digest
+                for digest in evidence_digests(one.memory.evidence)
+                if digest not in given and digest not in known
+            ]
             try:
                 texts = reader.contents(new)
             except StoreDamaged as error:
@@ -244,7 +250,7 @@ async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
             known.update(texts)
             size += sum(map(len, texts.values()))
             # Copy the vectors within the plan: later the engine may change them.
-            lines.append(Exported(one.memory, one.links, vectors_to_bytes(one.vectors), texts))
+            lines.append(MemoryExport(one.memory, one.links, vectors_to_bytes(one.vectors), texts))
         passed = {one.memory.id for one in lines} | lost.keys()
         left = [memory_id for memory_id in nodes.values() if memory_id not in passed]
         return ExportPage(lines, reader.count(), lost), left
@@ -254,7 +260,7 @@ async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
         waiting.extend(new)
         seen.update(new)
         while waiting:
-            some = list(islice(waiting, _PAGE))
+            some = list(islice(waiting, PAGE_MEMORIES))
             found, left = await engine.read(lambda reader: page(reader, some))  # noqa: B023 - awaited
             for _ in some:
                 waiting.popleft()
@@ -263,26 +269,28 @@ async def pages(engine: Engine) -> AsyncIterator[ExportPage]:
             yield found
 
 
-def _written(lines: Sequence[Exported]) -> bytes:
+def _serialize_page(lines: Sequence[MemoryExport]) -> bytes:
     """Return the lines of memories. Equal memories give equal lines."""
     found = []
     for one in lines:
         found += [_encode(TextLine(content=digest, text=text)) + b"\n" for digest, text in one.texts.items()]
-        found.append(memory_line(one.memory, one.links, one.vectors))
+        found.append(serialize_memory(one.memory, one.links, one.vectors))
     return b"".join(found)
 
 
-def memory_line(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
+def serialize_memory(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
     """Return the line of a memory. Equal memories give equal lines."""
     ordered = sorted(links, key=lambda link: (link.created_at, link.id))
     return (
-        _encode({"memory": codec.record_of(memory), "links": ordered, "vectors": base64.b64encode(vectors).decode()})
+        _encode(
+            {"memory": codec.to_memory_record(memory), "links": ordered, "vectors": base64.b64encode(vectors).decode()}
+        )
         + b"\n"
     )
 
 
 @contextlib.contextmanager
-def _in_line(number: int) -> Iterator[None]:
+def _add_line_number(number: int) -> Iterator[None]:
     """Add the line number to validation errors."""
     try:
         yield
@@ -317,13 +325,13 @@ class _ExportFile:
             raise InvalidArgument(f"path must be a file, and {str(path)!r:.200} is none")
         file = stack.enter_context(os.fdopen(fd, "rb"))
         try:
-            with _in_line(1):
+            with _add_line_number(1):
                 line = _read_line(file)
                 header = _read_header(line)
             file.seek(max(0, file.seek(0, os.SEEK_END) - 200))
             last = file.read().rstrip(b"\r\n").rpartition(b"\n")[2]
         except OSError as error:
-            raise _unreadable(error) from error
+            raise _unreadable_error(error) from error
         try:
             return cls(file, header, len(line), _read_end(last).memories)
         except ValueError as error:
@@ -331,7 +339,7 @@ class _ExportFile:
                 "the file's last line is not the end of an export: it was cut off", hint="copy or export it again"
             ) from error
 
-    def read(self, number: int, offset: int) -> tuple[list[ExportedMemory | TextLine], int | None]:
+    def read(self, number: int, offset: int) -> tuple[list[ParsedMemoryLine | TextLine], int | None]:
         """
         Return some lines from a position on, and the next byte offset, None at the end.
 
@@ -340,11 +348,11 @@ class _ExportFile:
             offset: Its byte offset.
 
         """
-        lines: list[ExportedMemory | TextLine] = []
+        lines: list[ParsedMemoryLine | TextLine] = []
         begin = offset
         self.file.seek(offset)
-        while len(lines) < _CHUNK and offset - begin < _CHUNK_BYTES:
-            with _in_line(number):
+        while len(lines) < CHUNK_LINES and offset - begin < MAX_CHUNK_BYTES:
+            with _add_line_number(number):
                 line = _read_line(self.file)
                 if not line:
                     raise ValueError("it is missing: the file was cut off")
@@ -357,7 +365,7 @@ class _ExportFile:
                         raise ValueError("it has the hash of an earlier line's text")
                 else:
                     lines.append(one := _read_memory(line, self.header, number))
-                    if not self.texts.keys() >= set(digests_in(one.memory.evidence)):
+                    if not self.texts.keys() >= set(evidence_digests(one.memory.evidence)):
                         raise ValueError("`$.memory.evidence` names a text that no line before it has")
             number, offset = number + 1, offset + len(line)
         return lines, offset
@@ -366,7 +374,7 @@ class _ExportFile:
         """Return an evidence text whose line was read before."""
         number, offset = self.texts[digest]
         self.file.seek(offset)
-        with _in_line(number):
+        with _add_line_number(number):
             return _read_text(_read_line(self.file)).text
 
     def _check_end(self, line: bytes, number: int) -> None:
@@ -378,24 +386,24 @@ class _ExportFile:
             raise ValueError("it is the last one, and more follows")
 
 
-def _unreadable(error: OSError) -> InvalidArgument:
+def _unreadable_error(error: OSError) -> InvalidArgument:
     return InvalidArgument(f"path cannot be read: {error.strerror or type(error).__name__}")
 
 
 def _read_line(file: BinaryIO) -> bytes:
     try:
-        line = file.readline(LONGEST_LINE + 1)
+        line = file.readline(MAX_LINE_BYTES + 1)
     except OSError as error:
-        raise _unreadable(error) from error
-    if len(line) > LONGEST_LINE:
-        raise ValueError(f"it is longer than {LONGEST_LINE} bytes")
+        raise _unreadable_error(error) from error
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"it is longer than {MAX_LINE_BYTES} bytes")
     if line and not line.endswith(b"\n"):
         raise ValueError("it has no line break at its end: the file was cut off")
     return line
 
 
 @attrs.define
-class _Taken:
+class _ImportBatch:
     """Result of one transaction of an import, and work left for the next one."""
 
     added: int = 0
@@ -404,7 +412,7 @@ class _Taken:
     # Links to memories of later lines.
     waiting: list[Link] = attrs.field(factory=list)
     # Hashes of texts that the next memories need and that are neither loaded nor stored.
-    absent: set[str] = attrs.field(factory=set)
+    missing_texts: set[str] = attrs.field(factory=set)
 
 
 @attrs.define(eq=False)
@@ -425,26 +433,26 @@ class _Import:
     async def run(self) -> Imported:
         await self._check()
         as_they_are = self.file.header.embedder == self.engine.embedder
-        self.made_by = self.file.header.embedder if as_they_are else record_of(self.embedding.embedder)
+        self.made_by = self.file.header.embedder if as_they_are else embedder_record(self.embedding.embedder)
         done: Counter[str] = Counter()
         async for lines in self._chunks():
-            records = [one for one in lines if isinstance(one, ExportedMemory)]
+            records = [one for one in lines if isinstance(one, ParsedMemoryLine)]
             if records:
-                records = records if as_they_are else await self._embedded(records)
+                records = records if as_they_are else await self._embed_new(records)
                 contents = {one.content: one.text for one in lines if isinstance(one, TextLine)}
-                done.update(await self._taken(records, contents))
-                self._tell(done["added"] + done["known"])
+                done.update(await self._store_chunk(records, contents))
+                self._report_progress(done["added"] + done["known"])
         done["dropped_links"] += sum(map(len, self.waiting.values()))
         return Imported(**done, embedded=0 if as_they_are else done["added"])
 
     async def _check(self) -> None:
         """Validate every line, and compare it with the store."""
         links: set[str] = set()
-        self._tell(0)
+        self._report_progress(0)
         async for lines in self._chunks():
-            records = [one for one in lines if isinstance(one, ExportedMemory)]
+            records = [one for one in lines if isinstance(one, ParsedMemoryLine)]
             for one in records:
-                with _in_line(one.number):
+                with _add_line_number(one.number):
                     if one.memory.id in self.ids:
                         raise ValueError(f"it has the id of an earlier line, {one.memory.id!r:.200}")
                     own = {link.id for link in one.links}
@@ -454,25 +462,25 @@ class _Import:
                 links |= own
             await self.engine.read(lambda reader: self._compare(reader, records, links_too=True))  # noqa: B023 - awaited
 
-    async def _chunks(self) -> AsyncIterator[list[ExportedMemory | TextLine]]:
+    async def _chunks(self) -> AsyncIterator[list[ParsedMemoryLine | TextLine]]:
         number = 2
         offset: int | None = self.file.start
         while offset is not None:
-            lines, offset = await in_own_thread(lambda begin=offset: self.file.read(number, begin))  # type: ignore[misc]  # noqa: B023 - awaited
+            lines, offset = await run_in_own_thread(lambda begin=offset: self.file.read(number, begin))  # type: ignore[misc]  # noqa: B023 - awaited
             number += len(lines)
             if lines:
                 yield lines
 
-    async def _taken(self, chunk: Sequence[ExportedMemory], contents: dict[str, str]) -> Mapping[str, int]:
+    async def _store_chunk(self, chunk: Sequence[ParsedMemoryLine], contents: dict[str, str]) -> Mapping[str, int]:
         """Write memories with their texts, and return the counts for the result."""
         figures: Counter[str] = Counter()
         awaited: dict[str, list[Link]] = {}
         rest = chunk
         while rest:
-            taken = await self.engine.write(lambda writer: self._take(writer, rest, contents))  # noqa: B023 - awaited
-            for digest in taken.absent:
+            taken = await self.engine.write(lambda writer: self._store_batch(writer, rest, contents))  # noqa: B023 - awaited
+            for digest in taken.missing_texts:
                 # The texts were stored by an earlier chunk, but the memories that used them were deleted since.
-                contents[digest] = await in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
+                contents[digest] = await run_in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
             for link in taken.waiting:
                 self.waiting.setdefault(link.to_id, []).append(link)
             for one in rest[: taken.known + taken.added]:
@@ -481,12 +489,14 @@ class _Import:
             rest = rest[taken.known + taken.added :]
             figures.update(added=taken.added, known=taken.known, dropped_links=taken.dropped_links)
         # Grouped by source memory, since a memory is rewritten with all its links.
-        async for dropped in in_turns(self.engine.write, [*awaited.items()], _put_links_and_lower, most=_CHUNK):
+        async for dropped in write_in_transactions(
+            self.engine.write, [*awaited.items()], _put_links_and_lower, max_items=CHUNK_LINES
+        ):
             figures["dropped_links"] += sum(dropped)
         return figures
 
     def _compare(
-        self, reader: Reader, chunk: Sequence[ExportedMemory], *, links_too: bool = False
+        self, reader: Reader, chunk: Sequence[ParsedMemoryLine], *, links_too: bool = False
     ) -> dict[str, tuple[Link, ...]]:
         """
         Return the missing links of memories that already exist.
@@ -501,18 +511,20 @@ class _Import:
         own = dict(zip(known, reader.links_of_many(nodes, "out"), strict=True))
         asked = [link.id for one in chunk for link in one.links] if links_too else []
         taken = {link.id for link in reader.find_links(asked) if link is not None}
-        places = {name_of(of_memory(one.memory).place) for one in chunk if one.memory.type is MemoryType.RECORD}
-        kept = reader.notes_named(sorted(places)) if places else {}
+        places = {
+            note_name(record_from_memory(one.memory).place) for one in chunk if one.memory.type is MemoryType.RECORD
+        }
+        kept = reader.notes_by_name(sorted(places)) if places else {}
         missing = {}
         for one in chunk:
             memory, links = one.memory, one.links
-            if kept and memory.type is MemoryType.RECORD and name_of(of_memory(memory).place) in kept:
+            if kept and memory.type is MemoryType.RECORD and note_name(record_from_memory(memory).place) in kept:
                 raise InvalidArgument(
                     f"line {one.number}: a record without text is at the place of {memory.id!r:.200}",
                     hint="import into another namespace, or delete that record first",
                 )
             if memory.id in known:
-                if not _is_same(stored[memory.id], self._own(memory)):
+                if not _is_same(stored[memory.id], self._in_own_namespace(memory)):
                     raise InvalidArgument(
                         f"line {one.number}: a memory with the id {memory.id!r:.200} is there with other content",
                         hint="import into another namespace, or delete that memory first",
@@ -527,42 +539,46 @@ class _Import:
                     )
         return missing
 
-    async def _embedded(self, chunk: Sequence[ExportedMemory]) -> list[ExportedMemory]:
+    async def _embed_new(self, chunk: Sequence[ParsedMemoryLine]) -> list[ParsedMemoryLine]:
         """Return the memories, with new ones embedded by the current embedder."""
         known = await self.engine.read(lambda reader: self._compare(reader, chunk))
         new = [one.memory for one in chunk if one.memory.id not in known]
-        vectors = await saving.documents(self.embedding, new) if new else []
+        vectors = await saving.embed_memories(self.embedding, new) if new else []
         made = {memory.id: pieces for memory, pieces in zip(new, vectors, strict=True)}
         return [attrs.evolve(one, vectors=made.get(one.memory.id, one.vectors)) for one in chunk]
 
-    def _take(self, writer: Writer, rest: Sequence[ExportedMemory], contents: Mapping[str, str]) -> _Taken:
+    def _store_batch(
+        self, writer: Writer, rest: Sequence[ParsedMemoryLine], contents: Mapping[str, str]
+    ) -> _ImportBatch:
         """Write memories with texts and links, in order, until the transaction is due."""
         self._check_embedder()
-        taken = _Taken()
-        for start in range(0, len(rest), _COMPARED):
-            some = rest[start : start + _COMPARED]
+        taken = _ImportBatch()
+        for start in range(0, len(rest), COMPARE_BATCH_MEMORIES):
+            some = rest[start : start + COMPARE_BATCH_MEMORIES]
             known = self._compare(writer, some)
-            named = {digest for one in some if one.memory.id not in known for digest in digests_in(one.memory.evidence)}
+            named = {
+                digest for one in some if one.memory.id not in known for digest in evidence_digests(one.memory.evidence)
+            }
             named.difference_update(contents)
-            taken.absent = named - writer.known_contents(sorted(named))
-            if taken.absent:
+            taken.missing_texts = named - writer.known_contents(sorted(named))
+            if taken.missing_texts:
                 return taken
             for one in some:
-                self._take_one(writer, one, known.get(one.memory.id), contents, taken)
-                if writer.is_due:
+                self._store_memory(writer, one, known.get(one.memory.id), contents, taken)
+                if writer.should_yield:
                     return taken
         return taken
 
-    def _take_one(
+    def _store_memory(
         self,
         writer: Writer,
-        one: ExportedMemory,
+        one: ParsedMemoryLine,
         missing: Sequence[Link] | None,
         contents: Mapping[str, str],
-        taken: _Taken,
+        taken: _ImportBatch,
     ) -> None:
         """Write a memory, or only the *missing* links if it already exists."""
-        memory, ready = self._own(one.memory), []
+        memory, ready = self._in_own_namespace(one.memory), []
         for link in one.links if missing is None else missing:
             if writer.find(link.to_id) is not None:
                 ready.append(link)
@@ -572,8 +588,8 @@ class _Import:
                 taken.dropped_links += 1
         if missing is None:
             # The trust in the file already covers its evidence texts.
-            texts = dict.fromkeys(digests_in(memory.evidence), ORIGINS[0])
-            memory = saving.trusted(writer, memory, ready, texts)
+            texts = dict.fromkeys(evidence_digests(memory.evidence), ORIGINS[0])
+            memory = saving.apply_trust(writer, memory, ready, texts)
             writer.put(memory, vectors=one.vectors, links=ready, contents=contents)
             taken.added += 1
             self._lower_users(writer, memory)
@@ -586,7 +602,7 @@ class _Import:
         """Lower the trust of memories of earlier lines that use the new memory as evidence."""
         if memory.id in self.awaited_evidence:
             for node in writer.window(Filter(evidence=frozenset({memory.id}))).tolist():
-                saving.lower(writer, node, memory.trust)
+                saving.lower_trust(writer, node, memory.trust)
         named = [item for item in memory.evidence if is_id(item) and item in self.ids]
         found = writer.find_many(named) if named else []
         self.awaited_evidence.update(item for item, node in zip(named, found, strict=True) if node is None)
@@ -603,10 +619,10 @@ class _Import:
                 hint="repeat the import: what is there already stays as it is",
             )
 
-    def _own(self, memory: Memory) -> Memory:
+    def _in_own_namespace(self, memory: Memory) -> Memory:
         return attrs.evolve(memory, namespace=self.engine.namespace)
 
-    def _tell(self, done: int) -> None:
+    def _report_progress(self, done: int) -> None:
         if self.progress is not None:
             self.progress(done, self.file.memories)
 
@@ -626,30 +642,30 @@ def _put_links_and_lower(writer: Writer, source: tuple[str, Sequence[Link]]) -> 
     dropped = put_links(writer, source)
     memory_id, links = source
     (node,) = writer.find_many([memory_id])
-    based_on = [link for link in links if link.link_type in saving.RESTING]
+    based_on = [link for link in links if link.link_type in saving.TRUST_LINK_TYPES]
     if node is not None and based_on:
         (memory,) = writer.get([node])
-        saving.lower(writer, node, saving.trusted(writer, attrs.evolve(memory, evidence=()), based_on).trust)
+        saving.lower_trust(writer, node, saving.apply_trust(writer, attrs.evolve(memory, evidence=()), based_on).trust)
     return dropped
 
 
-def _is_same(stored: Memory, given: Memory) -> bool:
+def _is_same(stored: Memory, imported: Memory) -> bool:
     """Return True if two memories are equal, ignoring trust that the store lowered."""
-    lowered = least_trusted([stored.trust, given.trust]) == stored.trust
-    return lowered and stored == attrs.evolve(given, trust=stored.trust)
+    lowered = least_trusted([stored.trust, imported.trust]) == stored.trust
+    return lowered and stored == attrs.evolve(imported, trust=stored.trust)
 
 
 def _read_header(line: bytes) -> ExportHeader:
     """Parse and validate the header line."""
     try:
-        known = _read(_keys, line)
+        known = _decode(_keys_decoder, line)
     except ValueError:
         known = {}
-    if bytes(known.get("format", b"")) != _encode(FORMAT):
+    if bytes(known.get("format", b"")) != _encode(EXPORT_FORMAT):
         raise ValueError("it is not the first line of an export of memories")
-    if bytes(known.get("version", b"")) not in {_encode(version) for version in _VERSIONS}:
+    if bytes(known.get("version", b"")) not in {_encode(version) for version in SUPPORTED_VERSIONS}:
         raise ValueError("it was written by a version that this one does not know: upgrade mama-structs")
-    header = _read(_header, line)
+    header = _decode(_header_decoder, line)
     try:
         is_namespace = check_namespace(header.namespace) == header.namespace
     except InvalidArgument as error:
@@ -663,55 +679,55 @@ def _read_header(line: bytes) -> ExportHeader:
 
 def _read_end(line: bytes) -> ExportEnd:
     """Parse and validate the end line."""
-    said = _read(_end, line)
+    said = _decode(_end_decoder, line)
     if not said.end or said.memories < 0 or said.contents < 0:
         raise ValueError("it is not the last line of an export")
     return said
 
 
 def _read_text(line: bytes) -> TextLine:
-    kept = _read(_text, line)
-    if len(kept.text.encode()) > MAX_KEPT:
-        raise ValueError(f"`$.text` must have at most {MAX_KEPT} bytes")
-    if digest_of(kept.text) != kept.content:
+    kept = _decode(_text_decoder, line)
+    if len(kept.text.encode()) > MAX_STORED_TEXT_BYTES:
+        raise ValueError(f"`$.text` must have at most {MAX_STORED_TEXT_BYTES} bytes")
+    if text_digest(kept.text) != kept.content:
         raise ValueError("`$.text` does not have the hash that `$.content` says")
     return kept
 
 
-def _read_memory(line: bytes, header: ExportHeader, number: int) -> ExportedMemory:
+def _read_memory(line: bytes, header: ExportHeader, number: int) -> ParsedMemoryLine:
     """Parse and validate a memory line. Errors name the violated rule but contain no content."""
-    raw = _read(_line, line)
-    memory = _memory(raw.memory)
+    raw = _decode(_memory_decoder, line)
+    memory = _parse_memory(raw.memory)
     if memory.namespace != header.namespace:
         raise ValueError("`$.memory.namespace` must be that of the first line")
-    problem = problem_of_id(memory.id, memory.type)
+    problem = find_id_problem(memory.id, memory.type)
     if problem is not None:
         raise ValueError(f"`$.memory.id` {problem}")
     memory = attrs.evolve(memory, trust=least_trusted([memory.origin, memory.trust]))
-    links = tuple(_checked_link(data, f"$.links[{position}]", memory.id) for position, data in enumerate(raw.links))
+    links = tuple(_parse_link(data, f"$.links[{position}]", memory.id) for position, data in enumerate(raw.links))
     if len({link.id for link in links}) != len(links):
         raise ValueError("`$.links` has two links of one id")
-    vectors = _vectors(raw.vectors, header.embedder.dimensions)
+    vectors = _parse_vectors(raw.vectors, header.embedder.dimensions)
     try:
-        memory_line(memory, links, b"")
+        serialize_memory(memory, links, b"")
     except (ValueError, OverflowError, RecursionError) as error:
         raise ValueError("it has a value that cannot be written again") from error
-    return ExportedMemory(number, memory, links, vectors)
+    return ParsedMemoryLine(number, memory, links, vectors)
 
 
-def _memory(raw: MemoryRecord[msgspec.Raw]) -> Memory:
+def _parse_memory(raw: MemoryRecord[msgspec.Raw]) -> Memory:
     path = "$.memory.metadata"
-    _check_known(raw.metadata, METADATA[raw.type], path)
-    memory = _checked(memory_of(raw, lambda decoder, data: _read(decoder, data, path)), "$.memory")
-    check_kept(memory, "$.memory")
+    _reject_unknown_fields(raw.metadata, METADATA_TYPES[raw.type], path)
+    memory = _validate_fields(from_memory_record(raw, lambda decoder, data: _decode(decoder, data, path)), "$.memory")
+    check_imported_record(memory, "$.memory")
     return memory
 
 
-def _checked_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
-    known = _check_known(data, Link, path)
+def _parse_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
+    known = _reject_unknown_fields(data, Link, path)
     if "metadata" in known:
-        _check_known(known["metadata"], LinkMetadata, f"{path}.metadata")
-    link = _checked(_read(_link, data, path), path)
+        _reject_unknown_fields(known["metadata"], LinkMetadata, f"{path}.metadata")
+    link = _validate_fields(_decode(_link_decoder, data, path), path)
     if not is_link_id(link.id):
         raise ValueError(f"`{path}.id` must have the form link_<24 hexadecimal digits>")
     if link.from_id != memory_id:
@@ -721,17 +737,17 @@ def _checked_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
     return link
 
 
-def _checked(value: T, path: str) -> T:
+def _validate_fields(value: T, path: str) -> T:
     """Validate the fields of a memory, a link or a part, and return normalised values."""
     changed = {}
-    for name, rule in _rules_of[type(value)]:
+    for name, rule in _validators_by_type[type(value)]:
         given = getattr(value, name)
         if given is not None and (found := rule(given, f"{path}.{name}")) is not given:
             changed[name] = found
     return attrs.evolve(value, **changed) if changed else value  # type: ignore[misc]  # of an attrs class
 
 
-def _vectors(text: str, dimensions: int) -> NDArray[np.float32]:
+def _parse_vectors(text: str, dimensions: int) -> NDArray[np.float32]:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -739,17 +755,17 @@ def _vectors(text: str, dimensions: int) -> NDArray[np.float32]:
     if not data or len(data) % (4 * dimensions):
         raise ValueError(f"`$.vectors` must hold vectors of {dimensions} dimensions, got {len(data)} bytes")
     found = np.frombuffer(data, dtype="<f4").reshape(-1, dimensions).astype(np.float32)
-    if are_unit(found):
+    if are_unit_vectors(found):
         return found
     if not np.isfinite(found).all():
         raise ValueError("`$.vectors` has a number that is not finite")
-    vectors, usable = unit_vectors(found)
+    vectors, usable = normalize_rows(found)
     if not usable.all():
         raise ValueError("`$.vectors` has a vector of length 0")
     return vectors
 
 
-def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str = "$") -> T:
+def _decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str = "$") -> T:
     """Decode JSON. Error messages name the path and the rule, but contain no content."""
     try:
         return decoder.decode(data)
@@ -768,19 +784,19 @@ def _read(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str
         raise ValueError(f"it is no JSON object: {error}") from error
 
 
-def _check_known(data: msgspec.Raw, form: type, path: str) -> dict[str, msgspec.Raw]:
+def _reject_unknown_fields(data: msgspec.Raw, form: type, path: str) -> dict[str, msgspec.Raw]:
     """
     Return the raw fields of an object.
 
     Raise ValueError for unknown fields, which would be lost.
     """
-    found = _read(_keys, data, path)
-    if not found.keys() <= _fields[form]:
+    found = _decode(_keys_decoder, data, path)
+    if not found.keys() <= _field_names[form]:
         raise ValueError(f"`{path}` has an unknown field")
     return found
 
 
-def _shallow(value: Any, path: str) -> Any:
+def _check_depth(value: Any, path: str) -> Any:
     level = [value]
     for _ in range(_MAX_DEPTH):
         several = (
@@ -791,53 +807,54 @@ def _shallow(value: Any, path: str) -> Any:
     raise ValueError(f"`{path}` is nested more than {_MAX_DEPTH} deep")
 
 
-def _id(value: str, path: str) -> str:
-    problem = problem_of_name(value)
+def _check_id(value: str, path: str) -> str:
+    problem = find_name_problem(value)
     if problem is not None:
         raise ValueError(f"`{path}` {problem}")
     return value
 
 
-def _share(value: float, path: str) -> float:
+def _check_ratio(value: float, path: str) -> float:
     if not 0 <= value <= 1:
         raise ValueError(f"`{path}` must be a number from 0 to 1")
     return value
 
 
-def _time(moment: datetime, path: str) -> datetime:
+def _check_time(moment: datetime, path: str) -> datetime:
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise ValueError(f"`{path}` has no time zone")
-    if not _check.FIRST <= moment < _check.LAST:
+    if not _check.MIN_TIME <= moment < _check.MAX_TIME:
         raise ValueError(f"`{path}` must lie between 1970 and 9000")
     return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
 
 
-def _each(values: tuple[Any, ...], path: str) -> tuple[Any, ...]:
-    return tuple(_checked(value, f"{path}[{position}]") for position, value in enumerate(values))
+def _validate_each(values: tuple[Any, ...], path: str) -> tuple[Any, ...]:
+    return tuple(_validate_fields(value, f"{path}[{position}]") for position, value in enumerate(values))
 
 
-def _times(moments: tuple[datetime, ...], path: str) -> tuple[datetime, ...]:
-    return tuple(_time(moment, f"{path}[{position}]") for position, moment in enumerate(moments))
+def _check_times(moments: tuple[datetime, ...], path: str) -> tuple[datetime, ...]:
+    return tuple(_check_time(moment, f"{path}[{position}]") for position, moment in enumerate(moments))
 
 
-_RULES: Final[Mapping[str, Callable[[Any, str], Any]]] = {
-    "id": _id,
-    "to_id": _id,
-    "metadata": _checked,
-    "extra": _shallow,
-    "value": _shallow,
-    "confidence": _share,
-    "outcome_at": _time,
-    "history": _each,
-    "at": _time,
-    "created_at": _time,
-    "updated_at": _time,
-    "valid_until": _time,
-    "until": _time,
-    "repeats": _times,
-    "former": _each,
+FIELD_VALIDATORS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "id": _check_id,
+    "to_id": _check_id,
+    "metadata": _validate_fields,
+    "extra": _check_depth,
+    "value": _check_depth,
+    "confidence": _check_ratio,
+    "outcome_at": _check_time,
+    "history": _validate_each,
+    "at": _check_time,
+    "created_at": _check_time,
+    "updated_at": _check_time,
+    "valid_until": _check_time,
+    "until": _check_time,
+    "repeats": _check_times,
+    "former": _validate_each,
 }
 """Validators by field name. Fields of memories and links without one accept any value."""
-_rules_of: Final = {
-    form: [(name, rule) for name, rule in _RULES.items() if name in names] for form, names in _fields.items()
+_validators_by_type: Final = {
+    form: [(name, rule) for name, rule in FIELD_VALIDATORS.items() if name in names]
+    for form, names in _field_names.items()
 }

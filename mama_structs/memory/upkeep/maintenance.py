@@ -12,36 +12,38 @@ from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.protocol import Embedder, fingerprint_of
 from mama_structs.memory.save import save_plan as saving
 from mama_structs.memory.types.engine import (
-    NUMBERS,
-    SYSTEM,
+    SYSTEM_CREATOR_INDEX,
+    TYPE_NUMBERS,
     EmbedderRecord,
     Engine,
     LinkTable,
-    Progress,
+    ProgressCallback,
     Reader,
     Vectors,
     Writer,
-    in_turns,
+    write_in_transactions,
 )
-from mama_structs.memory.types.model import Link, LinkType, Memory, milliseconds
+from mama_structs.memory.types.model import Link, LinkType, Memory, to_milliseconds
 from mama_structs.settings import MemorySettings
 
 # Memories per read or embedding call, so that other plans can run in between.
-_PAGE: Final = 500
-_BATCH: Final = 128
+PAGE_MEMORIES: Final = 500
+EMBED_BATCH_MEMORIES: Final = 128
 
 
-def record_of(embedder: Embedder) -> EmbedderRecord:
+def embedder_record(embedder: Embedder) -> EmbedderRecord:
     """Return the record by which a store identifies an embedder."""
     return EmbedderRecord(embedder.name, fingerprint_of(embedder), embedder.dimensions)
 
 
-def prunable(table: LinkTable, now_ms: int, settings: MemorySettings) -> NDArray[np.bool_]:
+def prunable_mask(table: LinkTable, now_ms: int, settings: MemorySettings) -> NDArray[np.bool_]:
     """Return a mask of the links that may be pruned (DESIGN section 6)."""
     # Use the stored confidence, without decay: otherwise links that were never weak would be pruned.
     weak = table.confidences < np.float32(settings.prune_below)
-    old = (table.types == NUMBERS[LinkType.TEMPORAL]) & (now_ms - table.created > settings.prune_temporal_after * 1000)
-    may_go: NDArray[np.bool_] = (table.creators == SYSTEM) & (weak | old)
+    old = (table.types == TYPE_NUMBERS[LinkType.TEMPORAL]) & (
+        now_ms - table.created > settings.prune_temporal_after * 1000
+    )
+    may_go: NDArray[np.bool_] = (table.creators == SYSTEM_CREATOR_INDEX) & (weak | old)
     return may_go
 
 
@@ -52,18 +54,18 @@ def is_prunable(link: Link, now: datetime, settings: MemorySettings) -> bool:
     # Compare in single precision, as tables do, so that both functions agree.
     if np.float32(link.confidence) < np.float32(settings.prune_below):
         return True
-    age = milliseconds(now) - milliseconds(link.created_at)
+    age = to_milliseconds(now) - to_milliseconds(link.created_at)
     return link.link_type is LinkType.TEMPORAL and age > settings.prune_temporal_after * 1000
 
 
 async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:
     """Delete automatic links that are too weak or too old, and return their number."""
-    now_ms = milliseconds(now)
+    now_ms = to_milliseconds(now)
 
     def where(reader: Reader) -> list[str]:
         table = reader.links(reader.window(newest_first=False), "out")
         # Nodes are valid within one plan only, so return ids.
-        return reader.ids(np.unique(table.sources[prunable(table, now_ms, settings)]))
+        return reader.ids(np.unique(table.sources[prunable_mask(table, now_ms, settings)]))
 
     def prune_one(writer: Writer, source: str) -> int:
         node = writer.find(source)
@@ -71,16 +73,18 @@ async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:
         return writer.delete_links([link.id for link in links if is_prunable(link, now, settings)])
 
     sources = await engine.read(where)
-    return sum([sum(some) async for some in in_turns(engine.write, sources, prune_one, most=_PAGE)])
+    return sum(
+        [sum(some) async for some in write_in_transactions(engine.write, sources, prune_one, max_items=PAGE_MEMORIES)]
+    )
 
 
-async def reembed(engine: Engine, service: EmbeddingService, progress: Progress | None) -> int:
+async def reembed(engine: Engine, service: EmbeddingService, progress: ProgressCallback | None) -> int:
     """
     Embed all memories with another embedder and switch to it.
 
     Returns how many memories were embedded.
     """
-    record = record_of(service.embedder)
+    record = embedder_record(service.embedder)
     done = 0
     adopted = False
 
@@ -91,15 +95,17 @@ async def reembed(engine: Engine, service: EmbeddingService, progress: Progress 
         # Repeat, because other plans save memories in the meantime.
         missing = await engine.read(lambda reader: reader.without_vectors(record))
         total = done + len(missing)
-        for start in range(0, len(missing), _BATCH):
+        for start in range(0, len(missing), EMBED_BATCH_MEMORIES):
 
-            def memories(reader: Reader, some: list[str] = missing[start : start + _BATCH]) -> list[Memory]:
+            def memories(
+                reader: Reader, some: list[str] = missing[start : start + EMBED_BATCH_MEMORIES]
+            ) -> list[Memory]:
                 return reader.get([node for node in reader.find_many(some) if node is not None])
 
             found = await engine.read(memories)
-            pieces = await saving.documents(service, found)
+            pieces = await saving.embed_memories(service, found)
             vectors = [(memory.id, own) for memory, own in zip(found, pieces, strict=True)]
-            async for some in in_turns(engine.write, vectors, put, most=_BATCH):
+            async for some in write_in_transactions(engine.write, vectors, put, max_items=EMBED_BATCH_MEMORIES):
                 done += len(some)
             if progress is not None:
                 progress(min(done, total), total)

@@ -12,26 +12,32 @@ import attrs
 import msgspec
 import numpy as np
 
-from mama_structs._internal.offload import Load, run_inline_or_in_thread
+from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
 from mama_structs.errors import StoreDamaged, StoreDiffers
 from mama_structs.memory.types.codec import vectors_from_bytes, vectors_to_bytes
-from mama_structs.memory.types.engine import Engine, NewMemory, Reader, Writer, in_turns
+from mama_structs.memory.types.engine import Engine, NewMemory, Reader, Writer, write_in_transactions
 from mama_structs.memory.types.model import Link
-from mama_structs.memory.upkeep.jsonl_transfer import Exported, ExportPage, memory_line, pages, put_links
+from mama_structs.memory.upkeep.jsonl_transfer import (
+    ExportPage,
+    MemoryExport,
+    iter_export_pages,
+    put_links,
+    serialize_memory,
+)
 
-_BATCH: Final = 32
+BATCH_MEMORIES: Final = 32
 # A memory counts as this many items in the estimated load of a computation.
-_FIELDS: Final = 20
-_NAMED: Final = 10
-_SAID: Final = 3
-_DIGEST: Final = 16
-_ELSEWHERE: Final = "nothing there was replaced or deleted; copy into a new place, or into one that nobody writes to"
+ITEMS_PER_MEMORY: Final = 20
+MAX_ERROR_IDS: Final = 10
+MAX_MESSAGE_IDS: Final = 3
+DIGEST_BYTES: Final = 16
+DEFAULT_HINT: Final = "nothing there was replaced or deleted; copy into a new place, or into one that nobody writes to"
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 @attrs.define(eq=False)
-class KindTally:
+class CopyDigest:
     """Number and digest of the copied items of each kind."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
@@ -40,7 +46,7 @@ class KindTally:
     def add(self, kind: str, data: bytes, count: int = 1) -> None:
         """Count items of a kind, and add their serialized form to the digest."""
         self.counts[kind] += count
-        self._hashes.setdefault(kind, blake2b(digest_size=_DIGEST)).update(data)
+        self._hashes.setdefault(kind, blake2b(digest_size=DIGEST_BYTES)).update(data)
 
     @property
     def digests(self) -> Mapping[str, str]:
@@ -48,19 +54,21 @@ class KindTally:
         return {kind: found.hexdigest() for kind, found in self._hashes.items()}
 
 
-def refuse(namespace: str, what: str, ids: Sequence[str], *, hint: str = _ELSEWHERE) -> NoReturn:
+def raise_store_differs(namespace: str, what: str, ids: Sequence[str], *, hint: str = DEFAULT_HINT) -> NoReturn:
     """Raise the error for a copy that differs from its source or cannot become equal to it."""
-    named = ", ".join(f"{one!r:.100}" for one in ids[:_SAID]) + (f" and {len(ids) - _SAID} more" * (len(ids) > _SAID))
+    named = ", ".join(f"{one!r:.100}" for one in ids[:MAX_MESSAGE_IDS]) + (
+        f" and {len(ids) - MAX_MESSAGE_IDS} more" * (len(ids) > MAX_MESSAGE_IDS)
+    )
     raise StoreDiffers(
         f"the namespace {namespace!r:.80} of the copy {what}{': ' * bool(ids)}{named}",
         namespace=namespace,
-        ids=tuple(ids[:_NAMED]),
+        ids=tuple(ids[:MAX_ERROR_IDS]),
         hint=hint,
     )
 
 
 @attrs.define(eq=False)
-class _CarriedPart:
+class _CopyBatch:
     """Result of one transaction of a copy: counts, and links to later memories."""
 
     done: int = 0
@@ -69,7 +77,7 @@ class _CarriedPart:
 
 
 @attrs.define(eq=False)
-class CarriedMemories:
+class NamespaceCopier:
     """
     One run that copies a namespace.
 
@@ -78,8 +86,8 @@ class CarriedMemories:
 
     source: Engine
     target: Engine
-    tell: Callable[[int], object]
-    tally: KindTally
+    report_progress: Callable[[int], object]
+    digest: CopyDigest
     damaged: list[str] = attrs.field(factory=list, init=False)
     added: int = attrs.field(default=0, init=False)
     # Number of memories that cannot be read.
@@ -87,7 +95,7 @@ class CarriedMemories:
     # Reasons why readable memories are omitted, by id.
     _lost: dict[str, str] = attrs.field(factory=dict, init=False)
     # Reasons why notes are omitted, by name.
-    _unreadable: dict[str, str] = attrs.field(factory=dict, init=False)
+    _unreadable_notes: dict[str, str] = attrs.field(factory=dict, init=False)
     _waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     _dropped: set[str] = attrs.field(factory=set, init=False)
 
@@ -95,95 +103,97 @@ class CarriedMemories:
         """Add missing data and compare all of it. Existing data is never replaced or deleted."""
         before = await self.source.read(lambda reader: reader.change)
         if await self.target.read(lambda reader: bool(reader.count() or reader.note_names())):
-            await self._refuse_others()
+            await self._check_target_is_subset()
         # Even without notes, an empty write creates the namespace.
         await self.target.write(lambda writer: writer.set_notes({}))
         async for notes in self._notes():
             await self.target.write(lambda writer: writer.set_notes(notes))  # noqa: B023 - awaited
-        async for page in pages(self.source):
-            await self._put(await self._whole(page))
-            self.tell(len(page.lines))
+        async for page in iter_export_pages(self.source):
+            await self._put(await self._without_dropped_links(page))
+            self.report_progress(len(page.lines))
         await self._compare()
         if before != await self.source.read(lambda reader: reader.change):
-            refuse(self.source.namespace, "is not of one moment: the source was written to meanwhile", [])
+            raise_store_differs(self.source.namespace, "is not of one moment: the source was written to meanwhile", [])
         await self._list_damage()
 
     async def _notes(self) -> AsyncIterator[Mapping[str, str]]:
         """Yield the notes in batches, since hosts may store many and long ones."""
         names = await self.source.read(lambda reader: reader.note_names())
-        for start in range(0, len(names), _BATCH):
-            some = names[start : start + _BATCH]
+        for start in range(0, len(names), BATCH_MEMORIES):
+            some = names[start : start + BATCH_MEMORIES]
             try:
-                yield await self.source.read(lambda reader: reader.notes_named(some))  # noqa: B023 - awaited
+                yield await self.source.read(lambda reader: reader.notes_by_name(some))  # noqa: B023 - awaited
             except StoreDamaged:
-                yield await self._readable(some)
+                yield await self._read_valid_notes(some)
 
-    async def _readable(self, names: Sequence[str]) -> Mapping[str, str]:
+    async def _read_valid_notes(self, names: Sequence[str]) -> Mapping[str, str]:
         """Return the notes that can be read."""
         found: dict[str, str] = {}
         for name in names:
             try:
-                found |= await self.source.read(lambda reader: reader.notes_named([name]))  # noqa: B023 - awaited
+                found |= await self.source.read(lambda reader: reader.notes_by_name([name]))  # noqa: B023 - awaited
             except StoreDamaged as error:
-                self._unreadable[name] = "; ".join(error.findings)
+                self._unreadable_notes[name] = "; ".join(error.findings)
         return found
 
     async def _list_damage(self) -> None:
         self.missing = await self.source.read(lambda reader: reader.damaged)
         if self.missing:
             self.damaged += [one.message for one in await self.source.check() if one.kind == "damaged"]
-        self.damaged += [f"{one}: {why}" for one, why in {**self._lost, **self._unreadable}.items()]
+        self.damaged += [f"{one}: {why}" for one, why in {**self._lost, **self._unreadable_notes}.items()]
         if self._dropped:
             self.damaged.append(f"{len(self._dropped)} links lead to what is left out")
 
-    async def _refuse_others(self) -> None:
+    async def _check_target_is_subset(self) -> None:
         """Raise an error if the copy has data that the source does not have, or that differs."""
         name = self.source.namespace
         ids, names = await self.target.read(lambda reader: (reader.ids(reader.window()), reader.note_names()))
         found = await self.source.read(lambda reader: reader.find_many(ids))
         if others := [one for one, node in zip(ids, found, strict=True) if node is None]:
-            refuse(name, "has memories that the source has not", others)
+            raise_store_differs(name, "has memories that the source has not", others)
         others = await self.source.read(lambda reader: sorted({*names}.difference(reader.note_names())))
         async for notes in self._notes():
-            there = await self.target.read(lambda reader: reader.notes_named([*notes]))  # noqa: B023 - awaited
+            there = await self.target.read(lambda reader: reader.notes_by_name([*notes]))  # noqa: B023 - awaited
             others += [one for one, text in there.items() if notes[one] != text]
         if others:
-            refuse(name, "has notes that the source has not", others)
-        async for page in pages(self.source):
-            whole = await self._whole(page)
-            await self.target.read(lambda reader: self._lacking(reader, whole))  # noqa: B023 - awaited
+            raise_store_differs(name, "has notes that the source has not", others)
+        async for page in iter_export_pages(self.source):
+            whole = await self._without_dropped_links(page)
+            await self.target.read(lambda reader: self._find_missing_links(reader, whole))  # noqa: B023 - awaited
 
-    async def _whole(self, page: ExportPage) -> list[Exported]:
+    async def _without_dropped_links(self, page: ExportPage) -> list[MemoryExport]:
         """Return the memories of a page without links to omitted memories."""
         self._lost |= {memory_id: "; ".join(error.findings) for memory_id, error in page.lost.items()}
-        load = Load(items=sum(_FIELDS + len(one.links) for one in page.lines))
+        load = InputSize(items=sum(ITEMS_PER_MEMORY + len(one.links) for one in page.lines))
         ends = await run_inline_or_in_thread(
             load, lambda: list(dict.fromkeys(link.to_id for one in page.lines for link in one.links))
         )
         found = await self.source.read(lambda reader: reader.find_many(ends))
         there = {end for end, node in zip(ends, found, strict=True) if node is not None and end not in self._lost}
 
-        def without_dropped() -> list[Exported]:
+        def without_dropped() -> list[MemoryExport]:
             self._dropped.update(link.id for one in page.lines for link in one.links if link.to_id not in there)
             return [
                 attrs.evolve(
-                    one, links=[link for link in one.links if link.to_id in there], vectors=self._as_kept(one.vectors)
+                    one,
+                    links=[link for link in one.links if link.to_id in there],
+                    vectors=self._in_target_precision(one.vectors),
                 )
                 for one in page.lines
             ]
 
         return await run_inline_or_in_thread(load, without_dropped)
 
-    def _as_kept(self, vectors: bytes) -> bytes:
+    def _in_target_precision(self, vectors: bytes) -> bytes:
         """Return vectors in the precision that the target stores."""
         if self.target.figures().get("vectors", {}).get("kept_as") != "halfvec":
             return vectors
         return vectors_to_bytes(vectors_from_bytes(vectors, self.source.embedder.dimensions).astype(np.float16))
 
-    async def _put(self, items: Sequence[Exported]) -> None:
+    async def _put(self, items: Sequence[MemoryExport]) -> None:
         rest = items
         while rest:
-            taken = await self.target.write(lambda writer: self._take(writer, rest))  # noqa: B023 - awaited
+            taken = await self.target.write(lambda writer: self._store_batch(writer, rest))  # noqa: B023 - awaited
             done, rest = rest[: taken.done], rest[taken.done :]
             self.added += taken.added
             for link in taken.waiting:
@@ -192,15 +202,17 @@ class CarriedMemories:
             for one in done:
                 for link in self._waiting.pop(one.memory.id, ()):
                     awaited.setdefault(link.from_id, []).append(link)
-            async for _ in in_turns(self.target.write, [*awaited.items()], put_links, most=_BATCH):
+            async for _ in write_in_transactions(
+                self.target.write, [*awaited.items()], put_links, max_items=BATCH_MEMORIES
+            ):
                 pass
 
-    def _take(self, writer: Writer, rest: Sequence[Exported]) -> _CarriedPart:
+    def _store_batch(self, writer: Writer, rest: Sequence[MemoryExport]) -> _CopyBatch:
         """Write memories with their texts and links, in order, until the transaction is due."""
-        taken = _CarriedPart()
-        while taken.done < len(rest) and not (taken.done and writer.is_due):
-            some = rest[taken.done : taken.done + _BATCH]
-            lacking = self._lacking(writer, some)
+        taken = _CopyBatch()
+        while taken.done < len(rest) and not (taken.done and writer.should_yield):
+            some = rest[taken.done : taken.done + BATCH_MEMORIES]
+            lacking = self._find_missing_links(writer, some)
             new = [one for one in some if one.memory.id not in lacking]
             links = {one.memory.id: lacking.get(one.memory.id, one.links) for one in some}
             ends = list(dict.fromkeys(link.to_id for own in links.values() for link in own))
@@ -217,7 +229,7 @@ class CarriedMemories:
         return taken
 
     def _put_new(
-        self, writer: Writer, new: Sequence[Exported], links: Sequence[Sequence[Link]], some: Sequence[Exported]
+        self, writer: Writer, new: Sequence[MemoryExport], links: Sequence[Sequence[Link]], some: Sequence[MemoryExport]
     ) -> None:
         # The first user of a text may already exist in the copy, or come later in this batch.
         texts = {digest: text for one in some for digest, text in one.texts.items()}
@@ -230,12 +242,14 @@ class CarriedMemories:
             writer.put_new(made, lambda _nodes: links)
         except KeyError as error:
             hint = "rebuild or restore it, or copy into a new place"
-            refuse(self.source.namespace, "has lost texts that its memories name", [str(error.args[0])], hint=hint)
+            raise_store_differs(
+                self.source.namespace, "has lost texts that its memories name", [str(error.args[0])], hint=hint
+            )
 
-    def _lacking(self, reader: Reader, items: Sequence[Exported]) -> dict[str, list[Link]]:
+    def _find_missing_links(self, reader: Reader, items: Sequence[MemoryExport]) -> dict[str, list[Link]]:
         """Return the missing links of each existing memory, which must be equal otherwise."""
         lacking, others = {}, []
-        stored = self._stored(reader, items)
+        stored = self._read_existing(reader, items)
         for one in items:
             if (have := stored.get(one.memory.id)) is not None:
                 own, there = ({link.id: link for link in links} for links in (one.links, have.links))
@@ -243,10 +257,12 @@ class CarriedMemories:
                     others.append(one.memory.id)
                 lacking[one.memory.id] = [link for link in one.links if link.id not in there]
         if others:
-            refuse(self.source.namespace, "has memories of the same ids with other content, links or vectors", others)
+            raise_store_differs(
+                self.source.namespace, "has memories of the same ids with other content, links or vectors", others
+            )
         return lacking
 
-    def _stored(self, reader: Reader, items: Sequence[Exported]) -> dict[str, Exported]:
+    def _read_existing(self, reader: Reader, items: Sequence[MemoryExport]) -> dict[str, MemoryExport]:
         """Return the existing memories, in the order of the target."""
         nodes = sorted(node for node in reader.find_many([one.memory.id for one in items]) if node is not None)
         found, links = reader.get(nodes), reader.links_of_many(nodes, "out")
@@ -254,27 +270,36 @@ class CarriedMemories:
         stored, begin = {}, 0
         for memory, own, count in zip(found, links, counts.tolist(), strict=True):
             pieces = vectors_to_bytes(vectors[begin : begin + count])
-            stored[memory.id], begin = Exported(memory, own, pieces, {}), begin + count
+            stored[memory.id], begin = MemoryExport(memory, own, pieces, {}), begin + count
         return stored
 
     async def _compare(self) -> None:
         """Compare the whole copy with the source, including the order."""
         last = -1
-        async for page in pages(self.source):
-            whole = await self._whole(page)
+        async for page in iter_export_pages(self.source):
+            whole = await self._without_dropped_links(page)
             digests = [digest for one in whole for digest in one.texts]
             stored, texts, ends = await self.target.read(
-                lambda reader: (self._stored(reader, whole), reader.contents(digests), self._ends(reader, whole))  # noqa: B023 - awaited
+                lambda reader: (
+                    self._read_existing(reader, whole),
+                    reader.contents(digests),
+                    self._first_and_last_node(reader, whole),
+                )
             )
             compare = functools.partial(self._compare_page, whole, stored, texts, is_next=not ends or ends[0] > last)
             links = sum(len(one.links) for one in whole)
-            await run_inline_or_in_thread(Load(items=_FIELDS * len(whole) + links), compare)
+            await run_inline_or_in_thread(InputSize(items=ITEMS_PER_MEMORY * len(whole) + links), compare)
             last = ends[-1] if ends else last
-            self.tell(len(page.lines))
-        await self._compare_rest()
+            self.report_progress(len(page.lines))
+        await self._compare_notes_and_counts()
 
     def _compare_page(
-        self, whole: Sequence[Exported], stored: Mapping[str, Exported], texts: Mapping[str, str], *, is_next: bool
+        self,
+        whole: Sequence[MemoryExport],
+        stored: Mapping[str, MemoryExport],
+        texts: Mapping[str, str],
+        *,
+        is_next: bool,
     ) -> None:
         """
         Compare and count the memories of one page.
@@ -282,35 +307,35 @@ class CarriedMemories:
         *is_next* is False if they are not after the last page.
         """
         name = self.source.namespace
-        written = {one: memory_line(have.memory, have.links, have.vectors) for one, have in stored.items()}
-        wanted = {one.memory.id: memory_line(one.memory, one.links, one.vectors) for one in whole}
+        written = {one: serialize_memory(have.memory, have.links, have.vectors) for one, have in stored.items()}
+        wanted = {one.memory.id: serialize_memory(one.memory, one.links, one.vectors) for one in whole}
         if others := [one for one in wanted if written.get(one) != wanted[one]]:
-            refuse(name, "lacks memories, or has them otherwise", others)
+            raise_store_differs(name, "lacks memories, or has them otherwise", others)
         if list(written) != list(wanted) or not is_next:
-            refuse(name, "has the memories in another order", list(wanted))
+            raise_store_differs(name, "has the memories in another order", list(wanted))
         if others := [one for exported in whole for one in exported.texts if texts[one] != exported.texts[one]]:
-            refuse(name, "has other texts", others)
+            raise_store_differs(name, "has other texts", others)
         for one in whole:
-            self.tally.add("memories", memory_line(one.memory, (), one.vectors))
+            self.digest.add("memories", serialize_memory(one.memory, (), one.vectors))
             for link in sorted(one.links, key=lambda link: (link.created_at, link.id)):
-                self.tally.add("links", _encode(link))
+                self.digest.add("links", _encode(link))
         for digest in (digest for one in whole for digest in one.texts):
-            self.tally.add("texts", digest.encode())
+            self.digest.add("texts", digest.encode())
 
-    async def _compare_rest(self) -> None:
+    async def _compare_notes_and_counts(self) -> None:
         """Compare the notes and the total counts."""
         others: list[str] = []
         async for notes in self._notes():
-            there = await self.target.read(lambda reader: reader.notes_named([*notes]))  # noqa: B023 - awaited
+            there = await self.target.read(lambda reader: reader.notes_by_name([*notes]))  # noqa: B023 - awaited
             others += [one for one, text in notes.items() if there.get(one) != text]
             for note in notes.items():
-                self.tally.add("notes", _encode(note))
+                self.digest.add("notes", _encode(note))
         count, names = await self.target.read(lambda reader: (reader.count(), reader.note_names()))
-        if count != self.tally.counts["memories"] or others or len(names) != self.tally.counts["notes"]:
+        if count != self.digest.counts["memories"] or others or len(names) != self.digest.counts["notes"]:
             counted = [f"{count} memories", f"{len(names)} notes"]
-            refuse(self.source.namespace, "has more or less than the source", counted)
+            raise_store_differs(self.source.namespace, "has more or less than the source", counted)
 
-    def _ends(self, reader: Reader, items: Sequence[Exported]) -> list[int]:
+    def _first_and_last_node(self, reader: Reader, items: Sequence[MemoryExport]) -> list[int]:
         """Return the first and the last node of some memories, or an empty list."""
         nodes = [node for node in reader.find_many([one.memory.id for one in items]) if node is not None]
         return [min(nodes), max(nodes)] if nodes else []

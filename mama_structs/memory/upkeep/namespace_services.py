@@ -12,19 +12,19 @@ from typing import TypeVar
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.event_loop import LoopBound
+from mama_structs._internal.event_loop import LoopGuard
 from mama_structs.errors import SessionClosed
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.graph.results import Reached
 from mama_structs.memory.graph.traversal import TraversalCache
-from mama_structs.memory.save.automatic_links import Linking
-from mama_structs.memory.save.judge_runner import JudgingService
-from mama_structs.memory.search.reranker_runner import RerankingService
-from mama_structs.memory.types.engine import EmbedderRecord, Engine, Reader, Writer, mismatch
+from mama_structs.memory.save.automatic_links import LinkingContext
+from mama_structs.memory.save.judge_runner import JudgeRunner
+from mama_structs.memory.search.reranker_runner import RerankerRunner
+from mama_structs.memory.types.engine import EmbedderRecord, Engine, Reader, Writer, embedder_mismatch
 from mama_structs.memory.types.model import from_milliseconds
 from mama_structs.memory.upkeep import erasure as forgetting
 from mama_structs.memory.upkeep.erasure import EraseTexts
-from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.upkeep.maintenance import embedder_record
 from mama_structs.settings import MemorySettings
 
 T = TypeVar("T")
@@ -32,46 +32,46 @@ ReaderT = TypeVar("ReaderT", bound=Reader)
 
 
 @attrs.define(eq=False)
-class Shared:
+class NamespaceServices:
     """Engine, models, caches and settings of a namespace, shared by its stores."""
 
     engine: Engine
     embedding: EmbeddingService
     settings: MemorySettings = attrs.field(kw_only=True)
-    loop: LoopBound = attrs.field(kw_only=True)
-    reranking: RerankingService | None = attrs.field(default=None, kw_only=True)
-    judging: JudgingService | None = attrs.field(default=None, kw_only=True)
+    loop: LoopGuard = attrs.field(kw_only=True)
+    reranker_runner: RerankerRunner | None = attrs.field(default=None, kw_only=True)
+    judge_runner: JudgeRunner | None = attrs.field(default=None, kw_only=True)
     find_mentions: Callable[[str], Sequence[str]] = attrs.field(default=lambda _text: (), kw_only=True)
-    erase_texts: EraseTexts = attrs.field(default=forgetting.no_texts, kw_only=True)
+    erase_texts: EraseTexts = attrs.field(default=forgetting.erase_no_texts, kw_only=True)
     clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
     cache: TraversalCache[list[Reached]] = attrs.field(init=False)
     record: EmbedderRecord = attrs.field(init=False)
     # The embedder that is replacing the current one, during `reembed`.
-    next_record: EmbedderRecord | None = attrs.field(default=None, init=False)
+    next_embedder_record: EmbedderRecord | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
-    chaining: asyncio.Lock = attrs.field(factory=asyncio.Lock, init=False)
+    chain_lock: asyncio.Lock = attrs.field(factory=asyncio.Lock, init=False)
     """Held while the newest version is read and replaced, to prevent a race; see `mama_structs.importers.mama_v1`."""
 
     def __attrs_post_init__(self) -> None:
         self._use(self.embedding)
 
     def _use(self, embedding: EmbeddingService) -> None:
-        self.embedding, self.record = embedding, record_of(embedding.embedder)
+        self.embedding, self.record = embedding, embedder_record(embedding.embedder)
         self.cache = TraversalCache(entries=self.settings.traversal_entries, ttl=self.settings.traversal_ttl)
 
     @property
-    def linking(self) -> Linking:
+    def linking(self) -> LinkingContext:
         """The parameters of automatic linking."""
-        return Linking(policy=self.settings.linking, calibration=self.embedding.embedder.calibration)
+        return LinkingContext(policy=self.settings.linking, calibration=self.embedding.embedder.calibration)
 
     @property
     def now(self) -> datetime:
         """The current time."""
         return from_milliseconds(int(self.clock() * 1000))
 
-    def moment(self, name: str, value: datetime | None) -> datetime:
+    def resolve_time(self, name: str, value: datetime | None) -> datetime:
         """Return a validated time, or the current time if *value* is None."""
-        return self.now if value is None else _check.moment(name, value)
+        return self.now if value is None else _check.check_time(name, value)
 
     def check(self) -> None:
         """Raise an error if the memories are closed, or the caller is in another event loop."""
@@ -97,14 +97,14 @@ class Shared:
 
     def _guarded(self, plan: Callable[[ReaderT], T], made_by: EmbedderRecord | None) -> Callable[[ReaderT], T]:
         def guarded(reader: ReaderT) -> T:
-            known = (self.record, self.next_record) if made_by is None else (made_by,)
+            known = (self.record, self.next_embedder_record) if made_by is None else (made_by,)
             if self.engine.embedder not in known:
-                raise mismatch(self.engine.namespace, self.engine.embedder, known[0])
+                raise embedder_mismatch(self.engine.namespace, self.engine.embedder, known[0])
             return plan(reader)
 
         return guarded
 
-    async def take_over(self, embedding: EmbeddingService) -> None:
+    async def replace_embedder(self, embedding: EmbeddingService) -> None:
         """Switch to another embedder, and close the previous one."""
         before = self.embedding
         self._use(embedding)
@@ -115,6 +115,6 @@ class Shared:
         if not self.closed:
             self.closed = True
             async with AsyncExitStack() as closing:
-                for service in (self.judging, self.reranking, self.embedding):
+                for service in (self.judge_runner, self.reranker_runner, self.embedding):
                     if service is not None:
                         closing.push_async_callback(service.close)

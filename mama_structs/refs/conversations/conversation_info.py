@@ -7,7 +7,7 @@ from datetime import datetime
 
 import attrs
 
-from mama_structs._internal.reprs import counted
+from mama_structs._internal.reprs import format_count
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -34,7 +34,7 @@ class ConversationInfo:
 
     def __repr__(self) -> str:
         used = "at a time that is damaged" if self.used_at is None else f"{self.used_at:%Y-%m-%d %H:%M} UTC"
-        held = f"{counted(self.handles, 'handle')}, {self.bytes:,} bytes"
+        held = f"{format_count(self.handles, 'handle')}, {self.bytes:,} bytes"
         return f"<ConversationInfo {self.name!r}: {held}, used {used}{', open' if self.is_open else ''}>"
 
 

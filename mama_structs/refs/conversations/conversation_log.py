@@ -31,34 +31,34 @@ import attrs
 import msgspec
 
 from mama_structs._internal import validation as _check
-from mama_structs._internal.offload import Load, run_inline_or_in_thread
-from mama_structs.errors import InvalidArgument, StoreDamaged, shown
+from mama_structs._internal.offload import InputSize, run_inline_or_in_thread
+from mama_structs.errors import InvalidArgument, StoreDamaged, repr_short
 from mama_structs.provenance import UNKNOWN_ORIGIN
 from mama_structs.refs.store.entries import DamagedEntry, DeletedEntry, Descriptor, Entries, Entry, Ref
-from mama_structs.refs.store.text import TEXT, Content
+from mama_structs.refs.store.text import TEXT_MIME_TYPE, Content
 from mama_structs.settings import DescriptorSettings
-from mama_structs.storage.sealed_rows import Change, New, PreparedChanges, Rows, Snapshot
-from mama_structs.storage.sealed_rows import Damaged as DamagedRow
+from mama_structs.storage.sealed_rows import DamagedValue as DamagedRow
+from mama_structs.storage.sealed_rows import NewValue, PreparedChanges, RowChange, Rows, Snapshot
 from mama_structs.storage.sqlite_store import RowStorage
 
 R = TypeVar("R")
 
-MAX_NAME: Final = 200
+MAX_NAME_CHARS: Final = 200
 # Conversations of the default namespace keep keys without a namespace, as stores from before namespaces have them.
-_DEFAULT: Final = "default"
-STARTS: Final = "conversations/"
-TEXTS: Final = "texts/"
-CHANGES: Final = "refs/"
-DEBT: Final = "deleted"
+_DEFAULT_NAMESPACE: Final = "default"
+START_PREFIX: Final = "conversations/"
+TEXT_PREFIX: Final = "texts/"
+CHANGE_PREFIX: Final = "refs/"
+RECLAIM_PENDING_KEY: Final = "deleted"
 # The store limits the length of keys: a longer part of a key is replaced by its hash.
-_MAX_QUOTED: Final = 600
-_NEAREST: Final = 5
+_MAX_KEY_PART_CHARS: Final = 600
+_MAX_SUGGESTIONS: Final = 5
 _CHANGE_KEY: Final = re.compile(
     r"refs/(?P<conversation>[^/]+)/(?P<number>\d{10,18})"
     r"/(?P<handle>fd:[1-9]\d{0,17}|ref:[A-Za-z0-9][A-Za-z0-9_.-]{0,400}@[1-9]\d{0,17})"
 )
-_OWN_ROW: Final = re.compile(r"(?:conversations|used|refs|told)/(?P<part>[^/]+)")
-_SPELT: Final = "xn--"
+_CONVERSATION_ROW_KEY: Final = re.compile(r"(?:conversations|used|refs|told)/(?P<part>[^/]+)")
+_PUNYCODE_MARKER: Final = "xn--"
 
 
 @attrs.frozen
@@ -73,21 +73,21 @@ class ConversationKey:
         """The conversation's part of its row keys, in ASCII and unique."""
         # `quote` emits "%" only before two hex digits, so the markers "%%" and "%." cannot collide with a name.
         name = quote(self.name, safe="")
-        if self.namespace == _DEFAULT:
-            return _bounded(name, "%%", self.name)
+        if self.namespace == _DEFAULT_NAMESPACE:
+            return _bound_key_part(name, "%%", self.name)
         whole = f"{quote(self.namespace, safe='')}%.{name}"
-        return _bounded(whole, "%.", whole)
+        return _bound_key_part(whole, "%.", whole)
 
     @property
     def lock(self) -> str:
         """The unique name of the lock that is held while the conversation is open."""
         # Neither part may contain a surrogate, so the separator is unambiguous.
-        return self.name if self.namespace == _DEFAULT else f"{self.namespace}\ud800{self.name}"
+        return self.name if self.namespace == _DEFAULT_NAMESPACE else f"{self.namespace}\ud800{self.name}"
 
     @property
     def start(self) -> str:
         """The key of the start row."""
-        return f"{STARTS}{self.part}"
+        return f"{START_PREFIX}{self.part}"
 
     @property
     def used(self) -> str:
@@ -102,12 +102,12 @@ class ConversationKey:
     @property
     def changes(self) -> str:
         """The key prefix of the changes."""
-        return f"{CHANGES}{self.part}/"
+        return f"{CHANGE_PREFIX}{self.part}/"
 
 
-def part_of(key: str) -> str | None:
+def parse_conversation_part(key: str) -> str | None:
     """Return the conversation part of a row key, or None for a row without one."""
-    found = _OWN_ROW.match(key)
+    found = _CONVERSATION_ROW_KEY.match(key)
     return found["part"] if found else None
 
 
@@ -132,7 +132,7 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
     version: Literal[1]
     # Omitted for the default namespace, so that earlier versions can read the row. They reject rows with a namespace,
     # because they would resolve the parent in the wrong namespace.
-    namespace: str = _DEFAULT
+    namespace: str = _DEFAULT_NAMESPACE
     parent_namespace: str | None = None  # Set only if it differs from *namespace*: the parent or the fork was moved.
 
     @property
@@ -145,29 +145,31 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
         """The key of the parent, or None if the conversation is not a fork."""
         return None if self.parent is None else ConversationKey(self.parent_namespace or self.namespace, self.parent)
 
-    def moved(self, own: ConversationKey, parent: ConversationKey | None, *, until: int | None = None) -> StartRecord:
-        """Return the record with another key and parent; *until* replaces *parent_at* if given."""
+    def moved(
+        self, key: ConversationKey, parent: ConversationKey | None, *, parent_at: int | None = None
+    ) -> StartRecord:
+        """Return the record with another key and parent; *parent_at* replaces *parent_at* if given."""
         return StartRecord(
-            name=own.name,
+            name=key.name,
             created_at=self.created_at,
             parent=parent.name if parent else None,
-            parent_at=self.parent_at if until is None else until,
+            parent_at=self.parent_at if parent_at is None else parent_at,
             version=self.version,
-            namespace=own.namespace,
-            parent_namespace=parent.namespace if parent and parent.namespace != own.namespace else None,
+            namespace=key.namespace,
+            parent_namespace=parent.namespace if parent and parent.namespace != key.namespace else None,
         )
 
 
 # Fields that earlier versions did not store, with the value to assume if a row lacks them.
-_LATER: Final = {"mime_type": TEXT, "origin": UNKNOWN_ORIGIN, "trust": UNKNOWN_ORIGIN}
+_ADDED_FIELD_DEFAULTS: Final = {"mime_type": TEXT_MIME_TYPE, "origin": UNKNOWN_ORIGIN, "trust": UNKNOWN_ORIGIN}
 
 
-def _record_type(entry: type[Entry], op: str) -> type[_Record]:
+def _make_record_class(entry: type[Entry], op: str) -> type[_Record]:
     """Create the record class of an entry class: its fields, with *hash* for *content*."""
     hints = get_type_hints(entry)
-    names = [field.name for field in attrs.fields(entry) if field.name not in {"content", *_LATER}]
+    names = [field.name for field in attrs.fields(entry) if field.name not in {"content", *_ADDED_FIELD_DEFAULTS}]
     # Omit fields that have their default value, so that an earlier version can read the row.
-    later = [(name, hints[name], default) for name, default in _LATER.items() if name in hints]
+    later = [(name, hints[name], default) for name, default in _ADDED_FIELD_DEFAULTS.items() if name in hints]
     fields = [*((name, hints[name]) for name in names), ("hash", str), *later]
     made = msgspec.defstruct(
         f"{entry.__name__}Record", fields, bases=(_Record,), tag=op, frozen=True, kw_only=True, omit_defaults=True
@@ -175,38 +177,40 @@ def _record_type(entry: type[Entry], op: str) -> type[_Record]:
     return cast("type[_Record]", made)
 
 
-_RECORDS: Final = {Ref: _record_type(Ref, "ref"), Descriptor: _record_type(Descriptor, "fd")}
+_RECORD_CLASSES: Final = {Ref: _make_record_class(Ref, "ref"), Descriptor: _make_record_class(Descriptor, "fd")}
 ENCODER: Final = msgspec.json.Encoder()
-_DECODER: Final = msgspec.json.Decoder(Union[*_RECORDS.values(), DeleteRecord])
+_DECODER: Final = msgspec.json.Decoder(Union[*_RECORD_CLASSES.values(), DeleteRecord])
 _START_DECODER: Final = msgspec.json.Decoder(StartRecord)
 
 
-def _record_of(entry: Entry) -> _Record:
+def _to_record(entry: Entry) -> _Record:
     kind = type(entry)
     fields = {field.name: getattr(entry, field.name) for field in attrs.fields(kind) if field.name != "content"}
-    return _RECORDS[kind](**fields, hash=entry.content.hash)
+    return _RECORD_CLASSES[kind](**fields, hash=entry.content.hash)
 
 
-def _entry_of(record: _Record, content: Content) -> Entry:
-    kind: type[Entry] = next(kind for kind, record_type in _RECORDS.items() if type(record) is record_type)
+def _to_entry(record: _Record, content: Content) -> Entry:
+    kind: type[Entry] = next(kind for kind, record_type in _RECORD_CLASSES.items() if type(record) is record_type)
     fields = {name: value for name, value in msgspec.structs.asdict(record).items() if name != "hash"}
     return kind(**fields, content=content)
 
 
-def check_conversation(name: object) -> str:
+def check_conversation_name(name: object) -> str:
     """Return a valid conversation name, or raise `InvalidArgument`."""
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
-        raise InvalidArgument(f"conversation must be a name of 1 to {MAX_NAME} characters, got {shown(name)}")
-    _check.encodable("conversation", name)
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
+        raise InvalidArgument(
+            f"conversation must be a name of 1 to {MAX_NAME_CHARS} characters, got {repr_short(name)}"
+        )
+    _check.check_encodable("conversation", name)
     return name
 
 
 # The change rows of one ancestor, and the highest change number that counts.
-Generation = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
+AncestorRows = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
 
 
 @attrs.frozen
-class PreparedPut:
+class PreparedChangeRows:
     """Serialized rows of some changes, and the log state from which they are numbered."""
 
     changes: PreparedChanges
@@ -232,34 +236,34 @@ class ConversationLog:
         """Enqueue an entry with its text, or a deletion, in one transaction, or nothing on error."""
         self.put_prepared(self.prepare([(handle, slot)]))
 
-    def prepare(self, changes: Sequence[tuple[str, Entry | DeletedEntry]]) -> PreparedPut:
+    def prepare(self, changes: Sequence[tuple[str, Entry | DeletedEntry]]) -> PreparedChangeRows:
         """Return the rows of changes, numbered from the last one on. May run in any thread."""
         last, is_started = self._last, self.is_started
-        rows: list[tuple[str, Change]] = []
+        rows: list[tuple[str, RowChange]] = []
         for number, (handle, slot) in enumerate(changes, last + 1):
             record: _Record
-            beside: tuple[str, Change]
+            beside: tuple[str, RowChange]
             if isinstance(slot, DeletedEntry):
-                at, record, beside = slot.at, DeleteRecord(handle=handle, at=slot.at), (DEBT, b"")
+                at, record, beside = slot.at, DeleteRecord(handle=handle, at=slot.at), (RECLAIM_PENDING_KEY, b"")
             else:
-                at, record = slot.created_at, _record_of(slot)
-                beside = f"{TEXTS}{slot.content.hash}", New(slot.content.data)
+                at, record = slot.created_at, _to_record(slot)
+                beside = f"{TEXT_PREFIX}{slot.content.hash}", NewValue(slot.content.data)
             if not rows and not is_started:
                 rows.append(_start_row(self._key, at))
-            rows += (f"{self._key.changes}{number:010}/{_spelt(handle)}", ENCODER.encode(record)), beside
-        return PreparedPut(PreparedChanges.of(rows), last, is_started, len(changes))
+            rows += (f"{self._key.changes}{number:010}/{_encode_handle(handle)}", ENCODER.encode(record)), beside
+        return PreparedChangeRows(PreparedChanges.from_rows(rows), last, is_started, len(changes))
 
-    def follows(self, prepared: PreparedPut) -> bool:
+    def follows(self, prepared: PreparedChangeRows) -> bool:
         """Return True if no change was enqueued since *prepared* was made."""
         return (self._last, self.is_started) == (prepared.last, prepared.is_started)
 
-    def put_prepared(self, prepared: PreparedPut) -> None:
+    def put_prepared(self, prepared: PreparedChangeRows) -> None:
         """Enqueue prepared changes in one transaction; on an error nothing changes."""
         if prepared.count:
             self._storage.enqueue(prepared.changes, namespace=self._key.namespace)
             self._last, self.is_started = prepared.last + prepared.count, True
 
-    def tell(self, rows: Mapping[str, Change], at: datetime) -> None:
+    def tell(self, rows: Mapping[str, RowChange], at: datetime) -> None:
         """Enqueue recall log rows, keyed by subject hash, unless the store is read-only."""
         # Recall is a read: rows that cannot be written must not fail the next flush or close.
         if self._storage.is_read_only:
@@ -294,30 +298,30 @@ async def load(
     """
     # All rows are on disk: the previous holder flushed before it released the lock. One transaction reads them, because
     # a parent may be moved concurrently.
-    started, generations = await storage.look(
-        lambda rows: lineage(rows, key, storage.location), namespace=key.namespace
+    started, generations = await storage.run_read(
+        lambda rows: read_lineage(rows, key, storage.location), namespace=key.namespace
     )
-    load = Load(items=sum(len(rows) for rows, _ in generations))
-    changes = await run_inline_or_in_thread(load, changes_of, generations)
+    load = InputSize(items=sum(len(rows) for rows, _ in generations))
+    changes = await run_inline_or_in_thread(load, parse_changes, generations)
     log = ConversationLog(storage, key, last=changes[-1].number if changes else 0, started=started or bool(changes))
-    return await _replayed(storage, key.namespace, changes, settings), log
+    return await _replay(storage, key.namespace, changes, settings), log
 
 
-def told_rows(rows: Snapshot, key: ConversationKey) -> dict[str, bytes | DamagedRow]:
+def read_recall_rows(rows: Snapshot, key: ConversationKey) -> dict[str, bytes | DamagedRow]:
     """Return the recall log rows of a conversation, keyed by the hash of their subject."""
     return {name.removeprefix(key.told): row for name, row in rows.items(key.told)}
 
 
-def changes_of(generations: Sequence[Generation]) -> list[_Change]:
+def parse_changes(generations: Sequence[AncestorRows]) -> list[_Change]:
     """Parse the rows returned by `lineage` into one list of changes, ordered by number."""
     changes: dict[int, _Change] = {}
     for rows, until in generations:
-        read = itertools.starmap(change_of, rows)
+        read = itertools.starmap(parse_change, rows)
         changes |= {change.number: change for change in read if 0 < change.number <= until}
     return [changes[number] for number in sorted(changes)]
 
 
-def lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool, list[Generation]]:
+def read_lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool, list[AncestorRows]]:
     """
     Return the change rows of a conversation and its ancestors.
 
@@ -325,7 +329,7 @@ def lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool,
         True if the conversation has a start row, and the rows: its own first, then those of each ancestor.
 
     """
-    found: list[Generation] = []
+    found: list[AncestorRows] = []
     until = math.inf
     seen: set[ConversationKey] = set()
     one: ConversationKey | None = key
@@ -335,14 +339,14 @@ def lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[bool,
         row = rows.get(one.start)
         if row is None:
             break
-        start = begun(row, one, directory)
+        start = require_start_row(row, one, directory)
         one, until = start.parent_key, min(until, start.parent_at)
     return rows.get(key.start) is not None, found
 
 
-def begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> StartRecord:
+def require_start_row(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> StartRecord:
     """Return the parsed start row, or raise `StoreDamaged`."""
-    start = start_of(row)
+    start = decode_start_row(row)
     if isinstance(start, DamagedRow):
         raise StoreDamaged(
             f"the beginning of the conversation {key.name!r:.80} is damaged: {start.reason}",
@@ -353,24 +357,24 @@ def begun(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> Star
     return start
 
 
-def texts_of(rows: Mapping[str, bytes]) -> dict[str, str]:
+def find_text_keys(rows: Mapping[str, bytes]) -> dict[str, str]:
     """Return the keys of all texts that the rows refer to, each with the key of a change."""
-    return _KnownChanges.of(rows).reachable()
+    return _ChangeIndex.of(rows).find_reachable_texts()
 
 
 async def missing_texts(storage: RowStorage) -> list[tuple[str, str]]:
     """Return the keys of missing texts, each with the key of a change that refers to it."""
     found: list[tuple[str, str]] = []
-    for space in await storage.spaces():
-        known = await _KnownChanges.read(storage, space)
-        texts = set(await storage.keys(TEXTS, namespace=space))
-        load = Load(items=len(known.changes))
+    for space in await storage.storage_namespaces():
+        known = await _ChangeIndex.read(storage, space)
+        texts = set(await storage.keys(TEXT_PREFIX, namespace=space))
+        load = InputSize(items=len(known.changes))
         found += await run_inline_or_in_thread(load, _find_missing, known, texts)
     return found
 
 
-def _find_missing(known: _KnownChanges, texts: AbstractSet[str]) -> list[tuple[str, str]]:
-    return [(text, change) for text, change in known.reachable().items() if text not in texts]
+def _find_missing(known: _ChangeIndex, texts: AbstractSet[str]) -> list[tuple[str, str]]:
+    return [(text, change) for text, change in known.find_reachable_texts().items() if text not in texts]
 
 
 async def reclaim(storage: RowStorage, namespace: str) -> int:
@@ -381,26 +385,26 @@ async def reclaim(storage: RowStorage, namespace: str) -> int:
     if no deletion is recorded, if a conversation row is unreadable, if the parent of a fork is missing, or if the
     server may hide rows from this role.
     """
-    if DEBT not in await storage.read([DEBT], namespace=namespace):
+    if RECLAIM_PENDING_KEY not in await storage.read([RECLAIM_PENDING_KEY], namespace=namespace):
         return 0
     # Other writers may add changes during this read. The transaction below checks the added changes.
-    known = await _KnownChanges.read(storage, namespace)
-    texts = set(await storage.keys(TEXTS, namespace=namespace))
-    if known.unreadable:
+    known = await _ChangeIndex.read(storage, namespace)
+    texts = set(await storage.keys(TEXT_PREFIX, namespace=namespace))
+    if known.has_unreadable_rows:
         return 0
-    load = Load(items=len(known.changes))
-    unreachable = await run_inline_or_in_thread(load, lambda: texts - known.reachable().keys())
+    load = InputSize(items=len(known.changes))
+    unreachable = await run_inline_or_in_thread(load, lambda: texts - known.find_reachable_texts().keys())
 
     def delete(rows: Rows) -> int:
         if not rows.is_complete:
             return 0
-        added = [change_of(key, rows.get(key)) for key in rows.keys(CHANGES) if key not in known.changes]
+        added = [parse_change(key, rows.get(key)) for key in rows.keys(CHANGE_PREFIX) if key not in known.changes]
         if any(isinstance(change.record, DamagedRow) for change in added):
             return 0
-        doomed = unreachable - {f"{TEXTS}{change.hash}" for change in added}
+        doomed = unreachable - {f"{TEXT_PREFIX}{change.hash}" for change in added}
         for key in doomed:
             rows.delete(key)
-        rows.delete(DEBT)
+        rows.delete(RECLAIM_PENDING_KEY)
         return len(doomed)
 
     return await storage.transact(delete, namespaces=[namespace])
@@ -423,7 +427,7 @@ class _Change:
     @property
     def mime_type(self) -> str:
         """The MIME type of that text."""
-        return getattr(self.record, "mime_type", TEXT)
+        return getattr(self.record, "mime_type", TEXT_MIME_TYPE)
 
     @property
     def source(self) -> str:
@@ -444,7 +448,7 @@ class _Change:
 
 
 @attrs.frozen
-class _KnownChanges:
+class _ChangeIndex:
     """
     All changes of a namespace or directory, by key, and the forks of each conversation.
 
@@ -453,30 +457,32 @@ class _KnownChanges:
 
     changes: Mapping[str, _Change]
     forks: Mapping[str, list[tuple[str, int]]]
-    unreadable: bool  # A row is unreadable, or the parent of a fork is missing.
+    has_unreadable_rows: bool  # A row is unreadable, or the parent of a fork is missing.
 
     @classmethod
-    async def read(cls, storage: RowStorage, namespace: str) -> _KnownChanges:
-        keys = [key for prefix in (STARTS, CHANGES) for key in await storage.keys(prefix, namespace=namespace)]
+    async def read(cls, storage: RowStorage, namespace: str) -> _ChangeIndex:
+        keys = [
+            key for prefix in (START_PREFIX, CHANGE_PREFIX) for key in await storage.keys(prefix, namespace=namespace)
+        ]
         rows = await storage.read(keys, namespace=namespace)
-        load = Load(items=len(keys))
+        load = InputSize(items=len(keys))
         return await run_inline_or_in_thread(load, cls.of, {key: rows.get(key) for key in keys})
 
     @classmethod
-    def of(cls, rows: Mapping[str, bytes | DamagedRow | None]) -> _KnownChanges:
+    def of(cls, rows: Mapping[str, bytes | DamagedRow | None]) -> _ChangeIndex:
         """Parse the start rows and changes of conversations."""
-        begun = {key: start_of(row) for key, row in rows.items() if key.startswith(STARTS)}
-        changes = {key: change_of(key, row) for key, row in rows.items() if key.startswith(CHANGES)}
+        begun = {key: decode_start_row(row) for key, row in rows.items() if key.startswith(START_PREFIX)}
+        changes = {key: parse_change(key, row) for key, row in rows.items() if key.startswith(CHANGE_PREFIX)}
         forks: dict[str, list[tuple[str, int]]] = {}
         has_orphan = False
         for key, start in begun.items():
             if isinstance(start, StartRecord) and start.parent_key is not None:
-                forks.setdefault(start.parent_key.part, []).append((key.removeprefix(STARTS), start.parent_at))
+                forks.setdefault(start.parent_key.part, []).append((key.removeprefix(START_PREFIX), start.parent_at))
                 has_orphan |= start.parent_key.start not in begun
         records = [*begun.values(), *(change.record for change in changes.values())]
         return cls(changes, forks, has_orphan or any(isinstance(record, DamagedRow) for record in records))
 
-    def reachable(self) -> dict[str, str]:
+    def find_reachable_texts(self) -> dict[str, str]:
         """Return the keys of all texts in use by a conversation, each with the key of a change."""
         deleted = {
             (change.conversation, change.handle): change.number
@@ -485,7 +491,7 @@ class _KnownChanges:
         }
         found: dict[str, str] = {}
         for key, change in self.changes.items():
-            text = f"{TEXTS}{change.hash}"
+            text = f"{TEXT_PREFIX}{change.hash}"
             if change.hash is not None and text not in found and self._is_held(change, deleted):
                 found[text] = key
         return found
@@ -502,8 +508,8 @@ class _KnownChanges:
         return False
 
 
-def _bounded(part: str, mark: str, hashed: str) -> str:
-    return part if len(part) <= _MAX_QUOTED else f"{mark}{hashlib.sha256(hashed.encode()).hexdigest()}"
+def _bound_key_part(part: str, mark: str, hashed: str) -> str:
+    return part if len(part) <= _MAX_KEY_PART_CHARS else f"{mark}{hashlib.sha256(hashed.encode()).hexdigest()}"
 
 
 def _start_row(
@@ -515,7 +521,7 @@ def _start_row(
     return key.start, ENCODER.encode(record)
 
 
-def _decoded(decode: Callable[[bytes], R], row: bytes | DamagedRow | None) -> R | DamagedRow:
+def _decode_row(decode: Callable[[bytes], R], row: bytes | DamagedRow | None) -> R | DamagedRow:
     if not isinstance(row, bytes):
         return DamagedRow("it is gone") if row is None else row
     try:
@@ -524,12 +530,12 @@ def _decoded(decode: Callable[[bytes], R], row: bytes | DamagedRow | None) -> R 
         return DamagedRow(f"no record of this version: {error}")
 
 
-def start_of(row: bytes | DamagedRow | None) -> StartRecord | DamagedRow:
+def decode_start_row(row: bytes | DamagedRow | None) -> StartRecord | DamagedRow:
     """Parse a start row."""
-    return _decoded(_START_DECODER.decode, row)
+    return _decode_row(_START_DECODER.decode, row)
 
 
-def change_of(key: str, row: bytes | DamagedRow | None) -> _Change:
+def parse_change(key: str, row: bytes | DamagedRow | None) -> _Change:
     """
     Parse a change row. A row with an invalid key gets the number 0.
 
@@ -538,34 +544,34 @@ def change_of(key: str, row: bytes | DamagedRow | None) -> _Change:
     parts = _CHANGE_KEY.fullmatch(key)
     if parts is None:
         return _Change("", 0, "", DamagedRow("its key is none of ours"))
-    handle = _read_handle(parts["handle"])
-    return _Change(parts["conversation"], int(parts["number"]), handle, _decoded(_DECODER.decode, row))
+    handle = _decode_handle(parts["handle"])
+    return _Change(parts["conversation"], int(parts["number"]), handle, _decode_row(_DECODER.decode, row))
 
 
-def _spelt(handle: str) -> str:
+def _encode_handle(handle: str) -> str:
     """Encode a handle in ASCII: an id with other characters in Punycode, marked with ``xn--``."""
     kind, _, name = handle.partition(":")
     ref_id, at, version = name.partition("@")
-    if handle.isascii() and not ref_id.startswith(_SPELT):
+    if handle.isascii() and not ref_id.startswith(_PUNYCODE_MARKER):
         return handle
-    return f"{kind}:{_SPELT}{ref_id.encode('punycode').decode()}{at}{version}"
+    return f"{kind}:{_PUNYCODE_MARKER}{ref_id.encode('punycode').decode()}{at}{version}"
 
 
-def _read_handle(text: str) -> str:
+def _decode_handle(text: str) -> str:
     """Decode a handle that `_spelt` encoded; return any other handle unchanged."""
     kind, _, name = text.partition(":")
     ref_id, at, version = name.partition("@")
-    if not ref_id.startswith(_SPELT):
+    if not ref_id.startswith(_PUNYCODE_MARKER):
         return text
     try:
-        handle = f"{kind}:{ref_id.removeprefix(_SPELT).encode().decode('punycode')}{at}{version}"
+        handle = f"{kind}:{ref_id.removeprefix(_PUNYCODE_MARKER).encode().decode('punycode')}{at}{version}"
     except UnicodeError:
         return text
     # An id from before Unicode ids may start with "xn--" without being Punycode: decode only if it round-trips.
-    return handle if _spelt(handle) == text else text
+    return handle if _encode_handle(handle) == text else text
 
 
-async def _replayed(
+async def _replay(
     storage: RowStorage, namespace: str, changes: Sequence[_Change], settings: DescriptorSettings
 ) -> Entries:
     """Load the texts of a conversation's changes, and return the resulting entries."""
@@ -574,11 +580,11 @@ async def _replayed(
         gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
         held = (change for change in changes if change.hash is not None and change.handle not in gone)
         kept = {(change.hash or "", change.mime_type) for change in held}
-        return gone, kept, list({f"{TEXTS}{digest}" for digest, _ in kept})
+        return gone, kept, list({f"{TEXT_PREFIX}{digest}" for digest, _ in kept})
 
-    gone, kept, keys = await run_inline_or_in_thread(Load(items=len(changes)), find)
+    gone, kept, keys = await run_inline_or_in_thread(InputSize(items=len(changes)), find)
     rows = await storage.read(keys, namespace=namespace)
-    load = Load(sum(len(row) for row in rows.values() if isinstance(row, bytes)), len(changes))
+    load = InputSize(sum(len(row) for row in rows.values() if isinstance(row, bytes)), len(changes))
     return await run_inline_or_in_thread(load, _build_entries, changes, rows, gone, kept, settings)
 
 
@@ -590,7 +596,7 @@ def _build_entries(
     settings: DescriptorSettings,
 ) -> Entries:
     entries = Entries(settings)
-    contents = {one: _content(rows.get(f"{TEXTS}{one[0]}"), *one) for one in kept}
+    contents = {one: _parse_content(rows.get(f"{TEXT_PREFIX}{one[0]}"), *one) for one in kept}
     for change in changes:
         record = change.record
         if isinstance(record, DamagedRow):
@@ -599,17 +605,17 @@ def _build_entries(
             entries.put(record.handle, DeletedEntry(record.at))
         elif change.hash is not None and change.handle not in gone:
             content = contents[change.hash, change.mime_type]
-            slot = DamagedEntry(content) if isinstance(content, str) else _entry_of(record, content)
+            slot = DamagedEntry(content) if isinstance(content, str) else _to_entry(record, content)
             entries.put(change.handle, slot)
     return entries
 
 
-def _content(row: bytes | DamagedRow | None, digest: str, mime_type: str) -> Content | str:
+def _parse_content(row: bytes | DamagedRow | None, digest: str, mime_type: str) -> Content | str:
     """Return the content of a text row, or a description of its damage."""
     if not isinstance(row, bytes):
         return "its text is missing" if row is None else row.reason
     try:
-        content = Content.of(row.decode()) if mime_type == TEXT else Content.of_bytes(row, mime_type)
+        content = Content.of(row.decode()) if mime_type == TEXT_MIME_TYPE else Content.of_bytes(row, mime_type)
     except ValueError:
         return "its text is no UTF-8"
     return content if content.hash == digest else "its text is another"

@@ -13,17 +13,17 @@ from hashlib import blake2b
 import attrs
 import msgspec
 
-from mama_structs.storage.sealed_rows import Change, Damaged
+from mama_structs.storage.sealed_rows import DamagedValue, RowChange
 
-_SIZE = 12
+_HASH_BYTES = 12
 
 
 def _hash(text: str) -> str:
-    return blake2b(text.encode(errors="surrogatepass"), digest_size=_SIZE).hexdigest()
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=_HASH_BYTES).hexdigest()
 
 
 @attrs.frozen(kw_only=True)
-class Fact:
+class RecalledFact:
     """A fact that recall injects: its subject, current state, and the texts that express it."""
 
     about: str
@@ -31,30 +31,32 @@ class Fact:
     texts: tuple[str, ...] = ()
 
 
-class _ToldRow(msgspec.Struct, frozen=True):
+class _LogRow(msgspec.Struct, frozen=True):
     state: str
     texts: list[str] = []
 
 
-_DECODER = msgspec.json.Decoder(_ToldRow)
+_DECODER = msgspec.json.Decoder(_LogRow)
 
 
 @attrs.define(eq=False)
-class Told:
+class RecallLog:
     """
     Facts that were recalled into one conversation.
 
     Changed rows, keyed by subject hash, are passed to *keep*.
     """
 
-    _keep: Callable[[Mapping[str, Change]], object] = attrs.field(default=lambda _rows: None)
-    _rows: dict[str, _ToldRow] = attrs.field(factory=dict, init=False)
+    _keep: Callable[[Mapping[str, RowChange]], object] = attrs.field(default=lambda _rows: None)
+    _rows: dict[str, _LogRow] = attrs.field(factory=dict, init=False)
     _texts: set[str] = attrs.field(factory=set, init=False)
 
     @classmethod
-    def of(cls, rows: Mapping[str, bytes | Damaged], keep: Callable[[Mapping[str, Change]], object]) -> Told:
+    def of(
+        cls, rows: Mapping[str, bytes | DamagedValue], write_rows: Callable[[Mapping[str, RowChange]], object]
+    ) -> RecallLog:
         """Load the log. Unreadable rows are skipped, so their facts are recalled again."""
-        told = cls(keep)
+        told = cls(write_rows)
         for name, row in rows.items():
             try:
                 told._put(name, _DECODER.decode(row if isinstance(row, bytes) else b""))
@@ -62,30 +64,30 @@ class Told:
                 continue
         return told
 
-    def copy(self, keep: Callable[[Mapping[str, Change]], object]) -> Told:
-        """Return a copy of the log for another conversation, and write its rows with *keep*."""
+    def copy(self, write_rows: Callable[[Mapping[str, RowChange]], object]) -> RecallLog:
+        """Return a copy of the log for another conversation, and write its rows with *write_rows*."""
         rows = {name: msgspec.json.encode(row) for name, row in self._rows.items()}
         if rows:
-            keep(rows)
-        return type(self).of(rows, keep)
+            write_rows(rows)
+        return type(self).of(rows, write_rows)
 
-    def knows(self, about: str, state: str) -> bool:
+    def contains(self, subject: str, state: str) -> bool:
         """Return True if this state of the subject was already recalled."""
-        row = self._rows.get(_hash(about))
+        row = self._rows.get(_hash(subject))
         return row is not None and row.state == _hash(state)
 
-    def was_told_of(self, about: str) -> bool:
+    def contains_subject(self, subject: str) -> bool:
         """Return True if any state of the subject was already recalled."""
-        return _hash(about) in self._rows
+        return _hash(subject) in self._rows
 
     def said(self, text: str) -> bool:
         """Return True if exactly this text was already recalled."""
         return _hash(text) in self._texts
 
-    def note(self, facts: Iterable[Fact]) -> None:
+    def note(self, facts: Iterable[RecalledFact]) -> None:
         """Record facts as recalled, and write their rows."""
         self._note(
-            {_hash(fact.about): _ToldRow(_hash(fact.state), [*dict.fromkeys(map(_hash, fact.texts))]) for fact in facts}
+            {_hash(fact.about): _LogRow(_hash(fact.state), [*dict.fromkeys(map(_hash, fact.texts))]) for fact in facts}
         )
 
     def clear(self) -> None:
@@ -94,13 +96,13 @@ class Told:
             self._keep(dict.fromkeys(self._rows))
         self._rows.clear()
 
-    def _note(self, rows: dict[str, _ToldRow]) -> None:
+    def _note(self, rows: dict[str, _LogRow]) -> None:
         for name, row in rows.items():
             self._put(name, row)
         if rows:
             self._keep({name: msgspec.json.encode(row) for name, row in rows.items()})
 
-    def _put(self, name: str, row: _ToldRow) -> None:
+    def _put(self, name: str, row: _LogRow) -> None:
         self._rows[name] = row
         # Keep the hashes of earlier states: their texts are still part of the conversation.
         self._texts.update(row.texts)

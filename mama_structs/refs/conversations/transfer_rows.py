@@ -9,25 +9,25 @@ import attrs
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.refs.conversations.conversation_log import (
-    CHANGES,
+    CHANGE_PREFIX,
     ENCODER,
-    STARTS,
-    TEXTS,
+    START_PREFIX,
+    TEXT_PREFIX,
     StartRecord,
-    change_of,
-    lineage,
-    start_of,
-    texts_of,
+    decode_start_row,
+    find_text_keys,
+    parse_change,
+    read_lineage,
 )
-from mama_structs.refs.conversations.conversations import starts_in
-from mama_structs.storage.sealed_rows import Damaged, Snapshot
+from mama_structs.refs.conversations.conversations import read_start_rows
+from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
 
-LAX: Final = ("used/", "told/")
+VOLATILE_PREFIXES: Final = ("used/", "told/")
 """Key prefixes of rows that may differ in a copy that was used after the transfer."""
 
 
 @attrs.frozen(eq=False)
-class CarriedRows:
+class TransferRows:
     """
     Rows and texts of the conversations that are transferred.
 
@@ -45,38 +45,38 @@ class CarriedRows:
     damaged: tuple[str, ...]
 
 
-def carried(rows: Snapshot, namespaces: Collection[str], *, strays: bool) -> CarriedRows:
+def select_transfer_rows(rows: Snapshot, namespaces: Collection[str], *, report_orphans: bool) -> TransferRows:
     """
     Return the rows of all conversations of the namespaces.
 
-    With *strays*, rows without a readable start row are reported as damaged.
+    With *report_orphans*, rows without a readable start row are reported as damaged.
     """
-    taken = _RowsTaken()
+    taken = _RowCollector()
     begun = []
-    for start in starts_in(rows):
+    for start in read_start_rows(rows):
         if start.namespace in namespaces:
-            own = rows.within(start.namespace)
+            own = rows.in_namespace(start.namespace)
             # On a server, a conversation cannot depend on rows of another namespace, so such a fork is copied with its
             # history.
             stays_fork = start.parent_key is None or start.parent_key.namespace == start.namespace
-            first = taken.take_all(own, start, as_it_is=stays_fork)
+            first = taken.add_conversation(own, start, as_it_is=stays_fork)
             begun.append((start, first))
     for start, first in begun:
         taken.take([(start.key.start, first)], start.namespace)
-    if strays:
-        taken.damaged += _strays(rows)
+    if report_orphans:
+        taken.damaged += _find_orphans(rows)
     texts = {}
     for name, held in _rows_by_namespace(taken).items():
-        sizes = rows.within(name).sizes(TEXTS)
-        for text, change in texts_of(held).items():
+        sizes = rows.in_namespace(name).sizes(TEXT_PREFIX)
+        for text, change in find_text_keys(held).items():
             if text in sizes:
                 texts[name, text] = sizes[text]
             else:
                 taken.damaged.append(f"{text}: it is gone, and {change} names it")
-    return CarriedRows(taken.rows, texts, taken.spaces, tuple(dict.fromkeys(taken.damaged)))
+    return TransferRows(taken.rows, texts, taken.spaces, tuple(dict.fromkeys(taken.damaged)))
 
 
-def _rows_by_namespace(taken: _RowsTaken) -> dict[str, dict[str, bytes]]:
+def _rows_by_namespace(taken: _RowCollector) -> dict[str, dict[str, bytes]]:
     """Group the collected rows by namespace, because texts are looked up per namespace."""
     found: dict[str, dict[str, bytes]] = {}
     for key, row in taken.rows.items():
@@ -85,41 +85,43 @@ def _rows_by_namespace(taken: _RowsTaken) -> dict[str, dict[str, bytes]]:
 
 
 @attrs.define(eq=False)
-class _RowsTaken:
+class _RowCollector:
     rows: dict[str, bytes] = attrs.field(factory=dict)
     spaces: dict[str, str] = attrs.field(factory=dict)
     damaged: list[str] = attrs.field(factory=list)
 
-    def take(self, some: Iterable[tuple[str, bytes | Damaged | None]], namespace: str) -> None:
+    def take(self, some: Iterable[tuple[str, bytes | DamagedValue | None]], namespace: str) -> None:
         for key, row in some:
-            if isinstance(row, Damaged):
+            if isinstance(row, DamagedValue):
                 self.damaged.append(f"{key}: {row.reason}")
             elif row is not None:
                 self.rows[key], self.spaces[key] = row, namespace
 
-    def take_all(self, rows: Snapshot, start: StartRecord, *, as_it_is: bool) -> bytes | Damaged | None:
+    def add_conversation(self, rows: Snapshot, start: StartRecord, *, as_it_is: bool) -> bytes | DamagedValue | None:
         """Collect all rows of a conversation except its start row, and return the start row."""
         key, first = start.key, rows.get(start.key.start)
         if not as_it_is:
             # The parent is in another namespace: inline the inherited changes, as if the parent were deleted.
             try:
-                inherited = lineage(rows, key, "")[1][1:]
+                inherited = read_lineage(rows, key, "")[1][1:]
             except StoreDamaged as error:
-                return Damaged(str(error))
+                return DamagedValue(str(error))
             for changes, until in inherited:
-                own = [(name, row) for name, row in changes if change_of(name, row).number <= until]
+                own = [(name, row) for name, row in changes if parse_change(name, row).number <= until]
                 self.take([(f"{key.changes}{name.split('/', 2)[2]}", row) for name, row in own], key.namespace)
-            first = ENCODER.encode(start.moved(key, None, until=0))
+            first = ENCODER.encode(start.moved(key, None, parent_at=0))
         self.take([*rows.items(key.changes), *rows.items(key.told), (key.used, rows.get(key.used))], key.namespace)
         return first
 
 
-def _strays(rows: Snapshot) -> list[str]:
+def _find_orphans(rows: Snapshot) -> list[str]:
     """Return one line per damaged start row, and per conversation without a start row."""
-    starts = {key: start_of(row) for key, row in rows.items(STARTS)}
-    bad = {key: start.reason for key, start in starts.items() if isinstance(start, Damaged)}
+    starts = {key: decode_start_row(row) for key, row in rows.items(START_PREFIX)}
+    bad = {key: start.reason for key, start in starts.items() if isinstance(start, DamagedValue)}
     lost = [f"{key}: {reason}; all that the conversation holds is left out" for key, reason in bad.items()]
-    parts = {key.split("/")[1]: None for key in rows.keys(CHANGES)}
+    parts = {key.split("/")[1]: None for key in rows.keys(CHANGE_PREFIX)}
     return lost + [
-        f"{CHANGES}{part}/: how the conversation began is missing" for part in parts if f"{STARTS}{part}" not in starts
+        f"{CHANGE_PREFIX}{part}/: how the conversation began is missing"
+        for part in parts
+        if f"{START_PREFIX}{part}" not in starts
     ]

@@ -14,24 +14,24 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs.refs.markup.fences import FencedBlock, fenced_blocks, language_of
+from mama_structs.refs.markup.fences import FencedBlock, find_fenced_blocks, parse_language
 from mama_structs.refs.markup.parser import RefEnd, RefParser, RefStart, is_ref_id
 
 Category = Literal["code", "data", "text"]
 
-_LOOKED_AT: Final = 20_000
-_ATTRIBUTES: Final = ("category", "type", "lang", "language")
+_MAX_SAMPLE_CHARS: Final = 20_000
+_CATEGORY_ATTRIBUTES: Final = ("category", "type", "lang", "language")
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def _any_of(words: str) -> str:
+def _alternation(words: str) -> str:
     return "|".join(map(re.escape, words.split()))
 
 
-_HTML_TAGS: Final = _words("html head body div span p a ul ol li table section main header nav form script style")
+_HTML_TAGS: Final = _split_words("html head body div span p a ul ol li table section main header nav form script style")
 
 _YAML_LINE: Final = re.compile(r"\s*(?:- )?(?:[\w./-]{1,80}|\"[^\"]{1,80}\"|'[^']{1,80}'):(?:\s|\Z)|\s*- \S|\s*#")
 _YAML_KEY: Final = re.compile(r"\s*(?:- )?[\w./\"'-]{1,80}:(?:\s|\Z)")
@@ -41,7 +41,7 @@ _TABLE_RULE: Final = re.compile(r"\|[\s:|-]{3,}\|?\s*\Z")
 _TAG: Final = re.compile(r"<(?P<name>[A-Za-z][\w:.-]{0,60})[\s/>]")
 _STRING: Final = re.compile(r"\"(?:[^\"\\]|\\.)*+\"", re.DOTALL)
 _BRACKET: Final = re.compile(r"[\[\]{}]")
-_DEEPEST: Final = 100
+_MAX_JSON_DEPTH: Final = 100
 _JSON_START: Final = re.compile(r"\{\s*(?:\"|\Z)|\[\s*(?:[\[{\"\d-]|\Z)")
 
 _MODIFIERS: Final = (
@@ -61,10 +61,10 @@ _STRONG_LINE: Final = re.compile(
 _WEAK_LINE: Final = re.compile(
     r"\s*(?:[\w.\[\]\"']{1,80}\s?[-+*/|&]?=\s?\S|[\w.]{1,80}\(.*\)[;,]?\Z|[})\]]+[;,)]*\Z|//|/\*|\*/|--\s|#\s)"
 )
-_ENDS_CODE: Final = (";", "{", "};", "})", "});", "):", "->", "=>")
+_CODE_LINE_ENDINGS: Final = (";", "{", "};", "})", "});", "):", "->", "=>")
 
 
-def category_of(attributes: Mapping[str, str], text: str) -> Category:
+def detect_category(attributes: Mapping[str, str], text: str) -> Category:
     """
     Return the category of a content, from its tag's attributes or else from a text sample.
 
@@ -73,13 +73,13 @@ def category_of(attributes: Mapping[str, str], text: str) -> Category:
         text: The content. Only its first 20,000 characters are examined.
 
     """
-    for name in _ATTRIBUTES:
-        if (category := category_of_word(attributes.get(name, ""))) is not None:
+    for name in _CATEGORY_ATTRIBUTES:
+        if (category := lookup_category(attributes.get(name, ""))) is not None:
             return category
-    return _look(text[:_LOOKED_AT], cut=len(text) > _LOOKED_AT, unfenced=False)
+    return _detect_text_category(text[:_MAX_SAMPLE_CHARS], cut=len(text) > _MAX_SAMPLE_CHARS, unfenced=False)
 
 
-def category_of_word(word: str) -> Category | None:
+def lookup_category(word: str) -> Category | None:
     """Return the category of a language name, MIME type or other keyword, or None if unknown."""
     word = word.strip().lower()[:100]
     if "/" in word:
@@ -88,17 +88,17 @@ def category_of_word(word: str) -> Category | None:
             # Other main types are not text, except formats written in XML or JSON, such as image/svg+xml.
             return "data" if word.endswith(("+xml", "+json")) else None
         word = word.rpartition("+")[2].removeprefix("x-").removeprefix("vnd.")
-    return _categories().get(word)
+    return _load_categories().get(word)
 
 
 @functools.cache
-def _categories() -> Mapping[str, Category]:
+def _load_categories() -> Mapping[str, Category]:
     """Load the categories of languages and other keywords."""
     words = json.loads(Path(__file__).with_name("categories.json").read_text(encoding="utf-8"))
     return {word: category for category, lines in words.items() for line in lines for word in line.split()}
 
 
-def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:
+def _detect_text_category(sample: str, *, cut: bool, unfenced: bool) -> Category:
     lines = sample.strip("\ufeff").splitlines()
     if cut and len(lines) > 1:
         # The last line of a truncated sample may be incomplete.
@@ -107,12 +107,12 @@ def _look(sample: str, *, cut: bool, unfenced: bool) -> Category:
     if not lines:
         return "text"
     text = "\n".join(lines)
-    if (block := next(fenced_blocks(text), None)) is not None:
-        if unfenced or block.opening or (block.closed and (cut or block.behind <= len(text))):
+    if (block := next(find_fenced_blocks(text), None)) is not None:
+        if unfenced or block.opening or (block.closed and (cut or block.position_after <= len(text))):
             # Text outside the fence means prose with code examples.
             return "text"
-        told = category_of_word(language_of(block.info) or "")
-        return told or _look(text[block.start : block.end], cut=False, unfenced=True)
+        told = lookup_category(parse_language(block.info) or "")
+        return told or _detect_text_category(text[block.start : block.end], cut=False, unfenced=True)
     first = lines[0].lstrip()
     tag, ends_tag = _TAG.match(first), lines[-1].rstrip().endswith(">")
     if first[:20].lower().startswith("<!doctype html") or (tag and tag["name"].lower() in _HTML_TAGS and ends_tag):
@@ -127,15 +127,17 @@ def _is_json(sample: str, lines: Sequence[str], *, cut: bool) -> bool:
         return False
     if cut and _JSON_START.match(sample.lstrip()[:1_000]):
         return True
-    return _parses(sample) or (len(lines) > 1 and all(line.lstrip()[0] in "{[" and _parses(line) for line in lines))
+    return _is_json_text(sample) or (
+        len(lines) > 1 and all(line.lstrip()[0] in "{[" and _is_json_text(line) for line in lines)
+    )
 
 
-def _parses(text: str) -> bool:
+def _is_json_text(text: str) -> bool:
     depth = deepest = 0
     for bracket in _BRACKET.findall(_STRING.sub("", text)):
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
-    if deepest > _DEEPEST:
+    if deepest > _MAX_JSON_DEPTH:
         # The standard library's parser may overflow the stack of a thread with a small stack.
         return depth == 0
     try:
@@ -195,7 +197,7 @@ def _is_code(lines: Sequence[str]) -> bool:
         shown = line[:400].rstrip()
         if _STRONG_LINE.match(shown):
             strong += 1
-        elif _WEAK_LINE.match(shown) or shown.endswith(_ENDS_CODE):
+        elif _WEAK_LINE.match(shown) or shown.endswith(_CODE_LINE_ENDINGS):
             weak += 1
     return (strong > 0 or weak > 2) and (2 * strong + weak) * 5 >= len(lines) * 3  # noqa: PLR2004
 
@@ -204,49 +206,51 @@ def _is_code(lines: Sequence[str]) -> bool:
 
 Reason = Literal["file", "definition", "heading", "language"]
 
-_LONGEST_ID: Final = 64
+_MAX_ID_CHARS: Final = 64
 # Leaves space for a separator and a number within the maximum length of an id.
-_LONGEST_STEM: Final = 54
-_FEWEST_LINES: Final = 3
-_FEWEST_CHARACTERS: Final = 80
+_MAX_STEM_CHARS: Final = 54
+_MIN_LINES: Final = 3
+_MIN_CHARS: Final = 80
 # Definitions occur near the beginning; longer lines are usually generated code.
-_LINES_LOOKED_AT: Final = 200
-_LINE_LOOKED_AT: Final = 200
-_LINES_BEFORE: Final = 3
+_MAX_SCANNED_LINES: Final = 200
+_MAX_SCANNED_LINE_CHARS: Final = 200
+_MAX_LINES_BEFORE: Final = 3
 
 _FILE: Final = re.compile(
     r"(?:\.?[\w@-][\w.@-]{0,80}/|\.{1,2}/|/){0,12}(?P<name>\.?[A-Za-z0-9_][\w-]{0,60}(?:\.[\w-]{1,30}){0,4})"
 )
-_FILES_WITHOUT_EXTENSION: Final = _words("dockerfile makefile justfile procfile jenkinsfile .env")
-_EXTENSIONS: Final = _words("txt md rst lock env gitignore dockerignore ipynb log")
+_FILES_WITHOUT_EXTENSION: Final = _split_words("dockerfile makefile justfile procfile jenkinsfile .env")
+_FILE_EXTENSIONS: Final = _split_words("txt md rst lock env gitignore dockerignore ipynb log")
 _TITLE: Final = re.compile(r"(?:title|file|filename|name|path)=[\"']?(?P<path>[^\"'\s}]{1,200})")
 _COMMENT: Final = re.compile(r"\s*(?:#|//|--|/\*|<!--|;)\s*(?P<text>[^\s*<>]{1,200})\s*(?:\*/|-->)?\s*\Z")
-_MARKED: Final = re.compile(r"`([^`]{1,200})`|\*\*([^*]{1,200})\*\*|__([^_]{1,200})__")
+_MARKED_TEXT: Final = re.compile(r"`([^`]{1,200})`|\*\*([^*]{1,200})\*\*|__([^_]{1,200})__")
 _HEADING: Final = re.compile(r" {0,3}#{1,6}[ \t]+(?P<title>[^\r\n]*)")
 _BOLD_LINE: Final = re.compile(r"\s*\*\*(?P<title>[^*]{1,200})\*\*:?\s*\Z")
 _NUMBERING: Final = re.compile(r"\s*(?:\d{1,4}[.)]){1,6}\d{0,4}\s+")
-_UNFIT: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_INVALID_ID_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 # Fences with these languages contain commands or output, rarely the file that the preceding sentence names.
-_SHOWN: Final = _words("bash sh shell zsh console terminal shell-session powershell ps1 text txt output")
-_SHOWN_FILES: Final = _words("bash sh zsh ps1 txt log env")
+_OUTPUT_LANGUAGES: Final = _split_words(
+    "bash sh shell zsh console terminal shell-session powershell ps1 text txt output"
+)
+_OUTPUT_FILE_EXTENSIONS: Final = _split_words("bash sh zsh ps1 txt log env")
 
-_NAME_MODIFIERS: Final = _any_of(
+_NAME_MODIFIERS: Final = _alternation(
     "export default pub public private protected internal static async abstract final unsafe inline open override"
     " virtual sealed partial data extern declare template constexpr suspend unsigned"
 )
-_DEFINES: Final = _any_of(
+_DEFINITION_KEYWORDS: Final = _alternation(
     "def class function* function fn func fun interface struct enum trait namespace module defmodule protocol record"
     " object message service contract sub void int bool char float double long auto string String boolean"
 )
 # A Go method has its receiver before its name.
 _DEFINITION: Final = re.compile(
     rf"\s*+(?:(?:{_NAME_MODIFIERS}|pub\([^ ]*+) ++)*+"
-    rf"(?:(?P<strong>func \([^)]*+\)|(?:{_DEFINES})(?= ))|(?P<create>(?i:create)) |(?:const|let|var|val|type) )"
+    rf"(?:(?P<strong>func \([^)]*+\)|(?:{_DEFINITION_KEYWORDS})(?= ))|(?P<create>(?i:create)) |(?:const|let|var|val|type) )"
     r"(?P<rest>.*)"
 )
-_SQL_KINDS: Final = _words("table view function procedure index trigger type schema")
-_SQL_MODIFIERS: Final = _words("or replace temp temporary unique materialized if not exists recursive")
+_SQL_KINDS: Final = _split_words("table view function procedure index trigger type schema")
+_SQL_MODIFIERS: Final = _split_words("or replace temp temporary unique materialized if not exists recursive")
 _NAME: Final = re.compile(r"[\"`\[]?(?P<name>[A-Za-z_$][\w$]*(?:[.:]{1,2}[A-Za-z_]\w*)*)")
 _SHELL_FUNCTION: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*)\s?\(\)\s?\{")
 _AFTER_NAME: Final = re.compile(
@@ -269,52 +273,52 @@ class Suggestion:
 
 
 @attrs.frozen
-class _BlockBelow:
+class _BlockContext:
     block: FencedBlock
     heading: str
     line_before: str
     line: int
 
 
-def suggest(text: str, *, taken: Collection[str] = ()) -> list[Suggestion]:
+def suggest_ids(text: str, *, used_ids: Collection[str] = ()) -> list[Suggestion]:
     """
     Return suggested ids for the fenced code blocks outside of refs, in order.
 
     Args:
         text: The complete text.
-        taken: Ids that are in use. A suggestion that collides with one, or with an id of the text, gets a number.
+        used_ids: Ids that are in use. A suggestion that collides with one, or with an id of the text, gets a number.
 
     """
-    unmarked, ids = _outside_refs(text)
-    used = {*taken, *ids}
+    unmarked, ids = _blank_refs(text)
+    used = {*used_ids, *ids}
     # Counters continue per stem, so that many blocks of the same name take linear time.
     counters: dict[str, Iterator[int]] = {}
 
     def new_id(base: str, *, numbered: bool) -> str:
         name = base
         if numbered or base in used:
-            stem = f"{base[:_LONGEST_STEM]}{'-' if numbered else '_'}"
+            stem = f"{base[:_MAX_STEM_CHARS]}{'-' if numbered else '_'}"
             numbers = counters.setdefault(stem, itertools.count(1 if numbered else 2))
             name = next(name for number in numbers if (name := f"{stem}{number}") not in used)
         used.add(name)
         return name
 
     suggestions = []
-    for below in _blocks_below(unmarked):
+    for below in _find_blocks(unmarked):
         block = below.block
         content = text[block.start : block.end]
-        if content.count("\n") + 1 < _FEWEST_LINES and len(content.strip()) < _FEWEST_CHARACTERS:
+        if content.count("\n") + 1 < _MIN_LINES and len(content.strip()) < _MIN_CHARS:
             continue
-        language = _language(block.info)
-        category = category_of({"lang": language or ""}, content)
-        base, reason = _name_for(below, language, category, content)
+        language = _detect_language(block.info)
+        category = detect_category({"lang": language or ""}, content)
+        base, reason = _choose_id(below, language, category, content)
         name = new_id(base, numbered=reason == "language")
         suggestion = Suggestion(name, category, language, block.start + 1, block.end, below.line, reason, content)
         suggestions.append(suggestion)
     return suggestions
 
 
-def _outside_refs(text: str) -> tuple[str, list[str]]:
+def _blank_refs(text: str) -> tuple[str, list[str]]:
     """
     Return the text with all lines that a ref touches blanked, and the ids of the refs.
 
@@ -340,114 +344,116 @@ def _outside_refs(text: str) -> tuple[str, list[str]]:
     return "".join([*parts, text[at:]]), ids
 
 
-def _blocks_below(text: str) -> Iterator[_BlockBelow]:
+def _find_blocks(text: str) -> Iterator[_BlockContext]:
     """Yield each fenced block with the nearest heading and the last text line before it."""
     heading, position, number = "", 0, 1
-    for block in fenced_blocks(text):
+    for block in find_fenced_blocks(text):
         number += text.count("\n", position, block.start)
         lines = text[position : block.opening].split("\n")[:-1]
-        heading = next(filter(None, map(_heading_in, reversed(lines))), heading)
-        line_before = next(filter(None, map(str.strip, reversed(lines[-_LINES_BEFORE:]))), "")
-        yield _BlockBelow(block, heading, line_before, number)
-        number += text.count("\n", block.start, block.behind)
-        position = block.behind
+        heading = next(filter(None, map(_parse_heading, reversed(lines))), heading)
+        line_before = next(filter(None, map(str.strip, reversed(lines[-_MAX_LINES_BEFORE:]))), "")
+        yield _BlockContext(block, heading, line_before, number)
+        number += text.count("\n", block.start, block.position_after)
+        position = block.position_after
 
 
-def _heading_in(line: str) -> str:
+def _parse_heading(line: str) -> str:
     found = _HEADING.match(line[:300]) or _BOLD_LINE.match(line[:300])
     return found["title"].strip().rstrip("#").strip() if found else ""
 
 
-def _language(info: str) -> str | None:
-    language = language_of(info)
-    if language is None or category_of_word(language) is not None:
+def _detect_language(info: str) -> str | None:
+    language = parse_language(info)
+    if language is None or lookup_category(language) is not None:
         return language
     # "```app.py" puts a file name in the place of a language.
     extension = language.rpartition(".")[2]
-    return extension if category_of_word(extension) is not None else language
+    return extension if lookup_category(extension) is not None else language
 
 
-def _name_for(below: _BlockBelow, language: str | None, category: Category, content: str) -> tuple[str, Reason]:
+def _choose_id(below: _BlockContext, language: str | None, category: Category, content: str) -> tuple[str, Reason]:
     info = below.block.info
     titled = _TITLE.search(info)
     words = [titled["path"]] if titled else re.split(r"[\s{}:]+", info[:300])
-    if comment := _COMMENT.match(content.partition("\n")[0][:_LINE_LOOKED_AT]):
+    if comment := _COMMENT.match(content.partition("\n")[0][:_MAX_SCANNED_LINE_CHARS]):
         words.append(comment["text"])
-    if file := next(filter(None, map(_file_in, words)), "") or _file_before(below.line_before, language):
+    if file := next(filter(None, map(_parse_file_name, words)), "") or _find_file_before(below.line_before, language):
         return file, "file"
-    if category == "code" and (name := _definition_in(content)):
+    if category == "code" and (name := _find_definition(content)):
         return name, "definition"
-    if heading := _slug(_NUMBERING.sub("", below.heading, count=1), lower=True):
+    if heading := _to_ref_id(_NUMBERING.sub("", below.heading, count=1), lower=True):
         return heading, "heading"
-    return _slug(language or category, lower=True) or category, "language"
+    return _to_ref_id(language or category, lower=True) or category, "language"
 
 
-def _file_before(line: str, language: str | None) -> str:
+def _find_file_before(line: str, language: str | None) -> str:
     """
     Return the file name in the line before a block, or "".
 
     The name must be in backticks, bold, or the only text of the line.
     """
     line = line[:1_000]
-    marked = [next(group for group in found.groups() if group) for found in _MARKED.finditer(line)]
+    marked = [next(group for group in found.groups() if group) for found in _MARKED_TEXT.finditer(line)]
     alone = line.strip("#*`_: \t")
-    names = [name for part in [*marked, alone] if " " not in part.strip() and (name := _file_in(part.strip("`*_: ")))]
-    if names and language in _SHOWN and names[-1].rpartition(".")[2].lower() not in _SHOWN_FILES:
+    names = [
+        name for part in [*marked, alone] if " " not in part.strip() and (name := _parse_file_name(part.strip("`*_: ")))
+    ]
+    if names and language in _OUTPUT_LANGUAGES and names[-1].rpartition(".")[2].lower() not in _OUTPUT_FILE_EXTENSIONS:
         return ""
     return names[-1] if names else ""
 
 
-def _file_in(word: str) -> str:
+def _parse_file_name(word: str) -> str:
     """Return the file name of a path, or "" if the word is not a file path."""
     found = _FILE.fullmatch(word)
     name = found["name"] if found else ""
     stem, _, extension = name.rpartition(".")
-    known = stem and (extension.lower() in _EXTENSIONS or category_of_word(extension) is not None)
-    return _slug(name) if known or name.lower() in _FILES_WITHOUT_EXTENSION else ""
+    known = stem and (extension.lower() in _FILE_EXTENSIONS or lookup_category(extension) is not None)
+    return _to_ref_id(name) if known or name.lower() in _FILES_WITHOUT_EXTENSION else ""
 
 
-def _definition_in(content: str) -> str:
+def _find_definition(content: str) -> str:
     value = ""
-    for line in content.split("\n", _LINES_LOOKED_AT)[:_LINES_LOOKED_AT]:
-        name, strong = _defined_by(line[:_LINE_LOOKED_AT])
+    for line in content.split("\n", _MAX_SCANNED_LINES)[:_MAX_SCANNED_LINES]:
+        name, strong = _parse_definition(line[:_MAX_SCANNED_LINE_CHARS])
         if name and strong:
             return name
         value = value or name
     return value
 
 
-def _defined_by(line: str) -> tuple[str, bool]:
+def _parse_definition(line: str) -> tuple[str, bool]:
     """Return the name that a line defines, and True unless it may be a plain variable."""
     if shell := _SHELL_FUNCTION.match(line):
-        return _slug(shell["name"]), True
+        return _to_ref_id(shell["name"]), True
     found = _DEFINITION.match(line.rstrip())
     if found is None:
         return "", False
     rest, strong = found["rest"], found["strong"] is not None
     if found["create"]:
-        return _created_by(rest), True
+        return _parse_sql_definition(rest), True
     if not strong and ("require(" in rest or "import(" in rest):
         return "", False
-    return _name_at(rest.lstrip(" *&")), strong or rest.endswith(("{", "=>", "("))
+    return _parse_identifier(rest.lstrip(" *&")), strong or rest.endswith(("{", "=>", "("))
 
 
-def _created_by(rest: str) -> str:
+def _parse_sql_definition(rest: str) -> str:
     words = rest.split()
     kind = next((number for number, word in enumerate(words[:6]) if word.lower() in _SQL_KINDS), len(words))
     names = (word for word in words[kind + 1 :] if word.lower() not in _SQL_MODIFIERS)
-    return _name_at(next(names, "").partition("(")[0])
+    return _parse_identifier(next(names, "").partition("(")[0])
 
 
-def _name_at(rest: str) -> str:
+def _parse_identifier(rest: str) -> str:
     found = _NAME.match(rest)
     is_name = found and _AFTER_NAME.match(rest, found.end())
-    return _slug(found["name"].replace("::", ".").replace("$", "")) if found and is_name else ""
+    return _to_ref_id(found["name"].replace("::", ".").replace("$", "")) if found and is_name else ""
 
 
-def _slug(name: str, *, lower: bool = False) -> str:
+def _to_ref_id(name: str, *, lower: bool = False) -> str:
     """Convert a name to a valid id, or return "" if no letter remains."""
     plain = unicodedata.normalize("NFKD", name[:300]).encode("ascii", "ignore").decode()
-    slug = _UNFIT.sub("-", plain).lstrip("_.-")[:_LONGEST_ID].rstrip("_.-")
+    slug = _INVALID_ID_CHARS.sub("-", plain).lstrip("_.-")[:_MAX_ID_CHARS].rstrip("_.-")
     if not any(character.isalpha() for character in slug) or not is_ref_id(slug):
         return ""
     return slug.lower() if lower else slug

@@ -8,16 +8,16 @@ from typing import Final
 
 import attrs
 
-LONGEST_RUN: Final = 1_000
-REACH: Final = 1_000
-SHORTEST_FENCE: Final = 3
-INDENT: Final = 3
+MAX_RUN_CHARS: Final = 1_000
+MAX_SPAN_CHARS: Final = 1_000
+MIN_FENCE_CHARS: Final = 3
+MAX_FENCE_INDENT: Final = 3
 
 _BLANK: Final = r"[ \t\r]*+"
 _CLOSING_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}{{3,}}+){_BLANK}(?=\n)") for mark in "`~"}
 _LAST_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}*+)(?P<blank>{_BLANK})\Z") for mark in "`~"}
 _FENCE_LINE: Final = re.compile(
-    rf"^ {{0,3}}(?P<run>`{{3,{LONGEST_RUN}}}+(?![^`\n]{{0,{REACH}}}+`)|~{{3,{LONGEST_RUN}}}+(?!~))(?P<info>[^\n]*)",
+    rf"^ {{0,3}}(?P<run>`{{3,{MAX_RUN_CHARS}}}+(?![^`\n]{{0,{MAX_SPAN_CHARS}}}+`)|~{{3,{MAX_RUN_CHARS}}}+(?!~))(?P<info>[^\n]*)",
     re.MULTILINE,
 )
 
@@ -34,7 +34,7 @@ class Fence:
         lines = _CLOSING_LINE[self.character].finditer(text, start)
         return next((line.end() for line in lines if len(line["run"]) >= self.length), -1)
 
-    def line_so_far(self, text: str, start: int) -> str:
+    def partial_closing_line(self, text: str, start: int) -> str:
         """
         Return the last line if it may become a closing fence, else "".
 
@@ -61,11 +61,11 @@ class FencedBlock:
     opening: int  # start of the line with the opening fence
     start: int
     end: int
-    behind: int  # start of the line after the closing fence
+    position_after: int  # start of the line after the closing fence
     closed: bool  # False if the block runs to the end of the text
 
 
-def fenced_blocks(text: str) -> Iterator[FencedBlock]:
+def find_fenced_blocks(text: str) -> Iterator[FencedBlock]:
     """Yield the fenced blocks of a text without refs, by the same rules as `RefParser`."""
     whole = text if text.endswith("\n") else f"{text}\n"
     at = 0
@@ -80,7 +80,7 @@ def fenced_blocks(text: str) -> Iterator[FencedBlock]:
         yield FencedBlock(line["info"].strip(), line.start(), start, max(start, end), behind, closed=closing >= 0)
 
 
-def language_of(info: str) -> str | None:
+def parse_language(info: str) -> str | None:
     """Return the language of a fence's info string (first word, lower case), or None."""
     words = info.replace("{", " ").replace("}", " ").replace(",", " ").split(maxsplit=1)
     if not words or "=" in words[0]:
@@ -89,34 +89,34 @@ def language_of(info: str) -> str | None:
     return word or None
 
 
-_MAY_BE_ENCLOSED: Final = re.compile(r"\s*+(?:```|~~~)")
-_MARKDOWN: Final = frozenset({"md", "markdown"})
+_FENCE_START: Final = re.compile(r"\s*+(?:```|~~~)")
+_MARKDOWN_LANGUAGES: Final = frozenset({"md", "markdown"})
 
 
 @attrs.frozen
-class Enclosed:
+class EnclosedText:
     """The content of a fence that encloses a complete text, without the fence's indentation."""
 
     text: str
     language: str | None
 
 
-def enclosed(text: str) -> Enclosed | None:
+def parse_enclosing_fence(text: str) -> EnclosedText | None:
     """
     Return the content of the fence that encloses a complete text, or None.
 
     Blank lines around the fence are ignored. A fence with the language Markdown does not count.
     """
     # An unclosed fence runs to the end. Markdown in a fence is an example to display, so its fence is content.
-    block = next(fenced_blocks(text), None) if _MAY_BE_ENCLOSED.match(text) else None
-    if block is None or text[: block.opening].strip() or text[block.behind :].strip():
+    block = next(find_fenced_blocks(text), None) if _FENCE_START.match(text) else None
+    if block is None or text[: block.opening].strip() or text[block.position_after :].strip():
         return None
-    language = language_of(block.info)
-    if language in _MARKDOWN:
+    language = parse_language(block.info)
+    if language in _MARKDOWN_LANGUAGES:
         return None
     # In an unclosed block the text may be truncated, so its last line break may be content.
     inner = text[block.start : block.end] if block.closed else text[block.start :]
     opening = text[block.opening : block.start]
     if indent := len(opening) - len(opening.lstrip(" ")):
         inner = re.sub(rf"^ {{1,{indent}}}", "", inner, flags=re.MULTILINE)
-    return Enclosed(inner, language)
+    return EnclosedText(inner, language)

@@ -34,46 +34,53 @@ from typing import Final, Literal
 
 import attrs
 
-from mama_structs._internal.reprs import briefly
+from mama_structs._internal.reprs import bound_field_reprs
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.refs.markup.fences import INDENT, LONGEST_RUN, REACH, SHORTEST_FENCE, Fence
+from mama_structs.refs.markup.fences import MAX_FENCE_INDENT, MAX_RUN_CHARS, MAX_SPAN_CHARS, MIN_FENCE_CHARS, Fence
 
-MAX_TAG: Final = 512
+MAX_TAG_CHARS: Final = 512
 MAX_DEPTH: Final = 64
 # Worst case: a tag directly after a run of 1,000 backticks whose closing run starts 1,000 characters later.
-MAX_HELD: Final = 2_000
+MAX_BUFFERED_CHARS: Final = 2_000
 
-MAX_ID: Final = 64
-ID_RULE: Final = f"1 to {MAX_ID} letters of any script, digits, _ . and -, beginning with a letter or digit"
+MAX_ID_CHARS: Final = 64
+ID_RULE: Final = f"1 to {MAX_ID_CHARS} letters of any script, digits, _ . and -, beginning with a letter or digit"
 # Invisible letters and digits: fillers, joiners and variation selectors.
-_UNSEEN: Final = re.compile(
+_INVISIBLE_CHARS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 
-_LETTERS: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Nd"})
-_MARKS: Final = frozenset({"Mn", "Mc"})
+_LETTER_CATEGORIES: Final = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Nd"})
+_MARK_CATEGORIES: Final = frozenset({"Mn", "Mc"})
 
 
-def ref_id_in(text: str) -> str | None:
+def parse_ref_id(text: str) -> str | None:
     """Return a text as an id, normalized to NFC, or None if it is not a valid id."""
-    if len(text) > 4 * MAX_ID:
+    if len(text) > 4 * MAX_ID_CHARS:
         return None
     name = unicodedata.normalize("NFC", text)
     kinds = [unicodedata.category(character) for character in name]
-    allowed = all(kind in _LETTERS | _MARKS or one in "_.-" for one, kind in zip(name, kinds, strict=True))
-    is_id = 0 < len(name) <= MAX_ID and kinds[0] in _LETTERS and allowed and not _UNSEEN.search(name)
+    allowed = all(
+        kind in _LETTER_CATEGORIES | _MARK_CATEGORIES or one in "_.-" for one, kind in zip(name, kinds, strict=True)
+    )
+    is_id = (
+        0 < len(name) <= MAX_ID_CHARS
+        and kinds[0] in _LETTER_CATEGORIES
+        and allowed
+        and not _INVISIBLE_CHARS.search(name)
+    )
     return name if is_id else None
 
 
 def is_ref_id(text: str) -> bool:
     """Return True if the text is a valid ref id exactly as written."""
-    return ref_id_in(text) == text
+    return parse_ref_id(text) == text
 
 
 # Parser events
 
-IN_CODE: Final = "it was marked inside a code fence or inline code, where tags are text: put the tags outside"
-MENTIONED: Final = (
+IN_CODE_REASON: Final = "it was marked inside a code fence or inline code, where tags are text: put the tags outside"
+MENTIONED_REASON: Final = (
     'it was only named, as a history names what is stored: write its text between <ref id="..."> and </ref>'
 )
 
@@ -94,17 +101,17 @@ DiagnosticKind = Literal[
     "quota_exceeded",
     "unreadable",
 ]
-_NOTES: Final = frozenset({"nested", "new_version"})
+_NOTE_KINDS: Final = frozenset({"nested", "new_version"})
 
 
-@attrs.frozen(field_transformer=briefly)
+@attrs.frozen(field_transformer=bound_field_reprs)
 class Text:
     """Text outside of refs, unchanged; never empty."""
 
     text: str
 
 
-@attrs.frozen(field_transformer=briefly)
+@attrs.frozen(field_transformer=bound_field_reprs)
 class RefStart:
     """
     Start of a ref. Attribute names are in lower case.
@@ -117,14 +124,14 @@ class RefStart:
     position: int = attrs.field(default=0, kw_only=True, eq=False)
 
 
-@attrs.frozen(field_transformer=briefly)
+@attrs.frozen(field_transformer=bound_field_reprs)
 class RefText:
     """Text inside open refs, unchanged, including its first and last line breaks; never empty."""
 
     text: str
 
 
-@attrs.frozen(field_transformer=briefly)
+@attrs.frozen(field_transformer=bound_field_reprs)
 class RefEnd:
     """
     End of the innermost open ref. *complete* is False if the text ended first.
@@ -137,7 +144,7 @@ class RefEnd:
     position: int = attrs.field(default=0, kw_only=True, eq=False)
 
 
-@attrs.frozen(field_transformer=briefly)
+@attrs.frozen(field_transformer=bound_field_reprs)
 class Diagnostic:
     """A problem with a tag at *position* (from 1). *message* is addressed to the model."""
 
@@ -149,7 +156,7 @@ class Diagnostic:
     @property
     def is_note(self) -> bool:
         """True for a report without a problem: a nested ref, or a new version."""
-        return self.kind in _NOTES
+        return self.kind in _NOTE_KINDS
 
 
 Event = Text | RefStart | RefText | RefEnd | Diagnostic
@@ -174,7 +181,7 @@ _OPENING: Final = re.compile(
     rf"""{_SPACE}*+(?P<slash>/?+)(?:(?P<end>>)|\Z)"""
 )
 _CLOSING: Final = re.compile(rf"</{_REF}{_SPACE}*+(?:(?P<end>>)|\Z)")
-_BEGINNING: Final = re.compile(r"<(?:/?+(?:[rR](?:[eE][fF]?+)?+)?+)\Z")
+_TAG_PREFIX: Final = re.compile(r"<(?:/?+(?:[rR](?:[eE][fF]?+)?+)?+)\Z")
 _ATTRIBUTE: Final = re.compile(
     rf"""(?P<name>{_NAME})(?:{_SPACE}*+={_SPACE}*+(?:"(?P<double>[^"]*+)"|'(?P<single>[^']*+)'))?+"""
 )
@@ -194,23 +201,25 @@ class _OpeningTag:
 
 
 # Diagnostics of rejected tags. The position is set when they are reported.
-_refused: Final = functools.partial(Diagnostic, position=0)
-_MALFORMED: Final = _refused(
+_make_diagnostic: Final = functools.partial(Diagnostic, position=0)
+_MALFORMED_OPENING: Final = _make_diagnostic(
     "malformed",
     None,
     message="this opening tag is not well formed and was left as text:"
     ' write <ref id="name">, with every value in quotes',
 )
-_MALFORMED_CLOSING: Final = _refused(
+_MALFORMED_CLOSING: Final = _make_diagnostic(
     "malformed", None, message="this closing tag is not well formed and was left as text: write </ref>, nothing else"
 )
-_UNFINISHED: Final = _refused("malformed", None, message="the text ended inside this tag, which was left as text")
-_TOO_LONG: Final = _refused(
+_UNFINISHED: Final = _make_diagnostic(
+    "malformed", None, message="the text ended inside this tag, which was left as text"
+)
+_TOO_LONG: Final = _make_diagnostic(
     "too_long",
     None,
-    message=f"this tag was left as text: a tag has at most {MAX_TAG} characters, its quotes must be closed",
+    message=f"this tag was left as text: a tag has at most {MAX_TAG_CHARS} characters, its quotes must be closed",
 )
-_MISSING_ID: Final = _refused(
+_MISSING_ID: Final = _make_diagnostic(
     "missing_id", None, message='this tag has no id and was left as text: write <ref id="name">'
 )
 
@@ -224,15 +233,15 @@ def _read_tag(text: str, start: int, end: int, *, final: bool) -> _OpeningTag | 
         needed, which never happens if *final*.
 
     """
-    limit = min(end, start + MAX_TAG)
+    limit = min(end, start + MAX_TAG_CHARS)
     closing = text.startswith("</", start)
     match = (_CLOSING if closing else _OPENING).match(text, start, limit)
     if match is None:
-        if not final and _BEGINNING.match(text, start, end):
+        if not final and _TAG_PREFIX.match(text, start, end):
             return None
-        return _MALFORMED_CLOSING if closing else _MALFORMED
+        return _MALFORMED_CLOSING if closing else _MALFORMED_OPENING
     if match["end"] is None:
-        if limit == start + MAX_TAG:
+        if limit == start + MAX_TAG_CHARS:
             return _TOO_LONG
         return _UNFINISHED if final else None
     return match.end() if closing else _opening_tag(text, match)
@@ -246,29 +255,29 @@ def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | Diagnostic:
     said = attributes.pop("id", None)
     if said is None:
         return _MISSING_ID
-    ref_id = ref_id_in(said)
+    ref_id = parse_ref_id(said)
     if ref_id is None:
         shown = said if len(said) <= 80 else f"{said[:80]}…"  # noqa: PLR2004 - enough to know it again
         message = f"{shown!r} is no id, so this tag was left as text: an id is {ID_RULE}"
-        return _refused("invalid_id", said, message=message)
+        return _make_diagnostic("invalid_id", said, message=message)
     return _OpeningTag(ref_id, attributes, bool(match["slash"]), match.end())
 
 
 # Code
 
-_RUNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
+_RUN_PATTERNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
 # Fast path for the most common span: single backticks, and no "<" that might be a tag.
-_PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{REACH}}}+`(?=[^`])"
-_BEGINNING_LINE: Final = re.compile(rf"\n {{0,{INDENT}}}\Z")
+_PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{MAX_SPAN_CHARS}}}+`(?=[^`])"
+_LINE_START: Final = re.compile(rf"\n {{0,{MAX_FENCE_INDENT}}}\Z")
 
 
-def _line_beginning(text: str, end: int) -> str:
+def _find_line_start(text: str, end: int) -> str:
     """Return the line break and spaces before an index if a fence may open there, else ""."""
-    match = _BEGINNING_LINE.search(text, max(end - 1 - INDENT, 0), end)
+    match = _LINE_START.search(text, max(end - 1 - MAX_FENCE_INDENT, 0), end)
     return "" if match is None else match[0]
 
 
-def _matched_to(pattern: re.Pattern[str], text: str, at: int) -> int:
+def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
     """Return the end of a pattern's match at an index, or the index itself without a match."""
     match = pattern.match(text, at)
     return at if match is None else match.end()
@@ -284,31 +293,31 @@ class _CodeSpan:
 
     length: int
     may_be_fence: bool
-    searched: int = 0  # Number of characters after the run that were already searched.
+    searched_chars: int = 0  # Number of characters after the run that were already searched.
 
     def end(self, text: str, start: int, *, final: bool) -> int | None:
         """Return the index of the closing run, -1 without one, or None if more text is needed."""
-        line = text.find("\n", start, start + REACH + 1)
-        stop = start + REACH + 1 if line < 0 else line
+        line = text.find("\n", start, start + MAX_SPAN_CHARS + 1)
+        stop = start + MAX_SPAN_CHARS + 1 if line < 0 else line
         known = final or stop <= len(text)
-        at = text.find("`", start + self.searched, stop)
+        at = text.find("`", start + self.searched_chars, stop)
         while at >= 0:
             self.may_be_fence = False
-            behind = _matched_to(_RUNS["`"], text, at)
+            behind = _match_end(_RUN_PATTERNS["`"], text, at)
             if behind == len(text) and not final and (behind < stop or behind - at <= self.length):
-                self.searched = at - start
+                self.searched_chars = at - start
                 return None
             if behind - at == self.length:
                 return at
             at = text.find("`", behind, stop)
-        self.searched = len(text) - start
+        self.searched_chars = len(text) - start
         return -1 if known else None
 
 
-def _opened_by(character: str, length: int, *, begins_line: bool) -> Fence | _CodeSpan | None:
+def _open_code(character: str, length: int, *, begins_line: bool) -> Fence | _CodeSpan | None:
     """Return the code that a run of backticks or tildes opens or may open, or None."""
-    may_be_fence = begins_line and length >= SHORTEST_FENCE
-    if length > LONGEST_RUN:
+    may_be_fence = begins_line and length >= MIN_FENCE_CHARS
+    if length > MAX_RUN_CHARS:
         return None
     if character == "`":
         return _CodeSpan(length, may_be_fence)
@@ -318,11 +327,13 @@ def _opened_by(character: str, length: int, *, begins_line: bool) -> Fence | _Co
 # The parser
 
 # Keyed by whether the text ends here: patterns for the start of a tag, and for plain text that can be skipped.
-_BEHIND: Final = {True: _TAG_BEGINS, False: _TAG_MAY_BEGIN}
-_TAG: Final = {final: re.compile(f"<(?={tag})") for final, tag in _BEHIND.items()}
-_PLAIN: Final = {final: re.compile(f"(?:[^<`~]++|{_PLAIN_SPAN}|<(?!{tag}))*+") for final, tag in _BEHIND.items()}
+_TAG_START_SOURCES: Final = {True: _TAG_BEGINS, False: _TAG_MAY_BEGIN}
+_TAG_START: Final = {final: re.compile(f"<(?={tag})") for final, tag in _TAG_START_SOURCES.items()}
+_PLAIN_TEXT: Final = {
+    final: re.compile(f"(?:[^<`~]++|{_PLAIN_SPAN}|<(?!{tag}))*+") for final, tag in _TAG_START_SOURCES.items()
+}
 
-_WAIT: Final = -1
+_NEEDS_MORE_TEXT: Final = -1
 
 
 @attrs.define(eq=False, repr=False)
@@ -354,9 +365,9 @@ class RefParser:
     # Ids and positions of the open refs, outermost first.
     _open: list[tuple[str, int]] = attrs.field(factory=list, init=False)
     # Number of too deep opening tags whose closing tags have not arrived yet.
-    _too_deep: int = attrs.field(default=0, init=False)
+    _too_deep_count: int = attrs.field(default=0, init=False)
     # Code that is open or may be; None in plain text and inside refs.
-    _code: _CodeSpan | Fence | None = attrs.field(default=None, init=False)
+    _open_code: _CodeSpan | Fence | None = attrs.field(default=None, init=False)
     # End of the text so far: emitted text that is needed as context, and text that is not emitted yet.
     _before: str = attrs.field(default="\n", init=False)  # The start of the text is the start of a line.
     _held: str = attrs.field(default="", init=False)
@@ -385,13 +396,13 @@ class RefParser:
         if not self._held and "<" not in chunk:
             if self._open:
                 return [RefText(chunk)]
-            if self._code is None:
+            if self._open_code is None:
                 seen = self._before + chunk
                 if "`" not in seen and "~" not in seen:
                     if self._before or "\n" in chunk:
-                        self._before = _line_beginning(seen, len(seen))
+                        self._before = _find_line_start(seen, len(seen))
                     return [Text(chunk)]
-            elif not self._before and type(self._code) is Fence and "\n" not in chunk:
+            elif not self._before and type(self._open_code) is Fence and "\n" not in chunk:
                 return [Text(chunk)]
         return self._scan(chunk, final=False)
 
@@ -416,16 +427,16 @@ class RefParser:
         self._text = self._before + self._held + chunk
         self._mark = len(self._before)
         at = 0
-        while at != _WAIT:
-            code = self._code
+        while at != _NEEDS_MORE_TEXT:
+            code = self._open_code
             if self._open:
                 at = self._inside(at, final=final)
             elif code is None:
-                at = self._plain(at, final=final)
+                at = self._parse_plain(at, final=final)
             elif isinstance(code, _CodeSpan):
-                at = self._span(code, at, final=final)
+                at = self._parse_span(code, at, final=final)
             else:
-                at = self._fence(code, at, final=final)
+                at = self._parse_fence(code, at, final=final)
         events = self._events
         self._text, self._events = "", []
         return events
@@ -433,51 +444,51 @@ class RefParser:
     # Each of the following methods parses from an index in its state. It returns the index from which the next state
     # continues, or `_WAIT` if more text is needed.
 
-    def _plain(self, at: int, *, final: bool) -> int:
+    def _parse_plain(self, at: int, *, final: bool) -> int:
         text = self._text
-        at = _matched_to(_PLAIN[final], text, at)
+        at = _match_end(_PLAIN_TEXT[final], text, at)
         if at == len(text):
-            return self._wait(before=_line_beginning(text, at))
+            return self._wait(before=_find_line_start(text, at))
         character = text[at]
         if character == "<":
-            return self._tag(at, final=final)
-        behind, beginning = _matched_to(_RUNS[character], text, at), _line_beginning(text, at)
+            return self._parse_tag(at, final=final)
+        behind, beginning = _match_end(_RUN_PATTERNS[character], text, at), _find_line_start(text, at)
         if behind == len(text) and not final:
             # The run may continue in the next chunk.
-            return self._wait(before=beginning + text[at:behind][: LONGEST_RUN + 1])
-        self._code = _opened_by(character, behind - at, begins_line=bool(beginning))
+            return self._wait(before=beginning + text[at:behind][: MAX_RUN_CHARS + 1])
+        self._open_code = _open_code(character, behind - at, begins_line=bool(beginning))
         return behind
 
     def _inside(self, at: int, *, final: bool) -> int:
-        match = _TAG[final].search(self._text, at)
-        return self._wait() if match is None else self._tag(match.start(), final=final)
+        match = _TAG_START[final].search(self._text, at)
+        return self._wait() if match is None else self._parse_tag(match.start(), final=final)
 
-    def _span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
+    def _parse_span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
         end = span.end(self._text, at, final=final)
         if end is None:
             # Up to the first tag, the text is plain text in either case.
-            match = _TAG[final].search(self._text, max(at, self._mark))
+            match = _TAG_START[final].search(self._text, max(at, self._mark))
             self._emit(len(self._text) if match is None else match.start())
             return self._wait(before=self._text[at : self._mark], held=self._mark)
         if end >= 0:
-            self._code = None
-            self._tags_in_code(at, end, final=True)
+            self._open_code = None
+            self._report_tags_in_code(at, end, final=True)
             return end + span.length
-        self._code = Fence("`", span.length) if span.may_be_fence else None
+        self._open_code = Fence("`", span.length) if span.may_be_fence else None
         return at
 
-    def _fence(self, fence: Fence, at: int, *, final: bool) -> int:
+    def _parse_fence(self, fence: Fence, at: int, *, final: bool) -> int:
         end = fence.end(self._text, at)
         if end >= 0:
-            self._code = None
-            self._tags_in_code(at, end, final=True)
+            self._open_code = None
+            self._report_tags_in_code(at, end, final=True)
             return end
-        held = self._tags_in_code(at, len(self._text), final=final)
-        if held != _WAIT:
+        held = self._report_tags_in_code(at, len(self._text), final=final)
+        if held != _NEEDS_MORE_TEXT:
             return self._wait(held=held)
-        return self._wait(before=fence.line_so_far(self._text, at))
+        return self._wait(before=fence.partial_closing_line(self._text, at))
 
-    def _tag(self, at: int, *, final: bool) -> int:
+    def _parse_tag(self, at: int, *, final: bool) -> int:
         tag = _read_tag(self._text, at, len(self._text), final=final)
         if tag is None:
             return self._wait(held=at)
@@ -495,14 +506,14 @@ class RefParser:
             return
         if len(self._open) == MAX_DEPTH:
             message = f"ref {tag.id!r} was left as text, with its closing tag: refs may be nested {MAX_DEPTH} deep"
-            self._report(_refused("too_deep", tag.id, message=message), at)
-            self._too_deep += not tag.empty
+            self._report(_make_diagnostic("too_deep", tag.id, message=message), at)
+            self._too_deep_count += not tag.empty
             return
         self._emit(at)
         if self._open:
             outer = self._open[-1][0]
             message = f"ref {tag.id!r} is inside ref {outer!r}: both hold the text of the inner one"
-            self._report(_refused("nested", tag.id, message=message), at)
+            self._report(_make_diagnostic("nested", tag.id, message=message), at)
         self._events.append(RefStart(tag.id, tag.attributes, position=self._place(at)))
         if tag.empty:
             self._events.append(RefEnd(tag.id, complete=True, position=self._place(tag.end)))
@@ -511,34 +522,34 @@ class RefParser:
         self._mark = tag.end
 
     def _closing(self, at: int, end: int) -> None:
-        if self._too_deep:
-            self._too_deep -= 1
+        if self._too_deep_count:
+            self._too_deep_count -= 1
         elif self._open:
             self._emit(at)
             self._events.append(RefEnd(self._open.pop()[0], complete=True, position=self._place(end)))
             self._mark = end
         else:
             message = "no ref is open here, so this closing tag was left as text: write &lt;/ref> to show one"
-            self._report(_refused("stray_close", None, message=message), at)
+            self._report(_make_diagnostic("stray_close", None, message=message), at)
 
-    def _tags_in_code(self, start: int, end: int, *, final: bool) -> int:
+    def _report_tags_in_code(self, start: int, end: int, *, final: bool) -> int:
         """Report opening tags in code. Return the index of an incomplete tag, or `_WAIT`."""
         text = self._text
         at = max(start, self._mark)
-        while match := _TAG[final].search(text, at, end):
+        while match := _TAG_START[final].search(text, at, end):
             at = match.start()
-            line = text.find("\n", at, min(end, at + MAX_TAG))
+            line = text.find("\n", at, min(end, at + MAX_TAG_CHARS))
             tag = _read_tag(text, at, end if line < 0 else line, final=final or line >= 0)
             if tag is None:
                 return at
             if isinstance(tag, _OpeningTag):
                 if not tag.is_mention:
                     message = f"ref {tag.id!r} is in code, where tags are text, and is not stored: put the tags outside"
-                    self._report(_refused("in_code", tag.id, message=message), at)
+                    self._report(_make_diagnostic("in_code", tag.id, message=message), at)
                 at = tag.end
             else:
                 at += 1
-        return _WAIT
+        return _NEEDS_MORE_TEXT
 
     def _report(self, what: Diagnostic, at: int) -> None:
         self._emit(at)
@@ -556,7 +567,7 @@ class RefParser:
         self._emit(len(self._text) if held is None else held)
         self._before = before
         self._held = "" if held is None else self._text[held:]
-        return _WAIT
+        return _NEEDS_MORE_TEXT
 
     def _place(self, at: int) -> int:
         """Return the position, from 1, of an index of the current scan text."""

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import attrs
 
-_KINDS: Final = ("image", "audio", "file")
-_BYTES: Final = "application/octet-stream"
-_NAMES: Final[Mapping[str, str]] = {"image_url": "image", "input_image": "image", "input_audio": "audio"}
-_MISNAMED: Final[Mapping[str, str]] = {"image/jpg": "image/jpeg"}
+_MEDIA_KINDS: Final = ("image", "audio", "file")
+_DEFAULT_MIME_TYPE: Final = "application/octet-stream"
+_KIND_ALIASES: Final[Mapping[str, str]] = {"image_url": "image", "input_image": "image", "input_audio": "audio"}
+_MIME_TYPE_ALIASES: Final[Mapping[str, str]] = {"image/jpg": "image/jpeg"}
 _DATA_URL: Final = re.compile(r"data:(?P<mime_type>[\w.+-]+/[\w.+-]+)[^,]*?;base64,", re.ASCII)
 # Magic bytes of each type; a dot matches any byte.
-_BEGINNINGS: Final[Mapping[str, re.Pattern[bytes]]] = {
+_MAGIC_BYTES: Final[Mapping[str, re.Pattern[bytes]]] = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
     "image/jpeg": re.compile(rb"\xff\xd8\xff"),
     "image/gif": re.compile(rb"GIF8[79]a"),
@@ -55,65 +55,65 @@ class Media:
             return None
 
 
-def media_in(block: object) -> Media | None:
+def parse_media(block: object) -> Media | None:
     """Return the image, audio or file of a content block of any provider, or None."""
     if not isinstance(block, Mapping):
         return None
     said = block.get("kind") if block.get("kind") == "binary" else block.get("type")
-    kind = _NAMES.get(said, said) if isinstance(said, str) else None
-    mime_type = _text(block, "mimeType", "mime_type", "media_type")
+    kind = _KIND_ALIASES.get(said, said) if isinstance(said, str) else None
+    mime_type = _first_text(block, "mimeType", "mime_type", "media_type")
     if kind == "binary" and mime_type:
-        kind = _kind_of(mime_type)
-    if kind not in _KINDS:
+        kind = _media_kind(mime_type)
+    if kind not in _MEDIA_KINDS:
         return None
     inner = block.get("source", block.get(f"{kind}_url", block.get("input_audio")))
     place = inner if isinstance(inner, Mapping) else block
-    sound = _text(place, "format")
-    mime_type = _text(place, "mimeType", "mime_type", "media_type") or mime_type or (sound and f"{kind}/{sound}")
+    sound = _first_text(place, "format")
+    mime_type = _first_text(place, "mimeType", "mime_type", "media_type") or mime_type or (sound and f"{kind}/{sound}")
     # A mapping with a `type` and a `url` may be ordinary data: read a URL only from the provider-specific fields.
-    url = inner if isinstance(inner, str) else _text(inner, "url") if isinstance(inner, Mapping) else None
+    url = inner if isinstance(inner, str) else _first_text(inner, "url") if isinstance(inner, Mapping) else None
     found = _DATA_URL.match(url) if url else None
     if url and found is None:
         return Media(kind, mime_type, url=url)
-    data = url[found.end() :] if url and found else _text(place, "data", "base64")
+    data = url[found.end() :] if url and found else _first_text(place, "data", "base64")
     mime_type = found["mime_type"] if found else mime_type
-    return Media(kind, _MISNAMED.get(mime_type, mime_type), data=data) if data and mime_type else None
+    return Media(kind, _MIME_TYPE_ALIASES.get(mime_type, mime_type), data=data) if data and mime_type else None
 
 
-def with_blocks(result: Any) -> Any:
+def to_content_blocks(result: Any) -> Any:
     """
     Convert binary data in a tool's result, alone or in a list, to content blocks.
 
     Bytes that are valid UTF-8 text and other results are returned unchanged.
     """
     if isinstance(result, bytes | bytearray | memoryview):
-        block = _block_of(bytes(result))
+        block = _make_block(bytes(result))
         return result if block is None else [block]
     if type(result) not in {list, tuple}:
         return result
-    blocks = [_block_of(bytes(one)) if isinstance(one, bytes | bytearray | memoryview) else None for one in result]
+    blocks = [_make_block(bytes(one)) if isinstance(one, bytes | bytearray | memoryview) else None for one in result]
     if not any(blocks):
         return result
     texts = ({"type": "text", "text": one} if isinstance(one, str) else one for one in result)
     return [block or text for block, text in zip(blocks, texts, strict=True)]
 
 
-def _block_of(content: bytes) -> dict[str, str] | None:
-    mime_type = next((name for name, begins in _BEGINNINGS.items() if begins.match(content)), None)
+def _make_block(content: bytes) -> dict[str, str] | None:
+    mime_type = next((name for name, begins in _MAGIC_BYTES.items() if begins.match(content)), None)
     if mime_type is None:
         try:
             content.decode()
         except UnicodeDecodeError:
-            mime_type = _BYTES
+            mime_type = _DEFAULT_MIME_TYPE
         else:
             return None
-    return {"type": _kind_of(mime_type), "data": base64.b64encode(content).decode("ascii"), "mimeType": mime_type}
+    return {"type": _media_kind(mime_type), "data": base64.b64encode(content).decode("ascii"), "mimeType": mime_type}
 
 
-def _kind_of(mime_type: str) -> str:
+def _media_kind(mime_type: str) -> str:
     kind = mime_type.partition("/")[0]
-    return kind if kind in _KINDS else "file"
+    return kind if kind in _MEDIA_KINDS else "file"
 
 
-def _text(block: Mapping[str, Any], *names: str) -> str | None:
+def _first_text(block: Mapping[str, Any], *names: str) -> str | None:
     return next((value for name in names if isinstance(value := block.get(name), str) and value), None)

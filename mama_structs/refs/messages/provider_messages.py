@@ -15,24 +15,24 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.prompt_quoting import without_recalled
-from mama_structs.errors import InvalidArgument, shown
-from mama_structs.refs.messages.media import media_in
+from mama_structs._internal.prompt_quoting import remove_recalled
+from mama_structs.errors import InvalidArgument, repr_short
+from mama_structs.refs.messages.media import parse_media
 
 _TEXT_BLOCKS: Final = frozenset({"text", "output_text"})
 _USER_TEXT_BLOCKS: Final = frozenset({"text", "input_text"})
-_MESSAGES: Final = frozenset({"message", "ai", "AIMessageChunk"})
+_MESSAGE_TYPES: Final = frozenset({"message", "ai", "AIMessageChunk"})
 # Values of `role` or `type` that identify the speaker.
 _MODEL_ROLES: Final = frozenset({"assistant", "model", "ai"})
 _USER_ROLES: Final = frozenset({"user", "human"})
 _TOOL_ROLES: Final = frozenset({"system", "developer", "tool", "function"})
-_NOT_USERS: Final = _MODEL_ROLES | _TOOL_ROLES | {"AIMessageChunk"}
-_REQUESTS: Final = ("messages", "input", "contents")
-_ACCEPTED: Final = (
+_OTHER_ROLES: Final = _MODEL_ROLES | _TOOL_ROLES | {"AIMessageChunk"}
+_REQUEST_FIELDS: Final = ("messages", "input", "contents")
+_ACCEPTED_MESSAGES_HINT: Final = (
     "accepted: text, content blocks, a model's message of OpenAI, Anthropic, Google, LangChain, Pydantic AI or the"
     " OpenAI Agents SDK as a dict or object, or a whole answer or run of theirs"
 )
-_ACCEPTED_CHUNKS: Final = (
+_ACCEPTED_CHUNKS_HINT: Final = (
     "accepted: text, or an event or chunk as the provider's stream gives it, as a dict or SDK object"
 )
 
@@ -44,47 +44,47 @@ _OTHER_BLOCKS: Final = frozenset(
     }
 )
 # Types that contain no model text in any field, in addition to all types with a suffix of `_ENDS_WITHOUT_TEXT`.
-_WITHOUT_TEXT: Final = _OTHER_BLOCKS | {
+_NON_TEXT_TYPES: Final = _OTHER_BLOCKS | {
     *("audio", "video", "file", "document", "compaction", "program", "non_standard", "text-plain", "image_url"),
     # Parts of Pydantic AI.
     *("tool-call", "builtin-tool-call", "builtin-tool-return"),
 }
-_ENDS_WITHOUT_TEXT: Final = ("_call", "_call_chunk", "_use", "_result", "_output", "_item", "_request", "_response")
+_NON_TEXT_SUFFIXES: Final = ("_call", "_call_chunk", "_use", "_result", "_output", "_item", "_request", "_response")
 # Fields that may contain the model's text in an unknown format.
-_MAY_HOLD_TEXT: Final = ("text", "content", "parts", "raw_item", "message")
+_POSSIBLE_TEXT_FIELDS: Final = ("text", "content", "parts", "raw_item", "message")
 # Fields that an assistant's message may have instead of content.
-_IN_PLACE_OF_CONTENT: Final = ("content", "parts", "tool_calls", "function_call", "refusal", "audio")
-_SAYS_WHO: Final = frozenset({"role", "type", "id", "name", "status", "object"})
+_CONTENT_ALTERNATIVES: Final = ("content", "parts", "tool_calls", "function_call", "refusal", "audio")
+_METADATA_FIELDS: Final = frozenset({"role", "type", "id", "name", "status", "object"})
 # Only an object that answers to every attribute name, such as a mock, has this field.
-_NOBODYS_FIELD: Final = "mama_structs_has_no_such_field"
+_NONEXISTENT_FIELD: Final = "mama_structs_has_no_such_field"
 
-_BEGINNINGS: Final = frozenset({"message_start", "response.output_item.added"})
+_START_EVENTS: Final = frozenset({"message_start", "response.output_item.added"})
 # Fields of events that contain a block or delta, which may be text.
-_INNER: Final = {"content_block_start": "content_block", "content_block_delta": "delta"}
-_TEXT_HOLDERS: Final = _TEXT_BLOCKS | {"text_delta"}
+_INNER_FIELDS: Final = {"content_block_start": "content_block", "content_block_delta": "delta"}
+_TEXT_BLOCKS_AND_DELTAS: Final = _TEXT_BLOCKS | {"text_delta"}
 
 # Texts in order, with None at the end of each piece.
-_Said = list[str | None]
+_Pieces = list[str | None]
 # Descriptions of the items that `readable_text` skips; None while unknown items raise.
-_unread: Final[ContextVar[list[str] | None]] = ContextVar("mama_structs_unread_items", default=None)
+_skipped_items: Final[ContextVar[list[str] | None]] = ContextVar("mama_structs_unread_items", default=None)
 
 
-def field(value: object, name: str) -> Any:
+def get_field(value: object, name: str) -> Any:
     """Return a key of a dict or an attribute of an SDK object, or None if it is missing."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
-def text_field(value: object, name: str) -> str:
+def get_text_field(value: object, name: str) -> str:
     """Return a text field of a tool call, or "" if it is missing or not text."""
-    text = field(value, name)
+    text = get_field(value, name)
     return text if isinstance(text, str) else ""
 
 
-def _word(value: object, name: str) -> str | None:
-    return found if isinstance(found := field(value, name), str) else None
+def _get_str(value: object, name: str) -> str | None:
+    return found if isinstance(found := get_field(value, name), str) else None
 
 
-def _must_be_str(what: str, value: object, hint: str) -> str:
+def _require_str(what: str, value: object, hint: str) -> str:
     if not isinstance(value, str):
         raise InvalidArgument(f"{what} must be a str, got {type(value).__name__}", hint=hint)
     return value
@@ -99,7 +99,7 @@ def block_text(block: dict[str, Any]) -> str | None:
     return text if block.get("type") == "text" and isinstance(text, str) else None
 
 
-def joined_blocks(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_text_blocks(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge adjacent text blocks, joined by line breaks, with the other fields of the first."""
     made: list[dict[str, Any]] = []
     for block in blocks:
@@ -111,20 +111,20 @@ def joined_blocks(blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return made
 
 
-def are_blocks(value: object) -> bool:
+def is_block_list(value: object) -> bool:
     """Return True if a result is a list of content blocks with a text, image or audio block."""
     return (
         isinstance(value, list)
         and bool(value)
         and all(isinstance(block, dict) and isinstance(block.get("type", block.get("kind")), str) for block in value)
-        and any(block_text(block) is not None or media_in(block) for block in value)
+        and any(block_text(block) is not None or parse_media(block) for block in value)
     )
 
 
 # Model text
 
 
-def said_by_model(message: object) -> list[str]:
+def extract_model_text(message: object) -> list[str]:
     """
     Return the pieces of text in a model's output, without thinking and tool calls.
 
@@ -137,12 +137,12 @@ def said_by_model(message: object) -> list[str]:
             silently.
 
     """
-    said = _in_first(message, "message", _in_list, _in_answer, _in_one_block)
+    said = _read_first(message, "message", _read_list, _read_response, _read_known_block)
     runs = ("".join(text or "" for text in run) for is_end, run in groupby(said, key=lambda t: t is None) if not is_end)
     return [piece for piece in runs if piece]
 
 
-def readable_text(message: object) -> tuple[list[str], list[str]]:
+def extract_readable_text(message: object) -> tuple[list[str], list[str]]:
     """
     Return the pieces of text in a model's output, and a description of each skipped item.
 
@@ -150,29 +150,29 @@ def readable_text(message: object) -> tuple[list[str], list[str]]:
     the message.
     """
     unread: list[str] = []
-    token = _unread.set(unread)
+    token = _skipped_items.set(unread)
     try:
-        return said_by_model(message), unread
+        return extract_model_text(message), unread
     finally:
-        _unread.reset(token)
+        _skipped_items.reset(token)
 
 
-def _in_list(value: object) -> _Said | None:
+def _read_list(value: object) -> _Pieces | None:
     """Read a list of messages, items or blocks, without a framework's requests in between."""
     if not isinstance(value, list | tuple):
         return None
-    if any(_word(item, "kind") == "response" for item in value):
-        value = [item for item in value if _word(item, "kind") != "request"]
-    return _in_all(value, "message", _in_answer, _in_block)
+    if any(_get_str(item, "kind") == "response" for item in value):
+        value = [item for item in value if _get_str(item, "kind") != "request"]
+    return _read_all(value, "message", _read_response, _read_block)
 
 
-def _in_all(items: Sequence[object], where: str, *readers: Callable[[object], _Said | None]) -> _Said:
-    return [text for number, item in enumerate(items) for text in _in_first(item, f"{where}[{number}]", *readers)]
+def _read_all(items: Sequence[object], where: str, *readers: Callable[[object], _Pieces | None]) -> _Pieces:
+    return [text for number, item in enumerate(items) for text in _read_first(item, f"{where}[{number}]", *readers)]
 
 
-def _in_first(item: object, where: str, *readers: Callable[[object], _Said | None]) -> _Said:
-    is_stand_in = not isinstance(item, Mapping) and hasattr(item, _NOBODYS_FIELD)
-    unread = _unread.get()
+def _read_first(item: object, where: str, *readers: Callable[[object], _Pieces | None]) -> _Pieces:
+    is_stand_in = not isinstance(item, Mapping) and hasattr(item, _NONEXISTENT_FIELD)
+    unread = _skipped_items.get()
     try:
         found = None if is_stand_in else next((found for read in readers if (found := read(item)) is not None), None)
     except InvalidArgument:
@@ -181,7 +181,7 @@ def _in_first(item: object, where: str, *readers: Callable[[object], _Said | Non
         found = None
     if found is None:
         if unread is None:
-            raise _unknown(item, where)
+            raise _unknown_item_error(item, where)
         unread.append(describe_item(item, where))
         return [None]
     return found
@@ -189,38 +189,38 @@ def _in_first(item: object, where: str, *readers: Callable[[object], _Said | Non
 
 def describe_item(item: object, where: str) -> str:
     """Return the place and type of a message item, without its content."""
-    kind = _word(item, "type")
-    return f"{where} of type {type(item).__name__ if kind is None else shown(kind)}"
+    kind = _get_str(item, "type")
+    return f"{where} of type {type(item).__name__ if kind is None else repr_short(kind)}"
 
 
-def _in_answer(value: object) -> _Said | None:
+def _read_response(value: object) -> _Pieces | None:
     """Read a message, or a whole response or run; return None for anything else."""
     if isinstance(value, str):
         return None
-    kind, role = _word(value, "type"), _word(value, "role")
+    kind, role = _get_str(value, "type"), _get_str(value, "role")
     # A block may have a type that equals a role (`function`), so a given role takes precedence.
     speaker = role if role is not None else kind if kind in _USER_ROLES | _TOOL_ROLES else None
-    if role is kind is None and _word(value, "kind") == "request":
+    if role is kind is None and _get_str(value, "kind") == "request":
         speaker = "user"
     if speaker is not None and speaker not in _MODEL_ROLES:
         raise InvalidArgument(
-            f"message must be the model's own output, got one with the role {shown(speaker)}",
+            f"message must be the model's own output, got one with the role {repr_short(speaker)}",
             hint="pass messages with the role assistant (or model) only; refs that others write are never stored",
         )
-    if role is not None or kind in _MESSAGES or (kind is None and _has_content(value)):
-        return [None, *_in_content(value), None]
+    if role is not None or kind in _MESSAGE_TYPES or (kind is None and _has_content(value)):
+        return [None, *_read_content(value), None]
     if kind == "message_output_item":
-        return _in_answer(field(value, "raw_item"))
-    return _in_holder(value) if kind is None else None
+        return _read_response(get_field(value, "raw_item"))
+    return _read_container(value) if kind is None else None
 
 
-def _in_holder(value: object) -> _Said | None:
+def _read_container(value: object) -> _Pieces | None:
     """Read a whole response or run; return None for anything else."""
-    new_messages = field(value, "new_messages")
+    new_messages = get_field(value, "new_messages")
     if callable(new_messages):
-        return _in_list(new_messages())
-    for name, read in _HOLDERS.items():
-        held = field(value, name)
+        return _read_list(new_messages())
+    for name, read in _CONTAINER_READERS.items():
+        held = get_field(value, name)
         if isinstance(held, list | tuple):
             return read(held)
     return None
@@ -229,82 +229,86 @@ def _in_holder(value: object) -> _Said | None:
 def _has_content(value: object) -> bool:
     if isinstance(value, Mapping):
         return "content" in value or isinstance(value.get("parts"), list | tuple)
-    return isinstance(field(value, "content"), str | list | tuple) or isinstance(field(value, "parts"), list | tuple)
+    return isinstance(get_field(value, "content"), str | list | tuple) or isinstance(
+        get_field(value, "parts"), list | tuple
+    )
 
 
-def _in_content(message: object) -> _Said:
-    content = field(message, "content")
+def _read_content(message: object) -> _Pieces:
+    content = get_field(message, "content")
     if isinstance(content, str):
         return [content]
     if isinstance(content, list | tuple):
-        return _in_all(content, "content", _in_block)
+        return _read_all(content, "content", _read_block)
     if content is not None:
-        raise _unknown(content, "content")
-    parts = field(message, "parts")
+        raise _unknown_item_error(content, "content")
+    parts = get_field(message, "parts")
     if isinstance(parts, list | tuple):
-        return _in_all(parts, "parts", _in_part)
+        return _read_all(parts, "parts", _read_part)
     if parts is not None or not _may_be_empty(message):
-        raise _unknown(message, "message")
+        raise _unknown_item_error(message, "message")
     return []
 
 
 def _may_be_empty(message: object) -> bool:
     """Return True if a message without content is valid: no unknown field has its text."""
     if isinstance(message, Mapping):
-        return message.keys() <= _SAYS_WHO or not message.keys().isdisjoint(_IN_PLACE_OF_CONTENT)
-    return any(hasattr(message, name) for name in _IN_PLACE_OF_CONTENT)
+        return message.keys() <= _METADATA_FIELDS or not message.keys().isdisjoint(_CONTENT_ALTERNATIVES)
+    return any(hasattr(message, name) for name in _CONTENT_ALTERNATIVES)
 
 
-def _in_part(part: object) -> _Said | None:
+def _read_part(part: object) -> _Pieces | None:
     """
     Read a part of Pydantic AI, or of Google.
 
     Google's parts have no type: those with a text are text, unless they are thoughts.
     """
-    kind = _word(part, "part_kind")
-    if isinstance(part, str) or (kind is None and _word(part, "type") is not None):
-        return _in_block(part)
+    kind = _get_str(part, "part_kind")
+    if isinstance(part, str) or (kind is None and _get_str(part, "type") is not None):
+        return _read_block(part)
     if kind is None:
         if not isinstance(part, Mapping) and not hasattr(part, "text"):
             return None
-        text = field(part, "text")
-        return [text if isinstance(text, str) and field(part, "thought") is not True else None]
+        text = get_field(part, "text")
+        return [text if isinstance(text, str) and get_field(part, "thought") is not True else None]
     if kind == "speech":
-        spoken = field(part, "transcript")
-        return [spoken if isinstance(spoken, str) and field(part, "speaker") == "assistant" else None]
+        spoken = get_field(part, "transcript")
+        return [spoken if isinstance(spoken, str) and get_field(part, "speaker") == "assistant" else None]
     if kind == "text":
-        return [_must_be_str("the content of a part of kind 'text'", field(part, "content"), _ACCEPTED)]
+        return [
+            _require_str("the content of a part of kind 'text'", get_field(part, "content"), _ACCEPTED_MESSAGES_HINT)
+        ]
     return [None] if _is_without_text(part, kind) else None
 
 
-def _in_block(block: object) -> _Said | None:
+def _read_block(block: object) -> _Pieces | None:
     """Read a text or a content block; return None for anything else."""
     if isinstance(block, str):
         return [block]
-    kind = _word(block, "type")
+    kind = _get_str(block, "type")
     if kind is None:
         return None
     if kind not in _TEXT_BLOCKS:
         return [None] if _is_without_text(block, kind) else None
-    return [_must_be_str(f"the text of a block of type {kind!r}", field(block, "text"), _ACCEPTED)]
+    return [_require_str(f"the text of a block of type {kind!r}", get_field(block, "text"), _ACCEPTED_MESSAGES_HINT)]
 
 
-def _in_one_block(block: object) -> _Said | None:
+def _read_known_block(block: object) -> _Pieces | None:
     """Read a text or block in place of a whole message; return None if its type is unknown."""
-    kind = _word(block, "type")
-    is_known = kind is None or kind in _TEXT_BLOCKS | _WITHOUT_TEXT or kind.endswith(_ENDS_WITHOUT_TEXT)
-    return _in_block(block) if is_known else None
+    kind = _get_str(block, "type")
+    is_known = kind is None or kind in _TEXT_BLOCKS | _NON_TEXT_TYPES or kind.endswith(_NON_TEXT_SUFFIXES)
+    return _read_block(block) if is_known else None
 
 
 def _is_without_text(block: object, kind: str) -> bool:
     """Return True if a block contains no model text. Unknown types are checked by field."""
-    is_known = kind in _WITHOUT_TEXT or kind.endswith(_ENDS_WITHOUT_TEXT)
-    return is_known or not any(isinstance(field(block, name), str | list | tuple) for name in _MAY_HOLD_TEXT)
+    is_known = kind in _NON_TEXT_TYPES or kind.endswith(_NON_TEXT_SUFFIXES)
+    return is_known or not any(isinstance(get_field(block, name), str | list | tuple) for name in _POSSIBLE_TEXT_FIELDS)
 
 
-def _in_choices(choices: Sequence[Any]) -> _Said:
+def _read_choices(choices: Sequence[Any]) -> _Pieces:
     choice = _first_choice(choices)
-    found = [] if choice is None else _in_answer(field(choice, "message"))
+    found = [] if choice is None else _read_response(get_field(choice, "message"))
     if found is None:
         raise InvalidArgument(
             "choices[0] must have a message", hint="chunks of a stream are fed to stream(), one after the other"
@@ -312,31 +316,32 @@ def _in_choices(choices: Sequence[Any]) -> _Said:
     return found
 
 
-def _in_candidates(candidates: Sequence[Any]) -> _Said | None:
+def _read_candidates(candidates: Sequence[Any]) -> _Pieces | None:
     candidate = _first_choice(candidates)
     # A blocked candidate has no content.
-    content = None if candidate is None else field(candidate, "content")
-    return [] if content is None else _in_answer(content)
+    content = None if candidate is None else get_field(candidate, "content")
+    return [] if content is None else _read_response(content)
 
 
-_HOLDERS: Final[Mapping[str, Callable[[Sequence[Any]], _Said | None]]] = {
-    "choices": _in_choices,
-    "output": lambda output: _in_all(output, "output", _in_answer, _in_block),
-    "candidates": _in_candidates,
-    "new_items": lambda items: _in_all(items, "new_items", _in_answer, _in_block),
+_CONTAINER_READERS: Final[Mapping[str, Callable[[Sequence[Any]], _Pieces | None]]] = {
+    "choices": _read_choices,
+    "output": lambda output: _read_all(output, "output", _read_response, _read_block),
+    "candidates": _read_candidates,
+    "new_items": lambda items: _read_all(items, "new_items", _read_response, _read_block),
 }
 
 
 def _first_choice(choices: Sequence[Any]) -> object:
     # Some providers omit the index of a single choice.
-    return next((choice for choice in choices if field(choice, "index") in (0, None)), None)
+    return next((choice for choice in choices if get_field(choice, "index") in (0, None)), None)
 
 
-def _unknown(value: object, where: str) -> InvalidArgument:
-    kind = _word(value, "type")
-    of_type = f" of type {shown(kind)}" if kind is not None else ""
+def _unknown_item_error(value: object, where: str) -> InvalidArgument:
+    kind = _get_str(value, "type")
+    of_type = f" of type {repr_short(kind)}" if kind is not None else ""
     return InvalidArgument(
-        f"{where} must be text, a content block or a message, got {type(value).__name__}{of_type}", hint=_ACCEPTED
+        f"{where} must be text, a content block or a message, got {type(value).__name__}{of_type}",
+        hint=_ACCEPTED_MESSAGES_HINT,
     )
 
 
@@ -344,7 +349,7 @@ def _unknown(value: object, where: str) -> InvalidArgument:
 
 
 @attrs.frozen
-class Delta:
+class TextDelta:
     """Text that one chunk of a stream adds. *starts_piece* is True if it begins a new piece."""
 
     text: str
@@ -361,9 +366,9 @@ class DeltaReader:
     """
 
     def __init__(self) -> None:
-        self._came_raw = False
+        self._has_raw_text = False
 
-    def read(self, chunk: object) -> Delta | None:
+    def read(self, chunk: object) -> TextDelta | None:
         """
         Return the text that *chunk* adds, or None.
 
@@ -371,25 +376,27 @@ class DeltaReader:
             InvalidArgument: *chunk* is not a piece of a stream.
 
         """
-        echoed = _echo_of(chunk)
+        echoed = _find_echo(chunk)
         if echoed is not None:
-            return Delta(echoed) if echoed and not self._came_raw else None
-        delta = delta_of(chunk)
+            return TextDelta(echoed) if echoed and not self._has_raw_text else None
+        delta = parse_delta(chunk)
         if delta is not None and delta.text and not isinstance(chunk, str):
-            self._came_raw = True
+            self._has_raw_text = True
         return delta
 
 
-def _echo_of(chunk: object) -> str | None:
+def _find_echo(chunk: object) -> str | None:
     """Return the text of a helper event that repeats a raw event, or None for other events."""
-    if isinstance(chunk, str) or field(chunk, "snapshot") is None:
+    if isinstance(chunk, str) or get_field(chunk, "snapshot") is None:
         return None
-    kind = _word(chunk, "type")
-    text = field(chunk, "text") if kind == "text" else field(chunk, "delta") if kind == "content.delta" else None
+    kind = _get_str(chunk, "type")
+    text = (
+        get_field(chunk, "text") if kind == "text" else get_field(chunk, "delta") if kind == "content.delta" else None
+    )
     return text if isinstance(text, str) else None
 
 
-def delta_of(chunk: object) -> Delta | None:
+def parse_delta(chunk: object) -> TextDelta | None:
     """
     Return the model text that one chunk of a stream adds, or None.
 
@@ -403,92 +410,98 @@ def delta_of(chunk: object) -> Delta | None:
 
     """
     if chunk is None or isinstance(chunk, str):
-        return Delta(chunk) if chunk else None
-    kind = _word(chunk, "type")
+        return TextDelta(chunk) if chunk else None
+    kind = _get_str(chunk, "type")
     if kind is None:
-        event = _word(chunk, "event_kind")
-        return _delta_of_choices(chunk) if event is None else _delta_of_part(chunk, event)
+        event = _get_str(chunk, "event_kind")
+        return _parse_choices_delta(chunk) if event is None else _parse_part_delta(chunk, event)
     if kind == "AIMessageChunk":
-        return _delta_of_langchain(chunk)
-    if kind in _MESSAGES:
-        raise _no_chunk(chunk, kind)
-    return _delta_of_event(chunk, kind)
+        return _parse_langchain_delta(chunk)
+    if kind in _MESSAGE_TYPES:
+        raise _not_a_chunk_error(chunk, kind)
+    return _parse_event_delta(chunk, kind)
 
 
-def _delta_of_event(event: object, kind: str) -> Delta | None:
+def _parse_event_delta(event: object, kind: str) -> TextDelta | None:
     if kind == "chunk":
-        return _delta_of_choices(field(event, "chunk"))
+        return _parse_choices_delta(get_field(event, "chunk"))
     if kind == "raw_response_event":  # Event of the Agents SDK; its other events repeat the text of these.
-        return delta_of(field(event, "data"))
-    if _begins_other(event, kind):
-        return Delta("", starts_piece=True)
-    holder, name = field(event, _INNER[kind]) if kind in _INNER else event, "text"
+        return parse_delta(get_field(event, "data"))
+    if _is_piece_start(event, kind):
+        return TextDelta("", starts_piece=True)
+    holder, name = get_field(event, _INNER_FIELDS[kind]) if kind in _INNER_FIELDS else event, "text"
     if kind == "response.output_text.delta":
         name = "delta"
-    elif _word(holder, "type") not in _TEXT_HOLDERS or field(event, "snapshot") is not None:
+    elif _get_str(holder, "type") not in _TEXT_BLOCKS_AND_DELTAS or get_field(event, "snapshot") is not None:
         return None
-    return _delta_of_text(f"{name} of a chunk of type {shown(_word(holder, 'type'))}", field(holder, name))
+    return _make_text_delta(
+        f"{name} of a chunk of type {repr_short(_get_str(holder, 'type'))}", get_field(holder, name)
+    )
 
 
-def _delta_of_part(event: object, kind: str) -> Delta | None:
+def _parse_part_delta(event: object, kind: str) -> TextDelta | None:
     """Read an event of Pydantic AI: the start of a part, or its continuation."""
     if kind == "part_start":
-        part = field(event, "part")
-        is_text = _word(part, "part_kind") == "text"
-        return _delta_of_text("content of a part", field(part, "content")) if is_text else Delta("", starts_piece=True)
-    delta = field(event, "delta") if kind == "part_delta" else None
-    is_text = _word(delta, "part_delta_kind") == "text"
-    return _delta_of_text("content_delta of a part", field(delta, "content_delta")) if is_text else None
+        part = get_field(event, "part")
+        is_text = _get_str(part, "part_kind") == "text"
+        return (
+            _make_text_delta("content of a part", get_field(part, "content"))
+            if is_text
+            else TextDelta("", starts_piece=True)
+        )
+    delta = get_field(event, "delta") if kind == "part_delta" else None
+    is_text = _get_str(delta, "part_delta_kind") == "text"
+    return _make_text_delta("content_delta of a part", get_field(delta, "content_delta")) if is_text else None
 
 
-def _delta_of_langchain(chunk: object) -> Delta | None:
-    content = field(chunk, "content")
+def _parse_langchain_delta(chunk: object) -> TextDelta | None:
+    content = get_field(chunk, "content")
     if isinstance(content, str):
-        return Delta(content) if content else None
+        return TextDelta(content) if content else None
     if not isinstance(content, list | tuple):
-        raise _no_chunk(chunk, "AIMessageChunk")
+        raise _not_a_chunk_error(chunk, "AIMessageChunk")
     # The last chunk of a text may contain only annotations.
-    said = [block if isinstance(block, str) else _delta_of_block(block) for block in content]
+    said = [block if isinstance(block, str) else _parse_block_delta(block) for block in content]
     text, starts_piece = "".join(text or "" for text in said), bool(said) and said[0] is None
-    return Delta(text, starts_piece=starts_piece) if text or starts_piece else None
+    return TextDelta(text, starts_piece=starts_piece) if text or starts_piece else None
 
 
-def _delta_of_block(block: object) -> str | None:
-    if _word(block, "type") not in _TEXT_BLOCKS:
+def _parse_block_delta(block: object) -> str | None:
+    if _get_str(block, "type") not in _TEXT_BLOCKS:
         return None
-    return text if isinstance(text := field(block, "text"), str) else ""
+    return text if isinstance(text := get_field(block, "text"), str) else ""
 
 
-def _begins_other(event: object, kind: str) -> bool:
+def _is_piece_start(event: object, kind: str) -> bool:
     """Return True if a message starts, or a block that is not text."""
     if kind == "content_block_start":
-        return _word(field(event, "content_block"), "type") not in _TEXT_BLOCKS
+        return _get_str(get_field(event, "content_block"), "type") not in _TEXT_BLOCKS
     if kind == "response.content_part.added":
-        return _word(field(event, "part"), "type") not in _TEXT_BLOCKS
+        return _get_str(get_field(event, "part"), "type") not in _TEXT_BLOCKS
     other = kind in _OTHER_BLOCKS or kind.endswith("_tool_result")
     # Events of helper streams have the names of blocks, but occur in the middle of a block.
-    return kind in _BEGINNINGS or (other and field(event, "snapshot") is None)
+    return kind in _START_EVENTS or (other and get_field(event, "snapshot") is None)
 
 
-def _delta_of_text(what: str, text: object) -> Delta | None:
-    return Delta(text) if (text := _must_be_str(what, text, _ACCEPTED_CHUNKS)) else None
+def _make_text_delta(what: str, text: object) -> TextDelta | None:
+    return TextDelta(text) if (text := _require_str(what, text, _ACCEPTED_CHUNKS_HINT)) else None
 
 
-def _delta_of_choices(chunk: object) -> Delta | None:
-    choices = field(chunk, "choices")
+def _parse_choices_delta(chunk: object) -> TextDelta | None:
+    choices = get_field(chunk, "choices")
     are_choices = isinstance(choices, list | tuple)
     choice = _first_choice(choices) if are_choices else None
     if are_choices and choice is None:
         # The last chunk may contain only the usage; other chunks may belong to further choices.
         return None
-    delta = field(choice, "delta")
+    delta = get_field(choice, "delta")
     if delta is None:
-        if choice is not None and field(choice, "message") is None:
+        if choice is not None and get_field(choice, "message") is None:
             # Some servers send chunks with only a finish reason or content filter results.
             return None
-        raise _no_chunk(chunk, type(chunk).__name__)
-    content = field(delta, "content")
-    return None if content is None else _delta_of_text("choices[0].delta.content", content)
+        raise _not_a_chunk_error(chunk, type(chunk).__name__)
+    content = get_field(delta, "content")
+    return None if content is None else _make_text_delta("choices[0].delta.content", content)
 
 
 def may_be_chunk(value: object) -> bool:
@@ -499,23 +512,23 @@ def may_be_chunk(value: object) -> bool:
     """
     if isinstance(value, int | float | bytes | bytearray | list | tuple | set | frozenset):
         return False
-    kind, choices = _word(value, "type"), field(value, "choices")
+    kind, choices = _get_str(value, "type"), get_field(value, "choices")
     choice = _first_choice(choices) if isinstance(choices, list | tuple) else None
-    is_whole = kind in _MESSAGES - {"AIMessageChunk"} or (kind is None and _has_content(value))
-    return not is_whole and (choice is None or field(choice, "message") is None)
+    is_whole = kind in _MESSAGE_TYPES - {"AIMessageChunk"} or (kind is None and _has_content(value))
+    return not is_whole and (choice is None or get_field(choice, "message") is None)
 
 
-def _no_chunk(value: object, kind: str) -> InvalidArgument:
+def _not_a_chunk_error(value: object, kind: str) -> InvalidArgument:
     return InvalidArgument(
-        f"chunk must be text or a piece of a stream, got {type(value).__name__} ({shown(kind)})",
-        hint=f"{_ACCEPTED_CHUNKS}; whole messages are given to ingest()",
+        f"chunk must be text or a piece of a stream, got {type(value).__name__} ({repr_short(kind)})",
+        hint=f"{_ACCEPTED_CHUNKS_HINT}; whole messages are given to ingest()",
     )
 
 
 # User text
 
 
-def said_by_user(message: object) -> str:
+def extract_user_text(message: object) -> str:
     """
     Return the text of the user's last message, or "".
 
@@ -526,54 +539,54 @@ def said_by_user(message: object) -> str:
     if isinstance(message, list | tuple):
         spoken = [None if isinstance(item, str) else _is_user(item) for item in message]
         if all(said is None for said in spoken):
-            return "".join(map(_user_text_in, message))
+            return "".join(map(_extract_block_text, message))
         pairs = zip(reversed(message), reversed(spoken), strict=True)
-        return next((text for item, said in pairs if said and (text := _own_text(item))), "")
+        return next((text for item, said in pairs if said and (text := _extract_message_text(item))), "")
     if message is None or isinstance(message, str):
-        return without_recalled(message or "")
+        return remove_recalled(message or "")
     is_user = _is_user(message)
     if is_user is not None:
-        return _own_text(message) if is_user else ""
-    for name in _REQUESTS:
-        held = field(message, name)
+        return _extract_message_text(message) if is_user else ""
+    for name in _REQUEST_FIELDS:
+        held = get_field(message, name)
         if isinstance(held, str | list | tuple):
-            return said_by_user(held)
-    return _user_text_in(message)
+            return extract_user_text(held)
+    return _extract_block_text(message)
 
 
 def _is_user(value: object) -> bool | None:
     """Return True for a message of the user, False for other messages, else None."""
-    kind = _word(value, "type") or ""
-    speaker = _word(value, "role") or kind
+    kind = _get_str(value, "type") or ""
+    speaker = _get_str(value, "role") or kind
     if speaker in _USER_ROLES:
         return True
-    if speaker in _NOT_USERS or speaker.endswith(("_tool_result", "_call", "_call_output")):
+    if speaker in _OTHER_ROLES or speaker.endswith(("_tool_result", "_call", "_call_output")):
         return False
-    if isinstance(field(value, "parts"), list | tuple):
+    if isinstance(get_field(value, "parts"), list | tuple):
         # A framework's request to a model may contain the user's prompt; a response never does.
-        return _word(value, "kind") != "response"
+        return _get_str(value, "kind") != "response"
     # A message with only `content` counts as the user's, as plain text does.
-    return True if isinstance(field(value, "content"), str | list | tuple) and not kind else None
+    return True if isinstance(get_field(value, "content"), str | list | tuple) and not kind else None
 
 
-def _own_text(message: object) -> str:
-    content = field(message, "content")
-    return _user_texts(content if isinstance(content, str | list | tuple) else field(message, "parts"))
+def _extract_message_text(message: object) -> str:
+    content = get_field(message, "content")
+    return _join_user_texts(content if isinstance(content, str | list | tuple) else get_field(message, "parts"))
 
 
-def _user_texts(content: object) -> str:
+def _join_user_texts(content: object) -> str:
     if isinstance(content, str):
-        return without_recalled(content)
-    return "\n".join(filter(None, map(_user_text_in, content))) if isinstance(content, list | tuple) else ""
+        return remove_recalled(content)
+    return "\n".join(filter(None, map(_extract_block_text, content))) if isinstance(content, list | tuple) else ""
 
 
-def _user_text_in(block: object) -> str:
+def _extract_block_text(block: object) -> str:
     """Return the text of a text or content block, or "" if it is not text of the user."""
     if isinstance(block, str):
-        return without_recalled(block)
-    kind = _word(block, "type") or _word(block, "part_kind")
+        return remove_recalled(block)
+    kind = _get_str(block, "type") or _get_str(block, "part_kind")
     if kind == "user-prompt":
-        return _user_texts(field(block, "content"))
-    text = field(block, "text")
-    wanted = kind in _USER_TEXT_BLOCKS or (not kind and field(block, "thought") is not True)
-    return without_recalled(text) if wanted and isinstance(text, str) else ""
+        return _join_user_texts(get_field(block, "content"))
+    text = get_field(block, "text")
+    wanted = kind in _USER_TEXT_BLOCKS or (not kind and get_field(block, "thought") is not True)
+    return remove_recalled(text) if wanted and isinstance(text, str) else ""

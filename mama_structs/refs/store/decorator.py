@@ -10,11 +10,11 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.control_flow import is_framework_result
-from mama_structs._internal.event_loop import call_progress, find_session, no_session
-from mama_structs._internal.introspection import awaited, called_by, disguise, name_of
-from mama_structs._internal.offload import measure
-from mama_structs._internal.telemetry import raised
-from mama_structs.errors import InvalidArgument, SessionClosed, StoreError, WrongLoop, shown
+from mama_structs._internal.event_loop import call_progress, find_session, make_no_session_error
+from mama_structs._internal.introspection import copy_metadata, get_callable_name, get_called_function, make_async
+from mama_structs._internal.offload import measure_input
+from mama_structs._internal.telemetry import format_error
+from mama_structs.errors import InvalidArgument, SessionClosed, StoreError, WrongLoop, repr_short
 from mama_structs.refs.store.ref_store import RefStore
 
 _log = logging.getLogger("mama_structs")
@@ -23,25 +23,25 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-Wrapped = Callable[P, Coroutine[Any, Any, R | str]]
+WrappedTool = Callable[P, Coroutine[Any, Any, R | str]]
 
 
-class _Describing(Protocol):
+class _DescriptorDecorator(Protocol):
     """Type of `with_descriptors` after its arguments were given."""
 
     @overload
-    def __call__(self, tool: Callable[P, Awaitable[R]], /) -> Wrapped[P, R]: ...
+    def __call__(self, tool: Callable[P, Awaitable[R]], /) -> WrappedTool[P, R]: ...
     @overload
-    def __call__(self, tool: Callable[P, R], /) -> Wrapped[P, R]: ...
+    def __call__(self, tool: Callable[P, R], /) -> WrappedTool[P, R]: ...
 
 
 # An awaitable also matches the second overload, so the first must precede it.
 @overload
-def with_descriptors(tool: Callable[P, Awaitable[R]], /) -> Wrapped[P, R]: ...
+def with_descriptors(tool: Callable[P, Awaitable[R]], /) -> WrappedTool[P, R]: ...
 @overload
-def with_descriptors(tool: Callable[P, R], /) -> Wrapped[P, R]: ...
+def with_descriptors(tool: Callable[P, R], /) -> WrappedTool[P, R]: ...
 @overload
-def with_descriptors(*, store: RefStore | None = None) -> _Describing: ...
+def with_descriptors(*, store: RefStore | None = None) -> _DescriptorDecorator: ...
 
 
 def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefStore | None = None) -> Any:
@@ -62,12 +62,12 @@ def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefSto
 
     """
     if store is not None and not isinstance(store, RefStore):
-        raise InvalidArgument(f"store must be a RefStore, got {shown(store)}")
-    decorate = functools.partial(_decorated, store=store)
+        raise InvalidArgument(f"store must be a RefStore, got {repr_short(store)}")
+    decorate = functools.partial(_decorate, store=store)
     return decorate if tool is None else decorate(tool)
 
 
-def within_budget(
+def shorten_to_budget(
     store: RefStore, result: Any, *, what: str, budget: Budget | None = None, keeps: bool = True, **options: Any
 ) -> Any:
     """Shorten a tool's result, or return it unchanged if that fails, so that it is never lost."""
@@ -77,17 +77,17 @@ def within_budget(
         except Exception as error:  # noqa: BLE001 - see below
             # Measuring objects of any type may run their code, and the disk may be unavailable.
             how = " with handles" if keeping else ""
-            _log.error("the result of %s could not be shortened%s: %s", what, how, raised(error))
+            _log.error("the result of %s could not be shortened%s: %s", what, how, format_error(error))
     return result
 
 
-async def shorten(store: RefStore, result: Any, work: Callable[[RefStore, bool], T]) -> T:
+async def apply_to_result(store: RefStore, result: Any, work: Callable[[RefStore, bool], T]) -> T:
     """
     Call *work* with the store and True, in a thread if the tool's result is large.
 
     If nothing can be stored, *work* is called again with False, and must not store anything.
     """
-    load = measure(result)
+    load = measure_input(result)
     try:
         return await store.change(load, lambda refs: work(refs, True))
     except (SessionClosed, StoreError, WrongLoop) as error:
@@ -95,9 +95,9 @@ async def shorten(store: RefStore, result: Any, work: Callable[[RefStore, bool],
         return await store.look(load, lambda refs: work(refs, False))
 
 
-def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[..., Any]:
-    name = name_of(tool)
-    function = awaited(tool, what="what with_descriptors decorates")
+def _decorate(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[..., Any]:
+    name = get_callable_name(tool)
+    function = make_async(tool, role="what with_descriptors decorates")
 
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         keeper = _store_of_session(name) if store is None else store
@@ -106,10 +106,12 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
         result = await function(*args, **kwargs)
         if not keeper.settings.enabled or is_framework_result(result):
             return result
-        return await shorten(keeper, result, lambda refs, keeps: within_budget(refs, result, what=name, keeps=keeps))
+        return await apply_to_result(
+            keeper, result, lambda refs, keeps: shorten_to_budget(refs, result, what=name, keeps=keeps)
+        )
 
     # The wrapper may return truncation entries, so the tool's return type must not become its schema.
-    disguise(wrapper, tool, inspect.signature(called_by(tool)).replace(return_annotation=Any))
+    copy_metadata(wrapper, tool, inspect.signature(get_called_function(tool)).replace(return_annotation=Any))
     wrapper.__annotations__["return"] = Any
     wrapper.answers_with_descriptors = True  # type: ignore[attr-defined]  # checked by `with_references`
     wrapper.records_start = wrapper  # type: ignore[attr-defined]
@@ -119,6 +121,6 @@ def _decorated(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[
 def _store_of_session(tool: str) -> RefStore:
     session = find_session()
     if session is None:
-        raise no_session(f"{tool} keeps large results", hint="@with_descriptors(store=session.refs)")
+        raise make_no_session_error(f"{tool} keeps large results", hint="@with_descriptors(store=session.refs)")
     refs: RefStore = session.refs
     return refs

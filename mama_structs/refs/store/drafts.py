@@ -15,7 +15,7 @@ from mama_structs.refs.store.entries import DeletedEntry, Entry
 PreparedT = TypeVar("PreparedT")
 
 
-class Log(Protocol[PreparedT]):
+class ChangeLog(Protocol[PreparedT]):
     """The durable, asynchronously written log of a store's changes."""
 
     def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
@@ -48,7 +48,7 @@ class WriterLock:
     def __init__(self) -> None:
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
-    def of_loop(self) -> asyncio.Lock:
+    def for_running_loop(self) -> asyncio.Lock:
         """
         Return the lock of the running loop.
 

@@ -12,16 +12,16 @@ import attrs
 
 from mama_structs.errors import InvalidParameter
 from mama_structs.provenance import Provenance
-from mama_structs.refs.markup.fences import enclosed
+from mama_structs.refs.markup.fences import parse_enclosing_fence
 from mama_structs.refs.store.entries import Entry, Ref
 from mama_structs.refs.store.text import Content
 
 # The line number prefix that line mode adds to each line.
-_NUMBERED: Final = re.compile(r"[ \t]*[0-9]+\t")
-_SHOWN: Final = 5
-_SHOWN_CHARS: Final = 120
-_COMPARED: Final = 1_000
-_SAID_NO: Final = frozenset({"false", "no", "0"})
+_LINE_NUMBER_PREFIX: Final = re.compile(r"[ \t]*[0-9]+\t")
+_MAX_CANDIDATES: Final = 5
+_MAX_LINE_CHARS: Final = 120
+_MAX_COMPARED_LINES: Final = 1_000
+_FALSE_VALUES: Final = frozenset({"false", "no", "0"})
 
 
 @attrs.frozen
@@ -34,7 +34,7 @@ class Revision:
     provenance: Provenance = attrs.field(kw_only=True)
 
     @classmethod
-    def of_body(
+    def from_body(
         cls,
         body: str,
         ref: Ref,
@@ -52,17 +52,17 @@ class Revision:
         if ref.language is not None and not {"lang", "language"} & said.keys():
             said["lang"] = ref.language
         said.pop("fence", None)
-        if enclosed(body) is not None:
+        if parse_enclosing_fence(body) is not None:
             said["fence"] = "keep"
-        return cls(body, said, complete, provenance=ref.provenance.limited_by(author))
+        return cls(body, said, complete, provenance=ref.provenance.merge_with(author))
 
 
-def asks_to_append(attributes: Mapping[str, str]) -> bool:
+def is_append_requested(attributes: Mapping[str, str]) -> bool:
     """Return True if the attributes of a tag request appending to an earlier ref."""
-    return attributes.get("append", "no").lower() not in _SAID_NO
+    return attributes.get("append", "no").lower() not in _FALSE_VALUES
 
 
-def appended(ref: Ref, more: Revision) -> Revision:
+def append_revision(ref: Ref, more: Revision) -> Revision:
     """
     Return a ref with *more* appended.
 
@@ -70,19 +70,19 @@ def appended(ref: Ref, more: Revision) -> Revision:
     fence may close that fence, or repeat it.
     """
     said = {**ref.attributes, **more.attributes}
-    own = enclosed(more.text)
+    own = parse_enclosing_fence(more.text)
     if not ref.complete and own is None:
-        provenance = ref.provenance.limited_by(more.provenance)
+        provenance = ref.provenance.merge_with(more.provenance)
         return Revision(f"{ref.text}{more.text}", said, more.complete, provenance=provenance)
     keeps = more.attributes.get("fence", "").lower() == "keep"
     added = more.text if own is None or keeps else own.text
     body = ref.body.text
     line_break = "\r\n" if "\r\n" in body else "\n"
     between = line_break if ref.complete and body and added and not body.endswith("\n") else ""
-    return Revision.of_body(f"{body}{between}{added}", ref, said, author=more.provenance, complete=more.complete)
+    return Revision.from_body(f"{body}{between}{added}", ref, said, author=more.provenance, complete=more.complete)
 
 
-def is_same(ref: Ref, other: Ref) -> bool:
+def is_unchanged(ref: Ref, other: Ref) -> bool:
     """
     Return True if *other*, as the next version, would add nothing to *ref*.
 
@@ -99,7 +99,7 @@ def is_same(ref: Ref, other: Ref) -> bool:
 # Edits
 
 
-def edited(entry: Ref, old: str, new: str, *, author: Provenance) -> Revision:
+def replace_text(entry: Ref, old: str, new: str, *, author: Provenance) -> Revision:
     """
     Return a ref in which *new* replaces the only occurrence of *old*.
 
@@ -121,14 +121,14 @@ def edited(entry: Ref, old: str, new: str, *, author: Provenance) -> Revision:
     if "\r\n" in body and "\r" not in old and old not in body:
         # Carriage returns are invisible, so models omit them in *old* and *new*.
         old, new = (re.sub(r"\r?\n", "\r\n", text) for text in (old, new))
-    places = list(islice(_places(body, old), _SHOWN + 1))
+    places = list(islice(_find_offsets(body, old), _MAX_CANDIDATES + 1))
     if len(places) == 1:
         changed = f"{body[: places[0]]}{new}{body[places[0] + len(old) :]}"
-        return Revision.of_body(changed, entry, entry.attributes, author=author, complete=entry.complete)
-    raise _many(handle, entry.body, places) if places else _none(handle, entry.body, old)
+        return Revision.from_body(changed, entry, entry.attributes, author=author, complete=entry.complete)
+    raise _ambiguous_text_error(handle, entry.body, places) if places else _missing_text_error(handle, entry.body, old)
 
 
-def _places(text: str, wanted: str) -> Iterator[int]:
+def _find_offsets(text: str, wanted: str) -> Iterator[int]:
     """Yield all offsets of a text in another, including overlapping ones."""
     at = text.find(wanted)
     while at >= 0:
@@ -136,9 +136,11 @@ def _places(text: str, wanted: str) -> Iterator[int]:
         at = text.find(wanted, at + 1)
 
 
-def _many(handle: str, body: Content, places: list[int]) -> InvalidParameter:
-    candidates = _lines(body, dict.fromkeys(body.text.count("\n", 0, place) + 1 for place in places[:_SHOWN]))
-    times = f"{len(places)} times" if len(places) <= _SHOWN else f"more than {_SHOWN} times"
+def _ambiguous_text_error(handle: str, body: Content, places: list[int]) -> InvalidParameter:
+    candidates = _format_lines(
+        body, dict.fromkeys(body.text.count("\n", 0, place) + 1 for place in places[:_MAX_CANDIDATES])
+    )
+    times = f"{len(places)} times" if len(places) <= _MAX_CANDIDATES else f"more than {_MAX_CANDIDATES} times"
     return InvalidParameter(
         f"old stands {times} in {handle}, and must stand there once",
         parameter="old",
@@ -148,39 +150,41 @@ def _many(handle: str, body: Content, places: list[int]) -> InvalidParameter:
     )
 
 
-def _none(handle: str, body: Content, old: str) -> InvalidParameter:
-    if _NUMBERED.match(old):
+def _missing_text_error(handle: str, body: Content, old: str) -> InvalidParameter:
+    if _LINE_NUMBER_PREFIX.match(old):
         return InvalidParameter(
             "old begins with a line number and a tab, which read_fd writes and the text does not have",
             parameter="old",
             handle=handle,
             hint="leave the numbers out, in new as well",
         )
-    wanted = next((line.strip() for line in old.split("\n") if line.strip()), "")[:_SHOWN_CHARS]
+    wanted = next((line.strip() for line in old.split("\n") if line.strip()), "")[:_MAX_LINE_CHARS]
     known: dict[str, int] = {}
     for number, line in enumerate(body.text.split("\n"), 1):
-        known.setdefault(line.strip()[:_SHOWN_CHARS], number)
+        known.setdefault(line.strip()[:_MAX_LINE_CHARS], number)
     # Fuzzy comparison is slow, so it is limited to the first lines of a long text.
-    beginning = list(islice(known, _COMPARED))
-    close = [wanted] if wanted in known else difflib.get_close_matches(wanted, beginning, n=_SHOWN, cutoff=0.5)
+    beginning = list(islice(known, _MAX_COMPARED_LINES))
+    close = [wanted] if wanted in known else difflib.get_close_matches(wanted, beginning, n=_MAX_CANDIDATES, cutoff=0.5)
     return InvalidParameter(
         f"old does not stand in {handle}, character for character",
         parameter="old",
         handle=handle,
-        candidates=_lines(body, [known[line] for line in close if wanted]),
+        candidates=_format_lines(body, [known[line] for line in close if wanted]),
         hint="copy it exactly, with its blanks and line breaks; read_fd shows the text",
     )
 
 
-def _lines(body: Content, numbers: Iterable[int]) -> tuple[str, ...]:
+def _format_lines(body: Content, numbers: Iterable[int]) -> tuple[str, ...]:
     """Return lines of a content, by number, as messages with truncated text."""
     lines = body.text.split("\n")
     shown = {number: lines[number - 1].rstrip("\r") for number in numbers}
-    cut = {number: line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…" for number, line in shown.items()}
+    cut = {
+        number: line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…" for number, line in shown.items()
+    }
     return tuple(f"line {number}: {line}" for number, line in cut.items())
 
 
-def difference(before: Entry, after: Entry) -> str:
+def make_unified_diff(before: Entry, after: Entry) -> str:
     """Return a unified diff between two bodies, or "" if they are equal."""
     old, new = (entry.body.text.split("\n") for entry in (before, after))
     return "\n".join(difflib.unified_diff(old, new, before.versioned, after.versioned, lineterm=""))

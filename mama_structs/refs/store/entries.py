@@ -12,25 +12,32 @@ from typing import Any, Final, Self, TypeVar
 
 import attrs
 
-from mama_structs._internal.reprs import Seen, Showing, counted
-from mama_structs.errors import HandleDamaged, HandleNotFound, InvalidHandle, InvalidParameter, QuotaExceeded, shown
+from mama_structs._internal.reprs import ReprContent, ReprMixin, format_count
+from mama_structs.errors import (
+    HandleDamaged,
+    HandleNotFound,
+    InvalidHandle,
+    InvalidParameter,
+    QuotaExceeded,
+    repr_short,
+)
 from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance
 from mama_structs.refs.markup.content_types import Category
-from mama_structs.refs.markup.parser import ID_RULE, ref_id_in
-from mama_structs.refs.store.text import TEXT, Content
+from mama_structs.refs.markup.parser import ID_RULE, parse_ref_id
+from mama_structs.refs.store.text import TEXT_MIME_TYPE, Content
 from mama_structs.settings import DescriptorSettings
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-_NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}")
-_HINT: Final = "write fd:1, ref:name, or ref:name@1 for a version"
-_NEAREST: Final = 3
-_COMPARED: Final = 2_000
-_REMEMBERED: Final = 64
-TOOL_RESULT: Final = "tool_result"
+_NUMBER_PATTERN: Final = re.compile(r"[1-9][0-9]{0,17}")
+_HANDLE_HINT: Final = "write fd:1, ref:name, or ref:name@1 for a version"
+_MAX_NEAREST: Final = 3
+_MAX_COMPARED_HANDLES: Final = 2_000
+_MAX_MISSING_REASONS: Final = 64
+TOOL_RESULT_SOURCE: Final = "tool_result"
 """Prefix of the source of results of a host's tools."""
-EXTRACT: Final = "extract of "
+EXTRACT_SOURCE_PREFIX: Final = "extract of "
 """Prefix of the source of an excerpt of another text; the handle of that text follows."""
 
 
@@ -67,23 +74,23 @@ def parse_handle(text: object) -> Handle:
     if isinstance(text, FdHandle | RefHandle):
         return text
     if not isinstance(text, str):
-        raise InvalidHandle(f"a handle must be text, got {type(text).__name__}", hint=_HINT)
+        raise InvalidHandle(f"a handle must be text, got {type(text).__name__}", hint=_HANDLE_HINT)
     kind, _, name = text.partition(":")
-    if kind == "fd" and _NUMBER.fullmatch(name):
+    if kind == "fd" and _NUMBER_PATTERN.fullmatch(name):
         return FdHandle(int(name))
     if kind == "ref":
         said, at, version = name.partition("@")
-        ref_id = ref_id_in(said)
-        if ref_id is not None and (not at or _NUMBER.fullmatch(version)):
+        ref_id = parse_ref_id(said)
+        if ref_id is not None and (not at or _NUMBER_PATTERN.fullmatch(version)):
             return RefHandle(ref_id, int(version) if at else None)
     said = text if len(text) <= 80 else f"{text[:80]}…"  # noqa: PLR2004
-    meant = f"fd:{text}" if _NUMBER.fullmatch(text) else f"ref:{text}" if ref_id_in(text) else None
-    hint = _HINT if meant is None else f"did you mean {meant}?"
-    raise InvalidHandle(f"{shown(text)} is no handle", handle=said, hint=hint)
+    meant = f"fd:{text}" if _NUMBER_PATTERN.fullmatch(text) else f"ref:{text}" if parse_ref_id(text) else None
+    hint = _HANDLE_HINT if meant is None else f"did you mean {meant}?"
+    raise InvalidHandle(f"{repr_short(text)} is no handle", handle=said, hint=hint)
 
 
 @attrs.frozen(kw_only=True, repr=False)
-class _StoredText(Showing):
+class _StoredText(ReprMixin):
     """A stored text or binary content, with its provenance."""
 
     category: Category
@@ -130,7 +137,7 @@ class _StoredText(Showing):
 
     @property
     def _counts(self) -> tuple[str, ...]:
-        return counted(self.chars, "character"), counted(self.lines, "line")
+        return format_count(self.chars, "character"), format_count(self.lines, "line")
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -157,9 +164,9 @@ class Ref(_StoredText):
     attributes: Mapping[str, str] = attrs.field(factory=dict)
     complete: bool = True
 
-    def _seen(self) -> Seen:
+    def _repr_content(self) -> ReprContent:
         state = None if self.complete else "never closed"
-        return Seen(text=self.body.text, facts=(self.category, *self._counts, state), id=self.versioned)
+        return ReprContent(text=self.body.text, facts=(self.category, *self._counts, state), id=self.versioned)
 
     @property
     def body(self) -> Content:
@@ -209,11 +216,11 @@ class Descriptor(_StoredText):
 
     number: int
     source: str
-    mime_type: str = TEXT
+    mime_type: str = TEXT_MIME_TYPE
 
-    def _seen(self) -> Seen:
+    def _repr_content(self) -> ReprContent:
         text, counts = (self.content.text, self._counts) if self.is_text else (self._kind, ())
-        return Seen(text=text, facts=(self.source, *counts), id=self.handle)
+        return ReprContent(text=text, facts=(self.source, *counts), id=self.handle)
 
     @property
     def is_text(self) -> bool:
@@ -273,7 +280,7 @@ class Descriptor(_StoredText):
 
 
 @attrs.frozen
-class Erasure:
+class EntryErasure:
     """
     Selection of the texts to erase without a trace.
 
@@ -288,13 +295,13 @@ class Erasure:
     is_read: Callable[[str], bool]
     names: Callable[[str], bool]
 
-    def takes(self, one: Entry) -> bool:
+    def includes(self, one: Entry) -> bool:
         """Return True if an entry must be erased."""
         if not one.content.is_text:
             return False
         if isinstance(one, Ref):
             return one.body.hash in self.digests
-        is_of_tool = one.source.partition(" ")[0] == TOOL_RESULT
+        is_of_tool = one.source.partition(" ")[0] == TOOL_RESULT_SOURCE
         return one.body.hash in self.digests or self.is_read(one.source) or (is_of_tool and self.names(one.text))
 
 
@@ -361,7 +368,7 @@ class Entries:
     _newest: ForkableMap[str, int] = attrs.field(factory=ForkableMap, kw_only=True)
     _held: ForkableMap[str, tuple[Content, int]] = attrs.field(factory=ForkableMap, kw_only=True)
     # Reasons why marked refs were not stored, by id.
-    _missed: dict[str, str] = attrs.field(factory=dict, kw_only=True)
+    _missing_reasons: dict[str, str] = attrs.field(factory=dict, kw_only=True)
     _last_fd: int = attrs.field(default=0, kw_only=True)
     _handles: int = attrs.field(default=0, kw_only=True)
     _bytes: int = attrs.field(default=0, kw_only=True)
@@ -373,7 +380,7 @@ class Entries:
             slots=self._slots.fork(),
             newest=self._newest.fork(),
             held=self._held.fork(),
-            missed=dict(self._missed),
+            missing_reasons=dict(self._missing_reasons),
         )
 
     @property
@@ -430,12 +437,12 @@ class Entries:
             ref_id, _, version = name.partition("@")
             self._newest[ref_id] = max(self._newest.get(ref_id) or 0, int(version))
 
-    def miss(self, ref_id: str, why: str) -> None:
+    def record_missing(self, ref_id: str, why: str) -> None:
         """Store the reason why a marked ref is missing, for the error of a later lookup."""
-        self._missed.pop(ref_id, None)
-        self._missed[ref_id] = why
-        if len(self._missed) > _REMEMBERED:
-            del self._missed[next(iter(self._missed))]
+        self._missing_reasons.pop(ref_id, None)
+        self._missing_reasons[ref_id] = why
+        if len(self._missing_reasons) > _MAX_MISSING_REASONS:
+            del self._missing_reasons[next(iter(self._missing_reasons))]
 
     def _count(self, content: Content, more: int) -> None:
         """Add *more* (1 or -1) to the number of entries with a content."""
@@ -452,7 +459,7 @@ class Entries:
     def holds(self, handle: object) -> bool:
         """Return True if `find` would return an entry."""
         try:
-            return isinstance(self._slot(parse_handle(handle)), Ref | Descriptor)
+            return isinstance(self._find_slot(parse_handle(handle)), Ref | Descriptor)
         except InvalidHandle:
             return False
 
@@ -467,7 +474,7 @@ class Entries:
 
         """
         handle = parse_handle(text)
-        slot = self._slot(handle)
+        slot = self._find_slot(handle)
         if isinstance(slot, Ref | Descriptor):
             return slot
         if isinstance(slot, DamagedEntry):
@@ -476,17 +483,17 @@ class Entries:
                 handle=str(handle),
                 hint="make it again; what is damaged is listed by check()",
             )
-        nearest = self._nearest(handle)
+        nearest = self._find_nearest(handle)
         hint = f"nearest: {', '.join(nearest)}" if nearest else "nothing is stored yet"
-        if slot is None and isinstance(handle, RefHandle) and handle.id in self._missed:
-            hint = f"{self._missed[handle.id]}; {hint}"
+        if slot is None and isinstance(handle, RefHandle) and handle.id in self._missing_reasons:
+            hint = f"{self._missing_reasons[handle.id]}; {hint}"
         deleted_at = slot.at if isinstance(slot, DeletedEntry) else None
         message = (
             f"{handle} was deleted on {deleted_at:%Y-%m-%d at %H:%M} UTC" if deleted_at else f"there is no {handle}"
         )
         raise HandleNotFound(message, handle=str(handle), nearest=nearest, deleted_at=deleted_at, hint=hint)
 
-    def named_by(self, text: object) -> tuple[str, ...]:
+    def expand_handle(self, text: object) -> tuple[str, ...]:
         """
         Return the full handles that a handle refers to.
 
@@ -496,18 +503,18 @@ class Entries:
         known = self.versions(handle.id) if isinstance(handle, RefHandle) and handle.version is None else ()
         return known or (self.find(handle).versioned,)
 
-    def _from_newest(self, ref_id: str) -> Iterator[str]:
+    def _iter_newest_first(self, ref_id: str) -> Iterator[str]:
         """Yield the handles of all versions of a ref that were not deleted, newest first."""
         handles = (str(RefHandle(ref_id, number)) for number in range(self.next_version(ref_id) - 1, 0, -1))
         return (handle for handle in handles if isinstance(self._slots.get(handle), Ref | DamagedEntry))
 
     def versions(self, ref_id: str) -> tuple[str, ...]:
         """Return the handles of all versions of a ref that were not deleted, oldest first."""
-        return tuple(self._from_newest(ref_id))[::-1]
+        return tuple(self._iter_newest_first(ref_id))[::-1]
 
     def newest(self, ref_id: str) -> str | None:
         """Return the full handle of a ref's newest version that was not deleted, or None."""
-        return next(self._from_newest(ref_id), None)
+        return next(self._iter_newest_first(ref_id), None)
 
     def newest_ref(self, ref_id: str) -> Ref | None:
         """Return the newest readable version of a ref, or None."""
@@ -518,28 +525,32 @@ class Entries:
         """Yield all entries, oldest first."""
         return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))
 
-    def going(self, erasure: Erasure) -> tuple[Entry, ...]:
+    def find_erased(self, erasure: EntryErasure) -> tuple[Entry, ...]:
         """Return the entries to erase and their excerpts, oldest first."""
         going: dict[str, Entry] = {}
         for one in self.live():
-            if erasure.takes(one) or (isinstance(one, Descriptor) and one.source.removeprefix(EXTRACT) in going):
+            if erasure.includes(one) or (
+                isinstance(one, Descriptor) and one.source.removeprefix(EXTRACT_SOURCE_PREFIX) in going
+            ):
                 going[one.versioned] = one
         return tuple(going.values())
 
-    def _slot(self, handle: Handle) -> Slot | None:
+    def _find_slot(self, handle: Handle) -> Slot | None:
         if isinstance(handle, FdHandle) or handle.version is not None:
             return self._slots.get(str(handle))
         # If every version was deleted, the error reports the last one.
         return self._slots.get(self.newest(handle.id) or str(RefHandle(handle.id, self.next_version(handle.id) - 1)))
 
-    def _nearest(self, handle: Handle) -> tuple[str, ...]:
-        names = list(dict.fromkeys(entry.handle for entry in islice(reversed(list(self.live())), _COMPARED)))
+    def _find_nearest(self, handle: Handle) -> tuple[str, ...]:
+        names = list(
+            dict.fromkeys(entry.handle for entry in islice(reversed(list(self.live())), _MAX_COMPARED_HANDLES))
+        )
         if isinstance(handle, RefHandle) and handle.version is not None and (known := self.versions(handle.id)):
-            return known[-_NEAREST:]
+            return known[-_MAX_NEAREST:]
         unversioned = str(handle if isinstance(handle, FdHandle) else RefHandle(handle.id))
-        close = difflib.get_close_matches(unversioned, names, n=_NEAREST, cutoff=0.5)
+        close = difflib.get_close_matches(unversioned, names, n=_MAX_NEAREST, cutoff=0.5)
         same_kind = [name for name in names if name.startswith(unversioned.partition(":")[0])]
-        return tuple(close or same_kind[:_NEAREST] or names[:_NEAREST])
+        return tuple(close or same_kind[:_MAX_NEAREST] or names[:_MAX_NEAREST])
 
 
 def with_kind(handle: Any) -> Any:
@@ -556,7 +567,7 @@ def as_ref(entry: Entry, ref_id: str) -> Ref:
 
 def id_in(text: object) -> str:
     """Return the id of a ref, or raise `InvalidHandle`."""
-    name = ref_id_in(text.removeprefix("ref:")) if isinstance(text, str) else None
+    name = parse_ref_id(text.removeprefix("ref:")) if isinstance(text, str) else None
     if name is None:
-        raise InvalidHandle(f"{shown(text)} is no id of a ref", handle=f"{text!s:.80}", hint=f"an id is {ID_RULE}")
+        raise InvalidHandle(f"{repr_short(text)} is no id of a ref", handle=f"{text!s:.80}", hint=f"an id is {ID_RULE}")
     return name

@@ -38,9 +38,9 @@ from mama_structs.errors import (
     InvalidParameter,
     InvalidRange,
     PathDenied,
-    shown,
+    repr_short,
 )
-from mama_structs.refs.store.text import printed
+from mama_structs.refs.store.text import format_number
 from mama_structs.settings import DescriptorSettings
 from mama_structs.storage.files import NewFile
 
@@ -54,54 +54,54 @@ _log = logging.getLogger("mama_structs")
 ExportMode = Literal["write", "append", "insert"]
 _MODES: Final = ("write", "append", "insert")
 
-_CHUNK: Final = 2**20
+_CHUNK_BYTES: Final = 2**20
 # Attempts to write a file that other programs change at the same time.
-_ATTEMPTS: Final = 10
+_MAX_ATTEMPTS: Final = 10
 # Seconds to wait for other exports to the same directory.
-_PATIENCE: Final = 30.0
-_PAUSE: Final = 0.002
-_LONGEST_PAUSE: Final = 0.05
+_LOCK_TIMEOUT_SECONDS: Final = 30.0
+_MIN_LOCK_PAUSE_SECONDS: Final = 0.002
+_MAX_LOCK_PAUSE_SECONDS: Final = 0.05
 
-_TEMPORARY: Final = re.compile(r"\.mama-structs-[0-9a-f]{16}\.tmp")
+_TEMPORARY_NAME: Final = re.compile(r"\.mama-structs-[0-9a-f]{16}\.tmp")
 # Seconds after which a temporary file counts as orphaned, and number of directory entries to examine.
-_STALE: Final = 3600.0
-_LOOKED_AT: Final = 1000
+_ORPHAN_AGE_SECONDS: Final = 3600.0
+_MAX_SWEPT_NAMES: Final = 1000
 
-_PRIVATE: Final = 0o600
-_PUBLIC: Final = 0o666  # before the umask
+_PRIVATE_MODE: Final = 0o600
+_DEFAULT_MODE: Final = 0o666  # before the umask
 
 # Limits of Linux and macOS; a file system with lower limits raises its own errors.
-_NAME_BYTES: Final = 255
-_PATH_BYTES: Final = 4095
-_SHOWN: Final = 200
+_MAX_NAME_BYTES: Final = 255
+_MAX_PATH_BYTES: Final = 4095
+_MAX_DISPLAYED_CHARS: Final = 200
 
 # Windows lacks these flags: every lookup would use a path, which may change between lookups.
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
-_ONLY_DIRECTORIES: Final = getattr(os, "O_DIRECTORY", 0)
+_DIRECTORY_ONLY: Final = getattr(os, "O_DIRECTORY", 0)
 # Evaluated at import, because tests may replace these functions later.
-_CONFINABLE: Final = bool(_NO_FOLLOW and _ONLY_DIRECTORIES) and (
+_SUPPORTS_DIR_FD: Final = bool(_NO_FOLLOW and _DIRECTORY_ONLY) and (
     {os.open, os.stat, os.mkdir, os.link, os.rename, os.unlink} <= os.supports_dir_fd
 )
 # Without O_NONBLOCK, opening a FIFO blocks until its other end is opened.
-_COMMON: Final = _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-_DIRECTORY: Final = os.O_RDONLY | _ONLY_DIRECTORIES | _COMMON
+_OPEN_FLAGS: Final = _NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+_DIRECTORY_OPEN_FLAGS: Final = os.O_RDONLY | _DIRECTORY_ONLY | _OPEN_FLAGS
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_NOT_A_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
-_MOVED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
+_NO_SPACE_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_PERMISSION_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NOT_A_DIRECTORY_ERRNOS: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EMLINK})
+_REPLACED_ERRNOS: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, errno.EISDIR, errno.ENXIO})
 
 # Control characters, line separators, and characters that change the display order of a name.
-_UNSEEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_INVISIBLE_CHARS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 # By the first character of `stat.filemode`.
-_KINDS: Final = dict(
+_FILE_KIND_NAMES: Final = dict(
     zip("-dlpscb", ("a file", "a directory", "a symlink", "a FIFO", "a socket", "a device", "a device"), strict=True)
 )
-_BELOW: Final = "give a path relative to the root, without .. and ~"
-_NOTHING_DONE: Final = "nothing was written"
-_TRY_AGAIN: Final = "nothing was written; try again"
-_ANOTHER: Final = "choose another name"
+_RELATIVE_PATH_HINT: Final = "give a path relative to the root, without .. and ~"
+_NOTHING_WRITTEN_HINT: Final = "nothing was written"
+_RETRY_HINT: Final = "nothing was written; try again"
+_OTHER_NAME_HINT: Final = "choose another name"
 
 
 @attrs.frozen(kw_only=True)
@@ -126,24 +126,24 @@ class FileResult:
 
 
 # Operating system errors: their numbers, our error class, its message, and its hint.
-_FAILURES: Final = (
-    (_FULL, DiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
-    (_REFUSED, ExportDenied, "{} may not be written: {}", "choose another file or directory"),
-    (_MOVED, PathDenied, "{} became something else while it was written: {}", _NOTHING_DONE),
-    ({errno.ENOENT}, ExportMissing, "{} cannot be written, its directory was removed: {}", _NOTHING_DONE),
+_ERRNO_ERRORS: Final = (
+    (_NO_SPACE_ERRNOS, DiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
+    (_PERMISSION_ERRNOS, ExportDenied, "{} may not be written: {}", "choose another file or directory"),
+    (_REPLACED_ERRNOS, PathDenied, "{} became something else while it was written: {}", _NOTHING_WRITTEN_HINT),
+    ({errno.ENOENT}, ExportMissing, "{} cannot be written, its directory was removed: {}", _NOTHING_WRITTEN_HINT),
 )
 
 
-def _spelt(path: str | os.PathLike[str]) -> str:
+def _to_str(path: str | os.PathLike[str]) -> str:
     return path.__fspath__() if isinstance(path, os.PathLike) else path
 
 
 @attrs.define
-class FileOrder:
+class ExportRequest:
     """The text to write, its options (see `RefStore.to_file`), and constructors of its errors."""
 
     text: str | bytes
-    path: str = attrs.field(converter=_spelt)
+    path: str = attrs.field(converter=_to_str)
     handle: str = attrs.field(kw_only=True)
     mode: ExportMode = attrs.field(default="write", kw_only=True)
     insert_at: int | None = attrs.field(default=None, kw_only=True)
@@ -160,17 +160,23 @@ class FileOrder:
     def shown(self) -> str:
         """The path for messages, with control characters escaped, and truncated."""
         path = self.path
-        return repr(path) if len(path) <= _SHOWN else f"{path[:_SHOWN]!r}… ({len(path)} characters)"
+        return (
+            repr(path)
+            if len(path) <= _MAX_DISPLAYED_CHARS
+            else f"{path[:_MAX_DISPLAYED_CHARS]!r}… ({len(path)} characters)"
+        )
 
     def error(self, kind: type[ExportError], rule: str, hint: str | None = None) -> ExportError:
         """Return an error about the file's path."""
         return kind(f"{self.shown} {rule}", path=self.path, handle=self.handle, hint=hint)
 
-    def denied(self, rule: str, hint: str = _BELOW) -> ExportError:
+    def denied(self, rule: str, hint: str = _RELATIVE_PATH_HINT) -> ExportError:
         """Return the error for a path that must not be written."""
         return self.error(PathDenied, rule, hint)
 
-    def invalid(self, rule: str, parameter: str = "file_path", hint: str | None = None) -> InvalidParameter:
+    def invalid_parameter_error(
+        self, rule: str, parameter: str = "file_path", hint: str | None = None
+    ) -> InvalidParameter:
         """Return the error for an invalid parameter."""
         return InvalidParameter(f"{parameter} {rule}", parameter=parameter, handle=self.handle, hint=hint)
 
@@ -178,48 +184,50 @@ class FileOrder:
         """Return the error for an operating system error."""
         said = error.strerror or type(error).__name__
         if error.errno == errno.ENAMETOOLONG:
-            return self.invalid(f"{self.shown} is too long for this file system", hint="use shorter names")
-        for numbers, kind, message, hint in _FAILURES:
+            return self.invalid_parameter_error(
+                f"{self.shown} is too long for this file system", hint="use shorter names"
+            )
+        for numbers, kind, message, hint in _ERRNO_ERRORS:
             if error.errno in numbers:
                 return kind(message.format(self.shown, said), path=self.path, handle=self.handle, hint=hint)
         return self.error(ExportError, f"was not written: {said}")
 
-    def refuse_absent(self) -> None:
+    def check_may_create(self) -> None:
         """Raise if the file does not exist and the order requires it."""
         if not self.create:
             raise self.error(ExportMissing, "does not exist, and create is False", "create=True makes it")
         if self.insert_at not in (None, 1):
-            raise self.out_of_range(lines=0)
+            raise self.out_of_range_error(lines=0)
 
-    def refuse_existing(self) -> None:
+    def check_may_overwrite(self) -> None:
         """Raise if the file exists and the order requires a new one."""
         if not self.exist_ok:
             hint = "choose another name, or exist_ok=True"
             raise self.error(ExportExists, "exists, and exist_ok is False", hint)
 
-    def refuse_unseen(self, parts: Iterable[str]) -> None:
+    def check_visible_names(self, parts: Iterable[str]) -> None:
         """Raise if a model chose a name with invisible characters, or a forbidden hidden name."""
-        if self.by_model and _UNSEEN.search(self.path):
+        if self.by_model and _INVISIBLE_CHARS.search(self.path):
             raise self.denied("holds a control or bidirectional character", "use letters, digits and punctuation")
         hidden = [part for part in parts if part.startswith(".") and part != "."]
         if hidden and self.by_model and not self.allow_hidden:
-            rule = f"cannot be written: {hidden[0][:_SHOWN]!r} begins with a dot, and hidden names are not allowed"
+            rule = f"cannot be written: {hidden[0][:_MAX_DISPLAYED_CHARS]!r} begins with a dot, and hidden names are not allowed"
             raise self.denied(rule, "choose a name without a dot at its beginning")
 
-    def refuse_protected(self, status: os.stat_result) -> None:
+    def check_not_protected(self, status: os.stat_result) -> None:
         """Raise if a model would change an executable or read-only file."""
         is_program = status.st_mode & 0o111
         if self.by_model and (is_program or not status.st_mode & stat.S_IWUSR):
-            raise self.denied(f"is {'executable' if is_program else 'read-only'}, and is not changed", _ANOTHER)
+            raise self.denied(f"is {'executable' if is_program else 'read-only'}, and is not changed", _OTHER_NAME_HINT)
 
-    def out_of_range(self, *, lines: int) -> InvalidRange:
+    def out_of_range_error(self, *, lines: int) -> InvalidRange:
         """Return the error for a line number that is out of range."""
-        got = printed(self.insert_at or 0)
+        got = format_number(self.insert_at or 0)
         message = f"insert_at must be 1 to {lines + 1} for {self.shown}, which has {lines} lines, got {got}"
         return InvalidRange(message, valid=(1, lines + 1), handle=self.handle)
 
 
-def export(order: FileOrder, *, root: Path, kept: Path | None = None) -> FileResult:
+def export(order: ExportRequest, *, root: Path, kept: Path | None = None) -> FileResult:
     """
     Write a text as UTF-8 to a file below *root* and not in *kept*, atomically.
 
@@ -231,46 +239,48 @@ def export(order: FileOrder, *, root: Path, kept: Path | None = None) -> FileRes
     _check_path(order)
     _check_parameters(order)
     try:
-        return _carry_out(resolve_below(order, root, kept))
+        return _run_export(resolve_path(order, root, kept))
     except DescriptorError:
         raise  # some of them are subclasses of OSError
     except OSError as error:
         raise order.failed(error) from error
 
 
-def _check_parameters(order: FileOrder) -> None:
+def _check_parameters(order: ExportRequest) -> None:
     mode, insert_at = order.mode, order.insert_at
     if not isinstance(order.text, str | bytes):
-        raise order.invalid(f"must be text, got {type(order.text).__name__}", "text")
+        raise order.invalid_parameter_error(f"must be text, got {type(order.text).__name__}", "text")
     if mode not in _MODES:
-        raise order.invalid(f"must be one of {', '.join(_MODES)}, got {shown(mode)}", "mode")
+        raise order.invalid_parameter_error(f"must be one of {', '.join(_MODES)}, got {repr_short(mode)}", "mode")
     for name in ("create", "exist_ok", "parents", "lines"):
         if not isinstance(flag := getattr(order, name), bool):
-            raise order.invalid(f"must be True or False, got {shown(flag)}", name)
+            raise order.invalid_parameter_error(f"must be True or False, got {repr_short(flag)}", name)
     if insert_at is not None and (not isinstance(insert_at, int) or isinstance(insert_at, bool)):
-        raise order.invalid(f"must be a line number, got {shown(insert_at)}", "insert_at")
+        raise order.invalid_parameter_error(f"must be a line number, got {repr_short(insert_at)}", "insert_at")
     if mode == "insert" and insert_at is None:
-        raise order.invalid("is needed with mode insert", "insert_at", "give a line, from 1")
+        raise order.invalid_parameter_error("is needed with mode insert", "insert_at", "give a line, from 1")
     if mode != "insert" and insert_at is not None:
-        raise order.invalid(f"is only for mode insert, not {mode}", "insert_at", "leave it out, or use mode insert")
+        raise order.invalid_parameter_error(
+            f"is only for mode insert, not {mode}", "insert_at", "leave it out, or use mode insert"
+        )
     try:
         order.data = order.text if isinstance(order.text, bytes) else order.text.encode()
     except UnicodeEncodeError as error:
         # The cause contains the text, which must not appear in logs.
         message = f"cannot be written as UTF-8: character {error.start + 1} is a lone surrogate"
-        raise order.invalid(message, "text") from None
+        raise order.invalid_parameter_error(message, "text") from None
 
 
 # Path resolution
 
 
-def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings) -> Path | None:
+def resolve_files_root(files: str | os.PathLike[str] | None, settings: DescriptorSettings) -> Path | None:
     """Return the directory below which models may write files, or None if not configured."""
     given = os.fspath(files) if isinstance(files, str | os.PathLike) else files
     if given is None and not settings.root:
         return None
     if given is not None and (not isinstance(given, str) or not given or "\0" in given):
-        raise InvalidArgument(f"files must be a directory or None, got {shown(files)}")
+        raise InvalidArgument(f"files must be a directory or None, got {repr_short(files)}")
     path = Path(given or settings.root).absolute()
     try:
         is_other = path.exists() and not path.is_dir()
@@ -282,54 +292,56 @@ def files_of(files: str | os.PathLike[str] | None, settings: DescriptorSettings)
 
 
 @attrs.frozen
-class _Place:
+class _ResolvedPath:
     """
     A file below a root, with resolved symlinks.
 
     *kept* is the device and inode of the directory that must not be written.
     """
 
-    order: FileOrder
+    order: ExportRequest
     root: str
     directories: tuple[str, ...]
     name: str
     kept: tuple[int, int] | None = None
 
-    def refuse_kept(self, status: os.stat_result) -> None:
+    def check_outside_kept(self, status: os.stat_result) -> None:
         """Raise if the directory is *kept*, under any name."""
         if (status.st_dev, status.st_ino) == self.kept:
-            raise self.in_kept()
+            raise self.inside_kept_error()
 
     def refuse_irregular(self, status: os.stat_result) -> None:
         """Raise if the file is not a regular file."""
         if not stat.S_ISREG(status.st_mode):
-            raise _not_usable(self, len(self.directories), status)
+            raise _unusable_path_error(self, len(self.directories), status)
 
-    def in_kept(self) -> ExportError:
+    def inside_kept_error(self) -> ExportError:
         rule = "cannot be written: this directory holds the session's own data"
         return self.order.denied(rule, "choose another directory")
 
 
-def _check_path(order: FileOrder) -> None:
+def _check_path(order: ExportRequest) -> None:
     """Validate the parts of a path that can be checked without access to the disk."""
     text = order.path
     if not isinstance(text, str):
-        raise order.invalid(f"must be text, got {type(text).__name__}")
+        raise order.invalid_parameter_error(f"must be text, got {type(text).__name__}")
     shown = order.shown
     if not text:
-        raise order.invalid("must not be empty", hint="name a file, such as notes.md")
+        raise order.invalid_parameter_error("must not be empty", hint="name a file, such as notes.md")
     if "\0" in text:
-        raise order.invalid(f"must not hold a NUL character, got {shown}")
+        raise order.invalid_parameter_error(f"must not hold a NUL character, got {shown}")
     parts = text.split("/")
     try:
         longest, whole = max(len(part.encode()) for part in parts), len(text.encode())
     except UnicodeEncodeError as error:
-        raise order.invalid(f"must not hold a lone surrogate, got {shown}") from error
-    if longest > _NAME_BYTES:
-        message = f"has a name of {longest} bytes, {_NAME_BYTES} are allowed: {shown}"
-        raise order.invalid(message, hint="use shorter names")
-    if whole > _PATH_BYTES:
-        raise order.invalid(f"is {whole} bytes long, {_PATH_BYTES} are allowed", hint="use a shorter path")
+        raise order.invalid_parameter_error(f"must not hold a lone surrogate, got {shown}") from error
+    if longest > _MAX_NAME_BYTES:
+        message = f"has a name of {longest} bytes, {_MAX_NAME_BYTES} are allowed: {shown}"
+        raise order.invalid_parameter_error(message, hint="use shorter names")
+    if whole > _MAX_PATH_BYTES:
+        raise order.invalid_parameter_error(
+            f"is {whole} bytes long, {_MAX_PATH_BYTES} are allowed", hint="use a shorter path"
+        )
     if text.startswith("~"):
         raise order.denied("begins with ~, and ~ is not expanded", "for a file of that name put ./ before it")
     if ".." in parts:
@@ -338,7 +350,9 @@ def _check_path(order: FileOrder) -> None:
         raise order.denied("ends like a directory", "name a file in it")
 
 
-def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None) -> _Place:
+def resolve_path(
+    order: ExportRequest, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None
+) -> _ResolvedPath:
     """Resolve all symlinks, and return the file if it is below the root and not in *kept*."""
     base = os.path.realpath(root)
     is_absolute = order.path.startswith("/")
@@ -352,26 +366,28 @@ def resolve_below(order: FileOrder, root: str | os.PathLike[str], kept: str | os
         raise order.denied("leads through too many symlinks") from error
     except OSError as error:
         # A symlink was replaced between its detection and reading it.
-        raise order.denied("changed while it was checked", _TRY_AGAIN) from error
+        raise order.denied("changed while it was checked", _RETRY_HINT) from error
     if resolved == base:
         raise order.denied("is the root itself, a directory", "name a file in it")
     if not resolved.startswith(prefix):
         # Do not report whether the path exists: a model could use it to discover files elsewhere.
         raise order.denied("is outside the root" if is_absolute else "leads out of the root through a symlink")
-    if len(os.fsencode(resolved)) > _PATH_BYTES:
-        raise order.invalid(f"is longer than {_PATH_BYTES} bytes with the root before it", hint="use a shorter path")
+    if len(os.fsencode(resolved)) > _MAX_PATH_BYTES:
+        raise order.invalid_parameter_error(
+            f"is longer than {_MAX_PATH_BYTES} bytes with the root before it", hint="use a shorter path"
+        )
     *directories, name = resolved[len(prefix) :].split("/")
-    order.refuse_unseen((*directories, name, *(() if is_absolute else order.path.split("/"))))
+    order.check_visible_names((*directories, name, *(() if is_absolute else order.path.split("/"))))
     path = None if kept is None else os.path.realpath(kept)
-    place = _Place(order, base, tuple(directories), name, None if path is None else _identity(path))
+    place = _ResolvedPath(order, base, tuple(directories), name, None if path is None else _directory_id(path))
     # Directories below the root are checked again when they are opened; directories above are never opened.
-    is_above = place.kept is not None and place.kept in map(_identity, (Path(base), *Path(base).parents))
+    is_above = place.kept is not None and place.kept in map(_directory_id, (Path(base), *Path(base).parents))
     if is_above or (path is not None and f"{resolved}/".startswith(f"{path.rstrip('/')}/")):
-        raise place.in_kept()
+        raise place.inside_kept_error()
     return place
 
 
-def _identity(directory: str | Path) -> tuple[int, int] | None:
+def _directory_id(directory: str | Path) -> tuple[int, int] | None:
     """Return the device and inode that identify a directory, or None if it does not exist."""
     try:
         status = Path(directory).stat()
@@ -383,58 +399,58 @@ def _identity(directory: str | Path) -> tuple[int, int] | None:
 # Opening the directory
 
 
-def _open_directory(place: _Place) -> int:
+def _open_directory(place: _ResolvedPath) -> int:
     """Open the directory of a file without following symlinks. The caller must close it."""
     order = place.order
-    if not _CONFINABLE:
+    if not _SUPPORTS_DIR_FD:
         rule = "was not written: this platform cannot open files relative to a directory"
         hint = "without that nothing could be kept below the root; export on Linux or macOS"
         raise order.error(ExportError, rule, hint)
     try:
         if not Path(place.root).exists():
-            order.refuse_absent()
+            order.check_may_create()
             Path(place.root).mkdir(parents=True, exist_ok=True)
-        directory = os.open(place.root, _DIRECTORY)
+        directory = os.open(place.root, _DIRECTORY_OPEN_FLAGS)
     except OSError as error:
-        if error.errno not in _NOT_A_DIRECTORY:
+        if error.errno not in _NOT_A_DIRECTORY_ERRNOS:
             raise
         raise order.denied("cannot be written: the root for files is no directory", "give a directory") from error
     try:
-        place.refuse_kept(os.fstat(directory))
+        place.check_outside_kept(os.fstat(directory))
         for depth in range(len(place.directories)):
-            directory, left = _enter(place, depth, directory), directory
-            _quietly(os.close, left)
-            place.refuse_kept(os.fstat(directory))
+            directory, left = _open_subdirectory(place, depth, directory), directory
+            _ignore_os_errors(os.close, left)
+            place.check_outside_kept(os.fstat(directory))
     except BaseException:
-        _quietly(os.close, directory)
+        _ignore_os_errors(os.close, directory)
         raise
     return directory
 
 
-def _enter(place: _Place, depth: int, directory: int, *, is_made: bool = False) -> int:
+def _open_subdirectory(place: _ResolvedPath, depth: int, directory: int, *, is_made: bool = False) -> int:
     """Open a subdirectory of the path, and create it if the order allows that."""
     order, name = place.order, place.directories[depth]
     try:
-        return os.open(name, _DIRECTORY, dir_fd=directory)
+        return os.open(name, _DIRECTORY_OPEN_FLAGS, dir_fd=directory)
     except FileNotFoundError as error:
         if is_made:
             raise
         if not order.parents:
             where = "/".join(place.directories[: depth + 1])
-            rule = f"cannot be written: the directory {where[:_SHOWN]!r} does not exist"
+            rule = f"cannot be written: the directory {where[:_MAX_DISPLAYED_CHARS]!r} does not exist"
             raise order.error(ExportMissing, rule, "make it first, or choose a directory that exists") from error
     except OSError as error:
-        if error.errno not in _NOT_A_DIRECTORY:
+        if error.errno not in _NOT_A_DIRECTORY_ERRNOS:
             raise
-        raise _not_usable(place, depth, status_of(name, directory)) from error
-    order.refuse_absent()
+        raise _unusable_path_error(place, depth, read_status(name, directory)) from error
+    order.check_may_create()
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=directory)  # 0o777 before the umask
-        _sync(directory)
-    return _enter(place, depth, directory, is_made=True)
+        _flush_directory(directory)
+    return _open_subdirectory(place, depth, directory, is_made=True)
 
 
-def status_of(name: str, directory: int) -> os.stat_result | None:
+def read_status(name: str, directory: int) -> os.stat_result | None:
     """Return the status of a name in the directory, without following a symlink, or None."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -442,12 +458,12 @@ def status_of(name: str, directory: int) -> os.stat_result | None:
         return None
 
 
-def kind_of(mode: int) -> str:
+def describe_file_kind(mode: int) -> str:
     """Return the kind of a file, such as "a FIFO"."""
-    return _KINDS.get(stat.filemode(mode)[0], "something special")
+    return _FILE_KIND_NAMES.get(stat.filemode(mode)[0], "something special")
 
 
-def _not_usable(place: _Place, depth: int, found: os.stat_result | None) -> ExportError:
+def _unusable_path_error(place: _ResolvedPath, depth: int, found: os.stat_result | None) -> ExportError:
     """
     Return the error for a part of a path that cannot be used.
 
@@ -455,30 +471,30 @@ def _not_usable(place: _Place, depth: int, found: os.stat_result | None) -> Expo
     """
     order, parts = place.order, (*place.directories, place.name)[: depth + 1]
     is_last = depth == len(place.directories)
-    part = "" if is_last else f"cannot be written: {'/'.join(parts)[:_SHOWN]!r} "
+    part = "" if is_last else f"cannot be written: {'/'.join(parts)[:_MAX_DISPLAYED_CHARS]!r} "
     if found is None or (not is_last and stat.S_ISDIR(found.st_mode)):
-        return order.denied(f"{part}changed while it was opened", _TRY_AGAIN)
+        return order.denied(f"{part}changed while it was opened", _RETRY_HINT)
     if not stat.S_ISLNK(found.st_mode):
-        rule = f"{part}is {kind_of(found.st_mode)}, no {'regular file' if is_last else 'directory'}"
+        rule = f"{part}is {describe_file_kind(found.st_mode)}, no {'regular file' if is_last else 'directory'}"
         return order.denied(rule, "choose another path")
     if is_last and order.by_model:
-        return order.denied("is a symlink, and is not followed", _ANOTHER)
+        return order.denied("is a symlink, and is not followed", _OTHER_NAME_HINT)
     try:
         os.path.realpath("/".join((place.root, *parts)), strict=True)
     except (OSError, RecursionError) as error:
         if isinstance(error, RecursionError) or error.errno == errno.ELOOP:
             return order.denied(f"{part}is a symlink that leads in a circle", "choose another path")
     # A symlink that existed during the check was resolved then, so this one is newer.
-    return order.denied(f"{part}became a symlink after it was checked", _NOTHING_DONE)
+    return order.denied(f"{part}became a symlink after it was checked", _NOTHING_WRITTEN_HINT)
 
 
-def _quietly(function: Callable[..., object], *arguments: int) -> None:
+def _ignore_os_errors(function: Callable[..., object], *arguments: int) -> None:
     """Call a function that closes or unlocks, and ignore its errors: no data can be lost."""
     with contextlib.suppress(OSError):
         function(*arguments)
 
 
-def _sync(directory: int) -> None:
+def _flush_directory(directory: int) -> None:
     """Flush the directory, so that its names are durable, if the file system supports it."""
     try:
         os.fsync(directory)
@@ -490,12 +506,12 @@ def _sync(directory: int) -> None:
 # Writing
 
 
-class _Changed(Exception):
+class _FileChanged(Exception):
     """Another program changed the file since it was opened. Nothing was written, so retry."""
 
 
 @attrs.frozen
-class _Old:
+class _ExistingFile:
     """The existing file: an open descriptor, and its status when it was opened."""
 
     descriptor: int
@@ -504,9 +520,9 @@ class _Old:
 
     def chunks(self, start: int, end: int) -> Iterator[bytes]:
         while start < end:
-            chunk = os.pread(self.descriptor, min(_CHUNK, end - start), start)
+            chunk = os.pread(self.descriptor, min(_CHUNK_BYTES, end - start), start)
             if not chunk:
-                raise _Changed
+                raise _FileChanged
             yield chunk
             start += len(chunk)
 
@@ -531,57 +547,57 @@ class _ExportDraft(NewFile):
         self.last = bytes(data[-1:]) or self.last
 
 
-def _carry_out(place: _Place) -> FileResult:
+def _run_export(place: _ResolvedPath) -> FileResult:
     order = place.order
-    if _TEMPORARY.fullmatch(place.name):
-        raise order.denied("has a name that is kept for temporary files", _ANOTHER)
+    if _TEMPORARY_NAME.fullmatch(place.name):
+        raise order.denied("has a name that is kept for temporary files", _OTHER_NAME_HINT)
     with contextlib.ExitStack() as stack:
         directory = _open_directory(place)
-        stack.callback(_quietly, os.close, directory)
-        if _lock(directory, order):
+        stack.callback(_ignore_os_errors, os.close, directory)
+        if _lock_directory(directory, order):
             # Unlock explicitly: a concurrently forked child also has the descriptor, so closing it would not unlock.
-            stack.callback(_quietly, fcntl.flock, directory, fcntl.LOCK_UN)
-            _sweep(directory)
-        for _ in range(_ATTEMPTS):
-            with contextlib.suppress(_Changed):
-                return _attempt(place, directory)
+            stack.callback(_ignore_os_errors, fcntl.flock, directory, fcntl.LOCK_UN)
+            _delete_orphans(directory)
+        for _ in range(_MAX_ATTEMPTS):
+            with contextlib.suppress(_FileChanged):
+                return _try_export(place, directory)
         raise order.error(ExportError, "was not written: others keep changing it", "try again later")
 
 
-def _attempt(place: _Place, directory: int) -> FileResult:
+def _try_export(place: _ResolvedPath, directory: int) -> FileResult:
     """Try the export once; raise `_Changed` if another program interfered."""
     order = place.order
     with contextlib.ExitStack() as stack:
-        old = _open_old(place, directory, stack)
+        old = _open_existing(place, directory, stack)
         if old is None:
-            order.refuse_absent()
-        keep, before, after = _splice(order, old)
+            order.check_may_create()
+        keep, before, after = _plan_insertion(order, old)
         name = f".mama-structs-{secrets.token_hex(8)}.tmp"
         try:
             # Private if the old file's permissions are set at the end. Otherwise the kernel applies the umask, which
             # cannot be read without a race.
-            draft = _ExportDraft(name, dir_fd=directory, mode=_PUBLIC if old is None else _PRIVATE)
+            draft = _ExportDraft(name, dir_fd=directory, mode=_DEFAULT_MODE if old is None else _PRIVATE_MODE)
         except FileExistsError as error:
-            raise _Changed from error
+            raise _FileChanged from error
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=directory)
             raise
         stack.callback(draft.discard)
-        _fill(draft, [before, order.data, after], keep, old)
+        _write_draft(draft, [before, order.data, after], keep, old)
         if old is not None and (order.mode != "write" or order.by_model):
-            now = status_of(place.name, directory)
-            if now is None or _version(now) != _version(old.status):
+            now = read_status(place.name, directory)
+            if now is None or _file_version(now) != _file_version(old.status):
                 # A program that does not use the lock changed the file after it was copied.
-                raise _Changed
+                raise _FileChanged
         try:
             may_replace = order.exist_ok and order.mode == "write" and not order.by_model
             draft.publish(place.name, replace=old is not None or may_replace)
         except FileExistsError as error:
-            order.refuse_existing()
-            raise _Changed from error
+            order.check_may_overwrite()
+            raise _FileChanged from error
         draft.discard()
-        _sync(directory)
+        _flush_directory(directory)
         path = "/".join((*place.directories, place.name))
         return FileResult(
             handle=order.handle,
@@ -598,36 +614,36 @@ def _attempt(place: _Place, directory: int) -> FileResult:
         )
 
 
-def _open_old(place: _Place, directory: int, stack: contextlib.ExitStack) -> _Old | None:
+def _open_existing(place: _ResolvedPath, directory: int, stack: contextlib.ExitStack) -> _ExistingFile | None:
     """
     Open the existing file with write access until *stack* is closed, or return None.
 
     Write access is required even to replace it, so that a read-only file is never replaced.
     """
-    order, found = place.order, status_of(place.name, directory)
+    order, found = place.order, read_status(place.name, directory)
     if found is None:
         return None
     place.refuse_irregular(found)
-    order.refuse_existing()
-    order.refuse_protected(found)
+    order.check_may_overwrite()
+    order.check_not_protected(found)
     try:
         access = os.O_WRONLY if order.mode == "write" else os.O_RDWR
-        descriptor = os.open(place.name, access | _COMMON, dir_fd=directory)
+        descriptor = os.open(place.name, access | _OPEN_FLAGS, dir_fd=directory)
     except FileNotFoundError as error:
-        raise _Changed from error
-    stack.callback(_quietly, os.close, descriptor)
+        raise _FileChanged from error
+    stack.callback(_ignore_os_errors, os.close, descriptor)
     status = os.fstat(descriptor)
     place.refuse_irregular(status)
-    order.refuse_protected(status)
-    return _Old(descriptor, status, 0 if order.mode == "write" else status.st_size)
+    order.check_not_protected(status)
+    return _ExistingFile(descriptor, status, 0 if order.mode == "write" else status.st_size)
 
 
-def _splice(order: FileOrder, old: _Old | None) -> tuple[int, bytes, bytes]:
+def _plan_insertion(order: ExportRequest, old: _ExistingFile | None) -> tuple[int, bytes, bytes]:
     """Return how many old bytes precede the text, and the line breaks before and after it."""
     is_cut = bool(order.data) and not order.data.endswith(b"\n")
     if old is None or not old.size:
         if order.insert_at not in (None, 1):
-            raise order.out_of_range(lines=0)
+            raise order.out_of_range_error(lines=0)
         own = b"\r\n" if b"\r\n" in order.data else b"\n"
         return 0, b"", own if order.lines and is_cut else b""
     first = next(itertools.islice(old.line_starts(), 1, None), 0)
@@ -643,11 +659,11 @@ def _splice(order: FileOrder, old: _Old | None) -> tuple[int, bytes, bytes]:
             return start, b"", line_break if is_cut else b""
     lines = line - 1 + ends_in_line
     if order.insert_at != lines + 1:
-        raise order.out_of_range(lines=lines)
+        raise order.out_of_range_error(lines=lines)
     return old.size, before, after
 
 
-def _fill(draft: _ExportDraft, parts: list[bytes], keep: int, old: _Old | None) -> None:
+def _write_draft(draft: _ExportDraft, parts: list[bytes], keep: int, old: _ExistingFile | None) -> None:
     """Write the parts between the old bytes before and after *keep*, and flush the file."""
     before, after = ((), ()) if old is None else (old.chunks(0, keep), old.chunks(keep, old.size))
     for chunk in itertools.chain(before, parts, after):
@@ -662,35 +678,35 @@ def _fill(draft: _ExportDraft, parts: list[bytes], keep: int, old: _Old | None) 
     draft.close()
 
 
-def _version(status: os.stat_result) -> tuple[int, ...]:
+def _file_version(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _lock(directory: int, order: FileOrder) -> bool:
+def _lock_directory(directory: int, order: ExportRequest) -> bool:
     """Wait for other exports to this directory. Return False if the file system has no locks."""
-    give_up, pause = time.monotonic() + _PATIENCE, _PAUSE
+    give_up, pause = time.monotonic() + _LOCK_TIMEOUT_SECONDS, _MIN_LOCK_PAUSE_SECONDS
     while True:
         try:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > give_up:
-                rule = f"was not written: its directory was in use for {_PATIENCE:g} s"
+                rule = f"was not written: its directory was in use for {_LOCK_TIMEOUT_SECONDS:g} s"
                 hint = "another export is under way there; try again later"
                 raise order.error(ExportError, rule, hint) from error
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_LOCK_PAUSE_SECONDS)
         except OSError:
             return False  # file system without locks
         else:
             return True
 
 
-def _sweep(directory: int) -> None:
+def _delete_orphans(directory: int) -> None:
     """Delete temporary files of killed processes. The lock prevents deleting one in use."""
-    before = time.time() - _STALE
+    before = time.time() - _ORPHAN_AGE_SECONDS
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in itertools.islice(entries, _LOOKED_AT):
-            status = status_of(entry.name, directory) if _TEMPORARY.fullmatch(entry.name) else None
+        for entry in itertools.islice(entries, _MAX_SWEPT_NAMES):
+            status = read_status(entry.name, directory) if _TEMPORARY_NAME.fullmatch(entry.name) else None
             is_own = status is not None and stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
             if status is not None and is_own and status.st_mtime < before:
                 os.unlink(entry.name, dir_fd=directory)

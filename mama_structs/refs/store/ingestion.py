@@ -11,11 +11,11 @@ import attrs
 
 from mama_structs.errors import InvalidArgument, QuotaExceeded
 from mama_structs.provenance import Provenance
-from mama_structs.refs.markup.fences import fenced_blocks
-from mama_structs.refs.markup.parser import IN_CODE, MENTIONED, Diagnostic, DiagnosticKind
-from mama_structs.refs.store.editing import Revision, asks_to_append
+from mama_structs.refs.markup.fences import find_fenced_blocks
+from mama_structs.refs.markup.parser import IN_CODE_REASON, MENTIONED_REASON, Diagnostic, DiagnosticKind
+from mama_structs.refs.store.editing import Revision, is_append_requested
 from mama_structs.refs.store.entries import Entries, Ref
-from mama_structs.refs.store.ref_collector import Collected, Ingested, mentioned
+from mama_structs.refs.store.ref_collector import CollectedRefs, Ingested, find_mentions
 
 _MAX_ANSWERS: Final = 8
 
@@ -29,8 +29,8 @@ class RecentAnswers:
     """
 
     messages: int = 0  # the number of messages added so far
-    _streamed: deque[tuple[Collected, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
-    _observed: deque[tuple[int, Collected, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
+    _streamed: deque[tuple[CollectedRefs, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
+    _observed: deque[tuple[int, CollectedRefs, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
 
     def copy(self) -> RecentAnswers:
         """Return an independent copy."""
@@ -40,18 +40,18 @@ class RecentAnswers:
         """Return a copy for a forked store, to which the open streams do not belong."""
         return RecentAnswers(streamed=self._streamed.copy())
 
-    def add_streamed(self, collected: Collected, ingested: Ingested) -> None:
+    def add_streamed(self, collected: CollectedRefs, ingested: Ingested) -> None:
         """Remember an answer whose final message may still be observed."""
         if collected.marked:
             self._streamed.append((collected, ingested))
 
-    def add_message(self, collected: Collected, ingested: Ingested) -> None:
+    def add_message(self, collected: CollectedRefs, ingested: Ingested) -> None:
         """Remember a message whose stream may still be open."""
         if collected.marked:
             self.messages += 1
             self._observed.append((self.messages, collected, ingested))
 
-    def take_streamed(self, collected: Collected) -> Ingested | None:
+    def take_streamed(self, collected: CollectedRefs) -> Ingested | None:
         """Forget the streamed answer that is equal to a message, and return its result, or None."""
         for at, (streamed, ingested) in enumerate(self._streamed):
             if collected == streamed:
@@ -59,7 +59,7 @@ class RecentAnswers:
                 return ingested
         return None
 
-    def take_message(self, collected: Collected, *, since: int) -> Ingested | None:
+    def take_message(self, collected: CollectedRefs, *, since: int) -> Ingested | None:
         """Forget a message equal to a stream that began after *since* messages, and return its result, or None."""
         for at, (number, observed, ingested) in enumerate(self._observed):
             if number > since and collected == observed:
@@ -68,7 +68,7 @@ class RecentAnswers:
         return None
 
 
-def ingest_refs(collected: Collected, *, entries: Entries, store: Callable[[str, Revision], Ref]) -> Ingested:
+def ingest_refs(collected: CollectedRefs, *, entries: Entries, store: Callable[[str, Revision], Ref]) -> Ingested:
     """
     Store the refs of one message, and record the reasons for refs that were not stored.
 
@@ -83,9 +83,9 @@ def ingest_refs(collected: Collected, *, entries: Entries, store: Callable[[str,
     for marked in collected.marked:
         report = functools.partial(Diagnostic, id=marked.id, position=marked.position)
         before = entries.newest_ref(marked.id)
-        text, author = collected.content(marked), Provenance.by("model")
+        text, author = collected.content(marked), Provenance.from_author("model")
         revision = Revision(text, marked.attributes, marked.complete, provenance=author)
-        if before is None and asks_to_append(marked.attributes):
+        if before is None and is_append_requested(marked.attributes):
             message = f"there was no ref:{marked.id} to append to, so this is its first part"
             said.append(report("nothing_to_append", message=message))
         try:
@@ -93,11 +93,11 @@ def ingest_refs(collected: Collected, *, entries: Entries, store: Callable[[str,
         except (QuotaExceeded, InvalidArgument) as error:
             why: DiagnosticKind = "quota_exceeded" if isinstance(error, QuotaExceeded) else "invalid_text"
             said.append(report(why, message=f"not stored: {error}"))
-            entries.miss(marked.id, f"it was not stored: {error}")
+            entries.record_missing(marked.id, f"it was not stored: {error}")
             continue
-        goes_on = before is not None and not before.complete and asks_to_append(marked.attributes)
+        goes_on = before is not None and not before.complete and is_append_requested(marked.attributes)
         text = ref.text if goes_on else revision.text
-        if marked.complete and any(not block.closed for block in fenced_blocks(text)):
+        if marked.complete and any(not block.closed for block in find_fenced_blocks(text)):
             message = (
                 f"ref {marked.id!r} closes inside a code fence that is open: close the fence before </ref>,"
                 " since a fence that ends behind it hides what follows"
@@ -108,11 +108,11 @@ def ingest_refs(collected: Collected, *, entries: Entries, store: Callable[[str,
             said.append(report("new_version", message=f"ref:{ref.id} is now version {ref.version}{older}"))
     for diagnostic in collected.diagnostics:
         if diagnostic.kind == "in_code" and diagnostic.id is not None:
-            entries.miss(diagnostic.id, IN_CODE)
-    for ref_id in mentioned(collected.text):
+            entries.record_missing(diagnostic.id, IN_CODE_REASON)
+    for ref_id in find_mentions(collected.text):
         # A model that sees mentions in its history may use this form for a new ref, which then has no text.
         if entries.newest_ref(ref_id) is None:
-            entries.miss(ref_id, MENTIONED)
+            entries.record_missing(ref_id, MENTIONED_REASON)
     said.sort(key=lambda diagnostic: diagnostic.position)
     return Ingested(
         refs=tuple(stored.values()),

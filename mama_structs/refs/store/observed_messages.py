@@ -10,28 +10,28 @@ import attrs
 
 from mama_structs._internal.budget import Budget
 from mama_structs.refs.markup.parser import Diagnostic
-from mama_structs.refs.messages.provider_messages import said_by_model
+from mama_structs.refs.messages.provider_messages import extract_model_text
 from mama_structs.refs.store.ref_collector import Ingested
 
 # A message may be observed twice: by the host and by an adapter, in either order.
-_MESSAGES: Final = 8
-_MAX_NOTES: Final = 10
+_MAX_MESSAGES: Final = 8
+_MAX_DELIVERED_NOTES: Final = 10
 # Newest notes to retain.
-_MOST: Final = 100
+_MAX_STORED_NOTES: Final = 100
 
 
 @attrs.define(eq=False)
-class Heard:
+class ObservedMessages:
     """The last observed messages of a session's model, and the pending notes about their refs."""
 
-    _messages: deque[tuple[object, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MESSAGES), init=False)
+    _messages: deque[tuple[object, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_MESSAGES), init=False)
     # Deduplicated, in arrival order.
     _notes: dict[str, None] = attrs.field(factory=dict, init=False)
 
     def before(self, message: object) -> Ingested | None:
         """Return the earlier result if this message object was observed and its text is unchanged."""
         found = self._known(message)
-        return found if found is not None and "".join(said_by_model(message)) == found.text else None
+        return found if found is not None and "".join(extract_model_text(message)) == found.text else None
 
     def contains(self, message: object, text: str) -> bool:
         """Return True if this message object was observed before with this text."""
@@ -59,15 +59,15 @@ class Heard:
     def note(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Add diagnostics that report a problem, and keep only the newest 100 notes."""
         # A message may have thousands of diagnostics: format only the ones that are kept.
-        newest = [one for one in diagnostics if not one.is_note][-_MOST:]
+        newest = [one for one in diagnostics if not one.is_note][-_MAX_STORED_NOTES:]
         self._notes |= {" ".join(one.message.split()): None for one in newest}
         # Without tool calls the notes are never delivered, so their number must be limited.
-        for old in [*self._notes][:-_MOST]:
+        for old in [*self._notes][:-_MAX_STORED_NOTES]:
             del self._notes[old]
 
     def say(self, note: str) -> None:
         """Add a note about an action that the model requested, unless many notes are pending."""
-        if len(self._notes) < _MAX_NOTES:
+        if len(self._notes) < _MAX_DELIVERED_NOTES:
             self._notes[note] = None
 
     @property
@@ -78,8 +78,8 @@ class Heard:
     def notes(self, room: Budget) -> list[str]:
         """Return the pending notes that fit, and a count of the others."""
         told: list[str] = []
-        for note in [*self._notes][:_MAX_NOTES]:
-            if not room.holds("\n".join([*told, note])):
+        for note in [*self._notes][:_MAX_DELIVERED_NOTES]:
+            if not room.fits("\n".join([*told, note])):
                 break
             told.append(note)
         rest = len(self._notes) - len(told)

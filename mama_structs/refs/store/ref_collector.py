@@ -10,28 +10,28 @@ from typing import Final
 
 import attrs
 
-from mama_structs._internal.offload import SYNC_CHARS, SYNC_REFS, Load, check_inline, measure
-from mama_structs._internal.reprs import briefly
+from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_REFS, InputSize, check_sync_size, measure_input
+from mama_structs._internal.reprs import bound_field_reprs
 from mama_structs.errors import InvalidArgument, SessionClosed
-from mama_structs.refs.markup.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, ref_id_in
-from mama_structs.refs.messages.provider_messages import DeltaReader, describe_item, may_be_chunk, said_by_model
+from mama_structs.refs.markup.parser import Diagnostic, Event, RefEnd, RefParser, RefStart, RefText, Text, parse_ref_id
+from mama_structs.refs.messages.provider_messages import DeltaReader, describe_item, extract_model_text, may_be_chunk
 from mama_structs.refs.store.entries import Ref
 
 _log = logging.getLogger("mama_structs")
 
-_BREAKS: Final = ("\r\n", "\n")
+_LINE_BREAKS: Final = ("\r\n", "\n")
 
 
-def trimmed(text: str, *, closed: bool = True) -> str:
+def trim_line_breaks(text: str, *, closed: bool = True) -> str:
     r"""
     Remove one line break after an opening tag and one before the closing tag.
 
     A line break is ``\n`` or ``\r\n``. If the opening tag ended its line with ``\n``, a final ``\r`` is content, so
     that text on lines of its own is restored exactly.
     """
-    opening = next((kind for kind in _BREAKS if text.startswith(kind)), "")
+    opening = next((kind for kind in _LINE_BREAKS if text.startswith(kind)), "")
     text = text[len(opening) :]
-    kinds = ("\n",) if opening == "\n" else _BREAKS
+    kinds = ("\n",) if opening == "\n" else _LINE_BREAKS
     closing = next((kind for kind in kinds if closed and text.endswith(kind)), "")
     return text[: len(text) - len(closing)]
 
@@ -50,12 +50,12 @@ class MarkedText:
     position: int
     begin: int
     end: int = -1
-    behind: int = -1
+    position_after: int = -1
     complete: bool = False
 
 
 @attrs.frozen
-class Collected:
+class CollectedRefs:
     """
     The refs of one message, in order of their opening tags, and its text.
 
@@ -70,7 +70,7 @@ class Collected:
     def content(self, marked: MarkedText) -> str:
         """Return a ref's content, without the tags of nested refs and one line break at each end."""
         # Computed on demand: the contents of nested refs may total 64 times the size of the text.
-        return trimmed(self.visible[marked.begin : marked.end], closed=marked.complete)
+        return trim_line_breaks(self.visible[marked.begin : marked.end], closed=marked.complete)
 
     def compact(self, stored: Mapping[int, Ref]) -> str:
         """
@@ -83,33 +83,35 @@ class Collected:
         for marked in self.marked:
             ref = stored.get(marked.position)
             if ref is not None and marked.position > at:
-                parts += self.text[at : marked.position - 1], mention(ref)
-                at = marked.behind - 1
+                parts += self.text[at : marked.position - 1], format_mention(ref)
+                at = marked.position_after - 1
         return "".join([*parts, self.text[at:]])
 
 
-def refs_load(pieces: Sequence[str]) -> Load:
+def measure_pieces(pieces: Sequence[str]) -> InputSize:
     """Return the size of a message. Its items are its tags, two for each ref."""
     tags = sum(lowered.count("<ref") + lowered.count("</ref") for lowered in map(str.lower, pieces))
-    return Load(sum(map(len, pieces)), tags)
+    return InputSize(sum(map(len, pieces)), tags)
 
 
-def message_load(message: object) -> Load:
+def measure_message(message: object) -> InputSize:
     """Return the size of a message; tags are counted only if it is short."""
-    load = measure(message)
-    return refs_load(said_by_model(message)) if load.is_inline else load
+    load = measure_input(message)
+    return measure_pieces(extract_model_text(message)) if load.is_inline else load
 
 
 def check_refs(name: str, pieces: Sequence[str], *, hint: str) -> None:
     """Raise `InvalidArgument` if a message is too large for a synchronous call."""
-    load = refs_load(pieces)
-    check_inline(name, Load(load.chars), hint=hint)
-    if load.items > 2 * SYNC_REFS:
-        message = f"{name} must have at most {SYNC_REFS:,} refs in a synchronous call, got about {load.items // 2:,}"
+    load = measure_pieces(pieces)
+    check_sync_size(name, InputSize(load.chars), hint=hint)
+    if load.items > 2 * MAX_SYNC_REFS:
+        message = (
+            f"{name} must have at most {MAX_SYNC_REFS:,} refs in a synchronous call, got about {load.items // 2:,}"
+        )
         raise InvalidArgument(message, hint=hint)
 
 
-def mention(ref: Ref) -> str:
+def format_mention(ref: Ref) -> str:
     """Return a tag that mentions a ref without storing anything when it is parsed again."""
     state = "" if ref.complete else ' complete="false"'
     return f'<ref id="{ref.id}" lines="{ref.lines}"{state}/>'
@@ -118,20 +120,20 @@ def mention(ref: Ref) -> str:
 _MENTION: Final = re.compile(r'<ref id="([^"<>]{1,256})" lines="[0-9]{1,9}"(?: complete="false")?/>')
 
 
-def mentioned(text: str) -> Iterator[str]:
+def find_mentions(text: str) -> Iterator[str]:
     """Yield the ids of the mentions in a text, as `mention` writes them."""
     for match in _MENTION.finditer(text):
-        if (ref_id := ref_id_in(match[1])) is not None:
+        if (ref_id := parse_ref_id(match[1])) is not None:
             yield ref_id
 
 
-class Collector:
+class RefCollector:
     """Parses the separate pieces of one message; without *marks*, tags are text."""
 
     def __init__(self, *, marks: bool = True) -> None:
         self._marks = marks
         self._parser = RefParser()
-        self._fed: list[str] = []
+        self._chunks: list[str] = []
         self._before = 0  # Characters of all previous pieces.
         self._visible: list[str] = []
         self._shown = 0
@@ -146,7 +148,7 @@ class Collector:
 
     def feed(self, chunk: str) -> list[Event]:
         """Parse the next part of the piece, and return the events that are certain now."""
-        self._fed.append(chunk)
+        self._chunks.append(chunk)
         return self._take(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
 
     def end_piece(self) -> list[Event]:
@@ -156,10 +158,10 @@ class Collector:
         self._parser = RefParser()
         return events
 
-    def finish(self) -> Collected:
+    def finish(self) -> CollectedRefs:
         """Return the collected refs. Call `end_piece` first."""
-        texts = "".join(self._fed), "".join(self._visible)
-        return Collected(tuple(self._marked), tuple(self._diagnostics), *texts)
+        texts = "".join(self._chunks), "".join(self._visible)
+        return CollectedRefs(tuple(self._marked), tuple(self._diagnostics), *texts)
 
     def _take(self, events: Sequence[Event]) -> list[Event]:
         return [self._taken(event) for event in events]
@@ -175,13 +177,13 @@ class Collector:
             self._marked.append(self._open[-1])
         elif isinstance(moved, RefEnd):
             closed = self._open.pop()
-            closed.end, closed.behind, closed.complete = self._shown, moved.position, moved.complete
+            closed.end, closed.position_after, closed.complete = self._shown, moved.position, moved.complete
         else:
             self._diagnostics.append(moved)
         return moved
 
 
-@attrs.frozen(kw_only=True, field_transformer=briefly)
+@attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class Ingested:
     """
     The content of one message of a model.
@@ -203,7 +205,7 @@ class Ingested:
     compact: str = attrs.field(repr=False)
 
 
-def unreadable(item: str) -> Diagnostic:
+def unreadable_diagnostic(item: str) -> Diagnostic:
     """Return the diagnostic for a skipped item of a message, described by `describe_item`."""
     return Diagnostic("unreadable", None, 1, f"{item} could not be read: refs in it were not stored")
 
@@ -217,17 +219,17 @@ class RefStream:
 
     def __init__(
         self,
-        collector: Collector,
-        store: Callable[[Collected], Ingested],
-        store_any: Callable[[Load, Collected], Awaitable[Ingested]],
+        collector: RefCollector,
+        store: Callable[[CollectedRefs], Ingested],
+        store_any: Callable[[InputSize, CollectedRefs], Awaitable[Ingested]],
     ) -> None:
         self._collector = collector
         self._deltas = DeltaReader()
         self._store = store
-        self._store_any = store_any
+        self._store_in_thread = store_any
         self._result: Ingested | None = None
         self._skipped: list[Diagnostic] = []
-        self._finishing: Collected | None = None
+        self._finishing: CollectedRefs | None = None
         self._storing = asyncio.Lock()
         self._chars = 0
 
@@ -276,13 +278,13 @@ class RefStream:
         """
         if self._result is None:
             count = self._collector.count
-            if self._chars > SYNC_CHARS or count > SYNC_REFS:
+            if self._chars > MAX_SYNC_CHARS or count > MAX_SYNC_REFS:
                 message = (
-                    f"a synchronous call stores at most {SYNC_CHARS:,} characters and {SYNC_REFS:,} refs, "
+                    f"a synchronous call stores at most {MAX_SYNC_CHARS:,} characters and {MAX_SYNC_REFS:,} refs, "
                     f"got {self._chars:,} characters and {count:,} refs and diagnostics"
                 )
                 raise InvalidArgument(message, hint="await stream.finish(), which stores them in a thread")
-            self._result = self._with_skipped(self._store(self._collected()))
+            self._result = self._with_skipped(self._store(self._collect()))
         return self._result
 
     async def finish(self) -> Ingested:
@@ -293,11 +295,11 @@ class RefStream:
         """
         async with self._storing:
             if self._result is None:
-                load = Load(self._chars, 2 * self._collector.count)
-                self._result = self._with_skipped(await self._store_any(load, self._collected()))
+                load = InputSize(self._chars, 2 * self._collector.count)
+                self._result = self._with_skipped(await self._store_in_thread(load, self._collect()))
         return self._result
 
-    def _collected(self) -> Collected:
+    def _collect(self) -> CollectedRefs:
         if self._finishing is None:
             self._collector.end_piece()
             self._finishing = self._collector.finish()
@@ -309,6 +311,6 @@ class RefStream:
     def _skip(self, chunk: object) -> None:
         item = describe_item(chunk, "a chunk")
         # One diagnostic per type: a stream may have thousands of chunks.
-        if (diagnostic := unreadable(item)) not in self._skipped:
+        if (diagnostic := unreadable_diagnostic(item)) not in self._skipped:
             _log.warning("%s cannot be read and is skipped", item)
             self._skipped.append(diagnostic)

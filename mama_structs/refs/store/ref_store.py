@@ -13,49 +13,56 @@ from typing import Any, Final, Protocol, Self, TypeVar, cast, get_args
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.event_loop import LoopBound, in_own_thread
-from mama_structs._internal.offload import SYNC_CHARS, SYNC_ITEMS, Load, check_inline, measure
-from mama_structs._internal.reprs import boxed, counted, entries, heading
+from mama_structs._internal.event_loop import LoopGuard, run_in_own_thread
+from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_ITEMS, InputSize, check_sync_size, measure_input
+from mama_structs._internal.reprs import format_count, format_entries, format_heading, wrap_html
 from mama_structs.errors import (
     InvalidArgument,
     InvalidParameter,
     SessionClosed,
     StoreBusy,
     WrongLoop,
-    shown,
+    repr_short,
 )
-from mama_structs.provenance import ORIGINS, Origin, Provenance, inserted_texts
-from mama_structs.refs.markup.content_types import Category, Suggestion, category_of, suggest
-from mama_structs.refs.messages.provider_messages import said_by_model
-from mama_structs.refs.store.drafts import DraftLog, Log, WriterLock
-from mama_structs.refs.store.editing import Revision, appended, asks_to_append, difference, edited, is_same
+from mama_structs.provenance import ORIGINS, Origin, Provenance, get_inserted_provenance
+from mama_structs.refs.markup.content_types import Category, Suggestion, detect_category, suggest_ids
+from mama_structs.refs.messages.provider_messages import extract_model_text
+from mama_structs.refs.store.drafts import ChangeLog, DraftLog, WriterLock
+from mama_structs.refs.store.editing import (
+    Revision,
+    append_revision,
+    is_append_requested,
+    is_unchanged,
+    make_unified_diff,
+    replace_text,
+)
 from mama_structs.refs.store.entries import (
-    EXTRACT,
+    EXTRACT_SOURCE_PREFIX,
     DeletedEntry,
     Descriptor,
     Entries,
     Entry,
-    Erasure,
+    EntryErasure,
     Ref,
     Usage,
     as_ref,
     id_in,
     with_kind,
 )
-from mama_structs.refs.store.export import ExportMode, FileOrder, FileResult, export, files_of
+from mama_structs.refs.store.export import ExportMode, ExportRequest, FileResult, export, resolve_files_root
 from mama_structs.refs.store.ingestion import RecentAnswers, ingest_refs
-from mama_structs.refs.store.ref_collector import Collected, Collector, Ingested, RefStream, check_refs
-from mama_structs.refs.store.render import Rendering, instructions
-from mama_structs.refs.store.result_truncation import OwnShareOf, Shelf, Wrapping
-from mama_structs.refs.store.text import Content, Excerpt, Mode, read
-from mama_structs.refs.store.text_search import SearchResult, TextSearch, search
-from mama_structs.settings import AnswerSettings, DescriptorSettings, answers_budget
+from mama_structs.refs.store.ref_collector import CollectedRefs, Ingested, RefCollector, RefStream, check_refs
+from mama_structs.refs.store.render import Rendering, render_instructions
+from mama_structs.refs.store.result_truncation import DescriptorSink, OwnShareFactory, ResultTruncation
+from mama_structs.refs.store.text import Content, Excerpt, Mode, read_excerpt
+from mama_structs.refs.store.text_search import SearchResult, TextSearchRequest, search
+from mama_structs.settings import AnswerSettings, DescriptorSettings, get_answer_budget
 
 _CATEGORIES: Final = get_args(Category)
 # Maximum number of drafts that are discarded because the store changed, before the caller gets an error.
 _MAX_DRAFTS: Final = 10
-_IN_THREAD: Final = "await refs.run_in_thread(lambda refs: refs.{})"
-_WRAP_IN_THREAD: Final = f"await session.wrap(result), or {_IN_THREAD.format('wrap(result)')}"
+_IN_THREAD_HINT: Final = "await refs.run_in_thread(lambda refs: refs.{})"
+_WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {_IN_THREAD_HINT.format('wrap(result)')}"
 
 T = TypeVar("T")
 
@@ -103,36 +110,36 @@ class RefStore:
         clock: Callable[[], datetime] = _now,
     ) -> None:
         if settings is not None and not isinstance(settings, DescriptorSettings):
-            raise InvalidArgument(f"settings must be DescriptorSettings, got {shown(settings)}")
+            raise InvalidArgument(f"settings must be DescriptorSettings, got {repr_short(settings)}")
         if answers is not None and not isinstance(answers, AnswerSettings):
-            raise InvalidArgument(f"answers must be AnswerSettings, got {shown(answers)}")
+            raise InvalidArgument(f"answers must be AnswerSettings, got {repr_short(answers)}")
         self.settings: DescriptorSettings = settings or DescriptorSettings()
         self.answers: AnswerSettings = answers or AnswerSettings()
-        self.files: Path | None = files_of(files, self.settings)
+        self.files: Path | None = resolve_files_root(files, self.settings)
         self.root: Path = self.files or Path.cwd()
         # The budget of answers, and the factory for members with their own truncation rules.
-        self.budget: Budget = answers_budget(self.settings, self.answers)
-        self.own_share: OwnShareOf | None = None
+        self.budget: Budget = get_answer_budget(self.settings, self.answers)
+        self.own_share: OwnShareFactory | None = None
         self._clock = clock
         self._entries = Entries(self.settings)
-        self._log: Log[Any] | None = None
+        self._log: ChangeLog[Any] | None = None
         self._directory: Path | None = None
         self._closed = False
         self._recent = RecentAnswers()
-        self._loop = LoopBound("ref store")
+        self._loop = LoopGuard("ref store")
         # Counts changes: a draft of an earlier version cannot be applied.
         self._version = 0
         self._is_draft = False
         self._writing = WriterLock()
         self.rendering: Rendering = Rendering(self.budget)
 
-    def keep(self, log: Log[Any], *, entries: Entries | None = None, directory: Path | None = None) -> None:
+    def keep(self, log: ChangeLog[Any], *, entries: Entries | None = None, directory: Path | None = None) -> None:
         """
         Pass all further changes to a log, which contains *entries*.
 
         Exports must not write to *directory*.
         """
-        self._loop.check_here()
+        self._loop.check_or_bind_thread()
         self._entries = entries or self._entries
         self._log = log
         self._version += 1
@@ -167,7 +174,7 @@ class RefStore:
         """
         return await self.change(None, work)
 
-    async def change(self, load: Load | None, work: Callable[[RefStore], T]) -> T:
+    async def change(self, load: InputSize | None, work: Callable[[RefStore], T]) -> T:
         """
         Run *work* on this store if its input is small, else on a draft in a thread.
 
@@ -175,7 +182,7 @@ class RefStore:
         """
         self._check_open()
         started = time.monotonic()
-        async with self._writing.of_loop():
+        async with self._writing.for_running_loop():
             self._check_open()
             if load is not None and load.is_inline:
                 return work(self)
@@ -187,7 +194,7 @@ class RefStore:
                     result = work(draft)
                     return result, None if log is None else log.prepare(changes)
 
-                result, prepared = await in_own_thread(run)
+                result, prepared = await run_in_own_thread(run)
                 self._check_open()
                 if self._version == version and (log is None or log.follows(prepared)):
                     self._apply(draft, prepared)
@@ -198,18 +205,18 @@ class RefStore:
             hint="call it again when no other task stores refs",
         )
 
-    async def look(self, load: Load, work: Callable[[RefStore], T]) -> T:
+    async def look(self, load: InputSize, work: Callable[[RefStore], T]) -> T:
         """Run *work*, which stores nothing, on this store or, if its input is large, in a thread."""
         if load.is_inline:
             return work(self)
-        return await in_own_thread(functools.partial(work, self._make_draft()))
+        return await run_in_own_thread(functools.partial(work, self._make_draft()))
 
     def _make_draft(self) -> RefStore:
         """Return a copy for one thread, which shares the stored entries and records its changes."""
         draft = copy.copy(self)
         draft._entries = self._entries.fork()  # noqa: SLF001 - of this class, as below
-        draft._log = cast("Log[Any]", DraftLog())  # noqa: SLF001
-        draft._loop = LoopBound("draft")  # noqa: SLF001
+        draft._log = cast("ChangeLog[Any]", DraftLog())  # noqa: SLF001
+        draft._loop = LoopGuard("draft")  # noqa: SLF001
         draft._recent = self._recent.copy()  # noqa: SLF001
         draft._is_draft = True  # noqa: SLF001
         return draft
@@ -230,7 +237,7 @@ class RefStore:
         """Raise `InvalidArgument` for an input that is too large for a synchronous call."""
         if not self._is_draft:
             chars = sum(len(text) for text in texts if isinstance(text, str | bytes))
-            check_inline(name, Load(chars, items), hint=_IN_THREAD.format(call))
+            check_sync_size(name, InputSize(chars, items), hint=_IN_THREAD_HINT.format(call))
 
     def fork(self) -> Self:
         """
@@ -245,14 +252,14 @@ class RefStore:
         child.root = self.root
         child._entries = self._entries.fork()  # noqa: SLF001 - of this class
         child._recent = self._recent.fork()  # noqa: SLF001 - as above
-        child._loop.check_here()  # noqa: SLF001 - as above
+        child._loop.check_or_bind_thread()  # noqa: SLF001 - as above
         return child
 
     @property
     def is_here(self) -> bool:
         """True if this thread may use the store."""
         try:
-            self._loop.check_here()
+            self._loop.check_or_bind_thread()
         except WrongLoop:
             return False
         return True
@@ -264,12 +271,14 @@ class RefStore:
     def __repr__(self) -> str:
         usage = self._entries.usage
         state = ", closed" if self._closed else ""
-        return f"<RefStore {counted(usage.handles, 'handle')}, {usage.bytes:,} of {usage.max_bytes:,} bytes{state}>"
+        return (
+            f"<RefStore {format_count(usage.handles, 'handle')}, {usage.bytes:,} of {usage.max_bytes:,} bytes{state}>"
+        )
 
     def _repr_html_(self) -> str:
         live = [] if self._closed else [*self._entries.live()]
-        newest = (one._seen() for one in reversed(live))  # noqa: SLF001 - one of ours
-        return boxed(heading(repr(self)[1:-1]), entries(newest, len(live)))
+        newest = (one._repr_content() for one in reversed(live))  # noqa: SLF001 - one of ours
+        return wrap_html(format_heading(repr(self)[1:-1]), format_entries(newest, len(live)))
 
     def __len__(self) -> int:
         """Return the number of descriptors and refs; each version of a ref counts."""
@@ -313,8 +322,8 @@ class RefStore:
 
         """
         self._check_open()
-        collector = Collector(marks=self.settings.references_enabled)
-        pieces = said_by_model(message)
+        collector = RefCollector(marks=self.settings.references_enabled)
+        pieces = extract_model_text(message)
         if not self._is_draft:
             check_refs("message", pieces, hint="await session.observe(message), which processes it in a thread")
         for piece in pieces:
@@ -323,17 +332,17 @@ class RefStore:
         collected = collector.finish()
         ingested = self._recent.take_streamed(collected)
         if ingested is None:
-            ingested = self._ingested(collected)
+            ingested = self._store_collected(collected)
             self._recent.add_message(collected, ingested)
         self._version += 1
         return ingested
 
     def stream(self) -> RefStream:
         """Return a stream for an answer that arrives in chunks; see `RefStream`."""
-        collector = Collector(marks=self.settings.references_enabled)
+        collector = RefCollector(marks=self.settings.references_enabled)
         begun = self._recent.messages
 
-        async def store(load: Load, collected: Collected) -> Ingested:
+        async def store(load: InputSize, collected: CollectedRefs) -> Ingested:
             return await self.change(load, lambda refs: refs._streamed(collected, begun=begun))  # noqa: SLF001 - of this class
 
         return RefStream(collector, functools.partial(self._streamed, begun=begun), store)
@@ -365,13 +374,13 @@ class RefStore:
         """
         self._check_open()
         self._check_size("text", text, call="put(ref_id, text)")
-        author = _author("user" if origin is None else origin)
+        author = _author_provenance("user" if origin is None else origin)
         for name, value in attributes.items():
             if not isinstance(value, str):
                 raise InvalidArgument(f"{name} must be text, got {type(value).__name__}")
         said = {name.lower(): value for name, value in attributes.items()}
         said.update({"append": ""} if append else {})
-        return self._revised(id_in(ref_id), Revision(text, said, provenance=author))
+        return self._store_revision(id_in(ref_id), Revision(text, said, provenance=author))
 
     def edit(self, ref_id: str, old: str, new: str, *, origin: Origin | None = None) -> Ref:
         r"""
@@ -395,10 +404,10 @@ class RefStore:
 
         """
         self._check_open()
-        author = _author("user" if origin is None else origin)
+        author = _author_provenance("user" if origin is None else origin)
         ref = self._ref(ref_id)
         self._check_size("the ref and its change", ref.text, old, new, call="edit(ref_id, old, new)")
-        return self._revised(ref.id, edited(ref, old, new, author=author))
+        return self._store_revision(ref.id, replace_text(ref, old, new, author=author))
 
     def adopt(self, child: RefStore | HasRefs, ref_id: str) -> Ref:
         """
@@ -427,7 +436,7 @@ class RefStore:
         entry = store._entries.find(with_kind(ref_id)) if self._is_draft else store.get(ref_id)  # noqa: SLF001 - of this class
         ref = as_ref(entry, ref_id)
         self._check_size("the ref", ref.text, call="adopt(child, ref_id)")
-        return self._revised(ref.id, Revision(ref.text, ref.attributes, ref.complete, provenance=ref.provenance))
+        return self._store_revision(ref.id, Revision(ref.text, ref.attributes, ref.complete, provenance=ref.provenance))
 
     def diff(self, before: str, after: str) -> str:
         """
@@ -444,7 +453,7 @@ class RefStore:
         old, new = self.get(before), self.get(after)
         lines = old.lines + new.lines
         self._check_size("the texts", old.body.text, new.body.text, call="diff(before, after)", items=lines)
-        return difference(old, new)
+        return make_unified_diff(old, new)
 
     def suggest(self, text: str) -> list[Suggestion]:
         """
@@ -459,7 +468,7 @@ class RefStore:
         """
         self._check_size("text", text, call="suggest(text)")
         taken = {entry.id for entry in self._entries.live() if isinstance(entry, Ref)}
-        return suggest(text, taken=taken)
+        return suggest_ids(text, used_ids=taken)
 
     # Large texts
 
@@ -514,12 +523,12 @@ class RefStore:
         else:
             raise InvalidArgument("mime_type is for bytes only", hint="leave it out: a text is text/plain")
         if not isinstance(source, str) or not source:
-            raise InvalidArgument(f"source must be a word such as tool_result, got {shown(source)}")
-        _check.encodable("source", source)
-        author = Provenance.of_source(source) if origin is None else _author(origin)
-        basis = None if trust is None else Provenance.by(_check.choice("trust", trust, ORIGINS))
+            raise InvalidArgument(f"source must be a word such as tool_result, got {repr_short(source)}")
+        _check.check_encodable("source", source)
+        author = Provenance.from_source(source) if origin is None else _author_provenance(origin)
+        basis = None if trust is None else Provenance.from_author(_check.check_choice("trust", trust, ORIGINS))
         # The basis lowers only the trust, not the origin.
-        return self._add(kept, source, Provenance(author.origin, author.limited_by(basis).trust))
+        return self._add(kept, source, Provenance(author.origin, author.merge_with(basis).trust))
 
     def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
         """
@@ -546,8 +555,8 @@ class RefStore:
 
         """
         if not self._is_draft:
-            load = measure(result, max_chars=SYNC_CHARS, max_items=SYNC_ITEMS)
-            check_inline("result", load, hint=_WRAP_IN_THREAD)
+            load = measure_input(result, max_chars=MAX_SYNC_CHARS, max_items=MAX_SYNC_ITEMS)
+            check_sync_size("result", load, hint=_WRAP_IN_THREAD_HINT)
         return self.within(result, self.budget, source=source)
 
     def within(
@@ -573,15 +582,15 @@ class RefStore:
 
         """
         self._check_open()
-        written_by = Provenance.of_source(source) if provenance is None else provenance
-        shelf = Shelf(
+        written_by = Provenance.from_source(source) if provenance is None else provenance
+        shelf = DescriptorSink(
             next_number=lambda: self._entries.next_fd,
             check_room=self._entries.check_room,
-            describe=functools.partial(self._describe, provenance=written_by),
+            describe=functools.partial(self._make_descriptor, provenance=written_by),
             keep=lambda descriptor: self._put(descriptor.handle, descriptor),
             show=self.rendering.result,
         )
-        wrapping = Wrapping(
+        wrapping = ResultTruncation(
             shelf=shelf, budget=budget, source=source, schema=schema, own_share=self.own_share, keeps=keeps
         )
         return wrapping.shown(result)
@@ -606,7 +615,7 @@ class RefStore:
         self._check_open()
         if category is not None and category not in _CATEGORIES:
             raise InvalidParameter(
-                f"category must be one of {', '.join(_CATEGORIES)}, got {shown(category)}", parameter="category"
+                f"category must be one of {', '.join(_CATEGORIES)}, got {repr_short(category)}", parameter="category"
             )
         newest = {entry.id: entry for entry in self._entries.live() if isinstance(entry, Ref)}
         return tuple(ref for ref in newest.values() if category in {None, ref.category})
@@ -650,7 +659,7 @@ class RefStore:
 
         """
         entry = self._find(handle)
-        return read(
+        return read_excerpt(
             entry.body,
             handle=entry.versioned,
             mode=mode,
@@ -668,7 +677,7 @@ class RefStore:
         excerpt = self.read(handle, mode=mode, start=start, count=count, read_all=read_all)
         provenance = self._find(excerpt.handle).provenance
         self._check_size("the part", excerpt.text, call="extract(handle)")
-        return self._add(Content.of(excerpt.text), f"{EXTRACT}{excerpt.handle}", provenance)
+        return self._add(Content.of(excerpt.text), f"{EXTRACT_SOURCE_PREFIX}{excerpt.handle}", provenance)
 
     async def search(
         self,
@@ -703,7 +712,7 @@ class RefStore:
 
         """
         entry = self._find(handle)
-        work = TextSearch(
+        work = TextSearchRequest(
             entry.body,
             query,
             handle=entry.versioned,
@@ -755,7 +764,7 @@ class RefStore:
 
         """
         entry = self._find(handle)
-        order = FileOrder(
+        order = ExportRequest(
             entry.body.text if entry.content.is_text else entry.content.data,
             file_path,
             handle=entry.versioned,
@@ -768,7 +777,7 @@ class RefStore:
             by_model=by_model,
             allow_hidden=self.settings.allow_hidden,
         )
-        return await in_own_thread(functools.partial(export, order, root=self.root, kept=self._directory))
+        return await run_in_own_thread(functools.partial(export, order, root=self.root, kept=self._directory))
 
     def delete(self, handle: str) -> None:
         """
@@ -777,14 +786,14 @@ class RefStore:
         A tombstone remains, and numbers are not reused.
         """
         self._check_open()
-        doomed, deleted = self._entries.named_by(handle), DeletedEntry(self._clock())
+        doomed, deleted = self._entries.expand_handle(handle), DeletedEntry(self._clock())
         for one in doomed:
             self._put(one, deleted)
 
-    def erase(self, erasure: Erasure, *, dry_run: bool) -> tuple[Entry, ...]:
+    def erase(self, erasure: EntryErasure, *, dry_run: bool) -> tuple[Entry, ...]:
         """Delete the selected entries, unless *dry_run*, and return them. Tombstones remain."""
         self._check_open()
-        doomed, deleted = self._entries.going(erasure), DeletedEntry(self._clock())
+        doomed, deleted = self._entries.find_erased(erasure), DeletedEntry(self._clock())
         for one in () if dry_run else doomed:
             self._put(one.versioned, deleted)
         return doomed
@@ -797,7 +806,7 @@ class RefStore:
             handles: Whether to list the stored handles, newest first, as many as fit in the budget of an answer.
 
         """
-        text = instructions(self.settings, files=self.files is not None)
+        text = render_instructions(self.settings, files=self.files is not None)
         if not (handles and text):
             return text
         return f"{text}\n\n{self.rendering.handles((*self.descriptors(), *self.list()))}"
@@ -805,7 +814,7 @@ class RefStore:
     # Storage
 
     def _check_open(self) -> None:
-        self._loop.check_here()
+        self._loop.check_or_bind_thread()
         if self._closed:
             raise SessionClosed(
                 "the session of these refs was closed",
@@ -819,33 +828,33 @@ class RefStore:
         self._check_open()
         return self._entries.find(with_kind(handle))
 
-    def _ingested(self, collected: Collected) -> Ingested:
+    def _store_collected(self, collected: CollectedRefs) -> Ingested:
         """Store the refs of one message."""
         self._check_open()
-        return ingest_refs(collected, entries=self._entries, store=self._revised)
+        return ingest_refs(collected, entries=self._entries, store=self._store_revision)
 
-    def _streamed(self, collected: Collected, *, begun: int) -> Ingested:
+    def _streamed(self, collected: CollectedRefs, *, begun: int) -> Ingested:
         ingested = self._recent.take_message(collected, since=begun)
         if ingested is None:
-            ingested = self._ingested(collected)
+            ingested = self._store_collected(collected)
             self._recent.add_streamed(collected, ingested)
         self._version += 1
         return ingested
 
-    def _revised(self, ref_id: str, revision: Revision) -> Ref:
+    def _store_revision(self, ref_id: str, revision: Revision) -> Ref:
         """Store the next version of a ref, or return the newest one if it is equal."""
         for text in (*revision.attributes, *revision.attributes.values()):
-            _check.encodable("an attribute", text)
+            _check.check_encodable("an attribute", text)
         before = self._entries.newest_ref(ref_id)
-        if asks_to_append(revision.attributes) and before is not None:
-            revision = appended(before, revision)
-        provenance = revision.provenance.limited_by(inserted_texts())
+        if is_append_requested(revision.attributes) and before is not None:
+            revision = append_revision(before, revision)
+        provenance = revision.provenance.merge_with(get_inserted_provenance())
         attributes = {name: value for name, value in revision.attributes.items() if name != "append"}
         content = self._entries.shared(Content.of(revision.text))
         ref = Ref(
             id=ref_id,
             version=self._entries.next_version(ref_id),
-            category=category_of(attributes, content.text),
+            category=detect_category(attributes, content.text),
             attributes=attributes,
             complete=revision.complete,
             created_at=self._clock(),
@@ -854,22 +863,22 @@ class RefStore:
             origin=provenance.origin,
             trust=provenance.trust,
         )
-        if before is not None and is_same(before, ref):
+        if before is not None and is_unchanged(before, ref):
             return before
         self._entries.check_room(content)
         self._put(ref.versioned, ref)
         return ref
 
-    def _describe(self, number: int, content: Content, source: str, *, provenance: Provenance) -> Descriptor:
+    def _make_descriptor(self, number: int, content: Content, source: str, *, provenance: Provenance) -> Descriptor:
         """Return a descriptor without storing it."""
         # In a tool call, the result may repeat texts that replaced handles in the arguments.
-        provenance = provenance.limited_by(inserted_texts())
+        provenance = provenance.merge_with(get_inserted_provenance())
         content = self._entries.shared(content)
         content.pages(self.settings.page_size)  # Build the index now, so that the first read is fast.
         return Descriptor(
             number=number,
             source=source,
-            category=category_of({}, content.text) if content.is_text else "data",
+            category=detect_category({}, content.text) if content.is_text else "data",
             created_at=self._clock(),
             page_size=self.settings.page_size,
             content=content,
@@ -880,7 +889,7 @@ class RefStore:
 
     def _add(self, content: Content, source: str, provenance: Provenance) -> Descriptor:
         self._entries.check_room(self._entries.shared(content))
-        descriptor = self._describe(self._entries.next_fd, content, source, provenance=provenance)
+        descriptor = self._make_descriptor(self._entries.next_fd, content, source, provenance=provenance)
         self._put(descriptor.handle, descriptor)
         return descriptor
 
@@ -892,6 +901,6 @@ class RefStore:
         self._version += 1
 
 
-def _author(origin: object) -> Provenance:
+def _author_provenance(origin: object) -> Provenance:
     """Return the provenance of a text by *origin*, or raise `InvalidArgument`."""
-    return Provenance.by(_check.choice("origin", origin, ORIGINS))
+    return Provenance.from_author(_check.check_choice("origin", origin, ORIGINS))

@@ -21,8 +21,8 @@ from typing import Final, TypeVar
 import attrs
 
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.prompt_quoting import UNSEEN
-from mama_structs._internal.reprs import counted
+from mama_structs._internal.prompt_quoting import INVISIBLE_CHARS
+from mama_structs._internal.reprs import format_count
 from mama_structs.errors import MamaStructsError
 from mama_structs.refs.markup.parser import ID_RULE
 from mama_structs.refs.store.entries import Descriptor, Entry, Ref
@@ -32,9 +32,9 @@ from mama_structs.refs.store.text_search import Match, SearchResult
 from mama_structs.settings import DescriptorSettings
 
 # U+0085 is a line break. Surrogates and noncharacters are invalid in XML 1.0 or UTF-8.
-_FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_FORBIDDEN_CHARS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _REPLACEMENT: Final = "\ufffd"
-_TAGS: Final = (
+_TAG_NAMES: Final = (
     "fd_content",
     "fd_error",
     "fd_extraction",
@@ -56,16 +56,18 @@ _TAGS: Final = (
     "ref",
     "fd",
 )
-_NAMES: Final = "|".join(f"[{UNSEEN}]*+".join(name) for name in _TAGS)
+_TAG_NAME_PATTERN: Final = "|".join(f"[{INVISIBLE_CHARS}]*+".join(name) for name in _TAG_NAMES)
 # Possessive quantifiers, so that a run of blanks is scanned only once.
-_LIKE_A_TAG: Final = re.compile(rf"<[\s{UNSEEN}]*+(?:/[\s{UNSEEN}]*+)?+(?:{_NAMES})(?![A-Za-z0-9_])", re.IGNORECASE)
-_LONGEST: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
+_TAG_LIKE_TEXT: Final = re.compile(
+    rf"<[\s{INVISIBLE_CHARS}]*+(?:/[\s{INVISIBLE_CHARS}]*+)?+(?:{_TAG_NAME_PATTERN})(?![A-Za-z0-9_])", re.IGNORECASE
+)
+_MAX_ATTRIBUTE_CHARS: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
 # Maximum length of other values, such as invalid handles and text that a caller made up.
-_LONGEST_OTHER: Final = 100
+_MAX_OTHER_ATTRIBUTE_CHARS: Final = 100
 # Minimum number of characters that the call for the next part requests.
-_LEAST_ON: Final = 4_000
+_MIN_NEXT_CHARS: Final = 4_000
 # Approximate characters of a short element in a list.
-_ROW: Final = 80
+_ROW_CHARS: Final = 80
 
 Attribute = str | int | bool | None
 E = TypeVar("E", Ref, Entry)
@@ -73,32 +75,32 @@ E = TypeVar("E", Ref, Entry)
 
 def start_tag(name: str, attributes: Mapping[str, Attribute], *, empty: bool = False) -> str:
     """Return a start tag, self-closing if *empty*. Attributes with value None are omitted."""
-    written = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items() if value is not None)
+    written = "".join(f' {key}="{_escape_attribute(value)}"' for key, value in attributes.items() if value is not None)
     return f"<{name}{written}{'/' if empty else ''}>"
 
 
-def message(text: str) -> str:
+def message_element(text: str) -> str:
     """Return a message element with escaped text."""
-    return f"<message>{_escaped(_FORBIDDEN.sub(_REPLACEMENT, text))}</message>"
+    return f"<message>{_escape(_FORBIDDEN_CHARS.sub(_REPLACEMENT, text))}</message>"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _attribute(value: Attribute) -> str:
+def _escape_attribute(value: Attribute) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = _escaped(_FORBIDDEN.sub(_REPLACEMENT, str(value)))
+    text = _escape(_FORBIDDEN_CHARS.sub(_REPLACEMENT, str(value)))
     # An XML parser would normalize these characters to spaces.
     for character, written in (('"', "&quot;"), ("\n", "&#10;"), ("\t", "&#9;"), ("\r", "&#13;")):
         text = text.replace(character, written)
     return text
 
 
-def _clipped(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+def _truncate_attributes(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """Return the attributes, with long values truncated."""
-    longest = {key: _LONGEST.get(key, _LONGEST_OTHER) for key in attributes}
+    longest = {key: _MAX_ATTRIBUTE_CHARS.get(key, _MAX_OTHER_ATTRIBUTE_CHARS) for key in attributes}
     return {
         key: f"{value[: longest[key]]}…" if isinstance(value, str) and len(value) > longest[key] else value
         for key, value in attributes.items()
@@ -116,14 +118,14 @@ class Rendering:
     budget: Budget
     _secret: bytes = attrs.field(factory=lambda: secrets.token_bytes(16), init=False, repr=False, eq=False)
 
-    def quoted(self, name: str, attributes: Mapping[str, Attribute], text: str) -> str:
+    def quote_element(self, name: str, attributes: Mapping[str, Attribute], text: str) -> str:
         """
         Return an element around unescaped text.
 
         If characters were replaced, the attribute ``replaced`` is their number.
         """
-        clean, replaced = _FORBIDDEN.subn(_REPLACEMENT, text)
-        end = self._end(text) if _LIKE_A_TAG.search(text) else None
+        clean, replaced = _FORBIDDEN_CHARS.subn(_REPLACEMENT, text)
+        end = self._end(text) if _TAG_LIKE_TEXT.search(text) else None
         start = start_tag(name, {**attributes, "replaced": replaced or None, "end": end})
         return f"{start}{clean}{start_tag(f'/{name}', {'end': end})}"
 
@@ -149,7 +151,7 @@ class Rendering:
 
     def ref(self, ref: Ref, excerpt: Excerpt) -> str:
         """Render a ref, truncated to the budget. *excerpt* is its complete text."""
-        about = _about_ref(ref)
+        about = _ref_attributes(ref)
 
         def tag(place: Mapping[str, Attribute]) -> dict[str, Attribute]:
             shown = {"shown_lines": place["lines"], "shown_chars": place["chars"]} if place["next"] else {}
@@ -165,14 +167,14 @@ class Rendering:
         """
         text = excerpt.text
 
-        def shown(length: int) -> str:
-            return self.quoted(name, tag(_place(excerpt, length)), text[:length])
+        def render_prefix(length: int) -> str:
+            return self.quote_element(name, tag(_position_attributes(excerpt, length)), text[:length])
 
-        length = self.budget.most(len(text), shown)
+        length = self.budget.find_max_items(len(text), render_prefix)
         if length < len(text):
             length = text.rfind("\n", length // 2, length) + 1 or length
             length -= length > 1 and text[length - 1] == "\r" and text[length] == "\n"
-        return shown(length)
+        return render_prefix(length)
 
     def _lines(self, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
         """Render numbered lines, or the beginning of a line that is longer than the budget."""
@@ -180,29 +182,36 @@ class Rendering:
         ends = [*accumulate(len(line) + 1 for line in lines)]
         ends[-1] = len(excerpt.text)
 
-        def shown(count: int) -> str:
-            place = _place(excerpt, ends[count - 1])
+        def render_count(count: int) -> str:
+            place = _position_attributes(excerpt, ends[count - 1])
             if count < len(lines):
                 # Request the same number of lines again: requesting only the remaining few would make all later reads
                 # small.
                 following = first + count
-                place["next"] = _call(excerpt, "line", following, min(len(lines), excerpt.total_lines - following + 1))
-            return self.quoted("fd_content", tag(place), _numbered(first, lines[:count]))
+                place["next"] = _read_call(
+                    excerpt, "line", following, min(len(lines), excerpt.total_lines - following + 1)
+                )
+            return self.quote_element("fd_content", tag(place), _number_lines(first, lines[:count]))
 
-        def shown_of_one(length: int) -> str:
-            place = _place(excerpt, length)
-            place["next"] = _call(excerpt, "char", excerpt.first_char + length, ends[0] - length)
-            return self.quoted("fd_content", tag(place), f"\n{first}\t{lines[0][:length]}")
+        def render_line_prefix(length: int) -> str:
+            place = _position_attributes(excerpt, length)
+            place["next"] = _read_call(excerpt, "char", excerpt.first_char + length, ends[0] - length)
+            return self.quote_element("fd_content", tag(place), f"\n{first}\t{lines[0][:length]}")
 
-        if count := self.budget.most(len(lines), shown):
-            return shown(count)
-        return shown_of_one(max(1, self.budget.most(len(lines[0]), shown_of_one)))
+        if count := self.budget.find_max_items(len(lines), render_count):
+            return render_count(count)
+        return render_line_prefix(max(1, self.budget.find_max_items(len(lines[0]), render_line_prefix)))
 
     def extraction(self, excerpt: Excerpt, made: Descriptor) -> str:
         """Render the confirmation that an excerpt was stored as a new descriptor."""
-        attributes = {"fd": excerpt.handle, "new_fd": made.handle, **_place(excerpt, len(excerpt.text)), "next": None}
-        about = f"{made.handle} now holds {counted(made.chars, 'character')} of {excerpt.handle}"
-        return _parts("fd_extraction", attributes, [message(about)])
+        attributes = {
+            "fd": excerpt.handle,
+            "new_fd": made.handle,
+            **_position_attributes(excerpt, len(excerpt.text)),
+            "next": None,
+        }
+        about = f"{made.handle} now holds {format_count(made.chars, 'character')} of {excerpt.handle}"
+        return _join_parts("fd_extraction", attributes, [message_element(about)])
 
     def result(self, descriptor: Descriptor, shown: Preview) -> str:
         """Render the preview of a large result: size, beginning, end, and the omitted range."""
@@ -215,18 +224,22 @@ class Rendering:
             "pages": descriptor.pages,
             "category": descriptor.category,
         }
-        parts = [message(_about(descriptor, shown))]
+        parts = [message_element(_describe_preview(descriptor, shown))]
         if shown.head:
-            place: dict[str, Attribute] = {"lines": _span(shown.head_lines), "chars": f"1-{len(shown.head)}"}
-            parts.append(self.quoted("head", {**place, "truncated": shown.head_ends_in_line or None}, shown.head))
+            place: dict[str, Attribute] = {"lines": _format_range(shown.head_lines), "chars": f"1-{len(shown.head)}"}
+            parts.append(
+                self.quote_element("head", {**place, "truncated": shown.head_ends_in_line or None}, shown.head)
+            )
         if shown.omitted_chars:
-            omitted = {"chars": _span(shown.omitted_range), "lines": _span(shown.omitted_lines)}
+            omitted = {"chars": _format_range(shown.omitted_range), "lines": _format_range(shown.omitted_lines)}
             parts.append(start_tag("omitted", omitted, empty=True))
         if shown.tail:
             first = content.chars - len(shown.tail) + 1
-            place = {"lines": _span(shown.tail_lines), "chars": f"{first}-{content.chars}"}
-            parts.append(self.quoted("tail", {**place, "continued": shown.tail_starts_in_line or None}, shown.tail))
-        return _parts("fd_result", attributes, parts)
+            place = {"lines": _format_range(shown.tail_lines), "chars": f"{first}-{content.chars}"}
+            parts.append(
+                self.quote_element("tail", {**place, "continued": shown.tail_starts_in_line or None}, shown.tail)
+            )
+        return _join_parts("fd_result", attributes, parts)
 
     # Lists
 
@@ -237,28 +250,28 @@ class Rendering:
         All refs belong to *category*, if it is given.
         """
         only = "" if category is None else f"category='{category}', "
-        rows = _Elements(refs[start - 1 :])
+        rows = _LazyElements(refs[start - 1 :])
 
-        def shown(count: int) -> str:
+        def render_count(count: int) -> str:
             following = start + count
             attributes: dict[str, Attribute] = {
                 "count": len(refs),
                 "start": start if start > 1 else None,
                 "next": f"list_refs({only}start={following})" if following <= len(refs) else None,
             }
-            return _parts("ref_list", attributes, rows.first(count))
+            return _join_parts("ref_list", attributes, rows.first(count))
 
-        return shown(self.budget.most(len(rows), shown, each=_ROW))
+        return render_count(self.budget.find_max_items(len(rows), render_count, item_size=_ROW_CHARS))
 
     def handles(self, entries: Sequence[Entry]) -> str:
         """Render the stored handles for a system prompt, newest first, as many as fit."""
-        rows = _Elements(newest_first(entries))
+        rows = _LazyElements(newest_first(entries))
 
-        def shown(count: int) -> str:
+        def render_count(count: int) -> str:
             number = count if count < len(rows) else None
-            return _parts("stored_handles", {"count": len(rows), "shown": number}, rows.first(count))
+            return _join_parts("stored_handles", {"count": len(rows), "shown": number}, rows.first(count))
 
-        return shown(self.budget.most(len(rows), shown, each=_ROW))
+        return render_count(self.budget.find_max_items(len(rows), render_count, item_size=_ROW_CHARS))
 
     def matches(self, result: SearchResult) -> str:
         """
@@ -269,7 +282,7 @@ class Rendering:
         found = result.matches
         context = max((max(len(match.before), len(match.after)) for match in found), default=0)
 
-        def shown(count: int, *, context: int = context, width: int | None = None) -> str:
+        def render_count(count: int, *, context: int = context, width: int | None = None) -> str:
             following = found[count].char if count < len(found) else result.next_start
             attributes: dict[str, Attribute] = {
                 "fd": result.handle,
@@ -278,18 +291,24 @@ class Rendering:
                 "more": following is not None or None,
                 "next": None if following is None else f"the same with start={following}",
             }
-            return _parts("fd_matches", attributes, [self._match(one, context, width) for one in found[:count]])
+            return _join_parts(
+                "fd_matches", attributes, [self._render_match(one, context, width) for one in found[:count]]
+            )
 
-        count = self.budget.most(len(found), shown)
+        count = self.budget.find_max_items(len(found), render_count)
         if count or not found:
-            return shown(count)
-        context = self.budget.most(context, lambda context: shown(1, context=context))
-        if self.budget.holds(answer := shown(1, context=context)):
+            return render_count(count)
+        context = self.budget.find_max_items(context, lambda context: render_count(1, context=context))
+        if self.budget.fits(answer := render_count(1, context=context)):
             return answer
         widest = max(len(match.prefix) + len(match.text) + len(match.suffix) for match in found[:1])
-        return shown(1, context=0, width=self.budget.most(widest, lambda width: shown(1, context=0, width=width)))
+        return render_count(
+            1,
+            context=0,
+            width=self.budget.find_max_items(widest, lambda width: render_count(1, context=0, width=width)),
+        )
 
-    def _match(self, match: Match, context: int, width: int | None) -> str:
+    def _render_match(self, match: Match, context: int, width: int | None) -> str:
         """Render a match with *context* lines before and after it, and at most *width* characters."""
         own = f"{match.prefix}{match.text}{'' if match.text_cut else match.suffix}"
         lines = own.removesuffix("\n").split("\n")
@@ -306,7 +325,9 @@ class Rendering:
             "length": match.length,
             "cut": cut or any(line.cut for line in (*before, *after)) or None,
         }
-        return self.quoted("match", place, "".join(["\n", *(f"{number}\t{text}\n" for number, text in numbered)]))
+        return self.quote_element(
+            "match", place, "".join(["\n", *(f"{number}\t{text}\n" for number, text in numbered)])
+        )
 
     # Confirmations and errors
 
@@ -315,7 +336,7 @@ class Rendering:
         attributes: dict[str, Attribute] = {"id": ref.id, "version": ref.version, "lines": ref.lines}
         return start_tag("ref_stored", {**attributes, "chars": ref.chars}, empty=True)
 
-    def file_result(self, result: FileResult) -> str:
+    def render_file_result(self, result: FileResult) -> str:
         """Render the result of a file export."""
         attributes: dict[str, Attribute] = {
             "fd": result.handle,
@@ -329,22 +350,24 @@ class Rendering:
             "insert_at": result.insert_at,
         }
         verb = {"write": "was written to", "append": "was added to the end of", "insert": "was inserted into"}
-        path = str(_clipped({"file_path": result.path})["file_path"])
-        now = f"{counted(result.lines, 'line')} and {counted(result.size, 'byte')}"
+        path = str(_truncate_attributes({"file_path": result.path})["file_path"])
+        now = f"{format_count(result.lines, 'line')} and {format_count(result.size, 'byte')}"
         about = f"{result.handle} {verb[result.mode]} {path}, which now has {now}"
-        return _parts("fd_file_result", _clipped(attributes), [message(about)])
+        return _join_parts("fd_file_result", _truncate_attributes(attributes), [message_element(about)])
 
     def error(self, error: MamaStructsError, *, handle: str | None = None) -> str:
         """Render an error and its hint. *handle* is used if the error has no handle."""
-        attributes = _clipped({"type": error.type, "fd": getattr(error, "handle", None) or handle})
+        attributes = _truncate_attributes({"type": error.type, "fd": getattr(error, "handle", None) or handle})
         lines = getattr(error, "candidates", ())
         see = f"; see {'; '.join(lines)}" if lines else ""
         text = f"{error.args[0]}{see}{f' ({error.hint})' if error.hint else ''}"
 
-        def shown(length: int) -> str:
-            return _parts("fd_error", attributes, [message(text if length == len(text) else f"{text[:length]}…")])
+        def render_prefix(length: int) -> str:
+            return _join_parts(
+                "fd_error", attributes, [message_element(text if length == len(text) else f"{text[:length]}…")]
+            )
 
-        return shown(self.budget.most(len(text), shown))
+        return render_prefix(self.budget.find_max_items(len(text), render_prefix))
 
 
 def newest_first(entries: Sequence[E]) -> list[E]:
@@ -352,7 +375,7 @@ def newest_first(entries: Sequence[E]) -> list[E]:
     return sorted(entries, key=lambda entry: entry.created_at)[::-1]
 
 
-class _Elements:
+class _LazyElements:
     """Lazily rendered elements of a list, because only a small part of a long list fits."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
@@ -364,13 +387,13 @@ class _Elements:
 
     def first(self, count: int) -> list[str]:
         """Return the first *count* elements."""
-        self._made += map(_row, self._entries[len(self._made) : count])
+        self._made += map(_render_row, self._entries[len(self._made) : count])
         return self._made[:count]
 
 
-def _row(entry: Entry) -> str:
+def _render_row(entry: Entry) -> str:
     if isinstance(entry, Ref):
-        return start_tag("ref", _about_ref(entry), empty=True)
+        return start_tag("ref", _ref_attributes(entry), empty=True)
     about: dict[str, Attribute] = {
         "fd": entry.handle,
         "source": entry.source,
@@ -379,10 +402,10 @@ def _row(entry: Entry) -> str:
         "mime_type": None if entry.is_text else entry.mime_type,
         "bytes": None if entry.is_text else entry.size,
     }
-    return start_tag("fd", _clipped(about), empty=True)
+    return start_tag("fd", _truncate_attributes(about), empty=True)
 
 
-def _place(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
+def _position_attributes(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
     """
     Return attributes with the position of an excerpt, and the call that reads on.
 
@@ -390,13 +413,13 @@ def _place(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
     """
     last, whole = excerpt.first_char - 1 + length, length == len(excerpt.text)
     if not whole:
-        following = _call(excerpt, "char", last + 1, len(excerpt.text) - length)
+        following = _read_call(excerpt, "char", last + 1, len(excerpt.text) - length)
     elif excerpt.next_start is None or excerpt.mode == "all":
         following = None
     else:
         # The count may be the small remainder of an earlier answer, so it must not determine the size of the next one.
-        count = max(excerpt.count, _LEAST_ON) if excerpt.mode == "char" else excerpt.count
-        following = _call(excerpt, excerpt.mode, excerpt.next_start, count)
+        count = max(excerpt.count, _MIN_NEXT_CHARS) if excerpt.mode == "char" else excerpt.count
+        following = _read_call(excerpt, excerpt.mode, excerpt.next_start, count)
     return {
         "lines": f"{excerpt.first_line}-{excerpt.first_line + excerpt.text.count(chr(10), 0, max(0, length - 1))}",
         "chars": f"{excerpt.first_char}-{last}" if length else "none",
@@ -407,7 +430,7 @@ def _place(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
     }
 
 
-def _call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
+def _read_call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
     """Return the call that reads from *start*."""
     if mode == "page":
         where = f"page={start}" if count == 1 else f"start={start}, count={count}"
@@ -416,12 +439,12 @@ def _call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
     return f"read_fd(fd='{excerpt.handle}', {where})"
 
 
-def _numbered(first: int, lines: Sequence[str]) -> str:
+def _number_lines(first: int, lines: Sequence[str]) -> str:
     """Return numbered lines, starting on a new line."""
     return "".join(["\n", *(f"{number}\t{line}\n" for number, line in enumerate(lines, first))])
 
 
-def _about_ref(ref: Ref) -> dict[str, Attribute]:
+def _ref_attributes(ref: Ref) -> dict[str, Attribute]:
     """
     Return the attributes of a ref: its own data, and values from its tag.
 
@@ -437,51 +460,51 @@ def _about_ref(ref: Ref) -> dict[str, Attribute]:
         "complete": None if ref.complete else False,
     }
     said = {"type": ref.attributes.get("type"), "lang": ref.language, "title": ref.attributes.get("title")}
-    return _clipped({**own, **said})
+    return _truncate_attributes({**own, **said})
 
 
-def _about(descriptor: Descriptor, shown: Preview) -> str:
-    what = f"{descriptor.handle} holds {counted(descriptor.chars, 'character')} in {counted(descriptor.lines, 'line')}"
+def _describe_preview(descriptor: Descriptor, shown: Preview) -> str:
+    what = f"{descriptor.handle} holds {format_count(descriptor.chars, 'character')} in {format_count(descriptor.lines, 'line')}"
     if shown.omitted_range is None:
         return f"{what}, all of which are shown."
     ends = [name for name, part in (("beginning", shown.head), ("end", shown.tail)) if part]
     sight = {0: "none is shown", 1: f"the {''.join(ends)} is shown", 2: "beginning and end are shown"}[len(ends)]
     start, handle = shown.omitted_range[0], descriptor.handle
     onward = f'read_fd(fd="{handle}", mode="char", start={start}, count={descriptor.page_size})'
-    pages = f'read_fd(fd="{handle}", page=1), {counted(descriptor.pages, "page")} in all'
-    left_out = counted(shown.omitted_chars, "character")
+    pages = f'read_fd(fd="{handle}", page=1), {format_count(descriptor.pages, "page")} in all'
+    left_out = format_count(shown.omitted_chars, "character")
     return f"{what}; {sight}; left out: {left_out}. To read on: {onward}. By pages: {pages}."
 
 
-def _span(lines: tuple[int, int] | None) -> str | None:
+def _format_range(lines: tuple[int, int] | None) -> str | None:
     return None if lines is None else f"{lines[0]}-{lines[1]}"
 
 
-def _parts(name: str, attributes: Mapping[str, Attribute], parts: Sequence[str]) -> str:
+def _join_parts(name: str, attributes: Mapping[str, Attribute], parts: Sequence[str]) -> str:
     inner = "".join(f"\n{part}" for part in parts)
     return f"{start_tag(name, attributes)}{inner}\n</{name}>" if parts else start_tag(name, attributes, empty=True)
 
 
 # The system prompt
 
-_WRAPPING: Final = (
+_SHORTENING_INTRO: Final = (
     "Of what is too long you see a part, and all of it is kept as fd:1, fd:2 and so on.\n"
     'Where JSON says "shortened", line n of the fd of an array is row n.'
 )
-_FILE_CALL: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
+_FILE_CALL_LINE: Final = re.compile(r"^fd_to_file\(.*\n", re.MULTILINE)
 
 
-def instructions(settings: DescriptorSettings, *, files: bool = False) -> str:
+def render_instructions(settings: DescriptorSettings, *, files: bool = False) -> str:
     """Return the system prompt blocks; with *files*, including the file export call."""
     if not settings.enabled:
         return ""
-    blocks = [_prompt("prompt_descriptors").format(intro=_WRAPPING, page_size=settings.page_size)]
+    blocks = [_load_prompt("prompt_descriptors").format(intro=_SHORTENING_INTRO, page_size=settings.page_size)]
     if settings.references_enabled:
-        blocks.insert(0, _prompt("prompt_refs").format(id_rule=ID_RULE))
+        blocks.insert(0, _load_prompt("prompt_refs").format(id_rule=ID_RULE))
     prompt = "\n\n".join(blocks)
-    return prompt if files else _FILE_CALL.sub("", prompt)
+    return prompt if files else _FILE_CALL_LINE.sub("", prompt)
 
 
 @functools.cache
-def _prompt(name: str) -> str:
+def _load_prompt(name: str) -> str:
     return Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8").rstrip()

@@ -10,42 +10,42 @@ from typing import Any, Final
 import attrs
 
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.jsonable import json_text, json_text_in_pieces, to_jsonable
+from mama_structs._internal.jsonable import to_json_text, to_json_text_in_chunks, to_jsonable
 from mama_structs.errors import InvalidArgument, MamaStructsError, QuotaExceeded
-from mama_structs.refs.messages.media import media_in
-from mama_structs.refs.messages.provider_messages import are_blocks, block_text, joined_blocks
+from mama_structs.refs.messages.media import parse_media
+from mama_structs.refs.messages.provider_messages import block_text, is_block_list, merge_text_blocks
 from mama_structs.refs.store.entries import Descriptor
-from mama_structs.refs.store.text import Content, Pasted, Preview, preview, split_pasted
+from mama_structs.refs.store.text import Content, PastedText, Preview, make_preview, split_pasted
 from mama_structs.refs.store.truncation import (
-    WHOLE,
-    Handles,
+    ROOT_POINTER,
+    HandlesByName,
+    LazyTexts,
     OwnShare,
-    Plan,
     Schema,
     TextPlan,
-    Texts,
-    cut_text,
-    fitting,
-    json_in,
+    TruncationPlan,
+    choose_plan,
+    parse_json_container,
     plan_data,
+    truncate_text,
 )
 
 _log = logging.getLogger("mama_structs")
 
-OwnShareOf = Callable[[Mapping[str, Any]], OwnShare | None]
+OwnShareFactory = Callable[[Mapping[str, Any]], OwnShare | None]
 
 # Ratio of the beginning in the visible part of a text.
-_FOR_HEAD: Final = 3 / 4
+_HEAD_RATIO: Final = 3 / 4
 # Minimum characters of a text block in a list: its tags, and a little of both ends.
-_LEAST_BLOCK: Final = 800
+_MIN_BLOCK_CHARS: Final = 800
 # Assumed size of data that cannot be serialized.
-_UNKNOWN: Final = 2**31
-_NOT_KEPT: Final = "\n[the rest was not kept]"
-_LONGEST_SOURCE: Final = 80
+_UNKNOWN_SIZE_CHARS: Final = 2**31
+_NOT_STORED_NOTE: Final = "\n[the rest was not kept]"
+_MAX_SOURCE_CHARS: Final = 80
 
 
 @attrs.frozen(kw_only=True)
-class Shelf:
+class DescriptorSink:
     """Callbacks that number, create, store and render the descriptors of omitted parts."""
 
     next_number: Callable[[], int]
@@ -56,14 +56,14 @@ class Shelf:
 
 
 @attrs.frozen(kw_only=True)
-class Wrapping:
+class ResultTruncation:
     """Truncates one result to a budget. `shown` stores the omitted parts."""
 
-    shelf: Shelf
+    shelf: DescriptorSink
     budget: Budget
     source: str
     schema: Schema | None = None
-    own_share: OwnShareOf | None = None
+    own_share: OwnShareFactory | None = None
     # False if nothing may be stored, so that omitted parts are lost.
     keeps: bool = True
     _contents: dict[str, Content | None] = attrs.field(factory=dict, init=False)
@@ -71,42 +71,42 @@ class Wrapping:
     def shown(self, result: Any) -> Any:
         """Return the result unchanged, or truncated to the budget."""
         if isinstance(result, str):
-            return result if self.budget.holds(result) else self.text(result)
+            return result if self.budget.fits(result) else self.text(result)
         if result is None or isinstance(result, float | bytes | bytearray | memoryview):
             return result
         try:
             # Serialize directly first: converting short results to plain data is unnecessary, even with keys that are
             # not text.
-            written = _written(result)
-            fits = written is not None and self.budget.holds(written)
+            written = _to_json(result)
+            fits = written is not None and self.budget.fits(written)
             data = result if fits else to_jsonable(result)
         except MamaStructsError:
             # The result has no JSON form, so it has no size and no text form either.
             return result
         if written is None:
-            written = _written(data)
-            fits = written is not None and self.budget.holds(written)
-        return self._data(data, written, result, fits=fits)
+            written = _to_json(data)
+            fits = written is not None and self.budget.fits(written)
+        return self._truncate_data(data, written, result, fits=fits)
 
-    def _data(self, data: Any, written: str | None, result: Any, *, fits: bool) -> Any:
+    def _truncate_data(self, data: Any, written: str | None, result: Any, *, fits: bool) -> Any:
         """
         Return *result*, or a truncated form.
 
         *data* is the result as plain data, and *written* the same as JSON.
         """
-        if are_blocks(data) or (isinstance(data, list) and data and all(map(media_in, data))):
-            return self._blocks(data, result)
-        if media_in(data):
+        if is_block_list(data) or (isinstance(data, list) and data and all(map(parse_media, data))):
+            return self._truncate_blocks(data, result)
+        if parse_media(data):
             return result
         own = self.own_share(data) if self.own_share and isinstance(data, dict) else None
-        if fits and not (own and own.is_over):
+        if fits and not (own and own.has_too_many_ids):
             return result
         if not isinstance(data, dict | list):
             return self.text(str(data) if written is None else written)
-        chars = _UNKNOWN if written is None else len(written)
-        return self._kept(self._fitting(functools.partial(self._plan, data, own), chars))
+        chars = _UNKNOWN_SIZE_CHARS if written is None else len(written)
+        return self._kept(self._choose_plan(functools.partial(self._plan, data, own), chars))
 
-    def _plan(self, data: Any, own: OwnShare | None, room: int) -> Plan:
+    def _plan(self, data: Any, own: OwnShare | None, room: int) -> TruncationPlan:
         return plan_data(data, room, width=self._width, schema=self.schema, own=own)
 
     @property
@@ -117,72 +117,78 @@ class Wrapping:
 
     def text(self, text: str) -> str:
         """Return the text truncated to the budget."""
-        if (data := json_in(text)) is not None:
-            return str(self._kept(self._fitting(functools.partial(self._plan_json, text, data), len(text))))
+        if (data := parse_json_container(text)) is not None:
+            return str(self._kept(self._choose_plan(functools.partial(self._plan_json, text, data), len(text))))
         if self.source != "user_input":
             return self.plain(text)
         limit = self.budget.limit
-        parts = split_pasted(text, over=limit)
+        parts = split_pasted(text, descriptor_chars=limit)
         if 2 * self.budget.size(parts.before + parts.after) > limit:
-            parts = Pasted("", text, "")
+            parts = PastedText("", text, "")
         around = Budget(limit, size=lambda shown: self.budget.size(f"{parts.before}{shown}{parts.after}"))
         return f"{parts.before}{attrs.evolve(self, budget=around).plain(parts.pasted)}{parts.after}"
 
     def plain(self, text: str) -> str:
         """Return the beginning and end of a text, as ``<fd_result>`` if the rest is stored."""
-        return str(self._kept(self._fitting(functools.partial(self._plan_text, text), len(text))))
+        return str(self._kept(self._choose_plan(functools.partial(self._plan_text, text), len(text))))
 
     def _plan_json(self, text: str, data: Any, room: int) -> TextPlan:
         plan = plan_data(data, room, width=self._width)
         # A handle of a JSON object stores the original text, byte for byte; that of a list stores one row per line.
         texts = dict(plan.texts)
-        if isinstance(data, dict) and WHOLE in texts:
-            texts[WHOLE] = functools.partial(str, text)
-        return TextPlan(lambda handles: json_text(plan.answer(handles)), texts)
+        if isinstance(data, dict) and ROOT_POINTER in texts:
+            texts[ROOT_POINTER] = functools.partial(str, text)
+        return TextPlan(lambda handles: to_json_text(plan.to_answer(handles)), texts)
 
     def _plan_text(self, text: str, room: int) -> TextPlan:
-        def written(handles: Handles) -> str:
-            if WHOLE not in handles:
-                return f"{cut_text(text, room - len(_NOT_KEPT))[0]}{_NOT_KEPT}" if room > len(_NOT_KEPT) else ""
-            number, content = int(handles[WHOLE].removeprefix("fd:")), self._content(WHOLE, str)
+        def render(handles: HandlesByName) -> str:
+            if ROOT_POINTER not in handles:
+                return (
+                    f"{truncate_text(text, room - len(_NOT_STORED_NOTE))[0]}{_NOT_STORED_NOTE}"
+                    if room > len(_NOT_STORED_NOTE)
+                    else ""
+                )
+            number, content = int(handles[ROOT_POINTER].removeprefix("fd:")), self._content(ROOT_POINTER, str)
             if room <= 0 or content is None:
-                return f'<fd_result fd="{handles[WHOLE]}"/>'
-            head = int(room * _FOR_HEAD)
-            shown = preview(content, head=head, tail=room - head)
+                return f'<fd_result fd="{handles[ROOT_POINTER]}"/>'
+            head = int(room * _HEAD_RATIO)
+            shown = make_preview(content, head=head, tail=room - head)
             return self.shelf.show(self.shelf.describe(number, content, self.source), shown)
 
-        return TextPlan(written, {WHOLE: functools.partial(str, text)})
+        return TextPlan(render, {ROOT_POINTER: functools.partial(str, text)})
 
     # Content blocks
 
-    def _blocks(self, blocks: list[dict[str, Any]], result: Any) -> Any:
+    def _truncate_blocks(self, blocks: list[dict[str, Any]], result: Any) -> Any:
         """Truncate the texts of blocks, longest first. Images and audio do not count."""
-        spoken = [block for block in blocks if not media_in(block)]
-        if self._holds(spoken):
+        spoken = [block for block in blocks if not parse_media(block)]
+        if self._fits(spoken):
             return result
         # If many short texts exceed the budget together, merge adjacent ones.
-        for shown in (blocks, joined_blocks(blocks)):
-            shares = self._shares([block for block in shown if not media_in(block)])
+        for shown in (blocks, merge_text_blocks(blocks)):
+            shares = self._share_budget([block for block in shown if not parse_media(block)])
             if shares is None:
                 continue
             given = iter(shares)
-            made = [block if media_in(block) else self._block(block, next(given)) for block in shown]
-            if self._holds([block for block in made if not media_in(block)]):
+            made = [block if parse_media(block) else self._block(block, next(given)) for block in shown]
+            if self._fits([block for block in made if not parse_media(block)]):
                 return made
         # Too many blocks: merge all texts into the first block.
-        said = "\n".join(text if (text := block_text(block)) is not None else json_text(block) for block in spoken)
-        whole = Budget(self.budget.limit, size=lambda text: self.budget.size(json_text([_text_block(text)])))
+        said = "\n".join(text if (text := block_text(block)) is not None else to_json_text(block) for block in spoken)
+        whole = Budget(self.budget.limit, size=lambda text: self.budget.size(to_json_text([_text_block(text)])))
         one = _text_block(attrs.evolve(self, budget=whole).text(said))
-        return [one, *(block for block in blocks if media_in(block))]
+        return [one, *(block for block in blocks if parse_media(block))]
 
-    def _holds(self, blocks: Sequence[Mapping[str, Any]]) -> bool:
-        written = _written(blocks)
-        return written is not None and self.budget.holds(written)
+    def _fits(self, blocks: Sequence[Mapping[str, Any]]) -> bool:
+        written = _to_json(blocks)
+        return written is not None and self.budget.fits(written)
 
-    def _shares(self, blocks: Sequence[dict[str, Any]]) -> list[int] | None:
+    def _share_budget(self, blocks: Sequence[dict[str, Any]]) -> list[int] | None:
         """Return each block's share of the budget, or None if there are too many blocks."""
-        sizes = [self.budget.size(json_text(block)) + 1 for block in blocks]
-        least = [min(size, _LEAST_BLOCK) if block_text(one) else size for size, one in zip(sizes, blocks, strict=True)]
+        sizes = [self.budget.size(to_json_text(block)) + 1 for block in blocks]
+        least = [
+            min(size, _MIN_BLOCK_CHARS) if block_text(one) else size for size, one in zip(sizes, blocks, strict=True)
+        ]
         # The size of the whole may slightly exceed the sum of its parts.
         spare = (self.budget.limit if self.budget.size is len else int(self.budget.limit * 0.95)) - sum(least) - 2
         if spare < 0:
@@ -196,15 +202,15 @@ class Wrapping:
 
     def _block(self, block: dict[str, Any], share: int) -> dict[str, Any]:
         text = block_text(block)
-        within = Budget(share - 1, size=lambda shown: self.budget.size(json_text({**block, "text": shown})))
+        within = Budget(share - 1, size=lambda shown: self.budget.size(to_json_text({**block, "text": shown})))
         return block if text is None else {**block, "text": attrs.evolve(self, budget=within).shown(text)}
 
     # Handles
 
-    def _fitting(self, plan: Callable[[int], Plan], chars: int) -> Plan:
-        return fitting(plan, self._handles, self.budget, chars=chars)
+    def _choose_plan(self, plan: Callable[[int], TruncationPlan], chars: int) -> TruncationPlan:
+        return choose_plan(plan, self._handles, self.budget, chars=chars)
 
-    def _handles(self, texts: Texts) -> dict[str, str]:
+    def _handles(self, texts: LazyTexts) -> dict[str, str]:
         """Return the texts that fit in the quota, with the handles that they will get."""
         handles: dict[str, str] = {}
         chosen: list[Content] = []
@@ -224,12 +230,12 @@ class Wrapping:
         """Return the content of a handle, rendered once, or None if it cannot be serialized."""
         if name not in self._contents:
             try:
-                self._contents[name] = _content_of(text())
+                self._contents[name] = _make_content(text())
             except (TypeError, ValueError, RecursionError):
                 self._contents[name] = None
         return self._contents[name]
 
-    def _kept(self, plan: Plan) -> Any:
+    def _kept(self, plan: TruncationPlan) -> Any:
         """Store the omitted parts of a plan, and return its answer."""
         handles = self._handles(plan.texts)
         if self.keeps and len(handles) < len(plan.texts):
@@ -238,18 +244,18 @@ class Wrapping:
             content = self._contents[name]
             if content is not None:
                 number = int(handle.removeprefix("fd:"))
-                self.shelf.keep(self.shelf.describe(number, content, _source(self.source, name)))
-        return plan.answer(handles)
+                self.shelf.keep(self.shelf.describe(number, content, _part_source(self.source, name)))
+        return plan.to_answer(handles)
 
 
-def _written(value: Any) -> str | None:
+def _to_json(value: Any) -> str | None:
     try:
-        return json_text_in_pieces(value)
+        return to_json_text_in_chunks(value)
     except (TypeError, ValueError, RecursionError):
         return None
 
 
-def _content_of(text: str) -> Content:
+def _make_content(text: str) -> Content:
     try:
         return Content.of(text)
     except InvalidArgument:
@@ -257,8 +263,8 @@ def _content_of(text: str) -> Content:
         return Content.of(text.encode("utf-8", "replace").decode())
 
 
-def _source(source: str, name: str) -> str:
-    return f"{source} {name}" if name and name.isprintable() and len(name) <= _LONGEST_SOURCE else source
+def _part_source(source: str, name: str) -> str:
+    return f"{source} {name}" if name and name.isprintable() and len(name) <= _MAX_SOURCE_CHARS else source
 
 
 def _text_block(text: str) -> dict[str, Any]:

@@ -17,21 +17,21 @@ from typing import Final, Literal
 import attrs
 
 from mama_structs._internal import validation as _check
-from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange, shown
-from mama_structs.refs.markup.fences import Enclosed, enclosed, fenced_blocks
+from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange, repr_short
+from mama_structs.refs.markup.fences import EnclosedText, find_fenced_blocks, parse_enclosing_fence
 
 # Offsets below this fit in four bytes, which halves the memory of the index.
-_SMALL: Final = 2**32
+_FOUR_BYTE_LIMIT: Final = 2**32
 # Larger numbers are described in words: Python raises when it prints very long integers.
-_PRINTED: Final = 10**18
+_PRINTED_NUMBER_LIMIT: Final = 10**18
 # Maximum characters of the user's own words that stay in the message at each end. A smaller limit is tried if the
 # pasted text would be too short.
-_IN_SIGHT: Final = (1_000, 500, 250, 125)
+_VISIBLE_CHARS_LIMITS: Final = (1_000, 500, 250, 125)
 _BLANK_LINE: Final = re.compile(r"^[^\S\n]*+\n", re.MULTILINE)
 _NEXT_BLANK_LINE: Final = re.compile(r"(?<=\n)[^\S\n]*+(?=\n|\Z)")
-_UNITS: Final = {"page": "page", "line": "line", "char": "character"}
+_UNIT_NAMES: Final = {"page": "page", "line": "line", "char": "character"}
 
-TEXT: Final = "text/plain"
+TEXT_MIME_TYPE: Final = "text/plain"
 _MIME_TYPE: Final = re.compile(r"[A-Za-z0-9][\w.+-]{0,60}/[A-Za-z0-9][\w.+-]{0,90}(?:;[ -:<-~]{1,90})?", re.ASCII)
 
 Mode = Literal["page", "line", "char"]
@@ -73,8 +73,8 @@ class Pages:
     @classmethod
     def of(cls, text: str, page_size: int) -> Pages:
         """Split a text into pages."""
-        _check.whole("page_size", page_size, 1)
-        code = "I" if len(text) < _SMALL else "Q"
+        _check.check_integer("page_size", page_size, 1)
+        code = "I" if len(text) < _FOUR_BYTE_LIMIT else "Q"
         starts, first_lines = array(code), array(code)
         start, line = 0, 1
         for end in page_ends(text, page_size):
@@ -138,7 +138,7 @@ class Content:
     chars: int = attrs.field(eq=False)
     size: int = attrs.field(eq=False)  # in bytes; of a text, in UTF-8
     lines: int = attrs.field(eq=False)  # at least 1 for a text
-    mime_type: str = attrs.field(default=TEXT, kw_only=True)
+    mime_type: str = attrs.field(default=TEXT_MIME_TYPE, kw_only=True)
     _bytes: bytes | None = attrs.field(default=None, kw_only=True, eq=False)
     _pages: dict[int, Pages] = attrs.field(factory=dict, init=False, eq=False)
 
@@ -180,7 +180,7 @@ class Content:
             raise InvalidArgument(f"data must be bytes, got {type(data).__name__}")
         if not isinstance(mime_type, str) or not _MIME_TYPE.fullmatch(mime_type):
             raise InvalidArgument(
-                f"mime_type must be a type such as image/png, got {shown(mime_type)}",
+                f"mime_type must be a type such as image/png, got {repr_short(mime_type)}",
                 hint="say what the bytes are",
             )
         return cls("", hashlib.sha256(data).hexdigest(), 0, len(data), 0, mime_type=mime_type.lower(), bytes=data)
@@ -196,22 +196,22 @@ class Content:
         return self.text.encode() if self._bytes is None else self._bytes
 
     @functools.cached_property
-    def _enclosed(self) -> Enclosed | None:
-        return enclosed(self.text)
+    def _enclosed_text(self) -> EnclosedText | None:
+        return parse_enclosing_fence(self.text)
 
     @functools.cached_property
     def body(self) -> Content:
         """The content without a fence that encloses all of it, or itself."""
-        return self if self._enclosed is None else Content.of(self._enclosed.text)
+        return self if self._enclosed_text is None else Content.of(self._enclosed_text.text)
 
     @property
     def language(self) -> str | None:
         """The language of the enclosing fence, or None."""
-        return None if self._enclosed is None else self._enclosed.language
+        return None if self._enclosed_text is None else self._enclosed_text.language
 
     def pages(self, page_size: int) -> Pages:
         """Return the page index, which is cached per page size."""
-        _check.whole("page_size", page_size, 1)
+        _check.check_integer("page_size", page_size, 1)
         known = self._pages.get(page_size)
         if known is None:
             # Concurrent threads may both build it, with equal results.
@@ -258,7 +258,7 @@ class Excerpt:
         )
 
 
-def read(
+def read_excerpt(
     content: Content,
     *,
     handle: str,
@@ -275,23 +275,23 @@ def read(
     """
     refused = functools.partial(InvalidParameter, handle=handle)
     if not isinstance(read_all, bool):
-        raise refused(f"read_all must be true or false, got {shown(read_all)}", parameter="read_all")
+        raise refused(f"read_all must be true or false, got {repr_short(read_all)}", parameter="read_all")
     pages = content.pages(page_size)
     total, begin, end = 1, 0, content.chars
     if read_all:
         start = count = 1
     else:
-        if not isinstance(mode, str) or mode not in _UNITS:
-            raise refused(f"mode must be page, line or char, got {shown(mode)}", parameter="mode")
+        if not isinstance(mode, str) or mode not in _UNIT_NAMES:
+            raise refused(f"mode must be page, line or char, got {repr_short(mode)}", parameter="mode")
         total = {"page": len(pages), "line": content.lines, "char": max(1, content.chars)}[mode]
         for name, value in (("start", start), ("count", count)):
             if not isinstance(value, int) or isinstance(value, bool):
-                raise refused(f"{name} must be a whole number, got {shown(value)}", parameter=name)
+                raise refused(f"{name} must be a whole number, got {repr_short(value)}", parameter=name)
         if not 1 <= start <= total:
             error = InvalidPage if mode == "page" else InvalidRange
-            raise error(f"{handle} has no {_UNITS[mode]} {printed(start)}", valid=(1, total), handle=handle)
+            raise error(f"{handle} has no {_UNIT_NAMES[mode]} {format_number(start)}", valid=(1, total), handle=handle)
         if count < 1:
-            raise refused(f"count must be 1 or more, got {printed(count)}", parameter="count")
+            raise refused(f"count must be 1 or more, got {format_number(count)}", parameter="count")
         count = min(count, total - start + 1)
         last = start + count - 1
         if mode == "page":
@@ -315,8 +315,8 @@ def read(
         last_line=pages.line_at(max(begin, end - 1)),
         total_chars=content.chars,
         total_lines=content.lines,
-        starts_in_line=_inside_line(content, begin),
-        ends_in_line=_inside_line(content, end),
+        starts_in_line=_is_inside_line(content, begin),
+        ends_in_line=_is_inside_line(content, end),
         next_start=following if following <= total else None,
         next_char=end + 1 if end < content.chars else None,
         remaining=total - following + 1,
@@ -324,14 +324,14 @@ def read(
     )
 
 
-def _inside_line(content: Content, offset: int) -> bool:
+def _is_inside_line(content: Content, offset: int) -> bool:
     """Return True if a line continues across this offset."""
     return 0 < offset < content.chars and content.text[offset - 1] != "\n"
 
 
-def printed(number: int) -> str:
+def format_number(number: int) -> str:
     """Return a number for a message, in words if it is long."""
-    return str(number) if abs(number) < _PRINTED else "a number of more than 18 digits"
+    return str(number) if abs(number) < _PRINTED_NUMBER_LIMIT else "a number of more than 18 digits"
 
 
 # Previews
@@ -355,7 +355,7 @@ class Preview:
         return f"<Preview: {len(self.head)} characters, {self.omitted_chars} left out, {len(self.tail)} characters>"
 
 
-def preview(content: Content, *, head: int, tail: int) -> Preview:
+def make_preview(content: Content, *, head: int, tail: int) -> Preview:
     """
     Return a preview with at most *head* characters of the beginning and *tail* of the end.
 
@@ -363,13 +363,13 @@ def preview(content: Content, *, head: int, tail: int) -> Preview:
     between a carriage return and its line feed, unless the allowance is 1.
     """
     for name, value in (("head", head), ("tail", tail)):
-        _check.whole(name, value)
+        _check.check_integer(name, value)
     text = content.text
     is_whole = content.chars <= head + tail
-    head_end = content.chars if is_whole else _head_end(text, head)
-    tail_start = content.chars if is_whole else _tail_start(text, tail)
+    head_end = content.chars if is_whole else _find_head_end(text, head)
+    tail_start = content.chars if is_whole else _find_tail_start(text, tail)
     shown_head, shown_tail = text[:head_end], text[tail_start:]
-    head_cut, tail_cut = _inside_line(content, head_end), _inside_line(content, tail_start)
+    head_cut, tail_cut = _is_inside_line(content, head_end), _is_inside_line(content, tail_start)
     # Count lines from both ends, so that the cost depends only on the size of the preview.
     head_last = content.lines if is_whole else count_lines(shown_head) if shown_head else 0
     tail_first = content.lines - count_lines(shown_tail) + 1 if shown_tail else content.lines + 1
@@ -386,7 +386,7 @@ def preview(content: Content, *, head: int, tail: int) -> Preview:
     )
 
 
-def _head_end(text: str, head: int) -> int:
+def _find_head_end(text: str, head: int) -> int:
     after_line = text.rfind("\n", 0, head) + 1
     if 2 * (head - after_line) <= head:
         return after_line
@@ -394,7 +394,7 @@ def _head_end(text: str, head: int) -> int:
     return head - splits_crlf
 
 
-def _tail_start(text: str, tail: int) -> int:
+def _find_tail_start(text: str, tail: int) -> int:
     start = len(text) - tail
     # A line that starts here needs no extra character: its line feed is the previous one.
     after_line = text.find("\n", start - 1, start + tail // 2) + 1
@@ -405,7 +405,7 @@ def _tail_start(text: str, tail: int) -> int:
 
 
 @attrs.frozen
-class Pasted:
+class PastedText:
     """
     A text split into three parts.
 
@@ -417,52 +417,52 @@ class Pasted:
     after: str
 
 
-def split_pasted(text: str, *, over: int) -> Pasted:
+def split_pasted(text: str, *, descriptor_chars: int) -> PastedText:
     """
     Separate pasted text from the user's own words at the beginning and the end.
 
     The user's words often contain the question. A fenced block with more than half of the text is pasted text; its
     fences stay outside. Otherwise the first and last paragraphs stay, at most 1,000 characters at each end. Everything
-    counts as pasted if there is no blank line, or if the descriptor would not be longer than half of *over*.
+    counts as pasted if there is no blank line, or if the descriptor would not be longer than half of *descriptor_chars*.
 
     Args:
         text: The user's message.
-        over: The length in characters from which on texts become descriptors.
+        descriptor_chars: The length in characters from which on texts become descriptors.
 
     """
-    _check.whole("over", over)
-    around_fence = _by_fence(text, most=max(_IN_SIGHT[0], over // 2))
-    if around_fence is not None and 2 * len(around_fence.pasted) > over:
+    _check.check_integer("over", descriptor_chars)
+    around_fence = _split_at_fence(text, max_visible_chars=max(_VISIBLE_CHARS_LIMITS[0], descriptor_chars // 2))
+    if around_fence is not None and 2 * len(around_fence.pasted) > descriptor_chars:
         return around_fence
-    for most in _IN_SIGHT:
-        parted = _by_paragraphs(text, most=most)
-        if 2 * len(parted.pasted) > over:
+    for max_visible_chars in _VISIBLE_CHARS_LIMITS:
+        parted = _split_at_paragraphs(text, max_visible_chars=max_visible_chars)
+        if 2 * len(parted.pasted) > descriptor_chars:
             return parted
-    return Pasted("", text, "")
+    return PastedText("", text, "")
 
 
-def _by_fence(text: str, *, most: int) -> Pasted | None:
+def _split_at_fence(text: str, *, max_visible_chars: int) -> PastedText | None:
     """
     Split at the largest fenced block, or return None.
 
-    The block must be more than half of the text, with at most *most* characters before and after it.
+    The block must be more than half of the text, with at most *max_visible_chars* characters before and after it.
     """
-    largest = max(fenced_blocks(text), key=lambda block: block.end - block.start, default=None)
+    largest = max(find_fenced_blocks(text), key=lambda block: block.end - block.start, default=None)
     if largest is None or 2 * (largest.end - largest.start) <= len(text):
         return None
-    if max(largest.start, len(text) - largest.end) > most:
+    if max(largest.start, len(text) - largest.end) > max_visible_chars:
         return None
-    return Pasted(text[: largest.start], text[largest.start : largest.end], text[largest.end :])
+    return PastedText(text[: largest.start], text[largest.start : largest.end], text[largest.end :])
 
 
-def _by_paragraphs(text: str, *, most: int) -> Pasted:
+def _split_at_paragraphs(text: str, *, max_visible_chars: int) -> PastedText:
     """Split after the last blank line near the beginning, and before the first near the end."""
-    start = max((blank.end() for blank in _BLANK_LINE.finditer(text[:most])), default=0)
-    end = len(text) - most
+    start = max((blank.end() for blank in _BLANK_LINE.finditer(text[:max_visible_chars])), default=0)
+    end = len(text) - max_visible_chars
     # The first line of the tail is incomplete, so the search starts after it.
     blank = _NEXT_BLANK_LINE.search(text, end + 1) if end > start else None
     end = len(text) if blank is None else blank.start()
     # Blank lines are not the user's words, so they belong to the pasted text.
     start = start if text[:start].strip() else 0
     end = end if text[end:].strip() else len(text)
-    return Pasted(text[:start], text[start:end], text[end:])
+    return PastedText(text[:start], text[start:end], text[end:])

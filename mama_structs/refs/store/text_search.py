@@ -23,29 +23,29 @@ from typing import Any, Final
 
 import attrs
 
-from mama_structs._internal.event_loop import in_own_thread
+from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs._internal.lazy_import import load_regex
-from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout, shown
-from mama_structs.refs.store.text import Content, Pages, Span, printed
+from mama_structs.errors import InvalidParameter, InvalidRange, SearchTimeout, repr_short
+from mama_structs.refs.store.text import Content, Pages, Span, format_number
 
-MAX_QUERY: Final = 1_000
-MAX_LIMIT: Final = 1_000
-MAX_CONTEXT: Final = 20
-MAX_MATCH_TEXT: Final = 500
+MAX_QUERY_CHARS: Final = 1_000
+MAX_MATCHES: Final = 1_000
+MAX_CONTEXT_LINES: Final = 20
+MAX_MATCH_CHARS: Final = 500
 # Characters shown on each side of a match; twice as many of a context line.
-_SIDE: Final = 100
+_SIDE_CHARS: Final = 100
 # `str.find` and `str.split` hold the GIL: this many characters take about 0.1 ms.
-_WINDOW: Final = 2**17
+_WINDOW_CHARS: Final = 2**17
 # The compiler expands repeats, at about 300 bytes and a microsecond for each item.
-_MAX_COMPILED: Final = 20_000
-_REPEAT: Final = re.compile(r"(.?)\s*\{\s*(\d+)", re.DOTALL)
-_VERBOSE: Final = re.compile(r"\(\?[\w-]*x")
+_MAX_COMPILED_ITEMS: Final = 20_000
+_REPEAT_PATTERN: Final = re.compile(r"(.?)\s*\{\s*(\d+)", re.DOTALL)
+_VERBOSE_FLAG: Final = re.compile(r"\(\?[\w-]*x")
 # Recursive patterns, which ``regex`` supports but `re` does not, may exhaust the memory before the timeout.
-_RECURSION: Final = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?:R|[+-]?\d+|&|P>)")
+_RECURSION_PATTERN: Final = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?:R|[+-]?\d+|&|P>)")
 # Extra seconds to wait for the thread after the timeout.
-_GRACE: Final = 0.1
+_GRACE_SECONDS: Final = 0.1
 # Maximum timeout in seconds that the system clocks support; effectively unlimited.
-_LONGEST: Final = 1e6
+_MAX_TIMEOUT_SECONDS: Final = 1e6
 
 
 @attrs.frozen
@@ -105,7 +105,7 @@ class SearchResult:
 
 
 @attrs.define
-class TextSearch:
+class TextSearchRequest:
     """The parameters of one search; see `RefStore.search`."""
 
     content: Content
@@ -124,30 +124,30 @@ class TextSearch:
 
 
 # Lock for pattern matching: one thread of the process at a time.
-_turn: Final = SimpleNamespace(lock=threading.Lock())
+_pattern_lock: Final = SimpleNamespace(lock=threading.Lock())
 if hasattr(os, "register_at_fork"):
     # The thread that holds the lock does not exist in a forked child.
-    os.register_at_fork(after_in_child=lambda: vars(_turn).update(lock=threading.Lock()))
+    os.register_at_fork(after_in_child=lambda: vars(_pattern_lock).update(lock=threading.Lock()))
 
 
-async def search(work: TextSearch) -> SearchResult:
+async def search(work: TextSearchRequest) -> SearchResult:
     """
     Search in a content, in a thread.
 
     Only one pattern is matched at a time; the time spent waiting counts towards the timeout. If the caller is
     cancelled, the thread continues until its next match or its deadline.
     """
-    _check(work)
+    _check_request(work)
     timeout, regex = work.timeout, work.regex
-    seconds = min(timeout, _LONGEST)
+    seconds = min(timeout, _MAX_TIMEOUT_SECONDS)
     work.deadline = time.monotonic() + seconds
     try:
         # The thread stops itself at its deadline; this timeout covers waiting for the lock or for CPU time.
-        async with asyncio.timeout(seconds + _GRACE):
+        async with asyncio.timeout(seconds + _GRACE_SECONDS):
             if regex:
                 # It may wait for the lock, so it must not occupy a thread of the shared pool.
-                return await in_own_thread(lambda: _run_alone(work), is_left=True)
-            return await asyncio.to_thread(_run, work)
+                return await run_in_own_thread(lambda: _run_exclusively(work), abandon_on_cancel=True)
+            return await asyncio.to_thread(_run_search, work)
     except TimeoutError as cause:
         raise SearchTimeout(
             f"the search in {work.handle} did not end within {timeout:g} s",
@@ -159,50 +159,52 @@ async def search(work: TextSearch) -> SearchResult:
         work.is_over.set()
 
 
-def _check(work: TextSearch) -> None:
+def _check_request(work: TextSearchRequest) -> None:
     """Raise `InvalidParameter` or `InvalidRange` for an invalid argument."""
     refused = functools.partial(InvalidParameter, handle=work.handle)
     timeout, regex = work.timeout, work.regex
     for name, value, lowest, highest in (
-        ("limit", work.limit, 1, MAX_LIMIT),
-        ("context", work.context, 0, MAX_CONTEXT),
+        ("limit", work.limit, 1, MAX_MATCHES),
+        ("context", work.context, 0, MAX_CONTEXT_LINES),
     ):
         if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
             raise refused(f"{name} must be a whole number from {lowest} to {highest}", parameter=name)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
-        raise refused(f"timeout must be more than 0 seconds, got {shown(timeout)}", parameter="timeout")
+        raise refused(f"timeout must be more than 0 seconds, got {repr_short(timeout)}", parameter="timeout")
     for name, flag in (("regex", regex), ("case_sensitive", work.case_sensitive)):
         if not isinstance(flag, bool):
-            raise refused(f"{name} must be true or false, got {shown(flag)}", parameter=name)
+            raise refused(f"{name} must be true or false, got {repr_short(flag)}", parameter=name)
     start, last = work.start, max(1, work.content.chars)
     if not isinstance(start, int) or isinstance(start, bool):
-        raise refused(f"start must be a whole number, got {shown(start)}", parameter="start")
+        raise refused(f"start must be a whole number, got {repr_short(start)}", parameter="start")
     if not 1 <= start <= last:
-        raise InvalidRange(f"{work.handle} has no character {printed(start)}", valid=(1, last), handle=work.handle)
-    if problem := _problem_of(work.query, regex=regex):
+        raise InvalidRange(
+            f"{work.handle} has no character {format_number(start)}", valid=(1, last), handle=work.handle
+        )
+    if problem := _find_query_problem(work.query, regex=regex):
         raise refused(problem, parameter="query")
 
 
-def _problem_of(query: object, *, regex: bool) -> str:
+def _find_query_problem(query: object, *, regex: bool) -> str:
     if not isinstance(query, str):
         return f"query must be text, got {type(query).__name__}"
     if not query:
         return "query must not be empty"
-    if len(query) > MAX_QUERY:
-        return f"query must have at most {MAX_QUERY} characters, got {len(query)}"
-    if regex and _RECURSION.search(query):
+    if len(query) > MAX_QUERY_CHARS:
+        return f"query must have at most {MAX_QUERY_CHARS} characters, got {len(query)}"
+    if regex and _RECURSION_PATTERN.search(query):
         return "query calls itself or a group of its own, which is not supported"
-    if regex and _compiled_size(query) > _MAX_COMPILED:
-        return f"query repeats too much: its repeats, written out, must stay below {_MAX_COMPILED} items"
+    if regex and _estimate_compiled_items(query) > _MAX_COMPILED_ITEMS:
+        return f"query repeats too much: its repeats, written out, must stay below {_MAX_COMPILED_ITEMS} items"
     return ""
 
 
-def _compiled_size(pattern: str) -> int:
+def _estimate_compiled_items(pattern: str) -> int:
     """Return an upper bound for the number of items of a pattern with expanded repeats."""
     # Braces that are not repeats count, too, so that escapes or sets cannot hide a repeat.
-    spaces_mean_nothing = _VERBOSE.search(pattern) is not None
+    spaces_mean_nothing = _VERBOSE_FLAG.search(pattern) is not None
     items, factor = len(pattern), 1
-    for found in _REPEAT.finditer(pattern):
+    for found in _REPEAT_PATTERN.finditer(pattern):
         times = int(found[2])
         if found[1] == ")" or spaces_mean_nothing:
             factor *= max(1, times)
@@ -211,71 +213,71 @@ def _compiled_size(pattern: str) -> int:
     return items * factor
 
 
-def _run_alone(work: TextSearch) -> SearchResult:
+def _run_exclusively(work: TextSearchRequest) -> SearchResult:
     """Run a search while no other pattern is matched, or raise TimeoutError at the deadline."""
-    lock = _turn.lock
+    lock = _pattern_lock.lock
     if not lock.acquire(timeout=max(0.0, work.deadline - time.monotonic())):
         raise TimeoutError
     try:
         _check_time(work)
-        return _run(work)
+        return _run_search(work)
     finally:
         lock.release()
 
 
-def _run(work: TextSearch) -> SearchResult:
+def _run_search(work: TextSearchRequest) -> SearchResult:
     """Run a search in the current thread, or raise TimeoutError at the deadline."""
     text, query = work.content.text, work.query
     if not (work.regex or work.case_sensitive):
-        text, query = _folded(text, work), _folded(query, work)
-    spans = _pattern_spans(work) if work.regex else _plain_spans(work, text, query)
+        text, query = _fold_case(text, work), _fold_case(query, work)
+    spans = _find_pattern_spans(work) if work.regex else _find_text_spans(work, text, query)
     kept = list(islice(spans, work.limit))
     following = next(spans, None) if len(kept) == work.limit else None
     pages = work.content.pages(work.page_size)
     matches = []
     for start, end in kept:
         _check_time(work)
-        matches.append(_match(pages, start, end, work.context))
+        matches.append(_make_match(pages, start, end, work.context))
     total = len(kept) if following is None else None
     if following is not None and not work.regex:
         # The requested matches are complete, so a timeout of the count is ignored.
         with contextlib.suppress(TimeoutError):
-            total = len(kept) + _count(work, text, query, following[0])
+            total = len(kept) + _count_matches(work, text, query, following[0])
     next_start = None if following is None else following[0] + 1
     return SearchResult(handle=work.handle, matches=tuple(matches), total=total, next_start=next_start)
 
 
-def _check_time(work: TextSearch) -> None:
+def _check_time(work: TextSearchRequest) -> None:
     if work.is_over.is_set() or time.monotonic() > work.deadline:
         raise TimeoutError
 
 
-def _folded(text: str, work: TextSearch) -> str:
+def _fold_case(text: str, work: TextSearchRequest) -> str:
     """Return the text in folded case; every character keeps its offset."""
 
-    def folded(part: str) -> str:
+    def fold_part(part: str) -> str:
         # Lower-casing the first letter would give two characters; the second is the form of sigma at the end of a word.
         return part.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
 
     parts = []
-    for position in range(0, len(text), _WINDOW):
+    for position in range(0, len(text), _WINDOW_CHARS):
         _check_time(work)
-        parts.append(folded(text[position : position + _WINDOW]))
+        parts.append(fold_part(text[position : position + _WINDOW_CHARS]))
     return "".join(parts)
 
 
-def _plain_spans(work: TextSearch, text: str, query: str) -> Iterator[Span]:
+def _find_text_spans(work: TextSearchRequest, text: str, query: str) -> Iterator[Span]:
     position = work.start - 1
     while position < len(text):
         _check_time(work)
-        end = position + _WINDOW
+        end = position + _WINDOW_CHARS
         found = text.find(query, position, end + len(query) - 1)
         if found >= 0:
             yield found, found + len(query)
         position = found + len(query) if found >= 0 else end
 
 
-def _count(work: TextSearch, text: str, query: str, position: int) -> int:
+def _count_matches(work: TextSearchRequest, text: str, query: str, position: int) -> int:
     """
     Return the number of matches from a position, without holding the GIL for long.
 
@@ -284,13 +286,13 @@ def _count(work: TextSearch, text: str, query: str, position: int) -> int:
     total = 0
     if not any(query.startswith(query[shift:]) for shift in range(1, len(query))):
         # Occurrences of this query cannot overlap, so they can be counted in windows, which is 30 times as fast.
-        for start in range(position, len(text), _WINDOW):
+        for start in range(position, len(text), _WINDOW_CHARS):
             _check_time(work)
-            total += text.count(query, start, start + _WINDOW + len(query) - 1)
+            total += text.count(query, start, start + _WINDOW_CHARS + len(query) - 1)
         return total
     while True:
         _check_time(work)
-        end = min(len(text), position + _WINDOW)
+        end = min(len(text), position + _WINDOW_CHARS)
         pieces = text[position:end].split(query)
         total += len(pieces) - 1
         if end == len(text):
@@ -299,8 +301,8 @@ def _count(work: TextSearch, text: str, query: str, position: int) -> int:
         position = max(end - len(pieces[-1]), end - len(query) + 1)
 
 
-def _pattern_spans(work: TextSearch) -> Iterator[Span]:
-    text, pattern = work.content.text, _compiled(work)
+def _find_pattern_spans(work: TextSearchRequest) -> Iterator[Span]:
+    text, pattern = work.content.text, _compile_pattern(work)
     # A final line feed does not start a line, so an empty match after it is skipped.
     nowhere = (len(text), len(text)) if text.endswith("\n") else None
     position, last, rate = work.start - 1, None, 1.0
@@ -329,7 +331,7 @@ def _pattern_spans(work: TextSearch) -> Iterator[Span]:
             return
 
 
-def _compiled(work: TextSearch) -> Any:
+def _compile_pattern(work: TextSearchRequest) -> Any:
     # Only pattern searches need the package.
     regex = load_regex()
     try:
@@ -348,40 +350,40 @@ def _compiled(work: TextSearch) -> Any:
         raise InvalidParameter(message, parameter="query", handle=work.handle) from error
 
 
-def _match(pages: Pages, start: int, end: int, context: int) -> Match:
+def _make_match(pages: Pages, start: int, end: int, context: int) -> Match:
     text = pages.text
     line, last_line = pages.line_at(start), pages.line_at(max(start, end - 1))
     line_start = pages.line_start(line)
-    line_end = _without_break(text, line_start, pages.line_start(last_line + 1))
-    prefix_start = max(line_start, start - _SIDE)
-    suffix_end = max(end, min(line_end, end + _SIDE))
+    line_end = _end_without_line_break(text, line_start, pages.line_start(last_line + 1))
+    prefix_start = max(line_start, start - _SIDE_CHARS)
+    suffix_end = max(end, min(line_end, end + _SIDE_CHARS))
     return Match(
         line=line,
         column=start - line_start + 1,
         char=start + 1,
         length=end - start,
-        text=text[start : min(end, start + MAX_MATCH_TEXT)],
-        text_cut=end - start > MAX_MATCH_TEXT,
+        text=text[start : min(end, start + MAX_MATCH_CHARS)],
+        text_cut=end - start > MAX_MATCH_CHARS,
         prefix=text[prefix_start:start],
         prefix_cut=prefix_start > line_start,
         suffix=text[end:suffix_end],
         suffix_cut=suffix_end < line_end,
         last_line=last_line,
-        before=tuple(_lines(pages, max(1, line - context), line - 1)),
-        after=tuple(_lines(pages, last_line + 1, min(pages.lines, last_line + context))),
+        before=tuple(_make_context_lines(pages, max(1, line - context), line - 1)),
+        after=tuple(_make_context_lines(pages, last_line + 1, min(pages.lines, last_line + context))),
     )
 
 
-def _lines(pages: Pages, first: int, last: int) -> Iterator[ContextLine]:
+def _make_context_lines(pages: Pages, first: int, last: int) -> Iterator[ContextLine]:
     text, start = pages.text, pages.line_start(first)
     for number in range(first, last + 1):
         # Search the visible part first, then use the page index, because a line may be as long as the text.
-        after = text.find("\n", start, start + 2 * _SIDE) + 1 or pages.line_start(number + 1)
-        end = _without_break(text, start, after)
-        shown = min(end, start + 2 * _SIDE)
+        after = text.find("\n", start, start + 2 * _SIDE_CHARS) + 1 or pages.line_start(number + 1)
+        end = _end_without_line_break(text, start, after)
+        shown = min(end, start + 2 * _SIDE_CHARS)
         yield ContextLine(number, text[start:shown], cut=shown < end)
         start = after
 
 
-def _without_break(text: str, start: int, end: int) -> int:
+def _end_without_line_break(text: str, start: int, end: int) -> int:
     return end - next((len(kind) for kind in ("\r\n", "\n") if text.endswith(kind, start, end)), 0)

@@ -18,44 +18,44 @@ from typing import Any, Final, Protocol
 import attrs
 
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.jsonable import json_text, json_text_in_pieces
-from mama_structs.refs.store.text import Content, count_lines, preview
+from mama_structs._internal.jsonable import to_json_text, to_json_text_in_chunks
+from mama_structs.refs.store.text import Content, count_lines, make_preview
 
 SHORTENED: Final = "shortened"
-WHOLE: Final = ""
+ROOT_POINTER: Final = ""
 """JSON pointer of the complete answer."""
 
 # Lazily rendered texts, keyed by the JSON pointer or name that the plan uses for them.
-Texts = Mapping[str, Callable[[], str]]
-Handles = Mapping[str, str]
+LazyTexts = Mapping[str, Callable[[], str]]
+HandlesByName = Mapping[str, str]
 Schema = Mapping[str, Any]
 
 # Mappings below this depth are included completely or not at all.
-_DEEPEST: Final = 24
+_MAX_DEPTH: Final = 24
 # A mapping includes all keys if they and the shortest forms of its values take at most this ratio of its room.
-_FOR_KEYS: Final = 1 / 3
+_MAX_KEYS_RATIO: Final = 1 / 3
 # If not all keys fit, one value reserves at most this ratio of the room, so that more keys fit.
-_FOR_ONE: Final = 1 / 4
-_FOR_HEAD: Final = 3 / 4
-_LEAST_MEMBER: Final = len('"":0,')
-_TRIES: Final = 24
-_FIXED: Final = ("enum", "const", "format", "pattern")
-_ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
+_MAX_VALUE_RATIO: Final = 1 / 4
+_HEAD_RATIO: Final = 3 / 4
+_MIN_MEMBER_CHARS: Final = len('"":0,')
+_MAX_ATTEMPTS: Final = 24
+_FIXED_TEXT_KEYWORDS: Final = ("enum", "const", "format", "pattern")
+_COMBINING_KEYWORDS: Final = ("anyOf", "oneOf", "allOf")
 # Characters that `Rendering` replaces but JSON leaves unescaped: they are escaped, so that the text of a row is exact.
-_NOT_SHOWN: Final = re.compile("[\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
-_SEARCHED: Final = 2**20
+_REPLACED_CHARS: Final = re.compile("[\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_SEARCH_CHUNK_CHARS: Final = 2**20
 # Significant digits that a double preserves.
 _EXACT_DIGITS: Final = 16
 
 
-class Plan(Protocol):
+class TruncationPlan(Protocol):
     """A truncated answer whose handles are not yet assigned."""
 
     @property
-    def texts(self) -> Texts:
+    def texts(self) -> LazyTexts:
         """The texts to store, by name, most important first."""
 
-    def answer(self, handles: Handles) -> Any:
+    def to_answer(self, handles: HandlesByName) -> Any:
         """Return the answer. *handles* contains the handles of the stored texts, by name."""
 
 
@@ -63,31 +63,31 @@ class OwnShare(Protocol):
     """Members of an answer with their own truncation rules and their own share of the room."""
 
     @property
-    def rest(self) -> Mapping[str, Any]:
+    def without_references(self) -> Mapping[str, Any]:
         """The answer without these members."""
 
     @property
-    def is_over(self) -> bool:
+    def has_too_many_ids(self) -> bool:
         """True if the members must be truncated regardless of the room."""
 
-    def within(self, room: int, width: int) -> Plan:
-        """Return a plan of the members for a room, with handles of at most *width* characters."""
+    def truncate(self, max_chars: int, handle_chars: int) -> TruncationPlan:
+        """Return a plan of the members for a room, with handles of at most *handle_chars* characters."""
 
 
 @attrs.frozen(kw_only=True)
-class _Cut:
+class _TruncatedValue:
     """An entry of ``shortened``, and the text for its handle."""
 
     shown: int
     of: int
     text: Callable[[], str]
 
-    def entry(self, pointer: str, handles: Handles) -> dict[str, Any]:
+    def entry(self, pointer: str, handles: HandlesByName) -> dict[str, Any]:
         said: dict[str, Any] = {"shown": self.shown, "of": self.of}
         if pointer in handles:
             return said | {"fd": handles[pointer]}
         # If the complete answer is stored, so is each part.
-        return said if pointer != WHOLE else said | {"kept": False}
+        return said if pointer != ROOT_POINTER else said | {"kept": False}
 
 
 @attrs.define
@@ -99,28 +99,28 @@ class StructuralPlan:
     """
 
     shown: Any
-    cuts: dict[str, _Cut]
-    own: Plan | None = None
+    truncated_values: dict[str, _TruncatedValue]
+    own: TruncationPlan | None = None
     # The order of all keys, if some belong to *own*; and the key of the entries about truncated values.
     order: Sequence[str] = ()
     name: str = SHORTENED
 
     @property
-    def texts(self) -> Texts:
+    def texts(self) -> LazyTexts:
         """The texts to store: the complete answer, each truncated value, and texts of *own*."""
         return {
-            **{pointer: cut.text for pointer, cut in self.cuts.items()},
+            **{pointer: cut.text for pointer, cut in self.truncated_values.items()},
             **({} if self.own is None else self.own.texts),
         }
 
-    def answer(self, handles: Handles) -> Any:
+    def to_answer(self, handles: HandlesByName) -> Any:
         """Return the mapping or list; its last member describes the truncated values."""
-        told = {pointer: cut.entry(pointer, handles) for pointer, cut in self.cuts.items()}
+        told = {pointer: cut.entry(pointer, handles) for pointer, cut in self.truncated_values.items()}
         if isinstance(self.shown, list):
             return [*self.shown, {SHORTENED: told}] if told else self.shown
         members = self.shown
         if self.own is not None:
-            members = members | self.own.answer(handles)
+            members = members | self.own.to_answer(handles)
             members = {key: members[key] for key in dict.fromkeys([*self.order, *members]) if key in members}
         return {**members, self.name: told} if told else members
 
@@ -129,22 +129,24 @@ class StructuralPlan:
 class TextPlan:
     """The plan of a text: a function that renders it with handles, and the texts to store."""
 
-    written: Callable[[Handles], str]
-    texts: Texts
+    written: Callable[[HandlesByName], str]
+    texts: LazyTexts
 
-    def answer(self, handles: Handles) -> str:
+    def to_answer(self, handles: HandlesByName) -> str:
         """Return the truncated text."""
         return self.written(handles)
 
 
-def _free(members: Mapping[str, Any]) -> str:
+def _find_free_key(members: Mapping[str, Any]) -> str:
     name = SHORTENED
     while name in members:
         name += "_"
     return name
 
 
-def fitting(plan: Callable[[int], Plan], handles: Callable[[Texts], Handles], budget: Budget, *, chars: int) -> Plan:
+def choose_plan(
+    plan: Callable[[int], TruncationPlan], handles: Callable[[LazyTexts], HandlesByName], budget: Budget, *, chars: int
+) -> TruncationPlan:
     """
     Return the plan with the largest room that fits, found with few attempts.
 
@@ -157,9 +159,9 @@ def fitting(plan: Callable[[int], Plan], handles: Callable[[Texts], Handles], bu
     """
     low, high, best = 0, max(chars, 2), plan(0)
     room = budget.limit if budget.size is len else min(chars, 4 * budget.limit)
-    for _ in range(_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         made = plan(room)
-        text = said(made.answer(handles(made.texts)))
+        text = render_answer(made.to_answer(handles(made.texts)))
         used = budget.size(text)
         if used > budget.limit:
             high = room
@@ -175,9 +177,9 @@ def fitting(plan: Callable[[int], Plan], handles: Callable[[Texts], Handles], bu
     return best
 
 
-def said(answer: Any) -> str:
+def render_answer(answer: Any) -> str:
     """Return an answer as text for a model."""
-    return answer if isinstance(answer, str) else json_text(answer)
+    return answer if isinstance(answer, str) else to_json_text(answer)
 
 
 # Values
@@ -200,11 +202,11 @@ def plan_data(
     # Members of *own* get half of the room. Room that one side does not need is used by the other.
     if own is None:
         return _Planner(room, width, schema).whole(data)
-    rest = own.rest
+    rest = own.without_references
     planner = _Planner(room, width, schema)
     needed = planner.measure(rest)
-    share = own.within(max(room // 2, room - needed - 1), width)
-    used = len(json_text(share.answer(dict.fromkeys(share.texts, "f" * width)))) - 1
+    share = own.truncate(max(room // 2, room - needed - 1), width)
+    used = len(to_json_text(share.to_answer(dict.fromkeys(share.texts, "f" * width)))) - 1
     if needed + used <= room:
         return StructuralPlan(rest, {}, share, tuple(data))
     made = _Planner(room - used, width, schema).whole(rest, written=data)
@@ -212,14 +214,14 @@ def plan_data(
 
 
 @attrs.define
-class _Sized:
+class _MeasuredMember:
     key: str
     value: Any
     pointer: str
     # Characters of key, colon and comma; of the complete value; of its shortest form.
     frame: int
     full: int
-    least: int
+    min_chars: int
     schemas: tuple[Schema, ...]
 
 
@@ -236,30 +238,34 @@ class _Planner:
         self._width = max(width, len("false"))
         self._root = schema
         self._known: dict[int, int] = {}
-        self._cuts: dict[str, _Cut] = {}
+        self._cuts: dict[str, _TruncatedValue] = {}
 
     def whole(self, value: Any, *, written: Any = None) -> StructuralPlan:
         """Return the plan of the complete answer. Its handle stores *written*, if given."""
-        text = functools.partial(_whole_text, value if written is None else written)
+        text = functools.partial(_answer_text, value if written is None else written)
         empty: Any = [] if isinstance(value, list) else {}
         # The entry key must differ from every key of the payload, including omitted ones.
-        name = SHORTENED if isinstance(value, list) else _free(value)
-        told = len(json_text({name: {WHOLE: self._entry_of(WHOLE, len(value))}}))
+        name = SHORTENED if isinstance(value, list) else _find_free_key(value)
+        told = len(to_json_text({name: {ROOT_POINTER: self._entry_of(ROOT_POINTER, len(value))}}))
         left = self._room - told - 1
         if left < len("{}"):
             fits = told + (len("[]") if isinstance(value, list) else 0) <= self._room
-            return StructuralPlan(empty, {WHOLE: _Cut(shown=0, of=len(value), text=text)} if fits else {}, name=name)
+            return StructuralPlan(
+                empty, {ROOT_POINTER: _TruncatedValue(shown=0, of=len(value), text=text)} if fits else {}, name=name
+            )
         if isinstance(value, list):
             shown: Any = self._rows(value, left)
         else:
-            shown, _ = self._mapping(value, WHOLE, left, 0, () if self._root is None else (self._root,))
-        cuts = {pointer: self._cuts[pointer] for pointer in self._cuts if pointer != WHOLE}
-        return StructuralPlan(shown, {WHOLE: _Cut(shown=len(shown), of=len(value), text=text), **cuts}, name=name)
+            shown, _ = self._mapping(value, ROOT_POINTER, left, 0, () if self._root is None else (self._root,))
+        cuts = {pointer: self._cuts[pointer] for pointer in self._cuts if pointer != ROOT_POINTER}
+        return StructuralPlan(
+            shown, {ROOT_POINTER: _TruncatedValue(shown=len(shown), of=len(value), text=text), **cuts}, name=name
+        )
 
     def measure(self, value: Any, depth: int = 0) -> int:
         """Return the number of characters of a value, or a number above the room."""
         if not isinstance(value, (dict, list)):
-            return _length(value)
+            return _json_chars(value)
         known = self._known.get(id(value))
         if known is None:
             known = self._known[id(value)] = self._measure(value, depth)
@@ -267,33 +273,33 @@ class _Planner:
 
     def _measure(self, value: Any, depth: int) -> int:
         over = self._room + 1
-        if len(value) * (_LEAST_MEMBER if isinstance(value, dict) else 2) > over:
+        if len(value) * (_MIN_MEMBER_CHARS if isinstance(value, dict) else 2) > over:
             return over
         total = len("{}")
-        if depth >= _DEEPEST:
-            return _length(value, over)
+        if depth >= _MAX_DEPTH:
+            return _json_chars(value, over)
         for key, member in value.items() if isinstance(value, dict) else (("", one) for one in value):
-            total += (_frame(key) if isinstance(value, dict) else 1) + self.measure(member, depth + 1)
+            total += (_frame_chars(key) if isinstance(value, dict) else 1) + self.measure(member, depth + 1)
             if total > over:
                 return over
         return total - bool(value)
 
     def _entry_of(self, pointer: str, of: int) -> dict[str, Any]:
-        return _Cut(shown=of, of=of, text=str).entry(pointer, {pointer: "f" * self._width})
+        return _TruncatedValue(shown=of, of=of, text=str).entry(pointer, {pointer: "f" * self._width})
 
     def _entry(self, pointer: str, of: int) -> int:
         """Return the cost of an entry; that of the complete answer is already included."""
-        return len(json_text({pointer: self._entry_of(pointer, of)})) - 1 if pointer else 0
+        return len(to_json_text({pointer: self._entry_of(pointer, of)})) - 1 if pointer else 0
 
-    def _least(self, value: Any, pointer: str, full: int, schemas: Iterable[Schema]) -> int:
+    def _min_chars(self, value: Any, pointer: str, full: int, schemas: Iterable[Schema]) -> int:
         """Return the number of characters of a value in its shortest form, including its entry."""
         if isinstance(value, (dict, list)):
             return min(full, len("{}") + self._entry(pointer, len(value)))
-        if isinstance(value, str) and not any(name in schema for schema in schemas for name in _FIXED):
-            return min(full, _longest_note(value) + self._entry(pointer, count_lines(value)))
+        if isinstance(value, str) and not any(name in schema for schema in schemas for name in _FIXED_TEXT_KEYWORDS):
+            return min(full, _max_note_chars(value) + self._entry(pointer, count_lines(value)))
         return full
 
-    def _fill(self, member: _Sized, room: int, depth: int) -> tuple[Any, int]:
+    def _fill(self, member: _MeasuredMember, room: int, depth: int) -> tuple[Any, int]:
         """
         Return a value truncated to a room, and the number of characters used.
 
@@ -307,12 +313,14 @@ class _Planner:
         if isinstance(value, list):
             entry = self._entry(pointer, len(value))
             shown = self._rows(value, room - entry)
-            self._cuts[pointer] = _Cut(shown=len(shown), of=len(value), text=functools.partial(rows_text, value))
-            return shown, len(json_text(shown)) + entry
+            self._cuts[pointer] = _TruncatedValue(
+                shown=len(shown), of=len(value), text=functools.partial(to_json_lines, value)
+            )
+            return shown, len(to_json_text(shown)) + entry
         entry = self._entry(pointer, count_lines(value))
-        text, lines = cut_text(value, room - entry)
-        self._cuts[pointer] = _Cut(shown=lines, of=count_lines(value), text=functools.partial(str, value))
-        return text, len(json_text(text)) + entry
+        text, lines = truncate_text(value, room - entry)
+        self._cuts[pointer] = _TruncatedValue(shown=lines, of=count_lines(value), text=functools.partial(str, value))
+        return text, len(to_json_text(text)) + entry
 
     def _rows(self, rows: list[Any], room: int) -> list[Any]:
         """Return the first elements that fit, unchanged."""
@@ -328,13 +336,14 @@ class _Planner:
     ) -> tuple[dict[str, Any], int]:
         """Include all keys if their values keep enough room, else only the first keys."""
         entry = self._entry(pointer, len(value))
-        members = [] if depth >= _DEEPEST else self._members(value, pointer, room, depth, schemas)
-        braces, most = len("{}"), int(room * _FOR_ONE)
-        decent = [one.frame + max(one.least, min(one.full, most)) for one in members]
+        members = [] if depth >= _MAX_DEPTH else self._members(value, pointer, room, depth, schemas)
+        braces, most = len("{}"), int(room * _MAX_VALUE_RATIO)
+        decent = [one.frame + max(one.min_chars, min(one.full, most)) for one in members]
         is_seen = len(members) == len(value)
         paid = braces
         if not is_seen or (
-            braces + sum(one.frame + one.least for one in members) > room * _FOR_KEYS and braces + sum(decent) > room
+            braces + sum(one.frame + one.min_chars for one in members) > room * _MAX_KEYS_RATIO
+            and braces + sum(decent) > room
         ):
             left, count = room - entry - braces, 0
             for cost in decent:
@@ -343,37 +352,39 @@ class _Planner:
                     break
                 count += 1
             members, paid = members[:count], braces + entry
-            text = functools.partial(_members_text, value)
-            self._cuts[pointer] = _Cut(shown=count, of=len(value), text=text)
-        shown, used = self._shared_out(members, room - paid, depth)
+            text = functools.partial(_members_to_json_lines, value)
+            self._cuts[pointer] = _TruncatedValue(shown=count, of=len(value), text=text)
+        shown, used = self._distribute_room(members, room - paid, depth)
         return shown, used + paid
 
     def _members(
         self, value: dict[str, Any], pointer: str, room: int, depth: int, schemas: tuple[Schema, ...]
-    ) -> list[_Sized]:
+    ) -> list[_MeasuredMember]:
         """Return the first members that could fit at all."""
         members = []
         left = room
         for key, member in value.items():
-            frame = _frame(key)
+            frame = _frame_chars(key)
             left -= frame + 1
             if left < 0:
                 break
             below = f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
             full, known = self.measure(member, depth + 1), self._below(schemas, key)
-            members.append(_Sized(key, member, below, frame, full, self._least(member, below, full, known), known))
+            members.append(
+                _MeasuredMember(key, member, below, frame, full, self._min_chars(member, below, full, known), known)
+            )
         return members
 
-    def _shared_out(self, members: list[_Sized], room: int, depth: int) -> tuple[dict[str, Any], int]:
+    def _distribute_room(self, members: list[_MeasuredMember], room: int, depth: int) -> tuple[dict[str, Any], int]:
         """Distribute the room among the members: small values stay complete, large ones share."""
-        spare = room - sum(one.frame + one.least for one in members)
+        spare = room - sum(one.frame + one.min_chars for one in members)
         shown: dict[str, Any] = {}
         used = 0
         for left, one in zip(
-            range(len(members), 0, -1), sorted(members, key=lambda one: one.full - one.least), strict=True
+            range(len(members), 0, -1), sorted(members, key=lambda one: one.full - one.min_chars), strict=True
         ):
-            shown[one.key], cost = self._fill(one, one.least + max(0, spare) // left, depth + 1)
-            spare -= cost - one.least
+            shown[one.key], cost = self._fill(one, one.min_chars + max(0, spare) // left, depth + 1)
+            spare -= cost - one.min_chars
             used += one.frame + cost
         return {one.key: shown[one.key] for one in members}, used
 
@@ -385,9 +396,9 @@ class _Planner:
             patterns = schema.get("patternProperties", {})
             named += [below for pattern, below in patterns.items() if re.search(pattern, key)]
             found += [one for one in named if one is not None] or [schema.get("additionalProperties")]
-        return tuple(self._resolved(found))
+        return tuple(self._resolve_schemas(found))
 
-    def _resolved(self, schemas: Iterable[Any]) -> list[Schema]:
+    def _resolve_schemas(self, schemas: Iterable[Any]) -> list[Schema]:
         """Resolve references and alternatives in schemas, and deduplicate the result."""
         waiting, seen = list(schemas), {}
         while waiting:
@@ -395,7 +406,7 @@ class _Planner:
             if not isinstance(schema, Mapping) or id(schema) in seen:
                 continue
             seen[id(schema)] = schema
-            waiting += [one for name in _ALTERNATIVES for one in schema.get(name, ())]
+            waiting += [one for name in _COMBINING_KEYWORDS for one in schema.get(name, ())]
             if isinstance(ref := schema.get("$ref"), str) and ref.startswith("#/"):
                 target: Any = self._root
                 for step in ref[2:].split("/"):
@@ -404,14 +415,14 @@ class _Planner:
         return list(seen.values())
 
 
-def _frame(key: str) -> int:
-    return len(json_text(key)) + len(":,")
+def _frame_chars(key: str) -> int:
+    return len(to_json_text(key)) + len(":,")
 
 
-def _length(value: Any, otherwise: int = 2**62) -> int:
+def _json_chars(value: Any, otherwise: int = 2**62) -> int:
     """Return the number of characters of a value, or *otherwise* if it cannot be serialized."""
     try:
-        return len(json_text(value))
+        return len(to_json_text(value))
     except (TypeError, ValueError, RecursionError):
         return otherwise
 
@@ -419,21 +430,21 @@ def _length(value: Any, otherwise: int = 2**62) -> int:
 # Text values
 
 
-def _note(what: str, first: int, last: int, total: int) -> str:
+def _omission_note(what: str, first: int, last: int, total: int) -> str:
     return f"[… {what} {first}-{last} of {total} left out …]"
 
 
 @functools.lru_cache(maxsize=256)
-def _note_length(digits: int) -> int:
+def _max_note_chars_for_digits(digits: int) -> int:
     most = 10**digits - 1
-    return len(json_text("\n" + _note("characters", most, most, most) + "\n"))
+    return len(to_json_text("\n" + _omission_note("characters", most, most, most) + "\n"))
 
 
-def _longest_note(text: str) -> int:
-    return _note_length(len(str(len(text))))
+def _max_note_chars(text: str) -> int:
+    return _max_note_chars_for_digits(len(str(len(text))))
 
 
-def cut_text(text: str, room: int) -> tuple[str, int]:
+def truncate_text(text: str, room: int) -> tuple[str, int]:
     """
     Replace the middle of a text by a note.
 
@@ -442,15 +453,19 @@ def cut_text(text: str, room: int) -> tuple[str, int]:
 
     """
     content = Content(text, "", len(text), 0, count_lines(text))
-    left = max(0, room - _longest_note(text))
-    head = _prefix(text, int(left * _FOR_HEAD))
-    tail = _prefix(text[: -left - 1 : -1], left - int(left * _FOR_HEAD))
-    shown = preview(content, head=head, tail=tail)
+    left = max(0, room - _max_note_chars(text))
+    head = _fitting_prefix_chars(text, int(left * _HEAD_RATIO))
+    tail = _fitting_prefix_chars(text[: -left - 1 : -1], left - int(left * _HEAD_RATIO))
+    shown = make_preview(content, head=head, tail=tail)
     if shown.omitted_range is None:
         return text, content.lines
     is_cut = shown.head_ends_in_line or shown.tail_starts_in_line or shown.omitted_lines is None
     first, last = shown.omitted_range if is_cut or shown.omitted_lines is None else shown.omitted_lines
-    note = _note("characters", first, last, content.chars) if is_cut else _note("lines", first, last, content.lines)
+    note = (
+        _omission_note("characters", first, last, content.chars)
+        if is_cut
+        else _omission_note("lines", first, last, content.lines)
+    )
     lines = sum(
         0 if span is None else span[1] - span[0] + 1 - cut
         for span, cut in (
@@ -462,71 +477,76 @@ def cut_text(text: str, room: int) -> tuple[str, int]:
     return f"{shown.head}{before}{note}\n{shown.tail}", lines
 
 
-def _prefix(text: str, room: int) -> int:
+def _fitting_prefix_chars(text: str, room: int) -> int:
     """Return the length of the longest prefix whose JSON encoding fits in the room."""
     few = text[:room]
-    if len(json_text(few)) - 2 <= room:
+    if len(to_json_text(few)) - 2 <= room:
         return len(few)
-    return bisect_right(range(len(few)), room, key=lambda end: len(json_text(few[: end + 1])) - 2)
+    return bisect_right(range(len(few)), room, key=lambda end: len(to_json_text(few[: end + 1])) - 2)
 
 
-def json_in(text: str) -> dict[str, Any] | list[Any] | None:
+def parse_json_container(text: str) -> dict[str, Any] | list[Any] | None:
     """Return the JSON object or array that a text consists of, or None."""
     # Duplicate names, and numbers that Python would format differently, count as text: the truncated value would not
     # equal the original.
     if text.lstrip()[:1] not in {"{", "["}:
         return None
     try:
-        found = json.loads(text, object_pairs_hook=_unique, parse_float=_exact, parse_constant=_refused)
-        json_text(found)
+        found = json.loads(
+            text,
+            object_pairs_hook=_reject_duplicate_keys,
+            parse_float=_parse_exact_float,
+            parse_constant=_reject_constant,
+        )
+        to_json_text(found)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict | list) else None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError
     return made
 
 
-def _exact(number: str) -> float:
+def _parse_exact_float(number: str) -> float:
     value = float(number)
     if value - value != 0 or (len(number) > _EXACT_DIGITS and Decimal(repr(value)) != Decimal(number)):
         raise ValueError
     return value
 
 
-def _refused(word: str) -> float:
+def _reject_constant(word: str) -> float:
     raise ValueError(word)
 
 
 # Texts of handles
 
 
-def rows_text(rows: Iterable[Any]) -> str:
+def to_json_lines(rows: Iterable[Any]) -> str:
     """Return JSON Lines: line *n* is row *n*."""
-    return "\n".join(_line(row) for row in rows)
+    return "\n".join(_to_json_line(row) for row in rows)
 
 
-def _members_text(mapping: Mapping[str, Any]) -> str:
+def _members_to_json_lines(mapping: Mapping[str, Any]) -> str:
     """Return JSON Lines: line *n* is an object with only member *n*."""
-    return rows_text({key: value} for key, value in mapping.items())
+    return to_json_lines({key: value} for key, value in mapping.items())
 
 
-def _whole_text(value: Any) -> str:
-    return rows_text(value) if isinstance(value, list) else _line(value)
+def _answer_text(value: Any) -> str:
+    return to_json_lines(value) if isinstance(value, list) else _to_json_line(value)
 
 
-def _line(value: Any) -> str:
+def _to_json_line(value: Any) -> str:
     # Escape characters that files cannot contain, or that answers replace.
-    text = json_text_in_pieces(value)
-    if len(text) <= _SEARCHED:
-        return _NOT_SHOWN.sub(_escape, text)
+    text = to_json_text_in_chunks(value)
+    if len(text) <= _SEARCH_CHUNK_CHARS:
+        return _REPLACED_CHARS.sub(_escape, text)
     # Search in chunks: one search of a long text would hold the GIL for its duration.
-    parts = (text[start : start + _SEARCHED] for start in range(0, len(text), _SEARCHED))
-    return "".join(_NOT_SHOWN.sub(_escape, part) for part in parts)
+    parts = (text[start : start + _SEARCH_CHUNK_CHARS] for start in range(0, len(text), _SEARCH_CHUNK_CHARS))
+    return "".join(_REPLACED_CHARS.sub(_escape, part) for part in parts)
 
 
 def _escape(found: re.Match[str]) -> str:

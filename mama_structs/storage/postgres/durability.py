@@ -9,13 +9,13 @@ from mama_structs.storage.postgres.schema_migrations import SCHEMA
 from mama_structs.storage.sqlite_errors import Finding
 
 # Queried in a read transaction, which does not override the synchronous_commit of the user, database or server.
-_SETTINGS: Final = """
+SETTINGS_SQL: Final = """
 SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit,
     ARRAY(SELECT relname::text FROM pg_class WHERE relnamespace = 'mama_structs'::regnamespace AND relpersistence = 'u'
         AND relkind IN ('r', 'p') ORDER BY relname) AS unlogged
 """
-_KIND: Final = "server"
+ISSUE_KIND: Final = "server"
 
 
 def check_durability(connection: Connection) -> list[Finding]:
@@ -24,29 +24,29 @@ def check_durability(connection: Connection) -> list[Finding]:
 
     Requires a read transaction.
     """
-    (found,) = connection.ask(_SETTINGS)
+    (found,) = connection.fetch(SETTINGS_SQL)
     findings = []
     if found["fsync"] == "off":
         message = (
             "the server has fsync=off: a crash of its machine may lose acknowledged data and damage the database; "
             "set fsync=on in its configuration"
         )
-        findings.append(Finding("error", _KIND, message))
+        findings.append(Finding("error", ISSUE_KIND, message))
     if found["full_page_writes"] == "off":
         message = (
             "the server has full_page_writes=off: a crash of its machine may damage pages, unless its file system "
             "writes each page as a whole; set full_page_writes=on in its configuration"
         )
-        findings.append(Finding("warning", _KIND, message))
+        findings.append(Finding("warning", ISSUE_KIND, message))
     for table in found["unlogged"]:
         message = (
             f"the table {table} is unlogged: a crash of the server empties it; ALTER TABLE {SCHEMA}.{table} SET LOGGED"
         )
-        findings.append(Finding("error", _KIND, message))
+        findings.append(Finding("error", ISSUE_KIND, message))
     if found["synchronous_commit"] == "off":
         message = (
             "this user, database or server has synchronous_commit=off: each write transaction of a session sets it to "
             "on, but a crash may lose the last transactions of other programs"
         )
-        findings.append(Finding("warning", _KIND, message))
+        findings.append(Finding("warning", ISSUE_KIND, message))
     return findings

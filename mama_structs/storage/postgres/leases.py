@@ -20,23 +20,23 @@ from concurrent.futures import Future
 from typing import Final
 
 from mama_structs.errors import MamaStructsError, StoreBusy, StoreError, StoreReadOnly, StoreUnreachable
-from mama_structs.storage.postgres.pool import ACROSS, Connection, Server
+from mama_structs.storage.postgres.pool import ALL_NAMESPACES_SETTINGS, Connection, PostgresPool
 
-_CLAIM: Final = """
+CLAIM_SQL: Final = """
 INSERT INTO leases (namespace, name, holder, expires)
     VALUES ($1, $2, $3, clock_timestamp() + make_interval(secs => $4))
     ON CONFLICT (namespace, name) DO UPDATE SET holder = excluded.holder, expires = excluded.expires
     WHERE leases.expires < clock_timestamp() OR leases.holder = excluded.holder
 """
-_RENEW: Final = """
+RENEW_SQL: Final = """
 UPDATE leases SET expires = clock_timestamp() + make_interval(secs => $2)
     WHERE holder = $1 AND name = ANY($3) RETURNING name
 """
-_RELEASE: Final = "DELETE FROM leases WHERE namespace = $1 AND name = $2 AND holder = $3"
-_RELEASE_ALL: Final = "DELETE FROM leases WHERE holder = $1"
-_CLAIMED: Final = "SELECT name FROM leases WHERE expires >= clock_timestamp()"
+RELEASE_SQL: Final = "DELETE FROM leases WHERE namespace = $1 AND name = $2 AND holder = $3"
+RELEASE_ALL_SQL: Final = "DELETE FROM leases WHERE holder = $1"
+CLAIMED_NAMES_SQL: Final = "SELECT name FROM leases WHERE expires >= clock_timestamp()"
 # Lock the lease rows, so that no host takes them over before this transaction commits.
-_KEEP: Final = "SELECT name FROM leases WHERE holder = $1 AND name = ANY($2) FOR SHARE"
+LOCK_OWN_SQL: Final = "SELECT name FROM leases WHERE holder = $1 AND name = ANY($2) FOR SHARE"
 
 _log: Final = logging.getLogger("mama_structs")
 
@@ -51,20 +51,20 @@ class Leases:
 
     """
 
-    def __init__(self, server: Server, *, seconds: float) -> None:
-        self.lost: set[str] = set()
+    def __init__(self, server: PostgresPool, *, seconds: float) -> None:
+        self.lost_names: set[str] = set()
         self._server = server
         # Namespace of each name that was ever claimed here. Entries are never removed, because there are few.
-        self._spaces: dict[str, str] = {}
+        self._namespaces: dict[str, str] = {}
         self._seconds = seconds
         self._holder = uuid.uuid4()
         self._guard = threading.Lock()
-        self._held: dict[str, Future[object] | None] = {}
+        self._pending_releases: dict[str, Future[object] | None] = {}
         # A token for each confirmed claim. A renewal must not report a claim as lost that was made during the renewal.
-        self._claims: dict[str, object] = {}
-        self._unclaimed: set[str] = set()
-        self._over = threading.Event()
-        self._renewing: threading.Thread | None = None
+        self._claim_tokens: dict[str, object] = {}
+        self._unclaimed_names: set[str] = set()
+        self._closed = threading.Event()
+        self._renewal_thread: threading.Thread | None = None
 
     @property
     def is_read_only(self) -> bool:
@@ -81,12 +81,12 @@ class Leases:
 
         """
         with self._guard:
-            self._spaces[name] = namespace
-            going = self._held.get(name)
-            if name in self._held and going is None:
-                raise self._busy()
-            self._held[name] = None
-            self.lost.discard(name)
+            self._namespaces[name] = namespace
+            going = self._pending_releases.get(name)
+            if name in self._pending_releases and going is None:
+                raise self._busy_error()
+            self._pending_releases[name] = None
+            self.lost_names.discard(name)
         try:
             if going is not None:
                 with contextlib.suppress(StoreError):
@@ -98,18 +98,18 @@ class Leases:
                     # The answer was lost. Claiming is idempotent, so retry.
                     is_mine = self._claim(name)
                 if not is_mine:
-                    raise self._busy()
+                    raise self._busy_error()
                 with self._guard:
-                    self._claims[name] = object()
+                    self._claim_tokens[name] = object()
             except StoreReadOnly as error:
                 # A read-only server or role needs no lease, because every write fails.
                 if error.namespace is not None and not self.is_read_only:
                     raise
         except BaseException:
             with self._guard:
-                self._held.pop(name, None)
+                self._pending_releases.pop(name, None)
             raise
-        self._begin_renewing()
+        self._start_renewal()
 
     def claim_later(self, name: str, namespace: str) -> None:
         """
@@ -118,67 +118,71 @@ class Leases:
         Only for names that no other session knows yet.
         """
         with self._guard:
-            self._spaces[name] = namespace
-            self._held[name] = None
-            self._claims[name] = object()
-            self._unclaimed.add(name)
-        self._begin_renewing()
+            self._namespaces[name] = namespace
+            self._pending_releases[name] = None
+            self._claim_tokens[name] = object()
+            self._unclaimed_names.add(name)
+        self._start_renewal()
 
     def release(self, name: str) -> Future[object] | None:
         """Release a name. Return a future of the release, or None if the name is not held."""
         with self._guard:
-            if name not in self._held or self._held[name] is not None:
+            if name not in self._pending_releases or self._pending_releases[name] is not None:
                 return None
-            given = self._spaces[name], name, self._holder
-            self._unclaimed.discard(name)
-            self._claims.pop(name, None)
-            going: Future[object] = self._server.run(
-                lambda one: one.tell(_RELEASE, *given), write=True, settings=ACROSS
+            given = self._namespaces[name], name, self._holder
+            self._unclaimed_names.discard(name)
+            self._claim_tokens.pop(name, None)
+            release_future: Future[object] = self._server.run(
+                lambda one: one.execute(RELEASE_SQL, *given), write=True, settings=ALL_NAMESPACES_SETTINGS
             )
-            self._held[name] = going
-        going.add_done_callback(lambda _: self._forget(name, going))
-        return going
+            self._pending_releases[name] = release_future
+        release_future.add_done_callback(lambda _: self._remove_released(name, release_future))
+        return release_future
 
-    def claimed(self) -> frozenset[str]:
+    def find_claimed_names(self) -> frozenset[str]:
         """Return all names with an unexpired lease of any holder, this process included. Blocks."""
-        rows = self._server.run(lambda one: one.ask(_CLAIMED), write=False, settings=ACROSS).result()
+        rows = self._server.run(
+            lambda one: one.fetch(CLAIMED_NAMES_SQL), write=False, settings=ALL_NAMESPACES_SETTINGS
+        ).result()
         return frozenset(row["name"] for row in rows)
 
-    def lost_of(self, connection: Connection, names: Collection[str]) -> frozenset[str]:
+    def find_lost_names(self, connection: Connection, names: Collection[str]) -> frozenset[str]:
         """
         Return the names that another holder took over.
 
         The others are locked until the transaction ends.
         """
         with self._guard:
-            mine = self._held.keys() & set(names)
-            claims = {name: claim for name, claim in self._claims.items() if name in mine}
+            mine = self._pending_releases.keys() & set(names)
+            claims = {name: claim for name, claim in self._claim_tokens.items() if name in mine}
         self._claim_new(connection, mine)
-        kept = {row["name"] for row in connection.ask(_KEEP, self._holder, sorted(mine))} if mine else set()
-        self._lose(claims, kept)
+        kept = {row["name"] for row in connection.fetch(LOCK_OWN_SQL, self._holder, sorted(mine))} if mine else set()
+        self._record_lost(claims, kept)
         return frozenset(mine - kept)
 
-    def written(self, names: Collection[str]) -> None:
+    def record_written(self, names: Collection[str]) -> None:
         """
         Record that rows were stored under names.
 
         From now on a missing lease of these names counts as lost.
         """
         with self._guard:
-            self._unclaimed.difference_update(names)
+            self._unclaimed_names.difference_update(names)
 
     def close(self) -> None:
         """Release all names and the server. Blocks."""
-        if self._over.is_set():
+        if self._closed.is_set():
             return
-        self._over.set()
-        if self._renewing is not None:
-            self._renewing.join()
+        self._closed.set()
+        if self._renewal_thread is not None:
+            self._renewal_thread.join()
         with self._guard:
-            held, self._held, self._claims = self._held, {}, {}
+            held, self._pending_releases, self._claim_tokens = self._pending_releases, {}, {}
         try:
             if held:
-                self._server.run(lambda one: one.tell(_RELEASE_ALL, self._holder), write=True, settings=ACROSS).result()
+                self._server.run(
+                    lambda one: one.execute(RELEASE_ALL_SQL, self._holder), write=True, settings=ALL_NAMESPACES_SETTINGS
+                ).result()
         except StoreReadOnly:
             pass
         except StoreError as error:
@@ -189,7 +193,7 @@ class Leases:
     def renew(self) -> None:
         """Renew all leases. Record those as lost that another holder took over. Blocks."""
         with self._guard:
-            claims = dict(self._claims)
+            claims = dict(self._claim_tokens)
         if claims:
             held = claims.keys()
             given = self._holder, self._seconds, sorted(held)
@@ -197,52 +201,58 @@ class Leases:
             def plan(connection: Connection) -> set[str]:
                 connection.note_change()
                 self._claim_new(connection, held)
-                return {row["name"] for row in connection.ask(_RENEW, *given)}
+                return {row["name"] for row in connection.fetch(RENEW_SQL, *given)}
 
-            self._lose(claims, self._server.run(plan, write=True, settings=ACROSS).result())
-            self.written(held)
+            self._record_lost(claims, self._server.run(plan, write=True, settings=ALL_NAMESPACES_SETTINGS).result())
+            self.record_written(held)
 
     def _claim(self, name: str) -> bool:
-        settings = {"app.namespace": self._spaces[name]}
-        return self._server.run(lambda one: self._claimed_in(one, name), write=True, settings=settings).result()
+        settings = {"app.namespace": self._namespaces[name]}
+        return self._server.run(
+            lambda one: self._claim_in_transaction(one, name), write=True, settings=settings
+        ).result()
 
     def _claim_new(self, connection: Connection, names: Collection[str]) -> None:
         with self._guard:
-            new = sorted(self._unclaimed.intersection(names))
+            new = sorted(self._unclaimed_names.intersection(names))
         for name in new:
-            self._claimed_in(connection, name)
+            self._claim_in_transaction(connection, name)
 
-    def _claimed_in(self, connection: Connection, name: str) -> bool:
-        return bool(connection.tell(_CLAIM, self._spaces[name], name, self._holder, self._seconds))
+    def _claim_in_transaction(self, connection: Connection, name: str) -> bool:
+        return bool(connection.execute(CLAIM_SQL, self._namespaces[name], name, self._holder, self._seconds))
 
-    def _lose(self, claims: Mapping[str, object], kept: Collection[str]) -> None:
+    def _record_lost(self, claims: Mapping[str, object], kept: Collection[str]) -> None:
         """
         Record the claims that are not in *kept* as lost.
 
         Claims that were released or renewed by `claim` meanwhile are ignored.
         """
         with self._guard:
-            gone = {name for name, claim in claims.items() if name not in kept and self._claims.get(name) is claim}
-            new = gone - self.lost
-            self.lost |= gone
+            gone = {
+                name for name, claim in claims.items() if name not in kept and self._claim_tokens.get(name) is claim
+            }
+            new = gone - self.lost_names
+            self.lost_names |= gone
         if new:
             _log.warning(
                 "%d conversations were taken over by another host, which this one did not reach in time", len(new)
             )
 
-    def _forget(self, name: str, going: Future[object]) -> None:
+    def _remove_released(self, name: str, release: Future[object]) -> None:
         with self._guard:
-            if self._held.get(name) is going:
-                del self._held[name]
+            if self._pending_releases.get(name) is release:
+                del self._pending_releases[name]
 
-    def _begin_renewing(self) -> None:
+    def _start_renewal(self) -> None:
         with self._guard:
-            if self._renewing is None and not self._over.is_set():
-                self._renewing = threading.Thread(target=self._renew, name="mama-structs leases", daemon=True)
-                self._renewing.start()
+            if self._renewal_thread is None and not self._closed.is_set():
+                self._renewal_thread = threading.Thread(
+                    target=self._renew_periodically, name="mama-structs leases", daemon=True
+                )
+                self._renewal_thread.start()
 
-    def _renew(self) -> None:
-        while not self._over.wait(self._seconds / 3):
+    def _renew_periodically(self) -> None:
+        while not self._closed.wait(self._seconds / 3):
             try:
                 self.renew()
             except StoreReadOnly:
@@ -250,5 +260,5 @@ class Leases:
             except MamaStructsError as error:
                 _log.warning("conversations could not be kept locked: %s", error)
 
-    def _busy(self) -> StoreBusy:
+    def _busy_error(self) -> StoreBusy:
         return StoreBusy(f"another session uses this part of {self._server.location}", waited=0.0)

@@ -33,8 +33,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs._internal.event_loop import done_at_once
-from mama_structs._internal.refcount import Registry
+from mama_structs._internal.event_loop import call_sync
+from mama_structs._internal.refcount import RefCountedRegistry
 from mama_structs.errors import (
     InvalidArgument,
     MamaStructsError,
@@ -53,24 +53,24 @@ from mama_structs.storage.postgres.write_queue import WriteQueues
 T = TypeVar("T")
 
 # Seconds that the client waits longer than the server's own timeout, so that the server reports its timeout first.
-_GRACE: Final = 2.0
-_PAUSE: Final = 0.05
+CLIENT_GRACE_SECONDS: Final = 2.0
+RETRY_INTERVAL_SECONDS: Final = 0.05
 # Transaction parameters are passed as settings, so that no value is ever formatted into a statement.
 # An advisory lock instead of a row lock, because a shared row lock writes to the row.
 # Its waiters are served in order.
-_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(current_setting('app.namespace'), 17))"
-_LOCK_SHARED: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(current_setting('app.namespace'), 17))"
+LOCK_SQL: Final = "SELECT pg_advisory_xact_lock(hashtextextended(current_setting('app.namespace'), 17))"
+LOCK_SHARED_SQL: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(current_setting('app.namespace'), 17))"
 # A role or database may be configured to acknowledge commits before they reach the disk, so force "on".
 # Keep "remote_apply", which is stricter: it also waits until the replicas have applied the change.
-_DURABLE: Final = """
+SYNCHRONOUS_COMMIT_SQL: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'
 """
 # The status of the last statement reports its row count: 0 unless the database was migrated to another version.
-_MIGRATED: Final = "SELECT FROM mama_structs.migrations HAVING max(version) IS DISTINCT FROM {version}"
-_NOT_MIGRATED: Final = "SELECT 0"
-_VERSION: Final = "SELECT coalesce(max(version), 0) FROM mama_structs.migrations"
+VERSION_CHANGED_SQL: Final = "SELECT FROM mama_structs.migrations HAVING max(version) IS DISTINCT FROM {version}"
+VERSION_UNCHANGED_STATUS: Final = "SELECT 0"
+VERSION_SQL: Final = "SELECT coalesce(max(version), 0) FROM mama_structs.migrations"
 # Only the last 4096 changes of a namespace are stored, each with the token that identifies a commit without an answer.
-_COUNT_AND_COMMIT: Final = """
+COUNT_AND_COMMIT_SQL: Final = """
 INSERT INTO namespaces AS known (namespace, change) VALUES (current_setting('app.namespace'), 1)
     ON CONFLICT (namespace) DO UPDATE SET change = known.change + 1;
 INSERT INTO changes (namespace, change, token)
@@ -80,10 +80,10 @@ DELETE FROM changes WHERE namespace = current_setting('app.namespace')
     AND change <= (SELECT change - 4096 FROM namespaces WHERE namespace = current_setting('app.namespace'));
 COMMIT
 """
-_OWNED: Final = """
+OWNS_TABLES_SQL: Final = """
 SELECT bool_and(pg_has_role(relowner, 'USAGE')) FROM unnest($1::text[]) AS name JOIN pg_class ON oid = name::regclass
 """
-_SEEN: Final = """
+OLDER_TRANSACTION_SQL: Final = """
 SELECT 1 FROM (
     SELECT unnest(ARRAY[backend_xmin, backend_xid]) AS oldest FROM pg_stat_activity
         WHERE pid <> pg_backend_pid() AND coalesce(datname, current_database()) = current_database()
@@ -92,22 +92,22 @@ SELECT 1 FROM (
 ) AS held WHERE age(oldest) > age($1::text::xid8::xid) LIMIT 1
 """
 # By default VACUUM skips indexes of pages with few deleted rows, and statistics contain keys and terms.
-_VACUUM: Final = "VACUUM (ANALYZE, INDEX_CLEANUP ON)"
-_FIND: Final = "SELECT 1 FROM changes WHERE namespace = $1 AND token = $2"
-_SETTING: Final = re.compile(r"[a-z_]+\.[a-z_]+|plan_cache_mode|max_parallel_workers_per_gather")
-ACROSS: Final = {"app.across": "on"}
+VACUUM_SQL: Final = "VACUUM (ANALYZE, INDEX_CLEANUP ON)"
+FIND_COMMIT_SQL: Final = "SELECT 1 FROM changes WHERE namespace = $1 AND token = $2"
+SETTING_PATTERN: Final = re.compile(r"[a-z_]+\.[a-z_]+|plan_cache_mode|max_parallel_workers_per_gather")
+ALL_NAMESPACES_SETTINGS: Final = {"app.across": "on"}
 """Settings of a transaction that spans all namespaces that its role may see."""
 
 
 @attrs.frozen(kw_only=True)
-class _How:
+class _TransactionOptions:
     """Options of one transaction."""
 
     write: bool
     namespace: str | None
     exclusive: bool
     settings: Mapping[str, str]
-    wait: float
+    wait_seconds: float
     token: uuid.UUID = attrs.field(factory=uuid.uuid4)
 
 
@@ -119,97 +119,99 @@ class Connection:
     is stored.
     """
 
-    def __init__(self, server: Server, held: Any, how: _How) -> None:
-        self.namespace: str | None = how.namespace
-        self.questions: int = 0
+    def __init__(self, server: PostgresPool, connection: Any, options: _TransactionOptions) -> None:
+        self.namespace: str | None = options.namespace
+        self.statement_count: int = 0
         self.failure: MamaStructsError | None = None
-        self.changed: bool = False
-        self.has_told: bool = False
-        self._server = server
-        self._held = held
+        self.has_changes: bool = False
+        self.has_executed: bool = False
+        self._pool = server
+        self._connection = connection
         # Only writes: a denied read is a missing grant, unrelated to the namespace.
-        self._written = (how.namespace or how.settings.get("app.namespace")) if how.write else None
-        self._over = False
+        self._written_namespace = (
+            (options.namespace or options.settings.get("app.namespace")) if options.write else None
+        )
+        self._has_ended = False
         self._change: int | None = None
 
-    def ask(self, sql: str, *arguments: Any) -> list[Any]:
+    def fetch(self, sql: str, *arguments: Any) -> list[Any]:
         """Return the rows of a query, by name or index. If it writes, call `note_change` as well."""
-        rows: list[Any] = self._wait(lambda timeout: self._held.fetch(sql, *arguments, timeout=timeout))
+        rows: list[Any] = self._run_statement(lambda timeout: self._connection.fetch(sql, *arguments, timeout=timeout))
         return rows
 
-    def tell(self, sql: str, *arguments: Any) -> int:
+    def execute(self, sql: str, *arguments: Any) -> int:
         """Execute a statement and return the number of affected rows."""
-        self.has_told = True
-        status: str = self._wait(lambda timeout: self._held.execute(sql, *arguments, timeout=timeout))
+        self.has_executed = True
+        status: str = self._run_statement(lambda timeout: self._connection.execute(sql, *arguments, timeout=timeout))
         count = status.rpartition(" ")[2]
         return int(count) if count.isdecimal() else 0
 
-    def tell_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         """Execute a statement for each of *rows* in one batch."""
         if rows:
-            self.has_told = True
-            self._wait(lambda timeout: self._held.executemany(sql, rows, timeout=timeout))
+            self.has_executed = True
+            self._run_statement(lambda timeout: self._connection.executemany(sql, rows, timeout=timeout))
 
     @property
     def change(self) -> int:
         """Number of the namespace's last change. Queried once per transaction."""
         if self._change is None:
-            found = self.ask("SELECT change FROM namespaces WHERE namespace = $1", self.namespace)
+            found = self.fetch("SELECT change FROM namespaces WHERE namespace = $1", self.namespace)
             self._change = found[0]["change"] if found else 0
         return self._change
 
     def note_change(self) -> None:
         """Make the commit count one change of the namespace, with the number `change` + 1."""
-        self.changed = True
+        self.has_changes = True
 
     @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
+    def savepoint(self) -> Iterator[None]:
         """Run the block in a savepoint, and roll back to it if the block raises."""
-        self.tell("SAVEPOINT attempt")
+        self.execute("SAVEPOINT attempt")
         try:
             yield
         except BaseException:
             if self.failure is None:
-                self.tell("ROLLBACK TO SAVEPOINT attempt")
+                self.execute("ROLLBACK TO SAVEPOINT attempt")
             raise
         finally:
             if self.failure is None:
-                self.tell("RELEASE SAVEPOINT attempt")
+                self.execute("RELEASE SAVEPOINT attempt")
 
     def end(self) -> None:
         """Reject any further use, because the transaction has ended."""
-        self._over = True
+        self._has_ended = True
 
-    def _wait(self, question: Callable[[float], Coroutine[Any, Any, T]]) -> T:
-        if self._over:
+    def _run_statement(self, statement: Callable[[float], Coroutine[Any, Any, T]]) -> T:
+        if self._has_ended:
             raise SessionClosed("this connection belongs to a transaction that is over")
         if self.failure is not None:
             raise self.failure
-        self.questions += 1
-        answer, failure = self._server.answered(question, namespace=self._written)
+        self.statement_count += 1
+        answer, failure = self._pool.run_in_loop(statement, namespace=self._written_namespace)
         if failure is not None:
             self.failure = failure
             raise failure
         return answer  # type: ignore[return-value]  # there is one, or a failure
 
 
-class Server:
+class PostgresPool:
     """Connection pool of a server, shared by all callers of `open` with the same URL."""
 
     def __init__(self, url: str, options: ServerSettings) -> None:
         self.url: str = check_url(url)
-        self._failures, self._asyncpg = _needed()
+        self._failures, self._asyncpg = _import_modules()
         self.location: str = self._failures.located(url)
         self.options: ServerSettings = options
         self._pid = os.getpid()
         self._pool: Any = None
-        self._database: Any = None
+        self._schema_state: Any = None
         self._is_closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._queues = WriteQueues()
-        self._asking = 0
+        self._write_queues = WriteQueues()
+        self._active_count = 0
         # Running tasks of `apart`, with their own connection once it is open.
-        self._beside: dict[asyncio.Task[Any] | None, Any] = {}
+        self._dedicated_tasks: dict[asyncio.Task[Any] | None, Any] = {}
         self._workers = ThreadPoolExecutor(options.connections, thread_name_prefix="mama-structs plan")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mama-structs server", daemon=True)
@@ -218,7 +220,7 @@ class Server:
         return f"<{type(self).__name__} {self.location!r}{' closed' if self._is_closed else ''}>"
 
     @classmethod
-    def open(cls, url: str, *, options: ServerSettings | None = None) -> Server:
+    def open(cls, url: str, *, options: ServerSettings | None = None) -> PostgresPool:
         """
         Connect, migrate the database to this version, and return the server. Blocks.
 
@@ -230,12 +232,12 @@ class Server:
 
         """
 
-        def make() -> Server:
+        def make() -> PostgresPool:
             made = cls(url, options or ServerSettings())
-            made._begin()
+            made._connect()
             return made
 
-        return servers.join(check_url(url), make)
+        return open_pools.acquire(check_url(url), make)
 
     @property
     def is_read_only(self) -> bool:
@@ -244,7 +246,7 @@ class Server:
 
         A replica may have become the primary since.
         """
-        return bool(self._database.is_read_only)
+        return bool(self._schema_state.is_read_only)
 
     def run(
         self,
@@ -274,33 +276,35 @@ class Server:
             StoreError: Any other failure. Nothing was stored.
 
         """
-        self._check_here()
+        self._check_usable()
         given = dict(settings or {})
-        if not all(map(_SETTING.fullmatch, given)):
+        if not all(map(SETTING_PATTERN.fullmatch, given)):
             raise InvalidArgument("a setting must belong to an extension, such as hnsw.ef_search, or to the planner")
         if namespace is not None and "\0" in namespace:
             raise InvalidArgument("a server cannot keep a namespace whose name has a NUL", hint="take another name")
         patience = self.options.wait if wait is None else min(wait, self.options.wait)
-        how = _How(write=write, namespace=namespace, exclusive=exclusive, settings=given, wait=patience)
+        how = _TransactionOptions(
+            write=write, namespace=namespace, exclusive=exclusive, settings=given, wait_seconds=patience
+        )
         done: Future[T] = Future()
         # Mark the future as running, so that a caller that stops waiting cannot cancel it.
         done.set_running_or_notify_cancel()
-        self._loop.call_soon_threadsafe(self._start, work, how, done)
+        self._loop.call_soon_threadsafe(self._start_transaction, work, how, done)
         return done
 
     @property
     def vector_schema(self) -> str:
         """The schema of pgvector's types, as a quoted identifier."""
-        return str(self._database.vector_schema)
+        return str(self._schema_state.vector_schema)
 
-    def apart(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> Future[T]:
+    def run_on_dedicated_connection(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> Future[T]:
         """
         Run a coroutine on a dedicated connection outside of any transaction.
 
         Closing the server stops waiting for the work, but does not cancel it on the server.
         """
-        self._check_here()
-        return asyncio.run_coroutine_threadsafe(self._apart(work), self._loop)
+        self._check_usable()
+        return asyncio.run_coroutine_threadsafe(self._run_dedicated(work), self._loop)
 
     def vacuum(self, *tables: str, wait: float) -> Future[None]:
         """
@@ -314,10 +318,10 @@ class Server:
             StoreError: The server cannot do it.
 
         """
-        self._check_here()
+        self._check_usable()
         if not all(map(str.isidentifier, tables)):
             raise InvalidArgument("the name of a table to vacuum must be an identifier")
-        return asyncio.run_coroutine_threadsafe(self._vacuumed(tables, wait), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._vacuum(tables, wait), self._loop)
 
     def close(self) -> None:
         """
@@ -325,7 +329,7 @@ class Server:
 
         The last one closes the connections after running work has finished. Blocks.
         """
-        if not self._is_closed and servers.leave(self.url) is self:
+        if not self._is_closed and open_pools.release(self.url) is self:
             self.close_now()
 
     def close_now(self) -> None:
@@ -334,15 +338,15 @@ class Server:
         if os.getpid() != self._pid or not self._thread.is_alive():
             return
         with contextlib.suppress(Exception):
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(self._longest)
+            asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(self._thread_timeout)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_GRACE)
+        self._thread.join(CLIENT_GRACE_SECONDS)
         if not self._thread.is_alive():
             self._loop.close()
         self._workers.shutdown(wait=not self._tasks)
 
-    def answered(
-        self, question: Callable[[float], Coroutine[Any, Any, T]], *, namespace: str | None = None
+    def run_in_loop(
+        self, make_coroutine: Callable[[float], Coroutine[Any, Any, T]], *, namespace: str | None = None
     ) -> tuple[T | None, MamaStructsError | None]:
         """
         Run a coroutine in the server's loop and block until it ends.
@@ -352,37 +356,37 @@ class Server:
         started = time.monotonic()
 
         async def answer() -> T:
-            return await question(self._patience)
+            return await make_coroutine(self._answer_timeout)
 
         asked = asyncio.run_coroutine_threadsafe(answer(), self._loop)
         try:
-            return asked.result(self._longest), None
+            return asked.result(self._thread_timeout), None
         except concurrent.futures.CancelledError:
             return None, SessionClosed(f"the connection to {self.location} was closed")
         except Exception as error:  # noqa: BLE001 - converted to a typed error
-            return None, self._error(error, started, namespace)
+            return None, self._to_store_error(error, started, namespace)
 
     @property
-    def _patience(self) -> float:
+    def _answer_timeout(self) -> float:
         """Seconds to wait for an answer of the server."""
-        return self.options.statement_timeout + _GRACE
+        return self.options.statement_timeout + CLIENT_GRACE_SECONDS
 
     @property
-    def _longest(self) -> float:
+    def _thread_timeout(self) -> float:
         """Seconds that a thread waits for the loop; longer than all timeouts inside the loop."""
-        return self._patience + self.options.connect_timeout + self.options.wait + _GRACE
+        return self._answer_timeout + self.options.connect_timeout + self.options.wait + CLIENT_GRACE_SECONDS
 
-    def _error(self, error: BaseException, started: float, namespace: str | None = None) -> MamaStructsError:
+    def _to_store_error(self, error: BaseException, started: float, namespace: str | None = None) -> MamaStructsError:
         made: MamaStructsError = self._failures.server_error(
             error,
             self.location,
             waited=time.monotonic() - started,
             namespace=namespace,
-            role=None if self._database is None else self._database.role,
+            role=None if self._schema_state is None else self._schema_state.role,
         )
         return made
 
-    def _check_here(self) -> None:
+    def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise WrongLoop("the server belongs to the process that opened it", hint="open another session here")
         if self._is_closed:
@@ -390,14 +394,14 @@ class Server:
 
     # The methods below run in the loop's thread, except `_begin`.
 
-    def _begin(self) -> None:
+    def _connect(self) -> None:
         self._thread.start()
         failure: BaseException | None = None
         started = time.monotonic()
         try:
-            asyncio.run_coroutine_threadsafe(self._opened(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._open_pool(), self._loop).result()
         except Exception as error:  # noqa: BLE001 - converted to a typed error
-            failure = self._error(error, started)
+            failure = self._to_store_error(error, started)
         except BaseException:
             self.close_now()
             raise
@@ -406,40 +410,44 @@ class Server:
             raise failure
 
     @property
-    def _connecting(self) -> dict[str, Any]:
+    def _connect_options(self) -> dict[str, Any]:
         options = self.options
         return {
             "dsn": self.url,
             "timeout": options.connect_timeout,
-            "command_timeout": self._patience,
+            "command_timeout": self._answer_timeout,
             "statement_cache_size": 100 if options.prepared else 0,
             "server_settings": {"application_name": "mama_structs"},
         }
 
-    async def _opened(self) -> None:
-        connection = await self._asyncpg.connect(**self._connecting)
+    async def _open_pool(self) -> None:
+        connection = await self._asyncpg.connect(**self._connect_options)
         try:
-            self._database = await schema_migrations.prepare(connection, self.location, wait=self._patience)
+            self._schema_state = await schema_migrations.prepare_database(
+                connection, self.location, wait=self._answer_timeout
+            )
         finally:
             connection.terminate()
         self._pool = await self._asyncpg.create_pool(
             min_size=0,
             max_size=self.options.connections,
-            init=self._teach,
-            reset=_leave_as_it_is,
-            **self._connecting,
+            init=self._register_codecs,
+            reset=_skip_reset,
+            **self._connect_options,
         )
 
-    async def _teach(self, connection: Any) -> None:
+    async def _register_codecs(self, connection: Any) -> None:
         """Register codecs on a new connection that convert pgvector's types from and to arrays."""
-        schema = await connection.fetchval("SELECT (parse_ident($1))[1]", self._database.vector_schema)
+        schema = await connection.fetchval("SELECT (parse_ident($1))[1]", self._schema_state.vector_schema)
         for name, kind in (("vector", ">f4"), ("halfvec", ">f2")):
             await connection.set_type_codec(
-                name, schema=schema, encoder=_encoder(kind), decoder=_decoder(kind), format="binary"
+                name, schema=schema, encoder=_vector_encoder(kind), decoder=_vector_decoder(kind), format="binary"
             )
 
-    def _start(self, work: Callable[[Connection], T], how: _How, done: Future[T]) -> None:
-        task = self._loop.create_task(self._run(work, how))
+    def _start_transaction(
+        self, work: Callable[[Connection], T], options: _TransactionOptions, done: Future[T]
+    ) -> None:
+        task = self._loop.create_task(self._run_queued(work, options))
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[T]) -> None:
@@ -453,70 +461,72 @@ class Server:
 
         task.add_done_callback(ended)
 
-    async def _run(self, work: Callable[[Connection], T], how: _How) -> T:
+    async def _run_queued(self, work: Callable[[Connection], T], options: _TransactionOptions) -> T:
         async with contextlib.AsyncExitStack() as turn:
-            if how.namespace is not None and how.write and how.exclusive:
-                busy = functools.partial(self._kept_waiting, how.wait)
-                await turn.enter_async_context(self._queues.one(how.namespace, wait=how.wait, busy=busy))
-            self._asking += 1
+            if options.namespace is not None and options.write and options.exclusive:
+                busy = functools.partial(self._queue_timeout_error, options.wait_seconds)
+                await turn.enter_async_context(
+                    self._write_queues.acquire_turn(options.namespace, wait=options.wait_seconds, make_busy_error=busy)
+                )
+            self._active_count += 1
             try:
-                return await self._tried(work, how)
+                return await self._run_with_retry(work, options)
             finally:
-                self._asking -= 1
+                self._active_count -= 1
 
-    def _kept_waiting(self, waited: float) -> StoreBusy:
+    def _queue_timeout_error(self, waited: float) -> StoreBusy:
         return StoreBusy(
             f"{self.location}: earlier writes in the queue were not finished for {waited:.1f} s",
             waited=waited,
             hint="nothing was stored; try again",
         )
 
-    async def _tried(self, work: Callable[[Connection], T], how: _How) -> T:
+    async def _run_with_retry(self, work: Callable[[Connection], T], options: _TransactionOptions) -> T:
         is_second = False
         while True:
-            held = await self._acquired(how.wait)
-            connection = Connection(self, held, how)
+            connection_handle = await self._acquire_connection(options.wait_seconds)
+            connection = Connection(self, connection_handle, options)
             is_cut = False
             try:
-                return await self._in_transaction(connection, work, how)
-            except _NotBegun as error:
+                return await self._run_transaction(connection, work, options)
+            except _BeginFailed as error:
                 failure: MamaStructsError = error.failure
                 is_cut = isinstance(failure, StoreUnreachable)
                 may_again = True
             except StoreUnreachable as error:
                 failure = error
                 is_cut = True
-                may_again = not how.write
+                may_again = not options.write
             finally:
                 connection.end()
                 # Do not wait for a clean shutdown of a connection that does not answer.
-                await self._released(held, is_cut=is_cut)
+                await self._release_connection(connection_handle, is_broken=is_cut)
             if is_second or not may_again or not isinstance(failure, StoreUnreachable):
                 raise failure
             is_second = True
             await self._pool.expire_connections()
 
-    async def _acquired(self, wait: float) -> Any:
+    async def _acquire_connection(self, wait: float) -> Any:
         """Acquire a connection from the pool, and wait for a free one."""
         started = time.monotonic()
         # The time to connect is not time spent waiting for other users.
         is_exhausted = self._is_exhausted
-        patience = max(wait, _PAUSE) if is_exhausted else max(wait, self.options.connect_timeout)
+        patience = max(wait, RETRY_INTERVAL_SECONDS) if is_exhausted else max(wait, self.options.connect_timeout)
         failure: MamaStructsError
         try:
             return await self._pool.acquire(timeout=patience)
         except TimeoutError as error:
             if is_exhausted or self._is_exhausted:
-                most = self.options.connections
+                max_connections = self.options.connections
                 failure = StoreBusy(
-                    f"all {most} connections of this process to {self.location} were in use for {patience:.1f} s",
+                    f"all {max_connections} connections of this process to {self.location} were in use for {patience:.1f} s",
                     waited=patience,
                     hint="nothing was stored; try again, or allow more connections",
                 )
             else:
-                failure = self._error(error, started)
+                failure = self._to_store_error(error, started)
         except Exception as error:  # noqa: BLE001 - converted to a typed error
-            failure = self._error(error, started)
+            failure = self._to_store_error(error, started)
         raise failure
 
     @property
@@ -526,85 +536,91 @@ class Server:
 
         A broken one counts as in use until its transaction ends.
         """
-        most = self.options.connections
-        return self._asking > most or bool(self._pool.get_size() >= most and not self._pool.get_idle_size())
+        max_connections = self.options.connections
+        return self._active_count > max_connections or bool(
+            self._pool.get_size() >= max_connections and not self._pool.get_idle_size()
+        )
 
-    async def _vacuumed(self, tables: Sequence[str], wait: float) -> None:
+    async def _vacuum(self, tables: Sequence[str], wait: float) -> None:
         until = time.monotonic() + wait
         started = time.monotonic()
-        held = await self._acquired(wait)
+        connection = await self._acquire_connection(wait)
         failure: MamaStructsError
         try:
             names = [f"{SCHEMA}.{table}" for table in tables]
-            if not await held.fetchval(_OWNED, names, timeout=self._patience):
+            if not await connection.fetchval(OWNS_TABLES_SQL, names, timeout=self._answer_timeout):
                 # The server would only log a warning and do nothing.
                 raise StoreReadOnly(f"the tables of {self.location} can only be vacuumed by their owner")
-            now = await held.fetchval("SELECT pg_current_xact_id()::text", timeout=self._patience)
+            now = await connection.fetchval("SELECT pg_current_xact_id()::text", timeout=self._answer_timeout)
             # VACUUM only removes rows that no transaction can see any more.
-            while await held.fetchval(_SEEN, now, timeout=self._patience):
+            while await connection.fetchval(OLDER_TRANSACTION_SQL, now, timeout=self._answer_timeout):
                 if time.monotonic() >= until:
                     raise StoreBusy(
                         f"a transaction on {self.location} can still read the deleted rows",
                         waited=time.monotonic() - started,
                         hint="look for a long transaction in pg_stat_activity",
                     )
-                await asyncio.sleep(_PAUSE)
-            await held.execute(f"{_VACUUM} {', '.join(names)}", timeout=max(until - time.monotonic(), self._patience))
+                await asyncio.sleep(RETRY_INTERVAL_SECONDS)
+            await connection.execute(
+                f"{VACUUM_SQL} {', '.join(names)}", timeout=max(until - time.monotonic(), self._answer_timeout)
+            )
         except Exception as error:  # noqa: BLE001 - converted to a typed error
-            failure = self._error(error, started)
+            failure = self._to_store_error(error, started)
         else:
             return
         finally:
-            await self._released(held)
+            await self._release_connection(connection)
         raise failure
 
-    async def _apart(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+    async def _run_dedicated(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         started, task = time.monotonic(), asyncio.current_task()
-        self._beside[task] = None
+        self._dedicated_tasks[task] = None
         failure: MamaStructsError
         try:
-            held = self._beside[task] = await self._asyncpg.connect(**self._connecting)
-            return await work(held)
+            connection = self._dedicated_tasks[task] = await self._asyncpg.connect(**self._connect_options)
+            return await work(connection)
         except Exception as error:  # noqa: BLE001 - converted to a typed error
-            failure = self._error(error, started)
+            failure = self._to_store_error(error, started)
         finally:
-            held = self._beside.pop(task)
-            if held is not None:
-                held.terminate()
+            connection = self._dedicated_tasks.pop(task)
+            if connection is not None:
+                connection.terminate()
         raise failure
 
-    async def _released(self, held: Any, *, is_cut: bool = False) -> None:
+    async def _release_connection(self, connection: Any, *, is_broken: bool = False) -> None:
         with contextlib.suppress(Exception):
             # Never return a connection with an open transaction to the pool.
-            if is_cut or held.is_in_transaction():
-                held.terminate()
+            if is_broken or connection.is_in_transaction():
+                connection.terminate()
         with contextlib.suppress(Exception):
-            await self._pool.release(held)
+            await self._pool.release(connection)
 
-    async def _in_transaction(self, connection: Connection, work: Callable[[Connection], T], how: _How) -> T:
-        held = connection._held  # noqa: SLF001 - defined in this module
-        failure = await self._begun(held, how)
+    async def _run_transaction(
+        self, connection: Connection, work: Callable[[Connection], T], options: _TransactionOptions
+    ) -> T:
+        held = connection._connection  # noqa: SLF001 - defined in this module
+        failure = await self._begin_transaction(held, options)
         if failure is not None:
-            raise _NotBegun(failure)
+            raise _BeginFailed(failure)
         try:
-            result = await self._loop.run_in_executor(self._workers, _done, work, connection)
+            result = await self._loop.run_in_executor(self._workers, _run_work, work, connection)
         except BaseException:
             if not isinstance(connection.failure, StoreUnreachable):
-                await self._sent(held, "ROLLBACK")
+                await self._send(held, "ROLLBACK")
             raise
-        is_counted = how.namespace is not None and how.exclusive and connection.changed
-        failure = await self._sent(held, _COUNT_AND_COMMIT if is_counted else "COMMIT", how.namespace)
+        is_counted = options.namespace is not None and options.exclusive and connection.has_changes
+        failure = await self._send(held, COUNT_AND_COMMIT_SQL if is_counted else "COMMIT", options.namespace)
         # If nothing was written, the outcome of the commit does not matter.
-        if failure is None or not (connection.changed or connection.has_told):
+        if failure is None or not (connection.has_changes or connection.has_executed):
             return result
         if isinstance(failure, StoreUnreachable):
             # Release this connection first: it may be the last free one, and the lookup needs another.
-            await self._released(held, is_cut=True)
-            if await self._is_stored(how if is_counted else None):
+            await self._release_connection(held, is_broken=True)
+            if await self._is_committed(options if is_counted else None):
                 return result
         raise failure
 
-    async def _begun(self, held: Any, how: _How) -> MamaStructsError | None:
+    async def _begin_transaction(self, connection: Any, options: _TransactionOptions) -> MamaStructsError | None:
         """
         Begin a transaction, and return the error if that fails.
 
@@ -612,96 +628,114 @@ class Server:
         """
         started = time.monotonic()
         try:
-            status = await held.execute(self._beginning(how), timeout=self._patience)
-            if how.write and status != _NOT_MIGRATED:
-                version = await held.fetchval(_VERSION, timeout=self._patience)
-                schema_migrations.check_same_version(version, self._database.version, self.location)
+            status = await connection.execute(self._begin_sql(options), timeout=self._answer_timeout)
+            if options.write and status != VERSION_UNCHANGED_STATUS:
+                version = await connection.fetchval(VERSION_SQL, timeout=self._answer_timeout)
+                schema_migrations.check_same_version(version, self._schema_state.version, self.location)
         except Exception as error:  # noqa: BLE001 - converted to a typed error
-            return self._error(error, started)
+            return self._to_store_error(error, started)
         return None
 
-    async def _sent(self, held: Any, sql: str, namespace: str | None = None) -> MamaStructsError | None:
+    async def _send(self, connection: Any, sql: str, namespace: str | None = None) -> MamaStructsError | None:
         """Send statements in one message, and return the error if they fail."""
         started = time.monotonic()
         try:
-            await held.execute(sql, timeout=self._patience)
+            await connection.execute(sql, timeout=self._answer_timeout)
         except Exception as error:  # noqa: BLE001 - converted to a typed error
-            return self._error(error, started, namespace)
+            return self._to_store_error(error, started, namespace)
         return None
 
-    def _beginning(self, how: _How) -> str:
+    def _begin_sql(self, transaction: _TransactionOptions) -> str:
         """Return the statements that begin a transaction, as one message to save round trips."""
         milliseconds = int(self.options.statement_timeout * 1000)
-        kind = "READ COMMITTED" if how.write else "REPEATABLE READ, READ ONLY"
-        settings = {"app.namespace": how.namespace or "", "app.token": str(how.token), **how.settings}
+        kind = "READ COMMITTED" if transaction.write else "REPEATABLE READ, READ ONLY"
+        settings = {
+            "app.namespace": transaction.namespace or "",
+            "app.token": str(transaction.token),
+            **transaction.settings,
+        }
         lines = [
             f"BEGIN ISOLATION LEVEL {kind}",
             # JIT-compiling a complex statement takes longer than running it.
             "SET LOCAL jit = off",
-            f"SET LOCAL search_path = {self._database.path}",
+            f"SET LOCAL search_path = {self._schema_state.path}",
             f"SET LOCAL statement_timeout = {milliseconds}",
             # 0 would disable the timeout.
-            f"SET LOCAL lock_timeout = {max(1, int(how.wait * 1000))}",
+            f"SET LOCAL lock_timeout = {max(1, int(transaction.wait_seconds * 1000))}",
             # Releases the locks of a vanished host after this time, and tolerates a slow one until then.
-            f"SET LOCAL idle_in_transaction_session_timeout = {int(self._patience * 1000)}",
-            *(f"SELECT set_config({_quoted(name)}, {_quoted(value)}, true)" for name, value in settings.items()),
+            f"SET LOCAL idle_in_transaction_session_timeout = {int(self._answer_timeout * 1000)}",
+            *(
+                f"SELECT set_config({_quote_literal(name)}, {_quote_literal(value)}, true)"
+                for name, value in settings.items()
+            ),
         ]
-        if how.write:
-            lines += [_DURABLE, f"SELECT pg_advisory_xact_lock_shared({schema_migrations.MIGRATION_LOCK})"]
-            if how.namespace is not None:
-                lines.append(_LOCK if how.exclusive else _LOCK_SHARED)
+        if transaction.write:
+            lines += [
+                SYNCHRONOUS_COMMIT_SQL,
+                f"SELECT pg_advisory_xact_lock_shared({schema_migrations.MIGRATION_LOCK_ID})",
+            ]
+            if transaction.namespace is not None:
+                lines.append(LOCK_SQL if transaction.exclusive else LOCK_SHARED_SQL)
             # Checked after the lock is held, because migrations wait for that lock.
-            lines.append(_MIGRATED.format(version=self._database.version))
+            lines.append(VERSION_CHANGED_SQL.format(version=self._schema_state.version))
         return ";".join(lines)
 
-    async def _is_stored(self, how: _How | None) -> bool:
+    async def _is_committed(self, transaction: _TransactionOptions | None) -> bool:
         """
         Return True if a commit without an answer was stored.
 
         Raise if that cannot be determined.
         """
         until = time.monotonic() + self.options.wait
-        while how is not None and time.monotonic() < until:
+        while transaction is not None and time.monotonic() < until:
             with contextlib.suppress(StoreError):
-                held = await self._acquired(self.options.wait)
+                held = await self._acquire_connection(self.options.wait)
                 try:
                     # The lock becomes free when the interrupted transaction has committed or rolled back.
-                    failure = await self._sent(held, self._beginning(attrs.evolve(how, wait=self.options.wait)))
+                    failure = await self._send(
+                        held, self._begin_sql(attrs.evolve(transaction, wait_seconds=self.options.wait))
+                    )
                     if isinstance(failure, StoreReadOnly):
                         break
                     if failure is None:
-                        return bool(await held.fetch(_FIND, how.namespace, how.token, timeout=self._patience))
+                        return bool(
+                            await held.fetch(
+                                FIND_COMMIT_SQL, transaction.namespace, transaction.token, timeout=self._answer_timeout
+                            )
+                        )
                 except Exception:  # noqa: BLE001, S110 - the lookup is retried
                     pass
                 finally:
-                    await self._released(held)
-            await asyncio.sleep(_PAUSE)
+                    await self._release_connection(held)
+            await asyncio.sleep(RETRY_INTERVAL_SECONDS)
         raise StoreUnreachable(
             f"{self.location} gave no answer to the commit: the changes may be stored, or not",
             hint="check whether the changes are stored before you repeat them",
         )
 
-    async def _end(self) -> None:
+    async def _shut_down(self) -> None:
         """Close all connections after running work has finished, or terminate them at the timeout."""
-        for task, held in [*self._beside.items()]:
+        for task, held in [*self._dedicated_tasks.items()]:
             # Cancelling would also cancel the work on the server, so only cut the connection.
             if held is not None:
                 held.terminate()
             elif task is not None:
                 task.cancel()
-        if self._beside:
-            await asyncio.wait([task for task in self._beside if task is not None], timeout=_GRACE)
+        if self._dedicated_tasks:
+            await asyncio.wait(
+                [task for task in self._dedicated_tasks if task is not None], timeout=CLIENT_GRACE_SECONDS
+            )
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._patience)
-            self._queues.end(lambda: SessionClosed(f"the connection to {self.location} was closed"))
+            await asyncio.wait(self._tasks, timeout=self._answer_timeout)
+            self._write_queues.fail_waiters(lambda: SessionClosed(f"the connection to {self.location} was closed"))
         if self._pool is not None:
             try:
-                await asyncio.wait_for(self._pool.close(), _GRACE)
+                await asyncio.wait_for(self._pool.close(), CLIENT_GRACE_SECONDS)
             except TimeoutError:
                 self._pool.terminate()
 
 
-class _NotBegun(Exception):
+class _BeginFailed(Exception):
     """The transaction could not begin, so its function did not run."""
 
     def __init__(self, failure: MamaStructsError) -> None:
@@ -709,10 +743,10 @@ class _NotBegun(Exception):
         self.failure = failure
 
 
-servers: Final[Registry[str, Server]] = Registry()
+open_pools: Final[RefCountedRegistry[str, PostgresPool]] = RefCountedRegistry()
 """The servers that this process has open, by URL."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=servers.forget)
+    os.register_at_fork(after_in_child=open_pools.reset)
 
 
 def check_url(url: object) -> str:
@@ -736,10 +770,10 @@ def has_session(url: str) -> bool:
 
     """
     address = check_url(url)
-    failures, asyncpg = _needed()
+    failures, asyncpg = _import_modules()
     started = time.monotonic()
 
-    async def look() -> bool:
+    async def query_migrations() -> bool:
         patience = ServerSettings().connect_timeout
         connection = await asyncpg.connect(address, timeout=patience, command_timeout=patience)
         try:
@@ -749,14 +783,14 @@ def has_session(url: str) -> bool:
 
     with ThreadPoolExecutor(1) as beside:
         try:
-            return beside.submit(lambda: asyncio.run(look())).result()
+            return beside.submit(lambda: asyncio.run(query_migrations())).result()
         except Exception as error:  # noqa: BLE001 - converted to a typed error
             waited = time.monotonic() - started
             failure: MamaStructsError = failures.server_error(error, failures.located(address), waited=waited)
     raise failure
 
 
-def _needed() -> tuple[Any, Any]:
+def _import_modules() -> tuple[Any, Any]:
     """Return the modules that require asyncpg, which is installed by the extra `postgres`."""
     try:
         import asyncpg  # noqa: PLC0415 - optional dependency
@@ -769,27 +803,27 @@ def _needed() -> tuple[Any, Any]:
     return errors, asyncpg
 
 
-async def _leave_as_it_is(_connection: Any) -> None:
+async def _skip_reset(_connection: Any) -> None:
     """Skip the pool's reset query. All settings are local to a transaction."""
 
 
-def _quoted(text: str) -> str:
+def _quote_literal(text: str) -> str:
     """Return *text* as an SQL expression that is safe against injection."""
     return f"convert_from(decode('{text.encode().hex()}', 'hex'), 'UTF8')"
 
 
-def _done(work: Callable[[Connection], T], connection: Connection) -> T:
+def _run_work(work: Callable[[Connection], T], connection: Connection) -> T:
     """Run a transaction function. Raise the connection's failure even if it was swallowed."""
-    result = done_at_once(work, connection)
+    result = call_sync(work, connection)
     if connection.failure is not None:
         raise connection.failure
     return result
 
 
-def _encoder(kind: str) -> Callable[[NDArray[Any]], bytes]:
+def _vector_encoder(dtype: str) -> Callable[[NDArray[Any]], bytes]:
     """Return an encoder to pgvector's format: length, two zero bytes, big-endian numbers."""
-    return lambda array: len(array).to_bytes(2, "big") + b"\0\0" + np.asarray(array).astype(kind).tobytes()
+    return lambda array: len(array).to_bytes(2, "big") + b"\0\0" + np.asarray(array).astype(dtype).tobytes()
 
 
-def _decoder(kind: str) -> Callable[[bytes], NDArray[np.float32]]:
-    return lambda data: np.frombuffer(data, kind, offset=4).astype(np.float32)
+def _vector_decoder(dtype: str) -> Callable[[bytes], NDArray[np.float32]]:
+    return lambda data: np.frombuffer(data, dtype, offset=4).astype(np.float32)

@@ -15,38 +15,38 @@ from typing import Any, Final, Self, TypeVar, cast
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreError
 from mama_structs.storage.postgres.durability import check_durability
 from mama_structs.storage.postgres.leases import Leases
-from mama_structs.storage.postgres.pool import ACROSS, Connection, Server
+from mama_structs.storage.postgres.pool import ALL_NAMESPACES_SETTINGS, Connection, PostgresPool
 from mama_structs.storage.sealed_rows import (
     SEAL_BYTES,
-    Change,
-    Damaged,
-    New,
+    DamagedValue,
+    NewValue,
+    RowChange,
     Rows,
     Snapshot,
     check_key,
     check_value,
-    range_of,
+    key_range,
     seal,
     unseal,
 )
 from mama_structs.storage.sqlite_errors import Finding
-from mama_structs.storage.sqlite_store import WAIT, RowStorage, outcome
+from mama_structs.storage.sqlite_store import DEFAULT_WAIT_SECONDS, RowStorage, await_job
 
 T = TypeVar("T")
 
-_PAGE: Final = 500
+PAGE_ROWS: Final = 500
 
-_GET: Final = "SELECT key, value FROM rows WHERE key = ANY($1::text[])"
-_PUT: Final = """
+GET_SQL: Final = "SELECT key, value FROM rows WHERE key = ANY($1::text[])"
+PUT_SQL: Final = """
 INSERT INTO rows (namespace, key, value) SELECT $1, * FROM unnest($2::text[], $3::bytea[])
 ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value
 """
-_DELETE: Final = "DELETE FROM rows WHERE namespace = $1 AND key = ANY($2::text[])"
-_SPACES: Final = "SELECT DISTINCT namespace FROM rows ORDER BY namespace"
+DELETE_SQL: Final = "DELETE FROM rows WHERE namespace = $1 AND key = ANY($2::text[])"
+NAMESPACES_SQL: Final = "SELECT DISTINCT namespace FROM rows ORDER BY namespace"
 # The advisory lock that the pool takes for the single namespace of a transaction.
-_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 17))"
+LOCK_SQL: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 17))"
 # Informs memory engines that this change affected no memory. Without it they would drop their caches.
-_TOUCH_NOTHING: Final = """
+RECORD_NO_TOUCHED_NODES_SQL: Final = """
 WITH pruned AS (DELETE FROM touched WHERE namespace = $1 AND change < (
     SELECT change - 4096 FROM namespaces WHERE namespace = $1))
 INSERT INTO touched (namespace, change, nodes, more) SELECT namespace, change + 1, '{}', false FROM namespaces
@@ -55,7 +55,7 @@ WHERE namespace = $1 ON CONFLICT (namespace, change) DO NOTHING
 # If all policies depend only on the column `namespace`, they show all rows of a namespace or none.
 # PostgreSQL records no dependency for a whole-row reference.
 # In the stored expression it is a variable with column number 0.
-_IS_COMPLETE: Final = """
+IS_COMPLETE_SQL: Final = """
 SELECT NOT row_security_active('rows') OR NOT EXISTS (
     SELECT FROM pg_policy WHERE polrelid = 'rows'::regclass AND (polqual::text LIKE '%:varattno 0 %' OR EXISTS (
         SELECT FROM pg_depend JOIN pg_attribute ON attrelid = refobjid AND attnum = refobjsubid
@@ -63,78 +63,78 @@ SELECT NOT row_security_active('rows') OR NOT EXISTS (
             AND refobjid = polrelid AND refobjsubid <> 0 AND attname <> 'namespace'))
 ) AS is_complete
 """
-_KEYS: Final = "SELECT key FROM rows WHERE {rule} ORDER BY key"
-_LAST: Final = "SELECT key FROM rows WHERE {rule} ORDER BY key DESC LIMIT 1"
-_ITEMS: Final = "SELECT key, value FROM rows WHERE {rule} ORDER BY key LIMIT {limit}"
-_SIZES: Final = "SELECT key, octet_length(value) AS size FROM rows WHERE {rule}"
-_BETWEEN: Final = "key >= $1 AND key < $2"
+KEYS_SQL: Final = "SELECT key FROM rows WHERE {rule} ORDER BY key"
+LAST_KEY_SQL: Final = "SELECT key FROM rows WHERE {rule} ORDER BY key DESC LIMIT 1"
+ITEMS_SQL: Final = "SELECT key, value FROM rows WHERE {rule} ORDER BY key LIMIT {limit}"
+SIZES_SQL: Final = "SELECT key, octet_length(value) AS size FROM rows WHERE {rule}"
+KEY_RANGE_SQL: Final = "key >= $1 AND key < $2"
 
 
-class ServerSnapshot(Snapshot):
+class PostgresSnapshot(Snapshot):
     """Snapshot of the rows of a namespace on a server; None means all visible namespaces."""
 
     def __init__(self, connection: Connection, namespace: str | None) -> None:
         self.connection: Connection = connection
         self.namespace: str | None = namespace
 
-    def within(self, namespace: str) -> Self:
+    def in_namespace(self, namespace: str) -> Self:
         """See `Snapshot`."""
         return type(self)(self.connection, namespace)
 
     @property
     def is_complete(self) -> bool:
         """See `Snapshot`."""
-        return bool(self.connection.ask(_IS_COMPLETE)[0]["is_complete"])
+        return bool(self.connection.fetch(IS_COMPLETE_SQL)[0]["is_complete"])
 
-    def spaces(self) -> tuple[str, ...]:
+    def storage_namespaces(self) -> tuple[str, ...]:
         """Return the visible namespaces that contain rows, sorted."""
-        return tuple(row["namespace"] for row in self.connection.ask(_SPACES))
+        return tuple(row["namespace"] for row in self.connection.fetch(NAMESPACES_SQL))
 
-    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | Damaged]:
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes | DamagedValue]:
         """See `Snapshot`."""
         if not keys:
             return {}
-        return dict(self._opened(f"{_GET} AND namespace = $2", [*keys], self._own_namespace))
+        return dict(self._read_values(f"{GET_SQL} AND namespace = $2", [*keys], self._require_namespace))
 
     def keys(self, prefix: str = "") -> list[str]:
         """See `Snapshot`."""
-        return [row["key"] for row in self._below(_KEYS, prefix)]
+        return [row["key"] for row in self._select_by_prefix(KEYS_SQL, prefix)]
 
-    def last(self, prefix: str) -> str | None:
+    def last_key(self, prefix: str) -> str | None:
         """See `Snapshot`."""
-        found = self._below(_LAST, prefix)
+        found = self._select_by_prefix(LAST_KEY_SQL, prefix)
         return found[0]["key"] if found else None
 
-    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | Damaged]]:
+    def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | DamagedValue]]:
         """See `Snapshot`."""
-        rows = self._below(_ITEMS, prefix, after=after, limit="ALL" if limit < 0 else limit)
+        rows = self._select_by_prefix(ITEMS_SQL, prefix, after=after, limit="ALL" if limit < 0 else limit)
         return [(row["key"], unseal(row["key"], row["value"])) for row in rows]
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """See `Snapshot`."""
-        return {row["key"]: max(row["size"] - SEAL_BYTES, 0) for row in self._below(_SIZES, prefix)}
+        return {row["key"]: max(row["size"] - SEAL_BYTES, 0) for row in self._select_by_prefix(SIZES_SQL, prefix)}
 
-    def _below(self, sql: str, prefix: str, *, after: str = "", limit: int | str = "") -> list[Any]:
+    def _select_by_prefix(self, sql: str, prefix: str, *, after: str = "", limit: int | str = "") -> list[Any]:
         """Return the rows whose keys begin with *prefix*."""
-        first, last = _between(prefix)
+        first, last = _key_range(prefix)
         # Keys cannot contain \x01, so this is the smallest key greater than *after*.
-        given, rule = [max(first, f"{after}\x01") if after else first, last], _BETWEEN
+        given, rule = [max(first, f"{after}\x01") if after else first, last], KEY_RANGE_SQL
         if self.namespace is not None:
             given.append(self.namespace)
-            rule = f"namespace = $3 AND {_BETWEEN}"
-        return self.connection.ask(sql.format(rule=rule, limit=limit), *given)
+            rule = f"namespace = $3 AND {KEY_RANGE_SQL}"
+        return self.connection.fetch(sql.format(rule=rule, limit=limit), *given)
 
     @property
-    def _own_namespace(self) -> str:
+    def _require_namespace(self) -> str:
         if self.namespace is None:
             raise InvalidArgument("rows of a server are read and written by key within one namespace only")
         return self.namespace
 
-    def _opened(self, sql: str, *arguments: Any) -> list[tuple[str, bytes | Damaged]]:
-        return [(row["key"], unseal(row["key"], row["value"])) for row in self.connection.ask(sql, *arguments)]
+    def _read_values(self, sql: str, *arguments: Any) -> list[tuple[str, bytes | DamagedValue]]:
+        return [(row["key"], unseal(row["key"], row["value"])) for row in self.connection.fetch(sql, *arguments)]
 
 
-class ServerRows(ServerSnapshot, Rows):
+class PostgresRows(PostgresSnapshot, Rows):
     """The rows on a server inside one write transaction."""
 
     def put(self, key: str, value: bytes) -> None:
@@ -146,12 +146,12 @@ class ServerRows(ServerSnapshot, Rows):
         """See `Rows`."""
         return bool(self._delete([check_key(key)]))
 
-    def apply(self, changes: dict[str, Change]) -> None:
+    def apply_changes(self, changes: dict[str, RowChange]) -> None:
         """Apply *changes* in at most three statements."""
-        new = [key for key, change in changes.items() if isinstance(change, New)]
+        new = [key for key, change in changes.items() if isinstance(change, NewValue)]
         whole = {key for key, value in self.get_many(new).items() if isinstance(value, bytes)}
         values = {
-            key: change.value if isinstance(change, New) else change
+            key: change.value if isinstance(change, NewValue) else change
             for key, change in changes.items()
             if change is not None and key not in whole
         }
@@ -162,24 +162,24 @@ class ServerRows(ServerSnapshot, Rows):
             self._delete(gone)
 
     @contextlib.contextmanager
-    def attempt(self) -> Iterator[None]:
+    def savepoint(self) -> Iterator[None]:
         """See `Rows`."""
-        with self.connection.attempt():
+        with self.connection.savepoint():
             yield
 
     def _put(self, values: dict[str, bytes]) -> None:
         # Sort the keys, so that concurrent writers lock equal keys in the same order and cannot deadlock.
         keys = sorted(values)
-        self.connection.tell(_PUT, self._own_namespace, keys, [seal(key, values[key]) for key in keys])
+        self.connection.execute(PUT_SQL, self._require_namespace, keys, [seal(key, values[key]) for key in keys])
         self.connection.note_change()
 
     def _delete(self, keys: Sequence[str]) -> int:
-        count = self.connection.tell(_DELETE, self._own_namespace, sorted(keys))
+        count = self.connection.execute(DELETE_SQL, self._require_namespace, sorted(keys))
         self.connection.note_change()
         return count
 
 
-class ServerStorage(RowStorage):
+class PostgresStorage(RowStorage):
     """
     A store on a PostgreSQL server.
 
@@ -194,21 +194,21 @@ class ServerStorage(RowStorage):
 
     def __init__(
         self,
-        server: Server,
+        server: PostgresPool,
         *,
         namespace: str | None = None,
-        part_of: Callable[[str], str | None] = lambda _key: None,
+        lease_name_of: Callable[[str], str | None] = lambda _key: None,
         leases: Leases | None = None,
-        wait: float = WAIT,
+        wait: float = DEFAULT_WAIT_SECONDS,
     ) -> None:
-        self._server = server
+        self._pool = server
         self._namespace = namespace
-        self._part_of = part_of
+        self._lease_name_of = lease_name_of
         self._leases = leases
-        self._dropped: StoreBusy | None = None
+        self._dropped_rows_error: StoreBusy | None = None
         super().__init__(server.location, name="rows", wait=wait)
 
-    def space(self, namespace: str | None) -> str:
+    def storage_namespace(self, namespace: str | None) -> str:
         """See `RowStorage`. Each namespace is stored separately."""
         found = self._namespace if namespace is None else namespace
         if not found:
@@ -218,11 +218,11 @@ class ServerStorage(RowStorage):
     @property
     def is_read_only(self) -> bool:
         """See `RowStorage`."""
-        return self._server.is_read_only
+        return self._pool.is_read_only
 
-    async def spaces(self) -> tuple[str, ...]:
+    async def storage_namespaces(self) -> tuple[str, ...]:
         """See `RowStorage`."""
-        return await self.look(lambda rows: cast("ServerSnapshot", rows).spaces())
+        return await self.run_read(lambda rows: cast("PostgresSnapshot", rows).storage_namespaces())
 
     async def flush(self) -> None:
         """
@@ -231,72 +231,80 @@ class ServerStorage(RowStorage):
         Raise once if rows were dropped because another host took over their lease.
         """
         await super().flush()
-        dropped, self._dropped = self._dropped, None
+        dropped, self._dropped_rows_error = self._dropped_rows_error, None
         if dropped is not None:
             raise dropped
 
-    def look_here(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
+    def run_read_in_job(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
         """See `RowStorage`."""
         space = self._namespace if namespace is None else namespace
-        reading = self._server.run(
-            lambda one: work(ServerSnapshot(one, space)),
+        reading = self._pool.run(
+            lambda one: work(PostgresSnapshot(one, space)),
             write=False,
             namespace=space,
-            settings=ACROSS if space is None else {},
+            settings=ALL_NAMESPACES_SETTINGS if space is None else {},
         )
         return reading.result()
 
-    async def scrub(self, *, wait: float | None = None) -> bool:
+    async def erase_deleted_data(self, *, wait: float | None = None) -> bool:
         """Make the server reclaim deleted rows. Return False if old transactions still see them."""
         self._check_open()
         try:
-            await outcome(self._server.vacuum("rows", wait=self._wait if wait is None else min(wait, self._wait)))
+            await await_job(self._pool.vacuum("rows", wait=self._wait if wait is None else min(wait, self._wait)))
         except StoreError:
             return False
         return True
 
-    def _accept(self, changes: dict[str, Change]) -> None:
-        if self._leases is not None and self._leases.lost and not self._leases.lost.isdisjoint(self._names(changes)):
-            raise _taken_over(self.location)
+    def _check_changes(self, changes: dict[str, RowChange]) -> None:
+        if (
+            self._leases is not None
+            and self._leases.lost_names
+            and not self._leases.lost_names.isdisjoint(self._lease_names(changes))
+        ):
+            raise _taken_over_error(self.location)
 
-    def _names(self, changes: Iterable[str]) -> set[str]:
-        return {name for key in changes if (name := self._part_of(key)) is not None}
+    def _lease_names(self, changes: Iterable[str]) -> set[str]:
+        return {name for key in changes if (name := self._lease_name_of(key)) is not None}
 
-    def _in_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
+    def _run_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
         # Lock in sorted order, so that two transactions on the same namespaces cannot deadlock.
         first, *others = sorted({*spaces})
 
-        def plan(rows: ServerRows) -> T:
+        def plan(rows: PostgresRows) -> T:
             for one in others:
-                rows.connection.ask(_LOCK, one)
-            result = work(rows.within(spaces[0]))
-            if rows.connection.changed:
-                rows.connection.tell(_TOUCH_NOTHING, first)
+                rows.connection.fetch(LOCK_SQL, one)
+            result = work(rows.in_namespace(spaces[0]))
+            if rows.connection.has_changes:
+                rows.connection.execute(RECORD_NO_TOUCHED_NODES_SQL, first)
             return result
 
-        return self._run(plan, first, exclusive=True, settings=ACROSS if others else {}, wait=wait)
+        return self._run_write(
+            plan, first, exclusive=True, settings=ALL_NAMESPACES_SETTINGS if others else {}, wait=wait
+        )
 
-    def _write_changes(self, changes: dict[str, Change], space: str) -> None:
+    def _write_changes(self, changes: dict[str, RowChange], space: str) -> None:
         # Idempotent, because the changes are written again if the connection was lost before the answer.
-        if not self._run(lambda rows: self._applied(rows, changes), space, exclusive=False):
-            self._dropped = _taken_over(self.location)
+        if not self._run_write(lambda rows: self._apply_unlost_changes(rows, changes), space, exclusive=False):
+            self._dropped_rows_error = _taken_over_error(self.location)
         elif self._leases is not None:
-            self._leases.written(self._names(changes))
+            self._leases.record_written(self._lease_names(changes))
 
-    def _applied(self, rows: ServerRows, changes: dict[str, Change]) -> bool:
+    def _apply_unlost_changes(self, rows: PostgresRows, changes: dict[str, RowChange]) -> bool:
         """
         Apply all changes except those under a lost lease.
 
         Return True if there were none of these.
         """
-        names = self._names(changes)
-        lost = self._leases.lost_of(rows.connection, names) if self._leases is not None and names else frozenset()
-        rows.apply({key: change for key, change in changes.items() if self._part_of(key) not in lost})
+        names = self._lease_names(changes)
+        lost = (
+            self._leases.find_lost_names(rows.connection, names) if self._leases is not None and names else frozenset()
+        )
+        rows.apply_changes({key: change for key, change in changes.items() if self._lease_name_of(key) not in lost})
         return not lost
 
-    def _run(
+    def _run_write(
         self,
-        work: Callable[[ServerRows], T],
+        work: Callable[[PostgresRows], T],
         space: str,
         *,
         exclusive: bool,
@@ -309,13 +317,13 @@ class ServerStorage(RowStorage):
         def begin() -> None:
             if not begun:
                 begun.append(True)
-                self._looks.put(_stop)
+                self._queued_reads.put(_stop_reading)
 
         def plan(one: Connection) -> T:
             begin()
-            return work(ServerRows(one, space))
+            return work(PostgresRows(one, space))
 
-        running = self._server.run(
+        running = self._pool.run(
             plan,
             write=True,
             namespace=space,
@@ -325,43 +333,43 @@ class ServerStorage(RowStorage):
         )
         # A transaction that fails to begin never calls its function.
         running.add_done_callback(lambda _: begin())
-        while (look := self._looks.get()) is not _stop:
+        while (look := self._queued_reads.get()) is not _stop_reading:
             look()
         return running.result()
 
     def _inspect(self) -> list[Finding]:
-        findings = self._server.run(check_durability, write=False).result()
-        for space in self.look_here(lambda rows: cast("ServerSnapshot", rows).spaces()):
+        findings = self._pool.run(check_durability, write=False).result()
+        for space in self.run_read_in_job(lambda rows: cast("PostgresSnapshot", rows).storage_namespaces()):
             after: str | None = ""
             while after is not None:
-                page = self.look_here(lambda rows, after=after: _damaged(rows, after), namespace=space)  # type: ignore[misc]  # bound
+                page = self.run_read_in_job(lambda rows, after=after: _find_damage(rows, after), namespace=space)  # type: ignore[misc]  # bound
                 findings += page[0]
                 after = page[1]
         return findings
 
-    def _shut(self) -> None:
-        self._server.close()
+    def _close_database(self) -> None:
+        self._pool.close()
 
 
-def _taken_over(where: str) -> StoreBusy:
+def _taken_over_error(location: str) -> StoreBusy:
     return StoreBusy(
-        f"another host has taken a conversation over, as this one did not reach {where} in time",
+        f"another host has taken a conversation over, as this one did not reach {location} in time",
         waited=0.0,
         hint="what was stored in it since is lost; close it and open it again",
     )
 
 
-def _stop() -> None:
+def _stop_reading() -> None:
     """Sentinel in the queue of reads: the transaction has begun."""
 
 
-def _damaged(rows: Snapshot, after: str) -> tuple[list[Finding], str | None]:
+def _find_damage(rows: Snapshot, after: str) -> tuple[list[Finding], str | None]:
     """Return the issues in one page of rows, and the key to continue after, or None."""
-    page = rows.items("", after=after, limit=_PAGE)
-    found = [Finding("error", "damaged", row.reason, key) for key, row in page if isinstance(row, Damaged)]
-    return found, page[-1][0] if len(page) == _PAGE else None
+    page = rows.items("", after=after, limit=PAGE_ROWS)
+    found = [Finding("error", "damaged", row.reason, key) for key, row in page if isinstance(row, DamagedValue)]
+    return found, page[-1][0] if len(page) == PAGE_ROWS else None
 
 
-def _between(prefix: str) -> tuple[str, str]:
+def _key_range(prefix: str) -> tuple[str, str]:
     """Return the range of keys with *prefix*: first key (included), last key (excluded)."""
-    return range_of(prefix) if prefix else ("", "\x80")
+    return key_range(prefix) if prefix else ("", "\x80")

@@ -12,84 +12,88 @@ import attrs
 
 from mama_structs.errors import MamaStructsError, StoreBusy, StoreUnreachable
 
-_LOST: Final = 2
-_BEFORE: Final = "the server was unreachable for earlier writes in the queue; nothing of this was stored"
-_HINT: Final = "check that the server is running and reachable"
+MAX_UNREACHABLE_WRITERS: Final = 2
+QUEUE_UNREACHABLE_MESSAGE: Final = (
+    "the server was unreachable for earlier writes in the queue; nothing of this was stored"
+)
+UNREACHABLE_HINT: Final = "check that the server is running and reachable"
 
 
 @attrs.define(eq=False)
-class _Queue:
+class _WriteQueue:
     """
     Waiting writers in FIFO order.
 
     *done* counts finished writers, *lost* the last ones that found the server unreachable.
     """
 
-    waiting: deque[asyncio.Future[None]] = attrs.field(factory=deque)
-    done: int = 0
-    lost: int = 0
+    waiters: deque[asyncio.Future[None]] = attrs.field(factory=deque)
+    finished_count: int = 0
+    unreachable_count: int = 0
 
 
 class WriteQueues:
     """The write queues of one event loop, by name."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, _WriteQueue] = {}
 
     @contextlib.asynccontextmanager
-    async def one(self, name: str, *, wait: float, busy: Callable[[], StoreBusy]) -> AsyncIterator[None]:
+    async def acquire_turn(
+        self, name: str, *, wait: float, make_busy_error: Callable[[], StoreBusy]
+    ) -> AsyncIterator[None]:
         """
         Wait for a turn in a queue. The timeout restarts whenever an earlier writer finishes.
 
         After two consecutive unreachable errors all waiting writers fail, because each would time out in turn.
 
         Raises:
-            StoreBusy: No earlier writer finished within *wait* seconds. The error is created by *busy*.
+            StoreBusy: No earlier writer finished within *wait* seconds. The error is created by *make_busy_error*.
             StoreUnreachable: Two earlier writers found the server unreachable.
 
         """
         if (queue := self._queues.get(name)) is None:
-            queue = self._queues[name] = _Queue()
+            queue = self._queues[name] = _WriteQueue()
         else:
-            await _reached(queue, wait, busy)
+            await _wait_for_turn(queue, wait, make_busy_error)
         try:
             yield
         except StoreUnreachable:
-            queue.lost += 1
+            queue.unreachable_count += 1
             raise
         except StoreBusy:
             raise
         except BaseException:
-            queue.done += 1
+            queue.finished_count += 1
             raise
         else:
-            queue.done, queue.lost = queue.done + 1, 0
+            queue.finished_count, queue.unreachable_count = queue.finished_count + 1, 0
         finally:
-            if queue.lost >= _LOST:
-                _end(queue, lambda: StoreUnreachable(_BEFORE, hint=_HINT))
-            if queue.waiting:
-                queue.waiting.popleft().set_result(None)
+            if queue.unreachable_count >= MAX_UNREACHABLE_WRITERS:
+                _fail_queue(queue, lambda: StoreUnreachable(QUEUE_UNREACHABLE_MESSAGE, hint=UNREACHABLE_HINT))
+            if queue.waiters:
+                queue.waiters.popleft().set_result(None)
             else:
                 del self._queues[name]
 
-    def end(self, failure: Callable[[], MamaStructsError]) -> None:
+    def fail_waiters(self, make_error: Callable[[], MamaStructsError]) -> None:
         """Fail all waiting writers."""
         for queue in self._queues.values():
-            _end(queue, failure)
+            _fail_queue(queue, make_error)
 
 
-def _end(queue: _Queue, failure: Callable[[], MamaStructsError]) -> None:
-    while queue.waiting:
-        queue.waiting.popleft().set_exception(failure())
+def _fail_queue(queue: _WriteQueue, make_error: Callable[[], MamaStructsError]) -> None:
+    while queue.waiters:
+        queue.waiters.popleft().set_exception(make_error())
 
 
-async def _reached(queue: _Queue, wait: float, busy: Callable[[], StoreBusy]) -> None:
+async def _wait_for_turn(queue: _WriteQueue, wait: float, make_busy_error: Callable[[], StoreBusy]) -> None:
     turn = asyncio.get_running_loop().create_future()
-    queue.waiting.append(turn)
+    queue.waiters.append(turn)
     while not turn.done():
-        before = queue.done
+        before = queue.finished_count
         await asyncio.wait([turn], timeout=wait)
-        if not turn.done() and queue.done == before:
-            queue.waiting.remove(turn)
-            raise busy()
+        if not turn.done() and queue.finished_count == before:
+            queue.waiters.remove(turn)
+            raise make_busy_error()
     turn.result()

@@ -18,9 +18,9 @@ from typing import Any, Final, Literal, get_args
 
 import attrs
 
-from mama_structs.testing.conformance.ack_log import PATIENCE, Book
-from mama_structs.testing.conformance.process import StoreFailed, StoreProcess, files_of
-from mama_structs.testing.conformance.sample_texts import long_text_of, text_of, words_of
+from mama_structs.testing.conformance.ack_log import HANG_TIMEOUT_SECONDS, AckLog
+from mama_structs.testing.conformance.process import StoreFailed, StoreProcess, list_store_files
+from mama_structs.testing.conformance.sample_texts import make_long_text, make_text, make_words
 
 Capability = Literal[
     "deleting", "replacing", "durability", "full_disk", "two_writers", "isolation", "scoped_ids", "forgetting",
@@ -29,22 +29,22 @@ Capability = Literal[
 """Capabilities that a store may lack."""
 CAPABILITIES: Final[tuple[str, ...]] = get_args(Capability)
 
-_ENOUGH: Final = 24
+_MAX_SEARCHED_MEMORIES: Final = 24
 """Number of memories of a check to search for, because some stores search slowly."""
-_APART: Final = 0.05
+_MOMENT_PAUSE_SECONDS: Final = 0.05
 """Seconds between saving and the moment of a time travel search."""
-_POLL: Final = 0.002
+_POLL_SECONDS: Final = 0.002
 # Names that are prefixes, LIKE patterns or other cases of each other.
-_NAMES: Final = ("alice", "alice-2", "Alice", "al_ce", "al%", "alice/notes", "алиса")
+_SIMILAR_NAMES: Final = ("alice", "alice-2", "Alice", "al_ce", "al%", "alice/notes", "алиса")
 
 
 @attrs.define
-class Trial:
+class ConformanceRun:
     """One run of a check on one store, with its findings."""
 
     driver: str
     location: str
-    place: Path
+    directory: Path
     seed: int
     rounds: int
     lacks: Mapping[str, str]
@@ -52,18 +52,18 @@ class Trial:
     prefix: str = ""
     findings: list[str] = attrs.field(factory=list)
 
-    def note(self, what: str, count: int = 1, of: int | None = None) -> None:
+    def add_finding(self, message: str, count: int = 1, total: int | None = None) -> None:
         """Add a finding, unless *count* is 0."""
         if count:
-            self.findings.append(what if of is None else f"{what}: {count} of {of}")
+            self.findings.append(message if total is None else f"{message}: {count} of {total}")
 
-    def space(self, name: str) -> str:
+    def get_namespace(self, name: str) -> str:
         """Return the prefixed namespace for a name."""
         return f"{self.prefix}{name}"
 
-    def started(self) -> StoreProcess:
+    def start_process(self) -> StoreProcess:
         """Start a process and open the store in it. The caller ends it."""
-        store = StoreProcess.start(self.driver, self.location, self.place / "log")
+        store = StoreProcess.start(self.driver, self.location, self.directory / "log")
         try:
             store("open")
         except BaseException:
@@ -72,30 +72,30 @@ class Trial:
         return store
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[StoreProcess]:
+    def open_store(self) -> Iterator[StoreProcess]:
         """Open the store in a new process, and close it afterwards."""
-        store = self.started()
+        store = self.start_process()
         try:
             yield store
             store("close")
         except BaseException:
             store.kill()
             raise
-        store.end()
+        store.wait_for_exit()
 
-    def saved(
+    def save_memories(
         self, store: StoreProcess, space: str, name: str, count: int, *, topic: str = "some", about: Sequence[str] = ()
     ) -> dict[str, str]:
         """Save memories, and return their texts by id."""
-        texts = [text_of(f"{name}-{number}", about) for number in range(count)]
-        rows = [[space, f"{name}-{at}", text, _about(topic)] for at, text in enumerate(texts)]
+        texts = [make_text(f"{name}-{number}", about) for number in range(count)]
+        rows = [[space, f"{name}-{at}", text, _make_metadata(topic)] for at, text in enumerate(texts)]
         ids = store("save_all", rows)
         if len(set(ids)) < count:
             raise StoreFailed(f"save: gave {len(set(ids))} ids to {count} memories")
         return dict(zip(ids, texts, strict=True))
 
 
-Work = Callable[[Trial], None]
+CheckFunction = Callable[[ConformanceRun], None]
 
 
 @attrs.frozen
@@ -104,14 +104,14 @@ class Check:
 
     name: str
     needs: tuple[str, ...]
-    run: Work
+    run: CheckFunction
 
     @property
     def sentence(self) -> str:
         """The property that the check verifies, from the docstring of its function."""
         return (self.run.__doc__ or "").strip().rstrip(".")
 
-    def excuse(self, lacks: Mapping[str, str]) -> str | None:
+    def find_excuse(self, lacks: Mapping[str, str]) -> str | None:
         """Return the reason why a store is excused from the check, or None."""
         return next((lacks[one] for one in self.needs if one in lacks), None)
 
@@ -119,19 +119,19 @@ class Check:
 CHECKS: Final[dict[str, Check]] = {}
 
 
-def _check(*needs: str) -> Callable[[Work], Work]:
-    def known(work: Work) -> Work:
+def _register_check(*needs: str) -> Callable[[CheckFunction], CheckFunction]:
+    def register(work: CheckFunction) -> CheckFunction:
         CHECKS[work.__name__] = Check(work.__name__, needs, work)
         return work
 
-    return known
+    return register
 
 
-def _about(topic: str, kind: str = "context") -> dict[str, str]:
+def _make_metadata(topic: str, kind: str = "context") -> dict[str, str]:
     return {"topic": topic, "kind": kind}
 
 
-def _ids(found: Sequence[Sequence[str]]) -> list[str]:
+def _get_ids(found: Sequence[Sequence[str]]) -> list[str]:
     return [one[0] for one in found]
 
 
@@ -139,342 +139,350 @@ def _search(store: StoreProcess, space: str, query: str, **named: Any) -> list[t
     return [(one, text) for one, text in store("search", space, query, {"limit": 10, **named})]
 
 
-def _find_all(trial: Trial, store: StoreProcess, space: str, texts: Mapping[str, str]) -> None:
+def _check_readable_and_found(trial: ConformanceRun, store: StoreProcess, space: str, texts: Mapping[str, str]) -> None:
     """Verify that memories have their texts, and that a search finds each by its text."""
-    some = dict(list(texts.items())[:_ENOUGH])
-    trial.note("not there, or another text", sum(store("get", space, one) != texts[one] for one in some), len(some))
-    lost = sum(one not in _ids(_search(store, space, text)) for one, text in some.items())
-    trial.note("not found by a search for its text", lost, len(some))
+    some = dict(list(texts.items())[:_MAX_SEARCHED_MEMORIES])
+    trial.add_finding(
+        "not there, or another text", sum(store("get", space, one) != texts[one] for one in some), len(some)
+    )
+    lost = sum(one not in _get_ids(_search(store, space, text)) for one, text in some.items())
+    trial.add_finding("not found by a search for its text", lost, len(some))
 
 
 # Saving, replacing, deleting
 
 
-@_check()
-def saved_is_found(trial: Trial) -> None:
+@_register_check()
+def saved_is_found(trial: ConformanceRun) -> None:
     """What was saved is read and found at the next call, and after the store was opened again."""
-    space = trial.space("alice")
-    with trial.opened() as store:
-        texts = trial.saved(store, space, "one", 20)
-        _find_all(trial, store, space, texts)
-    with trial.opened() as store:
-        _find_all(trial, store, space, texts)
+    space = trial.get_namespace("alice")
+    with trial.open_store() as store:
+        texts = trial.save_memories(store, space, "one", 20)
+        _check_readable_and_found(trial, store, space, texts)
+    with trial.open_store() as store:
+        _check_readable_and_found(trial, store, space, texts)
         listed = [tuple(one) for one in store("all", space)]
-        trial.note("listed twice, not, or with another text", len(set(texts.items()) ^ set(listed)), len(texts))
-        trial.note("listed twice", len(listed) - len(set(listed)), len(texts))
+        trial.add_finding("listed twice, not, or with another text", len(set(texts.items()) ^ set(listed)), len(texts))
+        trial.add_finding("listed twice", len(listed) - len(set(listed)), len(texts))
 
 
-@_check()
-def limit_is_exact(trial: Trial) -> None:
+@_register_check()
+def limit_is_exact(trial: ConformanceRun) -> None:
     """A search gives as many as it is asked for, if there are so many."""
-    space, about = trial.space("alice"), words_of("matter", 2)
-    with trial.opened() as store:
-        texts = trial.saved(store, space, "near", 30, about=about) | trial.saved(store, space, "far", 30)
+    space, about = trial.get_namespace("alice"), make_words("matter", 2)
+    with trial.open_store() as store:
+        texts = trial.save_memories(store, space, "near", 30, about=about) | trial.save_memories(
+            store, space, "far", 30
+        )
         for limit in (1, 10, 45, 60, 100):
-            found = _ids(_search(store, space, " ".join(about), limit=limit))
+            found = _get_ids(_search(store, space, " ".join(about), limit=limit))
             wanted = min(limit, len(texts))
             if len(set(found)) != wanted or len(found) != wanted:
-                trial.note(f"limit {limit}: {len(set(found))} hits, of {len(texts)} memories")
+                trial.add_finding(f"limit {limit}: {len(set(found))} hits, of {len(texts)} memories")
 
 
-@_check("replacing")
-def replaced_is_gone(trial: Trial) -> None:
+@_register_check("replacing")
+def replaced_is_gone(trial: ConformanceRun) -> None:
     """A text that replaces another one is read and found in its place, and that one is gone, here and afterwards."""
-    space = trial.space("alice")
-    with trial.opened() as store:
-        texts = trial.saved(store, space, "one", 12)
+    space = trial.get_namespace("alice")
+    with trial.open_store() as store:
+        texts = trial.save_memories(store, space, "one", 12)
         chosen = list(texts)[:4]
         old = {one: texts[one] for one in chosen}
         for one in chosen:
-            texts[one] = text_of(f"new-{one}")
+            texts[one] = make_text(f"new-{one}")
             store("replace", space, one, texts[one])
-        _look_replaced(trial, store, space, texts, old)
-    with trial.opened() as store:
-        _look_replaced(trial, store, space, texts, old)
-        trial.note("memories before and after", len(store("all", space)) != len(texts))
+        _check_replaced(trial, store, space, texts, old)
+    with trial.open_store() as store:
+        _check_replaced(trial, store, space, texts, old)
+        trial.add_finding("memories before and after", len(store("all", space)) != len(texts))
 
 
-def _look_replaced(
-    trial: Trial, store: StoreProcess, space: str, texts: Mapping[str, str], old: Mapping[str, str]
+def _check_replaced(
+    trial: ConformanceRun, store: StoreProcess, space: str, texts: Mapping[str, str], old: Mapping[str, str]
 ) -> None:
-    _find_all(trial, store, space, texts)
+    _check_readable_and_found(trial, store, space, texts)
     still = sum(text in [shown for _, shown in _search(store, space, text)] for text in old.values())
-    trial.note("found as it was before", still, len(old))
+    trial.add_finding("found as it was before", still, len(old))
 
 
-@_check("deleting")
-def deleted_is_gone(trial: Trial) -> None:
+@_register_check("deleting")
+def deleted_is_gone(trial: ConformanceRun) -> None:
     """What was deleted is not read, listed or found any more, here and afterwards, and nothing else is gone."""
-    space = trial.space("alice")
-    with trial.opened() as store:
-        texts = trial.saved(store, space, "one", 16)
+    space = trial.get_namespace("alice")
+    with trial.open_store() as store:
+        texts = trial.save_memories(store, space, "one", 16)
         gone = {one: texts.pop(one) for one in list(texts)[:6]}
         for one in gone:
             store("delete", space, one)
-        _look_deleted(trial, store, space, texts, gone)
-    with trial.opened() as store:
-        _look_deleted(trial, store, space, texts, gone)
+        _check_deleted(trial, store, space, texts, gone)
+    with trial.open_store() as store:
+        _check_deleted(trial, store, space, texts, gone)
 
 
-def _look_deleted(
-    trial: Trial, store: StoreProcess, space: str, texts: Mapping[str, str], gone: Mapping[str, str]
+def _check_deleted(
+    trial: ConformanceRun, store: StoreProcess, space: str, texts: Mapping[str, str], gone: Mapping[str, str]
 ) -> None:
-    _find_all(trial, store, space, texts)
-    trial.note("deleted, and read", sum(store("get", space, one) is not None for one in gone), len(gone))
-    trial.note("deleted, and listed", len(set(_ids(store("all", space))) & set(gone)), len(gone))
-    found = sum(one in _ids(_search(store, space, text, limit=50)) for one, text in gone.items())
-    trial.note("deleted, and found", found, len(gone))
+    _check_readable_and_found(trial, store, space, texts)
+    trial.add_finding("deleted, and read", sum(store("get", space, one) is not None for one in gone), len(gone))
+    trial.add_finding("deleted, and listed", len(set(_get_ids(store("all", space))) & set(gone)), len(gone))
+    found = sum(one in _get_ids(_search(store, space, text, limit=50)) for one, text in gone.items())
+    trial.add_finding("deleted, and found", found, len(gone))
 
 
 # Durability
 
 
 @attrs.define
-class _Expected:
+class _ExpectedContent:
     """The expected content of a store according to a log: the possible texts of each id."""
 
-    written: dict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
-    kept: dict[str, dict[str, set[str]]] = attrs.field(factory=lambda: defaultdict(dict))
-    gone: dict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
-    refused: list[str] = attrs.field(factory=list)
+    written_texts: dict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
+    acknowledged_texts: dict[str, dict[str, set[str]]] = attrs.field(factory=lambda: defaultdict(dict))
+    deleted_ids: dict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
+    errors: list[str] = attrs.field(factory=list)
 
-    def hear(self, lines: Sequence[Sequence[Any]]) -> _Expected:
+    def apply(self, lines: Sequence[Sequence[Any]]) -> _ExpectedContent:
         """Apply log lines, and return self."""
         for line in lines:
             match line:
                 case ["saving", space, tag]:
-                    self.written[space].add(text_of(tag))
+                    self.written_texts[space].add(make_text(tag))
                 case ["saved", space, own, tag]:
-                    self.kept[space][own] = {text_of(tag)}
+                    self.acknowledged_texts[space][own] = {make_text(tag)}
                 case ["replacing", space, own, tag]:
-                    self.written[space].add(text_of(tag))
-                    self.kept[space][own].add(text_of(tag))
+                    self.written_texts[space].add(make_text(tag))
+                    self.acknowledged_texts[space][own].add(make_text(tag))
                 case ["replaced", space, own, tag]:
-                    self.kept[space][own] = {text_of(tag)}
+                    self.acknowledged_texts[space][own] = {make_text(tag)}
                 case ["deleting", space, own]:
                     # Until the deletion is acknowledged, the memory may exist or not.
-                    self.kept[space].pop(own)
+                    self.acknowledged_texts[space].pop(own)
                 case ["deleted", space, own]:
-                    self.gone[space].add(own)
+                    self.deleted_ids[space].add(own)
                 case ["refused", kind, error]:
-                    self.refused.append(f"{kind}: {error}")
+                    self.errors.append(f"{kind}: {error}")
         return self
 
     @property
     def count(self) -> int:
         """Number of acknowledged memories, which must exist."""
-        return sum(map(len, self.kept.values()))
+        return sum(map(len, self.acknowledged_texts.values()))
 
-    def compare(self, trial: Trial, store: StoreProcess) -> None:
+    def compare(self, trial: ConformanceRun, store: StoreProcess) -> None:
         """Compare the store's content with the acknowledged changes."""
         lost = wrong = unknown = back = missed = 0
         searched = 0
-        for space, written in self.written.items():
-            kept, listed = self.kept[space], [tuple(one) for one in store("all", space)]
+        for space, written in self.written_texts.items():
+            kept, listed = self.acknowledged_texts[space], [tuple(one) for one in store("all", space)]
             there = dict(listed)
             lost += len(set(kept) - set(there))
             wrong += sum(there[one] not in texts for one, texts in kept.items() if one in there)
             unknown += len(listed) - len(there) + sum(text not in written for text in there.values())
-            back += len(self.gone[space] & set(there))
-            some = [one for one in kept if one in there][-_ENOUGH:]
+            back += len(self.deleted_ids[space] & set(there))
+            some = [one for one in kept if one in there][-_MAX_SEARCHED_MEMORIES:]
             searched += len(some)
-            missed += sum(one not in _ids(_search(store, space, there[one])) for one in some)
-        trial.note("acknowledged, and lost", lost, self.count)
-        trial.note("acknowledged, and with another text", wrong, self.count)
-        trial.note("there, whole or in part, and saved by nobody", unknown, self.count)
-        trial.note("deleted, and back", back, sum(map(len, self.gone.values())))
-        trial.note("there, and not found by a search for its text", missed, searched)
+            missed += sum(one not in _get_ids(_search(store, space, there[one])) for one in some)
+        trial.add_finding("acknowledged, and lost", lost, self.count)
+        trial.add_finding("acknowledged, and with another text", wrong, self.count)
+        trial.add_finding("there, whole or in part, and saved by nobody", unknown, self.count)
+        trial.add_finding("deleted, and back", back, sum(map(len, self.deleted_ids.values())))
+        trial.add_finding("there, and not found by a search for its text", missed, searched)
 
 
-def _stream(trial: Trial, store: StoreProcess, name: str, spaces: Sequence[str], count: int) -> Path:
+def _start_stream(trial: ConformanceRun, store: StoreProcess, name: str, spaces: Sequence[str], count: int) -> Path:
     """Start a stream of changes in the store's process, and return the path of its log."""
-    path = trial.place / f"{name}.book"
+    path = trial.directory / f"{name}.book"
     kinds = [kind for kind, needs in (("replace", "replacing"), ("delete", "deleting")) if needs not in trial.lacks]
-    store.ask("stream", str(path), f"{trial.prefix}{name}-{trial.seed}", spaces, count, kinds)
+    store.send_call("stream", str(path), f"{trial.prefix}{name}-{trial.seed}", spaces, count, kinds)
     return path
 
 
-@_check("durability")
-def kill_loses_nothing(trial: Trial) -> None:
+@_register_check("durability")
+def kill_loses_nothing(trial: ConformanceRun) -> None:
     """Saves, replacements and deletions that were acknowledged outlive kill -9, again and again, and all is found."""
     chance = random.Random(trial.seed)  # noqa: S311 - reproducible by seed
-    spaces, lines = [trial.space("alice"), trial.space("bob")], list[list[Any]]()
+    spaces, lines = [trial.get_namespace("alice"), trial.get_namespace("bob")], list[list[Any]]()
     for number in range(trial.rounds):
-        store = trial.started()
-        path, wanted = _stream(trial, store, f"r{number}", spaces, 10_000), chance.randrange(5, 45)
-        until = time.monotonic() + PATIENCE
-        while len(Book.read(path)) < 2 * wanted and store.process.poll() is None and time.monotonic() < until:
-            time.sleep(_POLL)
+        store = trial.start_process()
+        path, wanted = _start_stream(trial, store, f"r{number}", spaces, 10_000), chance.randrange(5, 45)
+        until = time.monotonic() + HANG_TIMEOUT_SECONDS
+        while len(AckLog.read(path)) < 2 * wanted and store.process.poll() is None and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
         time.sleep(chance.uniform(0, 0.01))
         store.kill()
-        lines += Book.read(path)
-    expected = _Expected().hear(lines)
-    trial.note(f"refused: {expected.refused[0] if expected.refused else ''}", len(expected.refused), len(lines))
-    trial.note("nothing was acknowledged", expected.count == 0)
-    with trial.opened() as store:
+        lines += AckLog.read(path)
+    expected = _ExpectedContent().apply(lines)
+    trial.add_finding(f"refused: {expected.errors[0] if expected.errors else ''}", len(expected.errors), len(lines))
+    trial.add_finding("nothing was acknowledged", expected.count == 0)
+    with trial.open_store() as store:
         expected.compare(trial, store)
-        trial.saved(store, spaces[0], "after", 1)
+        trial.save_memories(store, spaces[0], "after", 1)
 
 
-@_check("durability", "full_disk")
-def full_disk_loses_nothing(trial: Trial) -> None:
+@_register_check("durability", "full_disk")
+def full_disk_loses_nothing(trial: ConformanceRun) -> None:
     """On a full disk what was acknowledged is read, a save that is acknowledged is kept, and with room all goes on."""
-    space = trial.space("alice")
-    store = trial.started()
+    space = trial.get_namespace("alice")
+    store = trial.start_process()
     try:
-        texts = trial.saved(store, space, "before", 12)
+        texts = trial.save_memories(store, space, "before", 12)
         # First a little space, in which some saves succeed; then none.
         for room, count in ((48 * 1024, 60), (0, 5)):
             store("limit", room)
             for number in range(count):
                 tag = f"full-{room}-{number}"
                 try:
-                    texts[store("save", space, tag, long_text_of(tag), _about("some"))] = long_text_of(tag)
+                    texts[store("save", space, tag, make_long_text(tag), _make_metadata("some"))] = make_long_text(tag)
                 except StoreFailed:
                     if store.process.poll() is not None:
                         raise
                     break
-        _find_before(trial, store, space, texts)
+        _check_readable_on_full_disk(trial, store, space, texts)
     finally:
         store.kill()
-    with trial.opened() as store:
+    with trial.open_store() as store:
         there = {tuple(one) for one in store("all", space)}
-        trial.note("acknowledged, and lost", len(set(texts.items()) - there), len(texts))
-        whole = {text_of(f"before-{at}") for at in range(12)} | {
-            long_text_of(f"full-{room}-{number}") for room in (48 * 1024, 0) for number in range(60)
+        trial.add_finding("acknowledged, and lost", len(set(texts.items()) - there), len(texts))
+        whole = {make_text(f"before-{at}") for at in range(12)} | {
+            make_long_text(f"full-{room}-{number}") for room in (48 * 1024, 0) for number in range(60)
         }
-        trial.note("there only in part", sum(text not in whole for _, text in there), len(there))
-        _find_all(trial, store, space, texts)
-        _find_all(trial, store, space, trial.saved(store, space, "after", 3))
+        trial.add_finding("there only in part", sum(text not in whole for _, text in there), len(there))
+        _check_readable_and_found(trial, store, space, texts)
+        _check_readable_and_found(trial, store, space, trial.save_memories(store, space, "after", 3))
 
 
-def _find_before(trial: Trial, store: StoreProcess, space: str, texts: Mapping[str, str]) -> None:
+def _check_readable_on_full_disk(
+    trial: ConformanceRun, store: StoreProcess, space: str, texts: Mapping[str, str]
+) -> None:
     """Verify that memories saved before can be read on a full disk."""
     for one, text in list(texts.items())[:12]:
         try:
             is_read = store("get", space, one) == text
         except StoreFailed as failed:
-            trial.note(f"cannot be read while the disk is full: {failed}")
+            trial.add_finding(f"cannot be read while the disk is full: {failed}")
             return
-        trial.note("another text while the disk is full", not is_read)
+        trial.add_finding("another text while the disk is full", not is_read)
 
 
 # Several processes
 
 
-@_check("durability", "two_writers")
-def two_writers_lose_nothing(trial: Trial) -> None:
+@_register_check("durability", "two_writers")
+def two_writers_lose_nothing(trial: ConformanceRun) -> None:
     """Two processes write to one store at once, no call of either fails, and a third finds all of it."""
-    space = trial.space("alice")
-    with trial.opened() as one, trial.opened() as other:
-        paths = [_stream(trial, store, name, [space], 40) for store, name in ((one, "one"), (other, "other"))]
-        one.answer("stream")
-        other.answer("stream")
-    expected = _Expected().hear([line for path in paths for line in Book.read(path)])
-    trial.note(f"refused: {expected.refused[0] if expected.refused else ''}", len(expected.refused), 80)
-    with trial.opened() as store:
+    space = trial.get_namespace("alice")
+    with trial.open_store() as one, trial.open_store() as other:
+        paths = [_start_stream(trial, store, name, [space], 40) for store, name in ((one, "one"), (other, "other"))]
+        one.wait_for_result("stream")
+        other.wait_for_result("stream")
+    expected = _ExpectedContent().apply([line for path in paths for line in AckLog.read(path)])
+    trial.add_finding(f"refused: {expected.errors[0] if expected.errors else ''}", len(expected.errors), 80)
+    with trial.open_store() as store:
         expected.compare(trial, store)
 
 
-@_check("two_writers")
-def others_see_at_once(trial: Trial) -> None:
+@_register_check("two_writers")
+def others_see_at_once(trial: ConformanceRun) -> None:
     """What one process saved or deleted is found or gone at another one's next call."""
-    space = trial.space("alice")
-    with trial.opened() as one, trial.opened() as other:
+    space = trial.get_namespace("alice")
+    with trial.open_store() as one, trial.open_store() as other:
         # Both processes have read before, so that they may have caches.
-        first = trial.saved(one, space, "first", 4)
-        _find_all(trial, other, space, first)
-        texts = trial.saved(one, space, "one", 6) | trial.saved(other, space, "other", 6)
-        _find_all(trial, other, space, texts)
-        _find_all(trial, one, space, texts)
+        first = trial.save_memories(one, space, "first", 4)
+        _check_readable_and_found(trial, other, space, first)
+        texts = trial.save_memories(one, space, "one", 6) | trial.save_memories(other, space, "other", 6)
+        _check_readable_and_found(trial, other, space, texts)
+        _check_readable_and_found(trial, one, space, texts)
         for gone, text in () if "deleting" in trial.lacks else first.items():
             one("delete", space, gone)
-            trial.note("deleted by another process, and read", other("get", space, gone) is not None)
-            trial.note("deleted by another process, and found", gone in _ids(_search(other, space, text)))
+            trial.add_finding("deleted by another process, and read", other("get", space, gone) is not None)
+            trial.add_finding("deleted by another process, and found", gone in _get_ids(_search(other, space, text)))
 
 
 # Isolation
 
 
-@_check("isolation")
-def namespaces_are_apart(trial: Trial) -> None:
+@_register_check("isolation")
+def namespaces_are_apart(trial: ConformanceRun) -> None:
     """A listing or a search in one namespace shows nothing of another one, whatever the two are called."""
-    spaces = [trial.space(name) for name in _NAMES]
-    with trial.opened() as store:
-        own = {space: trial.saved(store, space, f"n{at}", 3) for at, space in enumerate(spaces)}
-        empty = trial.space("ali")
+    spaces = [trial.get_namespace(name) for name in _SIMILAR_NAMES]
+    with trial.open_store() as store:
+        own = {space: trial.save_memories(store, space, f"n{at}", 3) for at, space in enumerate(spaces)}
+        empty = trial.get_namespace("ali")
         for space in [*spaces, empty]:
             mine = set(own.get(space, {}).values())
-            trial.note(
+            trial.add_finding(
                 f"listed in {space!r}, and of another one", len({text for _, text in store("all", space)} - mine)
             )
             missed = len(mine - {text for _, text in store("all", space)})
-            trial.note(f"missing in {space!r}", missed)
+            trial.add_finding(f"missing in {space!r}", missed)
             seen = set[str]()
             for texts in own.values():
                 seen |= {text for _, text in _search(store, space, next(iter(texts.values())), limit=50)}
-            trial.note(f"found in {space!r}, and of another one", len(seen - mine))
+            trial.add_finding(f"found in {space!r}, and of another one", len(seen - mine))
 
 
-@_check("isolation", "deleting")
-def deleting_stays_inside(trial: Trial) -> None:
+@_register_check("isolation", "deleting")
+def deleting_stays_inside(trial: ConformanceRun) -> None:
     """Deleting all that one namespace has leaves every other one as it was."""
-    spaces = [trial.space(name) for name in _NAMES]
-    with trial.opened() as store:
-        own = {space: trial.saved(store, space, "same", 3) for space in spaces}
+    spaces = [trial.get_namespace(name) for name in _SIMILAR_NAMES]
+    with trial.open_store() as store:
+        own = {space: trial.save_memories(store, space, "same", 3) for space in spaces}
         for one in own[spaces[0]]:
             store("delete", spaces[0], one)
-        trial.note("deleted, and listed", len(store("all", spaces[0])))
+        trial.add_finding("deleted, and listed", len(store("all", spaces[0])))
         for space in spaces[1:]:
-            trial.note(f"gone from {space!r}", 3 - len(store("all", space)))
-            _find_all(trial, store, space, own[space])
+            trial.add_finding(f"gone from {space!r}", 3 - len(store("all", space)))
+            _check_readable_and_found(trial, store, space, own[space])
 
 
-@_check("isolation", "scoped_ids")
-def ids_are_of_their_namespace(trial: Trial) -> None:
+@_register_check("isolation", "scoped_ids")
+def ids_are_of_their_namespace(trial: ConformanceRun) -> None:
     """An id of one namespace reads, replaces and deletes nothing in another one."""
-    mine, other = trial.space("alice"), trial.space("bob")
-    with trial.opened() as store:
-        texts = trial.saved(store, mine, "mine", 4)
-        trial.saved(store, other, "other", 4)
+    mine, other = trial.get_namespace("alice"), trial.get_namespace("bob")
+    with trial.open_store() as store:
+        texts = trial.save_memories(store, mine, "mine", 4)
+        trial.save_memories(store, other, "other", 4)
         shown = sum(store("get", other, one) is not None for one in texts)
-        trial.note("read from another namespace", shown, len(texts))
-        calls = {"deleting": ("delete",), "replacing": ("replace", text_of("theirs"))}
+        trial.add_finding("read from another namespace", shown, len(texts))
+        calls = {"deleting": ("delete",), "replacing": ("replace", make_text("theirs"))}
         for name, *given in [call for needs, call in calls.items() if needs not in trial.lacks]:
             for one in texts:
                 # Raising an error is correct, too.
                 with contextlib.suppress(StoreFailed):
                     store(name, other, one, *given)
         changed = sum(store("get", mine, one) != text for one, text in texts.items())
-        trial.note("changed from another namespace", changed, len(texts))
+        trial.add_finding("changed from another namespace", changed, len(texts))
 
 
 # Forgetting
 
 
-@_check("forgetting", "deleting")
-def no_byte_is_left(trial: Trial) -> None:
+@_register_check("forgetting", "deleting")
+def no_byte_is_left(trial: ConformanceRun) -> None:
     """No word of a text that was forgotten, nor of what it said before, is in any file of the closed store."""
-    space = trial.space("alice")
-    with trial.opened() as store:
-        trial.saved(store, space, "stays", 10)
-        chosen = dict(list(trial.saved(store, space, "goes", 6).items()))
+    space = trial.get_namespace("alice")
+    with trial.open_store() as store:
+        trial.save_memories(store, space, "stays", 10)
+        chosen = dict(list(trial.save_memories(store, space, "goes", 6).items()))
         forgotten = list(chosen.values())
         if "replacing" not in trial.lacks:
             first = next(iter(chosen))
-            forgotten.append(text_of("before-it-goes"))
+            forgotten.append(make_text("before-it-goes"))
             store("replace", space, first, forgotten[-1])
-        found = _words_in(trial, forgotten)
+        found = _find_words_in_files(trial, forgotten)
         for one in chosen:
             store("forget", space, one)
     if not found:
-        trial.note("no text was found in the files before, so that this check shows nothing")
-    left = _words_in(trial, forgotten)
+        trial.add_finding("no text was found in the files before, so that this check shows nothing")
+    left = _find_words_in_files(trial, forgotten)
     files = sorted({path.name for paths in left.values() for path in paths})
-    trial.note(f"words left in {', '.join(files[:4])}", len(left), len({w for text in forgotten for w in text.split()}))
+    trial.add_finding(
+        f"words left in {', '.join(files[:4])}", len(left), len({w for text in forgotten for w in text.split()})
+    )
 
 
-def _words_in(trial: Trial, texts: Sequence[str]) -> dict[str, list[Path]]:
+def _find_words_in_files(trial: ConformanceRun, texts: Sequence[str]) -> dict[str, list[Path]]:
     """
     Return the files that contain each word of the texts.
 
@@ -482,7 +490,7 @@ def _words_in(trial: Trial, texts: Sequence[str]) -> dict[str, list[Path]]:
     """
     words = {word: (word.encode(), word.encode("utf-16-le")) for text in texts for word in text.split()}
     found = defaultdict[str, list[Path]](list)
-    for path in files_of(trial.location):
+    for path in list_store_files(trial.location):
         held = path.read_bytes().lower()
         for word, forms in words.items():
             if any(form in held for form in forms):
@@ -494,24 +502,24 @@ def _words_in(trial: Trial, texts: Sequence[str]) -> dict[str, list[Path]]:
 
 
 @contextlib.contextmanager
-def _moment() -> Iterator[str]:
+def _pause_around_now() -> Iterator[str]:
     """Yield the current time, with a pause before and after it."""
-    time.sleep(_APART)
+    time.sleep(_MOMENT_PAUSE_SECONDS)
     yield datetime.now(UTC).isoformat()
-    time.sleep(_APART)
+    time.sleep(_MOMENT_PAUSE_SECONDS)
 
 
-@_check("time_travel")
-def past_is_without_what_came_later(trial: Trial) -> None:
+@_register_check("time_travel")
+def past_is_without_what_came_later(trial: ConformanceRun) -> None:
     """A search as of a moment finds what was there, and nothing that was saved later."""
-    space, about = trial.space("alice"), words_of("matter", 2)
-    with trial.opened() as store:
-        with _moment() as nothing:
+    space, about = trial.get_namespace("alice"), make_words("matter", 2)
+    with trial.open_store() as store:
+        with _pause_around_now() as nothing:
             pass
-        first = trial.saved(store, space, "first", 5, about=about)
-        with _moment() as then:
+        first = trial.save_memories(store, space, "first", 5, about=about)
+        with _pause_around_now() as then:
             pass
-        later = trial.saved(store, space, "later", 5, about=about)
+        later = trial.save_memories(store, space, "later", 5, about=about)
         query = " ".join(about)
         for name, moment, wanted in (
             ("before all", nothing, set[str]()),
@@ -519,57 +527,61 @@ def past_is_without_what_came_later(trial: Trial) -> None:
             ("now", None, {*first, *later}),
         ):
             named = {"limit": 20} if moment is None else {"limit": 20, "as_of": moment}
-            found = set(_ids(_search(store, space, query, **named)))
-            trial.note(f"found, and saved later ({name})", len(found - wanted))
-            trial.note(f"not found ({name})", len(wanted - found), len(wanted))
+            found = set(_get_ids(_search(store, space, query, **named)))
+            trial.add_finding(f"found, and saved later ({name})", len(found - wanted))
+            trial.add_finding(f"not found ({name})", len(wanted - found), len(wanted))
 
 
-@_check("time_travel", "replacing")
-def past_shows_texts_as_they_were(trial: Trial) -> None:
+@_register_check("time_travel", "replacing")
+def past_shows_texts_as_they_were(trial: ConformanceRun) -> None:
     """A search as of a moment before a text was replaced shows the text that it replaced, in a fresh process too."""
-    space = trial.space("alice")
-    with trial.opened() as store:
-        texts = trial.saved(store, space, "first", 4)
-        with _moment() as then:
+    space = trial.get_namespace("alice")
+    with trial.open_store() as store:
+        texts = trial.save_memories(store, space, "first", 4)
+        with _pause_around_now() as then:
             pass
         for one in texts:
-            store("replace", space, one, text_of(f"new-{one}"))
-    with trial.opened() as store:
+            store("replace", space, one, make_text(f"new-{one}"))
+    with trial.open_store() as store:
         shown: dict[str, str] = {}
         for text in texts.values():
             shown |= dict(_search(store, space, text, as_of=then))
         wrong = sum(shown.get(one) != text for one, text in texts.items())
-        trial.note("not shown as it was", wrong, len(texts))
+        trial.add_finding("not shown as it was", wrong, len(texts))
 
 
 # Filters
 
 
-@_check("filters")
-def filters_are_exact(trial: Trial) -> None:
+@_register_check("filters")
+def filters_are_exact(trial: ConformanceRun) -> None:
     """A search with filters gives as many as it is asked for, of those only, however many others are nearer."""
-    space, about = trial.space("alice"), words_of("matter", 3)
+    space, about = trial.get_namespace("alice"), make_words("matter", 3)
     # Names that are prefixes, LIKE patterns or other cases of each other.
     counts = {"tax": 12, "taxes": 3, "Tax": 3, "ta%": 3, "t_x": 3}
     query = " ".join(about)
-    with trial.opened() as store:
-        trial.saved(store, space, "near", 150, topic="raid", about=about)
-        own = {topic: set(trial.saved(store, space, topic, count, topic=topic)) for topic, count in counts.items()}
+    with trial.open_store() as store:
+        trial.save_memories(store, space, "near", 150, topic="raid", about=about)
+        own = {
+            topic: set(trial.save_memories(store, space, topic, count, topic=topic)) for topic, count in counts.items()
+        }
         kinds = [f"kind-{at}" for at in range(6)]
-        rows = [[space, tag, text_of(tag), _about("tax", "decision")] for tag in kinds]
+        rows = [[space, tag, make_text(tag), _make_metadata("tax", "decision")] for tag in kinds]
         decided = set(store("save_all", rows))
         own["tax"] |= decided
         asked = functools.partial(_search, store, space, query)
         for topic, wanted in own.items():
-            _look_filtered(trial, f"topic {topic!r}", asked(limit=50, where={"topic": topic}), wanted, len(wanted))
-        _look_filtered(trial, "topic, limit 10", asked(limit=10, where={"topic": "tax"}), own["tax"], 10)
+            _check_filtered(trial, f"topic {topic!r}", asked(limit=50, where={"topic": topic}), wanted, len(wanted))
+        _check_filtered(trial, "topic, limit 10", asked(limit=10, where={"topic": "tax"}), own["tax"], 10)
         both = asked(limit=50, where={"topic": "tax", "kind": "decision"})
-        _look_filtered(trial, "topic and kind", both, decided, len(decided))
-        _look_filtered(trial, "a topic of none", asked(limit=10, where={"topic": "none"}), set(), 0)
+        _check_filtered(trial, "topic and kind", both, decided, len(decided))
+        _check_filtered(trial, "a topic of none", asked(limit=10, where={"topic": "none"}), set(), 0)
 
 
-def _look_filtered(trial: Trial, name: str, hits: Sequence[Sequence[str]], wanted: set[str], count: int) -> None:
-    found = set(_ids(hits))
-    trial.note(f"{name}: of others", len(found - wanted))
+def _check_filtered(
+    trial: ConformanceRun, name: str, hits: Sequence[Sequence[str]], wanted: set[str], count: int
+) -> None:
+    found = set(_get_ids(hits))
+    trial.add_finding(f"{name}: of others", len(found - wanted))
     if len(found & wanted) != count:
-        trial.note(f"{name}: {len(found & wanted)} hits, where there are {count}")
+        trial.add_finding(f"{name}: {len(found & wanted)} hits, where there are {count}")

@@ -26,13 +26,13 @@ from typing import Any, ClassVar, Final, Literal, Protocol
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing.conformance.checks import CAPABILITIES, CHECKS, Capability, Check, Trial
-from mama_structs.testing.conformance.process import StoreFailed, load, spec_of
+from mama_structs.testing.conformance.checks import CAPABILITIES, CHECKS, Capability, Check, ConformanceRun
+from mama_structs.testing.conformance.process import StoreFailed, load_driver, make_driver_spec
 
 __all__ = ["Capability", "CheckResult", "MemoryStoreSuite", "StoreDriver", "main"]
 
-_NEEDED: Final = ("open", "save", "get", "all", "search", "close")
-_WITH: Final = {"delete": "deleting", "replace": "replacing"}
+_REQUIRED_METHODS: Final = ("open", "save", "get", "all", "search", "close")
+_METHOD_CAPABILITIES: Final = {"delete": "deleting", "replace": "replacing"}
 
 
 class StoreDriver(Protocol):
@@ -188,34 +188,39 @@ class MemoryStoreSuite:
         """
         if name not in CHECKS:
             raise InvalidArgument(f"name must be one of {', '.join(CHECKS)}, got {name!r:.80}")
-        check, lacks = CHECKS[name], _lacks(self.driver)
+        check, lacks = CHECKS[name], _check_driver(self.driver)
         seed = random.randrange(2**32) if self.seed is None else self.seed  # noqa: S311 - not used for security
-        reason = check.excuse(lacks)
+        reason = check.find_excuse(lacks)
         if reason is not None:
             return CheckResult(name, check.sentence, "excused", reason=reason, seed=seed)
-        trial = Trial(spec_of(self.driver), self.location(place), place, seed, self.rounds, lacks, prefix)
+        trial = ConformanceRun(
+            make_driver_spec(self.driver), self.location(place), place, seed, self.rounds, lacks, prefix
+        )
         try:
             check.run(trial)
         except StoreFailed as failed:
-            trial.note(str(failed))
+            trial.add_finding(str(failed))
         outcome: Literal["passed", "failed"] = "failed" if trial.findings else "passed"
         return CheckResult(name, check.sentence, outcome, tuple(trial.findings), seed=seed)
 
 
-def _lacks(driver: type | str) -> dict[str, str]:
+def _check_driver(driver: type | str) -> dict[str, str]:
     """
     Return the missing capabilities of a store.
 
     Raise `InvalidArgument` for an invalid driver.
     """
-    kind = load(driver) if isinstance(driver, str) else driver
+    kind = load_driver(driver) if isinstance(driver, str) else driver
     lacks = dict(getattr(kind, "lacks", {}))
     for capability, reason in lacks.items():
         if capability not in CAPABILITIES:
             raise InvalidArgument(f"lacks must name one of {', '.join(CAPABILITIES)}, got {capability!r:.80}")
         if not isinstance(reason, str) or not reason.strip():
             raise InvalidArgument(f"lacks[{capability!r}] must be the reason, got {reason!r:.80}")
-    needed = [*_NEEDED, *(name for name, capability in _WITH.items() if capability not in lacks)]
+    needed = [
+        *_REQUIRED_METHODS,
+        *(name for name, capability in _METHOD_CAPABILITIES.items() if capability not in lacks),
+    ]
     if missing := [name for name in needed if not callable(getattr(kind, name, None))]:
         raise InvalidArgument(
             f"the driver {kind.__name__} has no {', '.join(missing)}",
@@ -224,7 +229,7 @@ def _lacks(driver: type | str) -> dict[str, str]:
     return lacks
 
 
-def _test_of(check: Check) -> Callable[[MemoryStoreSuite, Path], None]:
+def _make_test(check: Check) -> Callable[[MemoryStoreSuite, Path], None]:
     def test(self: MemoryStoreSuite, tmp_path: Path) -> None:
         import pytest  # noqa: PLC0415 - the command does not need pytest
 
@@ -243,7 +248,7 @@ def _test_of(check: Check) -> Callable[[MemoryStoreSuite, Path], None]:
 
 
 for _one in CHECKS.values():
-    setattr(MemoryStoreSuite, f"test_{_one.name}", _test_of(_one))
+    setattr(MemoryStoreSuite, f"test_{_one.name}", _make_test(_one))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -267,20 +272,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         members["location"] = lambda _self, _place: given.location
     suite: MemoryStoreSuite = type("CommandSuite", (MemoryStoreSuite,), members)()
     results = []
-    _say(f"seed {seed}")
+    _print_line(f"seed {seed}")
     for name in given.only:
         with tempfile.TemporaryDirectory(prefix="mama-structs-suite-", ignore_cleanup_errors=True) as place:
             prefix = "" if given.location is None else f"{uuid.uuid4().hex[:8]}-{name}-"
             results.append(suite.result_of(name, Path(place), prefix=prefix))
-        _say(str(results[-1]))
+        _print_line(str(results[-1]))
     counts = {word: sum(one.outcome == word for one in results) for word in ("passed", "failed", "excused")}
-    _say(", ".join(f"{count} {word}" for word, count in counts.items()))
+    _print_line(", ".join(f"{count} {word}" for word, count in counts.items()))
     if given.json is not None:
         given.json.write_text(json.dumps([attrs.asdict(one) for one in results], indent=1), encoding="utf-8")
     return 1 if counts["failed"] else 0
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

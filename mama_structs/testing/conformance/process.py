@@ -30,19 +30,19 @@ from typing import IO, Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing.conformance.ack_log import PATIENCE, Book
-from mama_structs.testing.conformance.sample_texts import text_of
+from mama_structs.testing.conformance.ack_log import HANG_TIMEOUT_SECONDS, AckLog
+from mama_structs.testing.conformance.sample_texts import make_text
 
 # The weighted operations of a writer.
-_WORK: Final = ("save", "save", "save", "replace", "delete", "save")
-_NAMED: Final = 160
+_WRITER_OPERATIONS: Final = ("save", "save", "save", "replace", "delete", "save")
+_MAX_ERROR_CHARS: Final = 160
 
 
 class StoreFailed(Exception):
     """A driver raised, its process ended, or it did not answer. The message is one line."""
 
 
-def load(spec: str) -> type:
+def load_driver(spec: str) -> type:
     """
     Return the class for ``module:Class`` or ``path/to/file.py:Class``.
 
@@ -52,7 +52,7 @@ def load(spec: str) -> type:
     """
     where, _, name = spec.rpartition(":")
     try:
-        found = operator.attrgetter(name)(_module(where))
+        found = operator.attrgetter(name)(_import_module(where))
     except (ImportError, AttributeError, OSError, ValueError) as error:
         raise InvalidArgument(
             f"driver must be module:Class or file.py:Class, and {spec!r:.200} names nothing that can be imported",
@@ -64,20 +64,20 @@ def load(spec: str) -> type:
 
 
 @functools.cache
-def _module(where: str) -> ModuleType:
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    path = Path(where)
+def _import_module(name_or_path: str) -> ModuleType:
+    if not name_or_path.endswith(".py"):
+        return importlib.import_module(name_or_path)
+    path = Path(name_or_path)
     # Registered in sys.modules, so that pickle and others can find its definitions.
     found = importlib.util.spec_from_file_location(f"{path.stem}_of_the_store", path)
     if found is None or found.loader is None:
-        raise ImportError(where)
+        raise ImportError(name_or_path)
     module = sys.modules[found.name] = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
 
 
-def spec_of(driver: type | str) -> str:
+def make_driver_spec(driver: type | str) -> str:
     """
     Return the argument with which another process can `load` a driver class.
 
@@ -97,7 +97,7 @@ def spec_of(driver: type | str) -> str:
     return f"{module if is_known else file}:{name}"
 
 
-def files_of(location: str) -> list[Path]:
+def list_store_files(location: str) -> list[Path]:
     """
     Return the files of a store.
 
@@ -112,7 +112,7 @@ def files_of(location: str) -> list[Path]:
 
 
 @attrs.define
-class _Served:
+class _DriverServer:
     """A driver and the operations on it, which may be async."""
 
     driver: Any
@@ -121,9 +121,9 @@ class _Served:
 
     def call(self, name: str, *given: Any, **named: Any) -> Any:
         """Call a method of the driver, synchronous or async."""
-        return self._got(getattr(self.driver, name)(*given, **named))
+        return self._await_if_needed(getattr(self.driver, name)(*given, **named))
 
-    def _got(self, value: Any) -> Any:
+    def _await_if_needed(self, value: Any) -> Any:
         async def awaited() -> Any:
             return await value
 
@@ -154,32 +154,32 @@ class _Served:
 
     def stream(self, path: str, name: str, spaces: Sequence[str], count: int, kinds: Sequence[str]) -> None:
         """Run random changes of the given kinds, and log the started and acknowledged ones."""
-        book, chance, mine = Book.open(Path(path)), random.Random(name), list[tuple[str, str]]()  # noqa: S311 - reproducible by seed
+        book, chance, mine = AckLog.open(Path(path)), random.Random(name), list[tuple[str, str]]()  # noqa: S311 - reproducible by seed
         for number in range(count):
-            chosen = chance.choice(_WORK)
+            chosen = chance.choice(_WRITER_OPERATIONS)
             kind = chosen if mine and chosen in kinds else "save"
             try:
                 self._step(book, kind, f"{name}-{number}", spaces, mine)
             except Exception as error:  # noqa: BLE001 - a driver may raise anything
-                book.say("refused", kind, _named(error))
+                book.append("refused", kind, _format_error(error))
 
-    def _step(self, book: Book, kind: str, tag: str, spaces: Sequence[str], mine: list[tuple[str, str]]) -> None:
+    def _step(self, book: AckLog, kind: str, tag: str, spaces: Sequence[str], mine: list[tuple[str, str]]) -> None:
         chance = random.Random(tag)  # noqa: S311 - as above
         space, own = (chance.choice(spaces), tag) if kind == "save" else chance.choice(mine)
         if kind == "save":
-            book.say("saving", space, tag)
-            own = self.save(space, tag, text_of(tag), {"topic": "stream", "kind": "context"})
-            book.say("saved", space, own, tag)
+            book.append("saving", space, tag)
+            own = self.save(space, tag, make_text(tag), {"topic": "stream", "kind": "context"})
+            book.append("saved", space, own, tag)
             mine.append((space, own))
         elif kind == "replace":
-            book.say("replacing", space, own, tag)
-            self.call("replace", space, own, text_of(tag))
-            book.say("replaced", space, own, tag)
+            book.append("replacing", space, own, tag)
+            self.call("replace", space, own, make_text(tag))
+            book.append("replaced", space, own, tag)
         else:
             mine.remove((space, own))
-            book.say("deleting", space, own)
+            book.append("deleting", space, own)
             self.call("delete", space, own)
-            book.say("deleted", space, own)
+            book.append("deleted", space, own)
 
     def limit(self, room: int | None) -> None:
         """
@@ -192,17 +192,17 @@ class _Served:
         # Otherwise an import below the limit would leave truncated bytecode.
         sys.dont_write_bytecode = True
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        sizes = [path.stat().st_size for path in files_of(self.location)]
+        sizes = [path.stat().st_size for path in list_store_files(self.location)]
         least = most if room is None else 0 if room == 0 else max(sizes, default=0) + room
         resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
 
 
-_OURS: Final = ("open", "save", "save_all", "all", "search", "forget", "stream", "limit")
+_SERVER_METHODS: Final = ("open", "save", "save_all", "all", "search", "forget", "stream", "limit")
 
 
-def _named(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Return an error as one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_NAMED].rstrip(": ")
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_ERROR_CHARS].rstrip(": ")
 
 
 def main(spec: str, location: str, answers: str) -> None:
@@ -211,16 +211,20 @@ def main(spec: str, location: str, answers: str) -> None:
     if hasattr(signal, "SIGXFSZ"):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with open(int(answers), "w", encoding="utf-8") as said, asyncio.Runner() as runner:  # noqa: PTH123 - a file descriptor
-        served: _Served | None = None
+        served: _DriverServer | None = None
         for line in sys.stdin:
             name, given, named = json.loads(line)
             try:
                 if served is None:
-                    served = _Served(load(spec)(), location, runner)
-                found = getattr(served, name)(*given, **named) if name in _OURS else served.call(name, *given, **named)
+                    served = _DriverServer(load_driver(spec)(), location, runner)
+                found = (
+                    getattr(served, name)(*given, **named)
+                    if name in _SERVER_METHODS
+                    else served.call(name, *given, **named)
+                )
                 answer = {"found": found}
             except Exception as error:  # noqa: BLE001 - as above
-                answer = {"raised": _named(error)}
+                answer = {"raised": _format_error(error)}
             said.write(json.dumps(answer) + "\n")
             said.flush()
 
@@ -238,8 +242,8 @@ class StoreProcess:
 
     process: subprocess.Popen[bytes]
     log: Path
-    _answers: IO[bytes]
-    _read: bytes = b""
+    _result_pipe: IO[bytes]
+    _buffer: bytes = b""
 
     @classmethod
     def start(cls, spec: str, location: str, log: Path) -> StoreProcess:
@@ -257,55 +261,57 @@ class StoreProcess:
 
     def __call__(self, name: str, *given: Any, **named: Any) -> Any:
         """Call a method, and return its result."""
-        self.ask(name, *given, **named)
-        return self.answer(name)
+        self.send_call(name, *given, **named)
+        return self.wait_for_result(name)
 
-    def ask(self, name: str, *given: Any, **named: Any) -> None:
+    def send_call(self, name: str, *given: Any, **named: Any) -> None:
         """Send a call without waiting for its result."""
         assert self.process.stdin is not None  # noqa: S101 - for type checkers
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps([name, given, named]).encode() + b"\n")
             self.process.stdin.flush()
 
-    def answer(self, name: str) -> Any:
+    def wait_for_result(self, name: str) -> Any:
         """Wait for the result of a call."""
-        until = time.monotonic() + PATIENCE
-        while b"\n" not in self._read:
-            ready, _, _ = select.select([self._answers], [], [], max(until - time.monotonic(), 0))
-            got = self._answers.read(2**16) if ready else b""
+        until = time.monotonic() + HANG_TIMEOUT_SECONDS
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([self._result_pipe], [], [], max(until - time.monotonic(), 0))
+            got = self._result_pipe.read(2**16) if ready else b""
             if not got:
                 hung = not ready
                 self.kill()
-                raise StoreFailed(f"{name}: {'no answer came' if hung else f'its process ended{self._last()}'}")
-            self._read += got
-        line, _, self._read = self._read.partition(b"\n")
+                raise StoreFailed(
+                    f"{name}: {'no answer came' if hung else f'its process ended{self._last_log_line()}'}"
+                )
+            self._buffer += got
+        line, _, self._buffer = self._buffer.partition(b"\n")
         found = json.loads(line)
         if "raised" in found:
             raise StoreFailed(f"{name}: {found['raised']}")
         return found["found"]
 
-    def _last(self) -> str:
+    def _last_log_line(self) -> str:
         lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        return f": {lines[-1][:_NAMED]}" if lines else ""
+        return f": {lines[-1][:_MAX_ERROR_CHARS]}" if lines else ""
 
     def kill(self) -> None:
         """Kill the process with all its children, like ``kill -9``."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-        self.end()
+        self.wait_for_exit()
 
-    def end(self) -> None:
+    def wait_for_exit(self) -> None:
         """Close its input, and wait until it ends."""
         with contextlib.suppress(BrokenPipeError):
             if self.process.stdin is not None:
                 self.process.stdin.close()
         try:
-            self.process.wait(PATIENCE)
+            self.process.wait(HANG_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._answers.close()
+        self._result_pipe.close()
 
 
 if __name__ == "__main__":

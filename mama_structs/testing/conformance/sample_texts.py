@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
-_FIRST: Final = "bdfgklmnprstvzhj"
-_THEN: Final = ("a", "e", "i", "o", "u", "ai", "an", "ar", "el", "er", "in", "on", "or", "ul", "un", "ou")
-_SYLLABLES: Final = 3
+_CONSONANTS: Final = "bdfgklmnprstvzhj"
+_VOWEL_GROUPS: Final = ("a", "e", "i", "o", "u", "ai", "an", "ar", "el", "er", "in", "on", "or", "ul", "un", "ou")
+_SYLLABLES_PER_WORD: Final = 3
 
 
-def words_of(tag: str, count: int = 12) -> list[str]:
+def make_words(tag: str, count: int = 12) -> list[str]:
     """Return invented words derived from a tag. No other tag produces them."""
-    digest = blake2b(tag.encode(), digest_size=_SYLLABLES * count).digest()
-    syllables = [_FIRST[byte >> 4] + _THEN[byte & 15] for byte in digest]
-    return ["".join(syllables[at : at + _SYLLABLES]) for at in range(0, len(syllables), _SYLLABLES)]
+    digest = blake2b(tag.encode(), digest_size=_SYLLABLES_PER_WORD * count).digest()
+    syllables = [_CONSONANTS[byte >> 4] + _VOWEL_GROUPS[byte & 15] for byte in digest]
+    return ["".join(syllables[at : at + _SYLLABLES_PER_WORD]) for at in range(0, len(syllables), _SYLLABLES_PER_WORD)]
 
 
-def text_of(tag: str, about: Sequence[str] = ()) -> str:
-    """Return the text for a tag, preceded by the words *about*, which other texts may share."""
-    return " ".join([*about, *words_of(tag)])
+def make_text(tag: str, shared_words: Sequence[str] = ()) -> str:
+    """Return the text for a tag, preceded by the words *shared_words*, which other texts may share."""
+    return " ".join([*shared_words, *make_words(tag)])
 
 
-def long_text_of(tag: str) -> str:
+def make_long_text(tag: str) -> str:
     """Return a text of about one page of a file."""
-    return " ".join(word for part in range(30) for word in words_of(f"{tag}-{part}"))
+    return " ".join(word for part in range(30) for word in make_words(f"{tag}-{part}"))

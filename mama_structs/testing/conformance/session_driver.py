@@ -21,14 +21,14 @@ from mama_structs.testing.conformance.memory_suite import Capability
 
 __all__ = ["RecordsDriver", "ServerRecordsDriver", "ServerSessionDriver", "SessionDriver"]
 
-_EMBEDDER: Final = HashEmbedder(dimensions=64)
-_ON_A_SERVER: Final[Mapping[Capability, str]] = {
+_TEST_EMBEDDER: Final = HashEmbedder(dimensions=64)
+_SERVER_LACKS: Final[Mapping[Capability, str]] = {
     "full_disk": "the disk is the server's: a host writes no file of the store",
     "forgetting": "a server keeps its log and its backups: `Forgotten.not_reached` names what no host can erase",
 }
 
 
-class _SessionsDriver:
+class _BaseSessionDriver:
     """Sessions on one location, one for each requested namespace."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {}
@@ -42,22 +42,22 @@ class _SessionsDriver:
         """Close all sessions."""
         await self._closing.aclose()
 
-    async def _session(self, namespace: str) -> Session:
+    async def _open_session(self, namespace: str) -> Session:
         if namespace not in self._open:
-            opening = Session.open(self._location, namespace=namespace, embedder=_EMBEDDER)
+            opening = Session.open(self._location, namespace=namespace, embedder=_TEST_EMBEDDER)
             self._open[namespace] = await self._closing.enter_async_context(opening)
         return self._open[namespace]
 
 
-class SessionDriver(_SessionsDriver):
+class SessionDriver(_BaseSessionDriver):
     """
     Driver for the memories of sessions on a directory, one session per namespace.
 
     Ids are memory ids.
     """
 
-    async def _memories(self, namespace: str) -> MemoryStore:
-        return (await self._session(namespace)).memories
+    async def _open_memories(self, namespace: str) -> MemoryStore:
+        return (await self._open_session(namespace)).memories
 
     async def save(
         self,
@@ -67,7 +67,7 @@ class SessionDriver(_SessionsDriver):
         metadata: Mapping[str, str],
     ) -> str:
         """Save a context or a decision, and return its id."""
-        memories = await self._memories(namespace)
+        memories = await self._open_memories(namespace)
         if metadata["kind"] == "decision":
             return (await memories.save_decision(metadata["topic"], text, "as the suite says")).id
         return (await memories.save_context(text, topic=metadata["topic"])).id
@@ -75,13 +75,13 @@ class SessionDriver(_SessionsDriver):
     async def get(self, namespace: str, key: str) -> str | None:
         """Return a text."""
         try:
-            return (await (await self._memories(namespace)).get(key)).content
+            return (await (await self._open_memories(namespace)).get(key)).content
         except MemoryNotFound:
             return None
 
     async def all(self, namespace: str) -> list[tuple[str, str]]:
         """Return all ids and texts."""
-        return [(memory.id, memory.content) async for memory in (await self._memories(namespace)).all()]
+        return [(memory.id, memory.content) async for memory in (await self._open_memories(namespace)).all()]
 
     async def search(
         self,
@@ -94,73 +94,73 @@ class SessionDriver(_SessionsDriver):
     ) -> list[tuple[str, str]]:
         """Search by meaning and words, with filters."""
         given = where or {}
-        hits = await (await self._memories(namespace)).search(
+        hits = await (await self._open_memories(namespace)).search(
             query, limit=limit, topic=given.get("topic"), types=given.get("kind"), as_of=as_of
         )
         return [(hit.memory.id, hit.memory.content) for hit in hits]
 
     async def replace(self, namespace: str, key: str, text: str) -> None:
         """Correct a text."""
-        await (await self._memories(namespace)).correct(key, text)
+        await (await self._open_memories(namespace)).correct(key, text)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Delete a memory."""
-        await (await self._memories(namespace)).delete(key)
+        await (await self._open_memories(namespace)).delete(key)
 
     async def forget(self, namespace: str, key: str) -> None:
         """Erase a memory permanently."""
-        await (await self._memories(namespace)).forget(key)
+        await (await self._open_memories(namespace)).forget(key)
 
 
-class RecordsDriver(_SessionsDriver):
+class RecordsDriver(_BaseSessionDriver):
     """Driver for the records of one session on a directory, with a label per namespace."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {"time_travel": "a search of records sees the present only"}
 
-    async def _records(self) -> RecordStore:
-        return (await self._session("hosts")).records
+    async def _open_records(self) -> RecordStore:
+        return (await self._open_session("hosts")).records
 
-    async def _found(self, namespace: str, key: str) -> HostRecord | None:
-        return await (await self._records()).get((namespace,), key)
+    async def _get_record(self, namespace: str, key: str) -> HostRecord | None:
+        return await (await self._open_records()).get((namespace,), key)
 
     async def save(self, namespace: str, key: str, text: str, metadata: Mapping[str, str]) -> None:
         """Put a record with its text."""
-        await (await self._records()).put((namespace,), key, dict(metadata), text=text)
+        await (await self._open_records()).put((namespace,), key, dict(metadata), text=text)
 
     async def get(self, namespace: str, key: str) -> str | None:
         """Return a record's text."""
-        found = await self._found(namespace, key)
+        found = await self._get_record(namespace, key)
         return None if found is None else found.text
 
     async def all(self, namespace: str) -> list[tuple[str, str]]:
         """Return all keys and texts."""
-        return [(one.key, one.text or "") for one in await (await self._records()).list((namespace,))]
+        return [(one.key, one.text or "") for one in await (await self._open_records()).list((namespace,))]
 
     async def search(
         self, namespace: str, query: str, *, limit: int, where: Mapping[str, str] | None = None
     ) -> list[tuple[str, str]]:
         """Search below a label by meaning and words, filtered by record values."""
         wanted = dict(where or {})
-        hits = await (await self._records()).search(
+        hits = await (await self._open_records()).search(
             query, (namespace,), limit=limit, where=lambda one: wanted.items() <= one.value.items()
         )
         return [(hit.record.key, hit.record.text or "") for hit in hits]
 
     async def replace(self, namespace: str, key: str, text: str) -> None:
         """Put the record again, with another text."""
-        found = await self._found(namespace, key)
+        found = await self._get_record(namespace, key)
         if found is not None:
-            await (await self._records()).put((namespace,), key, found.value, text=text)
+            await (await self._open_records()).put((namespace,), key, found.value, text=text)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Delete a record."""
-        await (await self._records()).delete((namespace,), key)
+        await (await self._open_records()).delete((namespace,), key)
 
     async def forget(self, namespace: str, key: str) -> None:
         """Erase a record permanently."""
-        found = await self._found(namespace, key)
+        found = await self._get_record(namespace, key)
         if found is not None:
-            await (await self._session("hosts")).memories.forget(found.memory_id)
+            await (await self._open_session("hosts")).memories.forget(found.memory_id)
 
 
 class ServerSessionDriver(SessionDriver):
@@ -170,10 +170,10 @@ class ServerSessionDriver(SessionDriver):
     The host cannot access the server's files.
     """
 
-    lacks: ClassVar[Mapping[Capability, str]] = _ON_A_SERVER
+    lacks: ClassVar[Mapping[Capability, str]] = _SERVER_LACKS
 
 
 class ServerRecordsDriver(RecordsDriver):
     """Driver for the records of a session on a PostgreSQL server."""
 
-    lacks: ClassVar[Mapping[Capability, str]] = {**RecordsDriver.lacks, **_ON_A_SERVER}
+    lacks: ClassVar[Mapping[Capability, str]] = {**RecordsDriver.lacks, **_SERVER_LACKS}

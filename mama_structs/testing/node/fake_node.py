@@ -20,11 +20,19 @@ from typing import Any, Final, Self, TypeVar
 import attrs
 from aiohttp import web
 
-from mama_structs._internal.validation import whole
+from mama_structs._internal.validation import check_integer
 from mama_structs.errors import InvalidArgument
-from mama_structs.references.rate_limit import reopen
+from mama_structs.references.rate_limit import clear_cooldown
 from mama_structs.testing.node.faults import Delivery, Fault, FaultAnswer, Faults
-from mama_structs.testing.node.routes import NOT_FOUND, Matched, Refusal, checked_name, match, not_implemented, respond
+from mama_structs.testing.node.routes import (
+    NOT_FOUND,
+    ErrorAnswer,
+    RouteMatch,
+    check_request_name,
+    compute_body,
+    make_not_implemented_error,
+    match_route,
+)
 from mama_structs.testing.node.world import World
 
 HEIGHT_HEADER: Final = "Grpc-Metadata-X-Cosmos-Block-Height"
@@ -33,7 +41,7 @@ HEIGHT_HEADER: Final = "Grpc-Metadata-X-Cosmos-Block-Height"
 _NOT_FOUND_CODES: Final = {500: 2, 404: 5, 200: 2}
 _SHUTDOWN_SECONDS: Final = 0.1
 _JOIN_SECONDS: Final = 10.0
-_LAST_PORT: Final = 65535
+_MAX_PORT: Final = 65535
 
 T = TypeVar("T")
 
@@ -62,20 +70,20 @@ class NodeRequest:
 Latency = float | Callable[[NodeRequest], float]
 
 
-class Latencies(UserDict[str, Latency]):
+class LatencyTable(UserDict[str, Latency]):
     """Latency by request name. Names and values are validated when they are set."""
 
     def __setitem__(self, name: str, latency: Latency) -> None:
         if not callable(latency):
-            _refuse_bad_seconds(f"latency[{name!r:.80}]", latency)
-        super().__setitem__(checked_name("latency", name), latency)
+            _check_seconds(f"latency[{name!r:.80}]", latency)
+        super().__setitem__(check_request_name("latency", name), latency)
 
     def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]  # UserDict's version bypasses __setitem__
         self.update(other)
         return self
 
 
-def _refuse_bad_seconds(argument: str, seconds: object) -> None:
+def _check_seconds(argument: str, seconds: object) -> None:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
         raise InvalidArgument(f"{argument} must be 0 or more seconds or a function of the request, got {seconds!r:.80}")
 
@@ -134,18 +142,18 @@ class FakeNode:
             raise InvalidArgument(f"block_time must be more than 0 seconds or None, got {block_time!r:.80}")
         if not isinstance(host, str) or not host:
             raise InvalidArgument(f"host must be a name or an address, got {host!r:.80}")
-        whole("port", port, most=_LAST_PORT, mark=",")
-        whole("height", height, mark=",")
+        check_integer("port", port, maximum=_MAX_PORT, separator=",")
+        check_integer("height", height, separator=",")
         if not callable(clock):
             raise InvalidArgument(f"clock must be a function that returns seconds, got {clock!r:.80}")
         if not isinstance(latency, Mapping):
             if not callable(latency):
-                _refuse_bad_seconds("latency", latency)
+                _check_seconds("latency", latency)
             latency = {"*": latency}
         if world is None:
             world = World.generate() if entities is None else World.of(entities)
         self.data = world
-        self.latency: Latencies = Latencies(latency)
+        self.latency: LatencyTable = LatencyTable(latency)
         self.faults: Faults = Faults()
         if given := tuple(faults):
             self.faults.add(*given)
@@ -162,7 +170,7 @@ class FakeNode:
         self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
         self._url: str | None = None
-        self._answering: set[asyncio.Task[Any]] = set()
+        self._handler_tasks: set[asyncio.Task[Any]] = set()
 
     @classmethod
     def world(cls, *, seed: int = 0, players: int = 40, **options: Any) -> Self:
@@ -238,7 +246,7 @@ class FakeNode:
 
     def advance(self, *, blocks: int = 1) -> None:
         """Advance the block height."""
-        whole("blocks", blocks, mark=",")
+        check_integer("blocks", blocks, separator=",")
         self._height += blocks
 
     # Lifecycle
@@ -261,7 +269,7 @@ class FakeNode:
         port = self._runner.addresses[0][1]
         host = f"[{self._host}]" if ":" in self._host else self._host
         self._url = f"http://{host}:{port}"
-        reopen(self._url)  # An earlier node on this port may have a cooldown.
+        clear_cooldown(self._url)  # An earlier node on this port may have a cooldown.
         return self
 
     async def close(self) -> None:
@@ -269,7 +277,7 @@ class FakeNode:
         runner, self._runner, self._url = self._runner, None, None
         if runner is None:
             return
-        for task in self._answering:
+        for task in self._handler_tasks:
             task.cancel()
         await runner.cleanup()
         self._server = None
@@ -326,17 +334,17 @@ class FakeNode:
         path = request.rel_url.path
         query = {name: request.rel_url.query[name] for name in request.rel_url.query}
         headers = {name.lower(): value for name, value in request.headers.items()}
-        matched = match(path)
+        matched = match_route(path)
         seen = NodeRequest(request.method, path, query, headers, matched.names)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task
-        self._answering.add(task)
+        self._handler_tasks.add(task)
         with self._lock:
             self._requests.append(seen)
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            answer = attrs.evolve(self._answer(seen, matched), delay=self._latency_of(seen))
+            answer = attrs.evolve(self._answer(seen, matched), delay=self._get_latency(seen))
             for fault in self.faults.take(seen.names):
                 answer = fault.edit(answer)
             if answer.delivery is Delivery.HUNG:
@@ -348,24 +356,24 @@ class FakeNode:
             # counted twice.
             with self._lock:
                 self.in_flight -= 1
-            self._answering.discard(task)
+            self._handler_tasks.discard(task)
         return await self._send(request, answer)
 
-    def _answer(self, request: NodeRequest, matched: Matched) -> FaultAnswer:
+    def _answer(self, request: NodeRequest, route_match: RouteMatch) -> FaultAnswer:
         height = self.height
         headers = {HEIGHT_HEADER: str(height)}
         try:
             if request.method != "GET":
-                raise not_implemented()
-            body = respond(self.data, matched, request.query, height=height)
+                raise make_not_implemented_error()
+            body = compute_body(self.data, route_match, request.query, height=height)
             return FaultAnswer.json(200, body, headers=headers)
-        except Refusal as refusal:
+        except ErrorAnswer as refusal:
             status, code = refusal.status, refusal.code
             if refusal.message == NOT_FOUND:
                 status, code = self.not_found_status, _NOT_FOUND_CODES[self.not_found_status]
             return FaultAnswer.json(status, {"code": code, "message": refusal.message, "details": []}, headers=headers)
 
-    def _latency_of(self, request: NodeRequest) -> float:
+    def _get_latency(self, request: NodeRequest) -> float:
         for name in request.names:
             latency = self.latency.get(name)
             if latency is not None:
@@ -374,7 +382,7 @@ class FakeNode:
 
     async def _send(self, request: web.BaseRequest, answer: FaultAnswer) -> web.StreamResponse:
         if answer.delivery is Delivery.WHOLE:
-            self._sent(answer.body)
+            self._count_sent_bytes(answer.body)
             return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
         response = web.StreamResponse(status=answer.status, headers=answer.headers)
         if answer.delivery is Delivery.CUT:
@@ -382,11 +390,11 @@ class FakeNode:
             response.content_length = len(answer.body)
             await response.prepare(request)
             await response.write(half)
-            self._sent(half)
+            self._count_sent_bytes(half)
         if request.transport is not None:  # pragma: no branch - None only if the client disconnected first
             request.transport.abort()
         return response
 
-    def _sent(self, body: bytes) -> None:
+    def _count_sent_bytes(self, body: bytes) -> None:
         with self._lock:
             self.bytes_sent += len(body)

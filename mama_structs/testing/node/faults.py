@@ -18,10 +18,10 @@ from typing import Any, Final
 import attrs
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.testing.node.routes import checked_name
+from mama_structs.testing.node.routes import check_request_name
 
-_HTML: Final = b"<html><head><title>%d</title></head><body><h1>nginx</h1></body></html>"
-_CHUNK: Final = 2**20
+_HTML_PAGE: Final = b"<html><head><title>%d</title></head><body><h1>nginx</h1></body></html>"
+_CHUNK_BYTES: Final = 2**20
 
 
 class Delivery(enum.StrEnum):
@@ -56,28 +56,28 @@ class FaultAnswer:
     @classmethod
     def json(cls, status: int, body: Any, *, headers: Mapping[str, str] | None = None) -> FaultAnswer:
         """Return an answer with *body* encoded as the gateway does: compact JSON in UTF-8."""
-        return cls(status, {"Content-Type": "application/json", **(headers or {})}, _compact(body))
+        return cls(status, {"Content-Type": "application/json", **(headers or {})}, _encode_json(body))
 
     def with_json(self, change: Callable[[Any], Any]) -> FaultAnswer:
         """Return a copy of the answer with the body that *change* returns."""
-        return attrs.evolve(self, body=_compact(change(json.loads(self.body))))
+        return attrs.evolve(self, body=_encode_json(change(json.loads(self.body))))
 
 
-def _compact(body: Any) -> bytes:
+def _encode_json(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 @functools.lru_cache(maxsize=4)
-def _bomb(size: int) -> bytes:
+def _make_gzip_bomb(size: int) -> bytes:
     """Return gzip data that decompresses to JSON of *size* bytes, about a thousand times larger."""
     opening, closing = b'{"Player":{"id":"', b'"}}'
     packer = zlib.compressobj(level=9, wbits=31)
-    chunks, rest = divmod(max(0, size - len(opening) - len(closing)), _CHUNK)
-    parts = itertools.chain([opening], itertools.repeat(b"a" * _CHUNK, chunks), [b"a" * rest, closing])
+    chunks, rest = divmod(max(0, size - len(opening) - len(closing)), _CHUNK_BYTES)
+    parts = itertools.chain([opening], itertools.repeat(b"a" * _CHUNK_BYTES, chunks), [b"a" * rest, closing])
     return b"".join([packer.compress(part) for part in parts]) + packer.flush()
 
 
-def _first_record(body: Any) -> Any:
+def _find_record(body: Any) -> Any:
     """Return the record of an answer, the first row of a list, or the body of a flat answer."""
     if not isinstance(body, dict):
         return {}
@@ -106,15 +106,15 @@ class Fault:
     edit: Callable[[FaultAnswer], FaultAnswer] = attrs.field(repr=False, eq=False)
 
     @classmethod
-    def _setting(cls, name: str, **changes: Any) -> Fault:
+    def _make_constant(cls, name: str, **changes: Any) -> Fault:
         return cls(name, lambda answer: attrs.evolve(answer, **changes))
 
     @classmethod
-    def _showing_a_page(cls, name: str, status: int, retry_after: float | str | None = None) -> Fault:
+    def _make_html(cls, name: str, status: int, retry_after: float | str | None = None) -> Fault:
         headers = {"Content-Type": "text/html"}
         if retry_after is not None:
             headers["Retry-After"] = str(retry_after)
-        return cls._setting(name, status=status, headers=headers, body=_HTML % status)
+        return cls._make_constant(name, status=status, headers=headers, body=_HTML_PAGE % status)
 
     @classmethod
     def rate_limited(cls, *, retry_after: float | str | None = 1) -> Fault:
@@ -123,12 +123,12 @@ class Fault:
 
         *retry_after* is the value of the header (seconds or an HTTP date), None sends none.
         """
-        return cls._showing_a_page(f"rate limited, retry after {retry_after}", 429, retry_after)
+        return cls._make_html(f"rate limited, retry after {retry_after}", 429, retry_after)
 
     @classmethod
     def unavailable(cls, *, status: int = 503, retry_after: float | str | None = None) -> Fault:
         """Status 502, 503 or 504 with the HTML page of a proxy instead of JSON."""
-        return cls._showing_a_page(f"status {status}", status, retry_after)
+        return cls._make_html(f"status {status}", status, retry_after)
 
     @classmethod
     def error(cls, *, status: int, code: int, message: str) -> Fault:
@@ -141,12 +141,12 @@ class Fault:
     @classmethod
     def html(cls) -> Fault:
         """Status 200 with HTML, as from a captive portal."""
-        return cls._showing_a_page("HTML", 200)
+        return cls._make_html("HTML", 200)
 
     @classmethod
     def redirect(cls, url: str, *, status: int = 302) -> Fault:
         """A redirect to *url*, which may be on another server."""
-        return cls._setting(f"redirect to {url}", status=status, headers={"Location": url}, body=b"")
+        return cls._make_constant(f"redirect to {url}", status=status, headers={"Location": url}, body=b"")
 
     @classmethod
     def dropped(cls) -> Fault:
@@ -155,17 +155,17 @@ class Fault:
 
         aiohttp's client retries once by itself, so each attempt may count as two requests.
         """
-        return cls._setting("dropped", delivery=Delivery.DROPPED)
+        return cls._make_constant("dropped", delivery=Delivery.DROPPED)
 
     @classmethod
     def cut(cls) -> Fault:
         """The connection is reset in the middle of the body."""
-        return cls._setting("cut", delivery=Delivery.CUT)
+        return cls._make_constant("cut", delivery=Delivery.CUT)
 
     @classmethod
     def hung(cls) -> Fault:
         """The answer is never sent. Closing the node does not wait for it."""
-        return cls._setting("hung", delivery=Delivery.HUNG)
+        return cls._make_constant("hung", delivery=Delivery.HUNG)
 
     @classmethod
     def delayed(cls, seconds: float = 2.5) -> Fault:
@@ -176,7 +176,7 @@ class Fault:
     def gzip_bomb(cls, *, size: int = 200_000_000) -> Fault:
         """JSON of *size* bytes, compressed to about a thousandth."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        return cls._setting(f"gzip bomb of {size} bytes", headers=headers, body=_bomb(size))
+        return cls._make_constant(f"gzip bomb of {size} bytes", headers=headers, body=_make_gzip_bomb(size))
 
     @classmethod
     def oversized(cls, *, size: int = 20_000_000) -> Fault:
@@ -191,7 +191,7 @@ class Fault:
     @classmethod
     def invalid_utf8(cls) -> Fault:
         """JSON with a string that is not valid UTF-8."""
-        return cls._setting("invalid UTF-8", body=b'{"Player":{"id":"1-\xff\xfe"}}')
+        return cls._make_constant("invalid UTF-8", body=b'{"Player":{"id":"1-\xff\xfe"}}')
 
     @classmethod
     def nan(cls, *, field: str = "index") -> Fault:
@@ -201,7 +201,7 @@ class Fault:
     @classmethod
     def nested(cls, *, levels: int = 100_000) -> Fault:
         """JSON nested deeper than a parser should accept."""
-        return cls._setting(f"{levels} levels", body=b'{"Player":' + b"[" * levels + b"]" * levels + b"}")
+        return cls._make_constant(f"{levels} levels", body=b'{"Player":' + b"[" * levels + b"]" * levels + b"}")
 
     @classmethod
     def wrong_field(cls, *, field: str, value: Any) -> Fault:
@@ -212,7 +212,7 @@ class Fault:
         """
 
         def change(body: Any) -> Any:
-            _first_record(body)[field] = value
+            _find_record(body)[field] = value
             return body
 
         return cls(f"{field} is {value!r}", lambda answer: answer.with_json(change))
@@ -229,10 +229,10 @@ class Fault:
 
 
 @attrs.define
-class _Rule:
+class _FaultRule:
     faults: tuple[Fault, ...]
     on: str
-    left: int | None
+    remaining: int | None
 
 
 @attrs.define(eq=False)
@@ -245,7 +245,7 @@ class Faults:
     So several `add` calls make a sequence (first a 429, then a 503), and several faults in one `add` apply together.
     """
 
-    _rules: list[_Rule] = attrs.field(factory=list, init=False)
+    _rules: list[_FaultRule] = attrs.field(factory=list, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
 
     def add(self, *faults: Fault, on: str = "*", times: int | None = None) -> None:
@@ -264,18 +264,18 @@ class Faults:
             InvalidArgument: There is no fault, or the rule could never match a request.
 
         """
-        checked_name("on", on)
+        check_request_name("on", on)
         if not faults or not all(isinstance(fault, Fault) for fault in faults):
             raise InvalidArgument(f"faults must be one Fault or more, got {faults!r:.80}")
         if times is not None and (not isinstance(times, int) or isinstance(times, bool) or times < 1):
             raise InvalidArgument(f"times must be 1 or more, or None, got {times!r}")
         with self._lock:
-            self._rules.append(_Rule(faults, on, times))
+            self._rules.append(_FaultRule(faults, on, times))
 
     def clear(self, on: str | None = None) -> None:
         """Remove the rules with this *on*, or all rules."""
         if on is not None:
-            checked_name("on", on)
+            check_request_name("on", on)
         with self._lock:
             self._rules = [rule for rule in self._rules if on is not None and rule.on != on]
 
@@ -285,9 +285,9 @@ class Faults:
         with self._lock:
             for rule in self._rules:
                 if rule.on in wanted:
-                    if rule.left is not None:
-                        rule.left -= 1
-                        if not rule.left:
+                    if rule.remaining is not None:
+                        rule.remaining -= 1
+                        if not rule.remaining:
                             self._rules.remove(rule)
                     return rule.faults
         return ()

@@ -20,7 +20,7 @@ import attrs
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.structs.ids import EntityType
-from mama_structs.testing.node.world import ATTRIBUTES, TABLES, Table, World
+from mama_structs.testing.node.world import ATTRIBUTES, CHAIN_STORES, ChainStore, World
 
 NOT_FOUND: Final = "codespace structs code 1050: object not found"
 _BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
@@ -29,15 +29,15 @@ _PUBLIC_KEY_BYTES: Final = 33
 _SIGNATURE_BYTES: Final = 64
 
 Body = dict[str, Any]
-Keep = Callable[[str, Any, str], bool]
+RowPredicate = Callable[[str, Any, str], bool]
 
 DEFAULT_LIMIT: Final = 100
 _MAX_UINT64: Final = 2**64 - 1
-_TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
-_FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")
+_TRUE_TEXTS: Final = ("1", "t", "T", "TRUE", "true", "True")
+_FALSE_TEXTS: Final = ("0", "f", "F", "FALSE", "false", "False")
 
 
-class Refusal(Exception):
+class ErrorAnswer(Exception):
     """Raised to answer with an error instead of data."""
 
     def __init__(self, *, status: int, code: int, message: str) -> None:
@@ -45,28 +45,28 @@ class Refusal(Exception):
         self.status, self.code, self.message = status, code, message
 
 
-def _mismatch(where: str, said: str) -> Refusal:
-    return Refusal(status=400, code=3, message=f"type mismatch, parameter: {where}, error: {said}")
+def _make_type_mismatch(parameter: str, error: str) -> ErrorAnswer:
+    return ErrorAnswer(status=400, code=3, message=f"type mismatch, parameter: {parameter}, error: {error}")
 
 
-def parse_uint(text: str, *, where: str) -> int:
+def parse_uint(text: str, *, parameter: str) -> int:
     """Parse a uint64 as Go does: ASCII digits only."""
     if text.isascii() and text.isdecimal() and int(text) <= _MAX_UINT64:
         return int(text)
-    raise _mismatch(where, f'strconv.ParseUint: parsing "{text}": invalid syntax')
+    raise _make_type_mismatch(parameter, f'strconv.ParseUint: parsing "{text}": invalid syntax')
 
 
-def _parse_bool(text: str, *, where: str) -> bool:
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
-    raise _mismatch(where, f'strconv.ParseBool: parsing "{text}": invalid syntax')
+def _parse_bool(text: str, *, parameter: str) -> bool:
+    if text in _TRUE_TEXTS or text in _FALSE_TEXTS:
+        return text in _TRUE_TEXTS
+    raise _make_type_mismatch(parameter, f'strconv.ParseBool: parsing "{text}": invalid syntax')
 
 
-def _parse_bytes(text: str, *, where: str) -> bytes:
+def _parse_bytes(text: str, *, parameter: str) -> bytes:
     for alphabet in (None, b"-_"):
         with contextlib.suppress(ValueError):
             return base64.b64decode(text, altchars=alphabet, validate=True)
-    raise _mismatch(where, "illegal base64 data at input byte 0")
+    raise _make_type_mismatch(parameter, "illegal base64 data at input byte 0")
 
 
 @attrs.frozen
@@ -99,10 +99,10 @@ _PARSERS: Final[Mapping[str, Any]] = {
 
 
 @attrs.frozen
-class ChosenRows:
+class PageRows:
     """The rows of a page, by their number in the store, with its pagination."""
 
-    numbers: tuple[int, ...]
+    row_numbers: tuple[int, ...]
     next_key: bytes | None
     """The raw key of the next page's first row, None on the last page."""
     total: int
@@ -114,14 +114,14 @@ class ChosenRows:
         return {"next_key": next_key, "total": str(self.total)}
 
 
-def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 13) -> ChosenRows:
+def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 13) -> PageRows:
     """
     Select the rows of a page from all raw keys of a store in byte order.
 
     *error_code* is the gRPC code of errors.
     """
     if request.key and request.offset:
-        raise Refusal(
+        raise ErrorAnswer(
             status=500, code=error_code, message="invalid request, either offset or key is expected, got both"
         )
     limit = request.limit or DEFAULT_LIMIT
@@ -134,15 +134,15 @@ def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 1
         numbers = range(len(keys) - 1, -1, -1)
     counted = (request.count_total or not request.limit) and not request.key
     rest = numbers[request.offset :]
-    return ChosenRows(
-        numbers=tuple(rest[:limit]),
+    return PageRows(
+        row_numbers=tuple(rest[:limit]),
         next_key=keys[rest[limit]] if len(rest) > limit else None,
         total=len(keys) if counted else 0,
     )
 
 
 @attrs.frozen
-class Query:
+class RouteRequest:
     """Input of a route's function: the data, the path parameters, the query, and the height."""
 
     world: World
@@ -160,7 +160,7 @@ class Route:
     """
 
     pattern: str
-    answer: Callable[[Query], Body]
+    answer: Callable[[RouteRequest], Body]
 
     @property
     def kind(self) -> str:
@@ -173,7 +173,7 @@ class Route:
 
 
 @attrs.frozen
-class Matched:
+class RouteMatch:
     """
     The route of a path (or None), its parameters and its request names.
 
@@ -185,24 +185,24 @@ class Matched:
     names: tuple[str, ...]
 
 
-def match(path: str) -> Matched:
+def match_route(path: str) -> RouteMatch:
     """Return the route of a (percent-decoded) path."""
-    for route, expression in _EXPRESSIONS:
+    for route, expression in _ROUTE_PATTERNS:
         if found := expression.fullmatch(path):
             parameters = found.groupdict()
-            return Matched(route, parameters, (path, *parameters.values(), route.pattern, route.kind, "*"))
-    return Matched(None, {}, (path, "*"))
+            return RouteMatch(route, parameters, (path, *parameters.values(), route.pattern, route.kind, "*"))
+    return RouteMatch(None, {}, (path, "*"))
 
 
-def checked_name(argument: str, name: object) -> str:
+def check_request_name(argument: str, name: object) -> str:
     """Return *name* if it can name requests (see `Faults.add`), else raise `InvalidArgument`."""
     if not isinstance(name, str):
         raise InvalidArgument(f"{argument} must be the name of requests, got {name!r:.80}")
-    if name == "*" or name in _KINDS or _PARAMETER.fullmatch(name) or name in _NAMES_IN_PATHS:
+    if name == "*" or name in _ROUTE_TYPES or _PARAMETER_PATTERN.fullmatch(name) or name in _NAMES_IN_PATHS:
         return name
-    if name.startswith("/") and ("{" not in name or name in _PATTERNS):
+    if name.startswith("/") and ("{" not in name or name in _ROUTE_TEMPLATES):
         return name
-    near = difflib.get_close_matches(name, [*_PATTERNS] if name.startswith("/") else [*_KINDS], n=1)
+    near = difflib.get_close_matches(name, [*_ROUTE_TEMPLATES] if name.startswith("/") else [*_ROUTE_TYPES], n=1)
     raise InvalidArgument(
         f"{argument}: no request can be called {name!r:.80}",
         hint=f"did you mean {near[0]}?"
@@ -211,158 +211,162 @@ def checked_name(argument: str, name: object) -> str:
     )
 
 
-def respond(world: World, matched: Matched, parameters: Mapping[str, str], *, height: int) -> Body:
+def compute_body(world: World, route_match: RouteMatch, parameters: Mapping[str, str], *, height: int) -> Body:
     """Return the answer's body, or raise `Refusal`."""
-    if matched.route is None:
-        raise not_implemented()
-    return matched.route.answer(Query(world, matched.parameters, parameters, height))
+    if route_match.route is None:
+        raise make_not_implemented_error()
+    return route_match.route.answer(RouteRequest(world, route_match.parameters, parameters, height))
 
 
-def not_implemented() -> Refusal:
+def make_not_implemented_error() -> ErrorAnswer:
     """Return the gateway's error for an unknown path or method."""
-    return Refusal(status=501, code=12, message="Not Implemented")
+    return ErrorAnswer(status=501, code=12, message="Not Implemented")
 
 
-def _not_found() -> Refusal:
-    return Refusal(status=500, code=2, message=NOT_FOUND)
+def _make_not_found_error() -> ErrorAnswer:
+    return ErrorAnswer(status=500, code=2, message=NOT_FOUND)
 
 
-def _page(query: Query, table: Table, keys: Sequence[str], *, prefix: str = "") -> tuple[list[str], Body]:
+def _select_page(
+    query: RouteRequest, table: ChainStore, keys: Sequence[str], *, prefix: str = ""
+) -> tuple[list[str], Body]:
     """Return the keys of a page's rows, and its ``pagination``."""
     if table.name == "struct_type":
         raw = [int(key).to_bytes(8, "big") for key in keys]
     else:
         raw = [key.removeprefix(prefix).encode() for key in keys]
     page = paginate(raw, PageRequest.from_query(query.parameters), error_code=table.error_code)
-    return [keys[number] for number in page.numbers], page.pagination()
+    return [keys[number] for number in page.row_numbers], page.pagination()
 
 
-def _list_body(query: Query, table: Table, keys: Sequence[str], pagination: Body | None) -> Body:
+def _make_list_body(query: RouteRequest, table: ChainStore, keys: Sequence[str], pagination: Body | None) -> Body:
     rows = [query.world.tables[table.name][key] for key in keys]
     if table.fields is not None:
         rows = [dict(zip(table.fields, row, strict=True)) for row in zip(keys, rows, strict=True)]
     return {table.key: rows, "pagination": pagination} | ({"status": []} if table.status else {})
 
 
-def _one(name: str) -> Route:
-    table = TABLES[name]
+def _make_entity_route(name: str) -> Route:
+    table = CHAIN_STORES[name]
 
-    def answer(query: Query) -> Body:
+    def answer(query: RouteRequest) -> Body:
         entity_id = query.path["id"]
         # The store is checked first: an id of another type, or an invalid id, is "not found" too.
         if query.world.get(name, entity_id) is None:
-            raise _not_found()
+            raise _make_not_found_error()
         return query.world.envelope(entity_id)
 
     return Route(f"/structs/{table.name}/{{id}}", answer)
 
 
-def _all(name: str, pattern: str = "", keep: Keep | None = None, *, indexed: bool = False) -> Route:
+def _make_list_route(
+    name: str, pattern: str = "", keep_row: RowPredicate | None = None, *, filter_before_paging: bool = False
+) -> Route:
     """
     Return a route that lists a store.
 
-    *keep* filters the rows by the path parameters: before paging if *indexed*, else after it.
+    *keep_row* filters the rows by the path parameters: before paging if *filter_before_paging*, else after it.
     """
-    table = TABLES[name]
+    table = CHAIN_STORES[name]
 
-    def answer(query: Query) -> Body:
+    def answer(query: RouteRequest) -> Body:
         def fits(key: str) -> bool:
-            return keep is None or keep(key, query.world.get(name, key), *query.path.values())
+            return keep_row is None or keep_row(key, query.world.get(name, key), *query.path.values())
 
         keys = query.world.ids(name)
-        if indexed:
+        if filter_before_paging:
             keys = list(filter(fits, keys))
-        chosen, pagination = _page(query, table, keys)
-        return _list_body(query, table, list(filter(fits, chosen)), pagination)
+        chosen, pagination = _select_page(query, table, keys)
+        return _make_list_body(query, table, list(filter(fits, chosen)), pagination)
 
     return Route(pattern or f"/structs/{name}", answer)
 
 
-def _indexed(pattern: str, name: str, field: str) -> Route:
+def _make_indexed_route(pattern: str, name: str, field: str) -> Route:
     """Return a route that lists the rows whose field has the value in the path."""
-    return _all(name, pattern, lambda _, row, wanted: row.get(field) == wanted, indexed=True)
+    return _make_list_route(name, pattern, lambda _, row, wanted: row.get(field) == wanted, filter_before_paging=True)
 
 
-def _record(pattern: str, name: str, key: Callable[[Mapping[str, str]], str]) -> Route:
+def _make_record_route(pattern: str, name: str, key: Callable[[Mapping[str, str]], str]) -> Route:
     """Return a route to one record, with a key computed from the path parameters."""
 
-    def answer(query: Query) -> Body:
+    def answer(query: RouteRequest) -> Body:
         record = query.world.get(name, key(query.path))
         if record is None:
-            raise _not_found()
-        return {TABLES[name].key: record}
+            raise _make_not_found_error()
+        return {CHAIN_STORES[name].key: record}
 
     return Route(pattern, answer)
 
 
-def _value(query: Query, store: str, key: str) -> str:
+def _get_value(query: RouteRequest, store: str, key: str) -> str:
     value: str = query.world.tables.get(store, {}).get(key, "0")
     return value
 
 
-def _value_record(name: str, parameter: str) -> Route:
+def _make_value_route(name: str, parameter: str) -> Route:
     """Return a route to a single value, zero if the store has none."""
 
-    def answer(query: Query) -> Body:
+    def answer(query: RouteRequest) -> Body:
         key = query.path[parameter]
-        return {f"{name}Record": {parameter: key, "value": _value(query, name, key)}}
+        return {f"{name}Record": {parameter: key, "value": _get_value(query, name, key)}}
 
     return Route(f"/structs/{name}/{{{parameter}}}", answer)
 
 
-def _attribute(store: str, parameter: str) -> Route:
+def _make_attribute_route(store: str, parameter: str) -> Route:
     names = ATTRIBUTES[store]
 
-    def answer(query: Query) -> Body:
+    def answer(query: RouteRequest) -> Body:
         name = query.path["attributeType"]
         number = names.index(name) if name in names else 0
-        return {"attribute": _value(query, store, f"{number}-{query.path[parameter]}")}
+        return {"attribute": _get_value(query, store, f"{number}-{query.path[parameter]}")}
 
     return Route(f"/structs/{store}/{{{parameter}}}/{{attributeType}}", answer)
 
 
-def _address(query: Query) -> Body:
+def _answer_address(query: RouteRequest) -> Body:
     address = query.path["address"]
     return query.world.get("address", address) or {"address": address, "playerId": "1-0", "permissions": "0"}
 
 
-def _ranks(query: Query) -> Body:
+def _answer_rank_permissions(query: RouteRequest) -> Body:
     """
     List the rank permissions of an object.
 
     For a single guild the list is truncated and not paged.
     """
-    table = TABLES["guild_rank_permission"]
+    table = CHAIN_STORES["guild_rank_permission"]
     prefix = "".join(f"{part}/" for part in query.path.values())
     keys = [key for key in query.world.ids(table.name) if key.startswith(prefix)]
     if "guild_id" in query.path:
-        return _list_body(query, table, keys[:_MAX_RANK_ROWS], None)
-    return _list_body(query, table, *_page(query, table, keys, prefix=prefix))
+        return _make_list_body(query, table, keys[:_MAX_RANK_ROWS], None)
+    return _make_list_body(query, table, *_select_page(query, table, keys, prefix=prefix))
 
 
-def _module_address(text: str) -> str:
+def _make_module_address(text: str) -> str:
     """Return a fake module address. It is longer than an account address."""
     digest = hashlib.sha256(text.encode()).digest() * 2
     return "structs1" + "".join(_BECH32[byte % 32] for byte in digest[:58])
 
 
-def _associations(name: str, owners: str, parameter: str) -> tuple[Route, Route]:
+def _make_association_routes(name: str, owners: str, parameter: str) -> tuple[Route, Route]:
     """Return the two routes of a computed address, which exists for every id without a record."""
 
     def association(object_id: str) -> Body:
-        return {"address": _module_address(f"{name}/{object_id}"), "objectId": object_id}
+        return {"address": _make_module_address(f"{name}/{object_id}"), "objectId": object_id}
 
-    def one(query: Query) -> Body:
+    def one(query: RouteRequest) -> Body:
         return {"internalAddressAssociation": [association(query.path[parameter])], "pagination": None}
 
-    def every(query: Query) -> Body:
-        ids, pagination = _page(query, TABLES[owners], query.world.ids(owners))
+    def every(query: RouteRequest) -> Body:
+        ids, pagination = _select_page(query, CHAIN_STORES[owners], query.world.ids(owners))
         return {"internalAddressAssociation": [*map(association, ids)], "pagination": pagination}
 
     return Route(f"/structs/{name}/{{{parameter}}}", one), Route(f"/structs/{name}", every)
 
 
-def _validate_signature(query: Query) -> Body:
+def _answer_signature_check(query: RouteRequest) -> Body:
     """Check the formats and whether the address is known. Signatures are not verified."""
 
     def is_wrong(name: str, size: int) -> bool:
@@ -383,61 +387,73 @@ def _validate_signature(query: Query) -> Body:
     }
 
 
-def _latest_block(query: Query) -> Body:
+def _answer_latest_block(query: RouteRequest) -> Body:
     header = {"chain_id": "structstestnet-mama", "height": str(query.height)}
     return {"block_id": {"hash": "", "part_set_header": None}, "block": {"header": header}, "sdk_block": None}
 
 
-_ENTITIES: Final = tuple(str(member) for member in EntityType if member.has_ids)
-_STORES: Final = tuple(name for name in TABLES if name != "guild_rank_permission")
+_ENTITY_STORES: Final = tuple(str(member) for member in EntityType if member.has_ids)
+_LISTED_STORES: Final = tuple(name for name in CHAIN_STORES if name != "guild_rank_permission")
 
 # Route of the Cosmos SDK, not included in the 56 routes.
-LATEST_BLOCK: Final = Route("/cosmos/base/tendermint/v1beta1/blocks/latest", _latest_block)
+LATEST_BLOCK_ROUTE: Final = Route("/cosmos/base/tendermint/v1beta1/blocks/latest", _answer_latest_block)
 
 STRUCTS_ROUTES: Final = (
-    *map(_one, _ENTITIES),
-    *map(_all, _STORES),
-    _record(
+    *map(_make_entity_route, _ENTITY_STORES),
+    *map(_make_list_route, _LISTED_STORES),
+    _make_record_route(
         "/structs/infusion/{destinationId}/{address}",
         "infusion",
         lambda path: f"{path['destinationId']}/{path['address']}",
     ),
-    Route("/structs/address/{address}", _address),
-    _record("/structs/struct_type/{id}", "struct_type", lambda path: str(parse_uint(path["id"], where="id"))),
-    _all("address", "/structs/address_by_player/{playerId}", lambda _, row, player: row.get("playerId") == player),
-    _all("planet", "/structs/planet_by_player/{playerId}", lambda _, row, player: row.get("owner") == player),
-    _indexed("/structs/agreement_by_provider/{providerId}", "agreement", "providerId"),
-    _indexed("/structs/allocation_by_source/{sourceId}", "allocation", "sourceObjectId"),
-    _indexed("/structs/allocation_by_destination/{destinationId}", "allocation", "destinationId"),
-    _indexed("/structs/infusion_by_destination/{destinationId}", "infusion", "destinationId"),
-    _record("/structs/fleet_by_index/{index}", "fleet", lambda path: f"9-{parse_uint(path['index'], where='index')}"),
-    _value_record("grid", "attributeId"),
-    _attribute("struct_attribute", "structId"),
-    _attribute("planet_attribute", "planetId"),
-    _value_record("permission", "permissionId"),
-    _all("permission", "/structs/permission/object/{objectId}", lambda key, _, wanted: key.split("@")[0] == wanted),
-    _all("permission", "/structs/permission/player/{playerId}", lambda key, _, wanted: key.split("@")[-1] == wanted),
-    Route("/structs/guild_rank_permission/object/{object_id}", _ranks),
-    Route("/structs/guild_rank_permission/object/{object_id}/guild/{guild_id}", _ranks),
-    _record(
+    Route("/structs/address/{address}", _answer_address),
+    _make_record_route(
+        "/structs/struct_type/{id}", "struct_type", lambda path: str(parse_uint(path["id"], parameter="id"))
+    ),
+    _make_list_route(
+        "address", "/structs/address_by_player/{playerId}", lambda _, row, player: row.get("playerId") == player
+    ),
+    _make_list_route(
+        "planet", "/structs/planet_by_player/{playerId}", lambda _, row, player: row.get("owner") == player
+    ),
+    _make_indexed_route("/structs/agreement_by_provider/{providerId}", "agreement", "providerId"),
+    _make_indexed_route("/structs/allocation_by_source/{sourceId}", "allocation", "sourceObjectId"),
+    _make_indexed_route("/structs/allocation_by_destination/{destinationId}", "allocation", "destinationId"),
+    _make_indexed_route("/structs/infusion_by_destination/{destinationId}", "infusion", "destinationId"),
+    _make_record_route(
+        "/structs/fleet_by_index/{index}", "fleet", lambda path: f"9-{parse_uint(path['index'], parameter='index')}"
+    ),
+    _make_value_route("grid", "attributeId"),
+    _make_attribute_route("struct_attribute", "structId"),
+    _make_attribute_route("planet_attribute", "planetId"),
+    _make_value_route("permission", "permissionId"),
+    _make_list_route(
+        "permission", "/structs/permission/object/{objectId}", lambda key, _, wanted: key.split("@")[0] == wanted
+    ),
+    _make_list_route(
+        "permission", "/structs/permission/player/{playerId}", lambda key, _, wanted: key.split("@")[-1] == wanted
+    ),
+    Route("/structs/guild_rank_permission/object/{object_id}", _answer_rank_permissions),
+    Route("/structs/guild_rank_permission/object/{object_id}/guild/{guild_id}", _answer_rank_permissions),
+    _make_record_route(
         "/structs/guild_membership_application/{guildId}/{playerId}",
         "guild_membership_application",
         lambda path: f"{path['playerId']}@{path['guildId']}",
     ),
-    *_associations("guild_bank_collateral_address", "guild", "guildId"),
-    *_associations("provider_collateral_address", "provider", "providerId"),
-    *_associations("provider_earnings_address", "provider", "providerId"),
-    Route("/structs/validate_signature/{address}/{proofPubKey}/{proofSignature}/{message}", _validate_signature),
+    *_make_association_routes("guild_bank_collateral_address", "guild", "guildId"),
+    *_make_association_routes("provider_collateral_address", "provider", "providerId"),
+    *_make_association_routes("provider_earnings_address", "provider", "providerId"),
+    Route("/structs/validate_signature/{address}/{proofPubKey}/{proofSignature}/{message}", _answer_signature_check),
     Route("/structs/structs/params", lambda _: {"params": {}}),
     Route("/blockheight", lambda query: {"blockHeight": str(query.height)}),
 )
 
-ROUTES: Final = (*STRUCTS_ROUTES, LATEST_BLOCK)
+ROUTES: Final = (*STRUCTS_ROUTES, LATEST_BLOCK_ROUTE)
 
-_EXPRESSIONS: Final = tuple(
+_ROUTE_PATTERNS: Final = tuple(
     (route, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]*)", route.pattern), re.DOTALL)) for route in ROUTES
 )
-_KINDS: Final = dict.fromkeys(route.kind for route in ROUTES)
-_PATTERNS: Final = dict.fromkeys(route.pattern for route in ROUTES)
+_ROUTE_TYPES: Final = dict.fromkeys(route.kind for route in ROUTES)
+_ROUTE_TEMPLATES: Final = dict.fromkeys(route.pattern for route in ROUTES)
 _NAMES_IN_PATHS: Final = frozenset({*ATTRIBUTES["struct_attribute"], *ATTRIBUTES["planet_attribute"]})
-_PARAMETER: Final = re.compile(r"[0-9].*|structs[a-z]*1.+|[0-9a-fA-F]{16,}", re.DOTALL)
+_PARAMETER_PATTERN: Final = re.compile(r"[0-9].*|structs[a-z]*1.+|[0-9a-fA-F]{16,}", re.DOTALL)

@@ -44,32 +44,64 @@ STATUS_BITS: Final = {
 AMBITS: Final = ("space", "air", "land", "water")
 
 _BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
-_HUE: Final = ("amber", "ashen", "azure", "cobalt", "crimson", "golden", "hollow", "ivory", "jade", "silent", "umber")
-_THING: Final = ("anvil", "comet", "falcon", "harbour", "lantern", "meridian", "orchard", "quarry", "raven", "spire")
+_NAME_ADJECTIVES: Final = (
+    "amber",
+    "ashen",
+    "azure",
+    "cobalt",
+    "crimson",
+    "golden",
+    "hollow",
+    "ivory",
+    "jade",
+    "silent",
+    "umber",
+)
+_NAME_NOUNS: Final = (
+    "anvil",
+    "comet",
+    "falcon",
+    "harbour",
+    "lantern",
+    "meridian",
+    "orchard",
+    "quarry",
+    "raven",
+    "spire",
+)
 _ALL_PERMISSIONS: Final = str(2**25 - 1)
 
 # Index of the player with each oddity.
-_PFP, _EXTRA_FIELDS, _STALE, _PRUNED_STRUCT, _DEMO = 3, 4, 5, 6, 11
-_VISITORS: Final = (7, 8)
-_SETTLED: Final = frozenset({_PFP, _EXTRA_FIELDS, _STALE, _PRUNED_STRUCT, _DEMO, *_VISITORS})
-_COLLIDING: Final = (19, 194, 1940)
+_ID_SHAPED_PFP_PLAYER, _EXTRA_FIELDS_PLAYER, _STALE_VISITOR_PLAYER, _PRUNED_STRUCT_PLAYER, _DEMO_PLAYER = 3, 4, 5, 6, 11
+_VISITING_PLAYERS: Final = (7, 8)
+_PLAYERS_WITH_PLANET: Final = frozenset(
+    {
+        _ID_SHAPED_PFP_PLAYER,
+        _EXTRA_FIELDS_PLAYER,
+        _STALE_VISITOR_PLAYER,
+        _PRUNED_STRUCT_PLAYER,
+        _DEMO_PLAYER,
+        *_VISITING_PLAYERS,
+    }
+)
+_COLLIDING_INDEXES: Final = (19, 194, 1940)
 # One more than the largest of them, because the last player owns nothing yet.
-_SMALLEST: Final = _DEMO + 1
+_MIN_PLAYERS: Final = _DEMO_PLAYER + 1
 
 # Struct types by number, and the bits of a struct's status.
-_COMMAND_SHIP: Final = 1
-_MINES: Final = (14, 15)
-_REFINERIES: Final = (16, 17)
-_SMALL_GENERATOR: Final = 23
-_GENERATORS: Final = range(_SMALL_GENERATOR, 29)
-_MASKS: Final = dict(zip(AMBITS, (16, 8, 4, 2), strict=True))
-_READY: Final = 1 + 2 + 4
-_BEING_BUILT: Final = 1
-_PRUNED: Final = 1 + 2 + 32
+_COMMAND_SHIP_TYPE: Final = 1
+_MINE_TYPES: Final = (14, 15)
+_REFINERY_TYPES: Final = (16, 17)
+_SMALL_GENERATOR_TYPE: Final = 23
+_GENERATOR_TYPES: Final = range(_SMALL_GENERATOR_TYPE, 29)
+_AMBIT_MASKS: Final = dict(zip(AMBITS, (16, 8, 4, 2), strict=True))
+_ONLINE_STATUS: Final = 1 + 2 + 4
+_UNBUILT_STATUS: Final = 1
+_PRUNED_STATUS: Final = 1 + 2 + 32
 
 
 @attrs.frozen
-class Table:
+class ChainStore:
     """
     A store of the chain.
 
@@ -78,7 +110,7 @@ class Table:
 
     name: str
     key: str
-    siblings: tuple[str, ...] = ()
+    additional_fields: tuple[str, ...] = ()
     """The additional fields of an answer about one entity, in order."""
     fields: tuple[str, str] | None = None
     """For stores of single values: the names of key and value in a row."""
@@ -88,28 +120,28 @@ class Table:
     """The gRPC code of paging errors."""
 
 
-TABLES: Final = {
+CHAIN_STORES: Final = {
     table.name: table
     for table in (
-        Table("guild", "Guild"),
-        Table("player", "Player", ("gridAttributes", "playerInventory")),
-        Table("planet", "Planet", ("gridAttributes", "planetAttributes")),
-        Table("reactor", "Reactor", ("gridAttributes",)),
-        Table("substation", "Substation", ("gridAttributes",)),
-        Table("struct", "Struct", ("structAttributes", "gridAttributes", "structDefenders")),
-        Table("allocation", "Allocation", ("gridAttributes",), status=True),
-        Table("infusion", "Infusion", status=True),
-        Table("address", "address"),
-        Table("fleet", "Fleet"),
-        Table("provider", "Provider", ("gridAttributes",)),
-        Table("agreement", "Agreement"),
-        Table("struct_type", "StructType"),
-        Table("guild_membership_application", "GuildMembershipApplication"),
-        Table("guild_rank_permission", "guild_rank_permission_records", error_code=2),
-        Table("grid", "gridRecords", fields=("attributeId", "value"), error_code=2),
-        Table("struct_attribute", "structAttributeRecords", fields=("attributeId", "value"), error_code=2),
-        Table("planet_attribute", "planetAttributeRecords", fields=("attributeId", "value"), error_code=2),
-        Table("permission", "permissionRecords", fields=("permissionId", "value"), error_code=2),
+        ChainStore("guild", "Guild"),
+        ChainStore("player", "Player", ("gridAttributes", "playerInventory")),
+        ChainStore("planet", "Planet", ("gridAttributes", "planetAttributes")),
+        ChainStore("reactor", "Reactor", ("gridAttributes",)),
+        ChainStore("substation", "Substation", ("gridAttributes",)),
+        ChainStore("struct", "Struct", ("structAttributes", "gridAttributes", "structDefenders")),
+        ChainStore("allocation", "Allocation", ("gridAttributes",), status=True),
+        ChainStore("infusion", "Infusion", status=True),
+        ChainStore("address", "address"),
+        ChainStore("fleet", "Fleet"),
+        ChainStore("provider", "Provider", ("gridAttributes",)),
+        ChainStore("agreement", "Agreement"),
+        ChainStore("struct_type", "StructType"),
+        ChainStore("guild_membership_application", "GuildMembershipApplication"),
+        ChainStore("guild_rank_permission", "guild_rank_permission_records", error_code=2),
+        ChainStore("grid", "gridRecords", fields=("attributeId", "value"), error_code=2),
+        ChainStore("struct_attribute", "structAttributeRecords", fields=("attributeId", "value"), error_code=2),
+        ChainStore("planet_attribute", "planetAttributeRecords", fields=("attributeId", "value"), error_code=2),
+        ChainStore("permission", "permissionRecords", fields=("permissionId", "value"), error_code=2),
     )
 }
 
@@ -178,27 +210,37 @@ class World:
             InvalidArgument: An argument is not a whole number, or there are too few players.
 
         """
-        if not isinstance(players, int) or isinstance(players, bool) or players < _SMALLEST:
-            raise InvalidArgument(f"players must be a whole number from {_SMALLEST}, got {players!r:.80}")
+        if not isinstance(players, int) or isinstance(players, bool) or players < _MIN_PLAYERS:
+            raise InvalidArgument(f"players must be a whole number from {_MIN_PLAYERS}, got {players!r:.80}")
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise InvalidArgument(f"seed must be a whole number, got {seed!r:.80}")
-        draft = _Draft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - not used for security
+        draft = _WorldDraft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - not used for security
         # All parts share one random generator, so their order determines the world.
-        for part in (_players, _guilds, _planets, _fleets, _structs, _substations, _markets, _infusions, _permissions):
+        for part in (
+            _add_players,
+            _add_guilds,
+            _add_planets,
+            _add_fleets,
+            _add_structs,
+            _add_substations,
+            _add_markets,
+            _add_infusions,
+            _add_permissions,
+        ):
             part(draft)
-        _applications(draft)
-        _grid_of_substations(draft)
-        draft.tables["struct_type"] = _struct_types()
-        pruned_at = draft.player(_PRUNED_STRUCT)["planetId"]
+        _add_applications(draft)
+        _add_substation_attributes(draft)
+        draft.tables["struct_type"] = _load_struct_types()
+        pruned_at = draft.player(_PRUNED_STRUCT_PLAYER)["planetId"]
         draft.world.oddities = Oddities(
-            stale_visitor=draft.player(_STALE)["planetId"],
-            id_shaped_pfp=f"1-{_PFP}",
+            stale_visitor=draft.player(_STALE_VISITOR_PLAYER)["planetId"],
+            id_shaped_pfp=f"1-{_ID_SHAPED_PFP_PLAYER}",
             unset_fleet=f"9-{players}",
             ownerless_reactor=f"3-{draft.guilds + 1}",
             pruned_struct=draft.tables["planet"][pruned_at]["water"][-1],
             pruned_struct_planet=pruned_at,
-            extra_fields=f"1-{_EXTRA_FIELDS}",
-            colliding=tuple(f"1-{index}" for index in _COLLIDING),
+            extra_fields=f"1-{_EXTRA_FIELDS_PLAYER}",
+            colliding=tuple(f"1-{index}" for index in _COLLIDING_INDEXES),
         )
         return draft.world
 
@@ -219,7 +261,7 @@ class World:
             raise InvalidArgument(f"entities must be a mapping from id to record, got {entities!r:.80}")
         world = cls()
         for entity_id, answer in entities.items():
-            table = table_of(entity_id)
+            table = get_store_of_id(entity_id)
             whole = isinstance(answer, Mapping) and isinstance(answer.get(table.key), Mapping)
             record = answer[table.key] if whole else answer
             if not isinstance(record, Mapping) or record.get("id") != entity_id:
@@ -240,19 +282,19 @@ class World:
             EntityNotFound: There is no such entity.
 
         """
-        table = table_of(entity_id)
+        table = get_store_of_id(entity_id)
         record = self.tables.get(table.name, {}).get(entity_id)
         if record is None:
             raise EntityNotFound(entity_id)
         if entity_id in self.given:
             beside = self.given[entity_id]
         else:
-            beside = {name: self._sibling(name, entity_id) for name in table.siblings}
+            beside = {name: self._compute_field(name, entity_id) for name in table.additional_fields}
         return {table.key: deepcopy(record), **deepcopy(beside)}
 
     def rows(self, type: str) -> list[Record]:  # noqa: A002 - named as in the chain
         """Return copies of all records of a type, in the chain's order."""
-        table = _table(type)
+        table = _format_tables(type)
         records = self.tables.get(table.name, {})
         if table.fields is None:
             return [deepcopy(records[key]) for key in self.ids(type)]
@@ -265,20 +307,20 @@ class World:
 
         Keys are ids or addresses; keys of infusions contain both.
         """
-        keys = self.tables.get(_table(type).name, {})
+        keys = self.tables.get(_format_tables(type).name, {})
         return sorted(keys, key=int) if type == "struct_type" else sorted(keys)
 
     def get(self, type: str, key: str) -> Any | None:  # noqa: A002 - named as in the chain
         """Return the stored record (not a copy), or None if it does not exist."""
-        return self.tables.get(_table(type).name, {}).get(key)
+        return self.tables.get(_format_tables(type).name, {}).get(key)
 
     def put(self, type: str, key: str, record: Any) -> None:  # noqa: A002 - named as in the chain
         """Add or replace a record. *record* is stored without copying."""
-        self.tables.setdefault(_table(type).name, {})[key] = record
+        self.tables.setdefault(_format_tables(type).name, {})[key] = record
 
     def remove(self, entity_id: str) -> None:
         """Delete an entity. References to it remain, as on the chain."""
-        if self.tables.get(table_of(entity_id).name, {}).pop(entity_id, None) is None:
+        if self.tables.get(get_store_of_id(entity_id).name, {}).pop(entity_id, None) is None:
             raise EntityNotFound(entity_id)
 
     def attributes(self, table: str, names: tuple[str, ...], entity_id: str) -> dict[str, str]:
@@ -286,7 +328,7 @@ class World:
         values = self.tables.get(table, {})
         return {name: values.get(f"{number}-{entity_id}", "0") for number, name in enumerate(names)}
 
-    def _sibling(self, name: str, entity_id: str) -> Any:
+    def _compute_field(self, name: str, entity_id: str) -> Any:
         match name:
             case "gridAttributes":
                 return self.attributes("grid", ATTRIBUTES["grid"], entity_id)
@@ -295,70 +337,70 @@ class World:
             case "playerInventory":
                 return {"rocks": {"denom": "ualpha", "amount": self.rocks.get(entity_id, "0")}}
             case "structDefenders":
-                return self._defenders_of(entity_id)
+                return self._find_defenders(entity_id)
         values = self.attributes("struct_attribute", ATTRIBUTES["struct_attribute"], entity_id)
         status = int(values["status"])
         return values | {name: bool(status & bit) for name, bit in STATUS_BITS.items()}
 
-    def _defenders_of(self, struct_id: str) -> list[str]:
+    def _find_defenders(self, struct_id: str) -> list[str]:
         code = ATTRIBUTES["struct_attribute"].index("protectedStructIndex")
         prefix, index, values = f"{code}-", struct_id.removeprefix("5-"), self.tables.get("struct_attribute", {})
         defenders = [key.removeprefix(prefix) for key in values if values[key] == index and key.startswith(prefix)]
         return [defender for defender in defenders if self.get("struct", defender) is not None]
 
 
-def table_of(entity_id: str) -> Table:
+def get_store_of_id(entity_id: str) -> ChainStore:
     """Return the store of an id, or raise `InvalidArgument`."""
     entity_type = EntityId.parse(entity_id).type
     if not entity_type.has_ids:
         raise InvalidArgument(f"entities of type {entity_type} have no type-index ids, got {entity_id!r}")
-    return TABLES[entity_type]
+    return CHAIN_STORES[entity_type]
 
 
-def _table(name: str) -> Table:
-    if name not in TABLES:
-        raise InvalidArgument(f"type must be one of {', '.join(TABLES)}, got {name!r}")
-    return TABLES[name]
+def _format_tables(name: str) -> ChainStore:
+    if name not in CHAIN_STORES:
+        raise InvalidArgument(f"type must be one of {', '.join(CHAIN_STORES)}, got {name!r}")
+    return CHAIN_STORES[name]
 
 
 # Generation of a world
 
 
 @cache
-def _data() -> dict[str, Any]:
+def _load_data() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(
         files("mama_structs.testing.node").joinpath("world.json").read_text(encoding="utf-8")
     )
     return data
 
 
-def _struct_types() -> dict[str, dict[str, Any]]:
+def _load_struct_types() -> dict[str, dict[str, Any]]:
     """
     Return new copies of the chain's struct types by number.
 
     They have all 68 fields of chain v0.16.0.
     """
-    types = _data()["struct_types"]
+    types = _load_data()["struct_types"]
     return {str(number): types["shared"] | row for number, row in enumerate(types["each"], 1)}
 
 
 @cache
-def _types_for(category: str, ambit: str) -> tuple[int, ...]:
+def _find_types(category: str, ambit: str) -> tuple[int, ...]:
     """Return the struct types of a category (``fleet`` or ``planet``) for this ambit only."""
-    fitting = (str(_MASKS[ambit]), category)
-    rows = _struct_types().items()
+    fitting = (str(_AMBIT_MASKS[ambit]), category)
+    rows = _load_struct_types().items()
     return tuple(int(number) for number, row in rows if (row["possibleAmbit"], row["category"]) == fitting)
 
 
-def _filled(form: Any, values: dict[str, Any]) -> Any:
-    if isinstance(form, dict):
-        return {key: _filled(member, values) for key, member in form.items()}
-    if isinstance(form, list):
-        return list(form)
-    return form.format_map(values) if "{" in form else form
+def _fill_template(template: Any, values: dict[str, Any]) -> Any:
+    if isinstance(template, dict):
+        return {key: _fill_template(member, values) for key, member in template.items()}
+    if isinstance(template, list):
+        return list(template)
+    return template.format_map(values) if "{" in template else template
 
 
-class _Draft:
+class _WorldDraft:
     """
     A world under construction.
 
@@ -371,12 +413,14 @@ class _Draft:
         self.tables = self.world.tables
         # Created first, so that the stores are in the order of the types' codes.
         self.tables |= {name: {} for name in ("guild", "player", "planet", "reactor", "substation", "struct")}
-        self.indexes = sorted({*range(1, players + 1), *_COLLIDING})
+        self.indexes = sorted({*range(1, players + 1), *_COLLIDING_INDEXES})
         self.guilds = max(2, players // 25)
         self.substations = self.guilds + max(2, players // 10)
         # A guild is owned by the player with the same number, except that of the demo player, a member of the first
         # guild.
-        self.owners = {number: number if number != _DEMO else self.guilds + 1 for number in range(1, self.guilds + 1)}
+        self.owners = {
+            number: number if number != _DEMO_PLAYER else self.guilds + 1 for number in range(1, self.guilds + 1)
+        }
         self.guild_of_owner = {owner: number for number, owner in self.owners.items()}
         self.structs, self.allocations = itertools.count(1), itertools.count(1)
 
@@ -388,11 +432,11 @@ class _Draft:
         """
         if values.get("owner"):
             values["creator"] = self.tables["player"][values["owner"]]["primaryAddress"]
-        record: dict[str, Any] = _filled(_data()["records"][store], values)
+        record: dict[str, Any] = _fill_template(_load_data()["records"][store], values)
         self.tables.setdefault(store, {})[key or record["id"]] = record
         return record
 
-    def attributes(self, store: str, entity_id: str, **values: int) -> None:
+    def set_attributes(self, store: str, entity_id: str, **values: int) -> None:
         """Set an entity's attributes, except zeros."""
         table = self.tables.setdefault(store, {})
         names = ATTRIBUTES[store]
@@ -405,16 +449,16 @@ class _Draft:
         record: dict[str, Any] = self.tables["player"][f"1-{index}"]
         return record
 
-    def address(self, prefix: str = "structs1") -> str:
+    def random_address(self, prefix: str = "structs1") -> str:
         return prefix + "".join(self.rng.choices(_BECH32, k=38))
 
-    def name(self) -> str:
-        return f"{self.rng.choice(_HUE)}-{self.rng.choice(_THING)}"
+    def random_name(self) -> str:
+        return f"{self.rng.choice(_NAME_ADJECTIVES)}-{self.rng.choice(_NAME_NOUNS)}"
 
-    def some_player(self) -> str:
+    def random_player(self) -> str:
         return f"1-{self.rng.choice(self.indexes)}"
 
-    def some_substation(self) -> str:
+    def random_substation(self) -> str:
         """Return a random substation that does not belong to a guild."""
         return f"4-{self.rng.randint(self.guilds + 1, self.substations)}"
 
@@ -425,16 +469,16 @@ class _Draft:
 # Players, guilds, planets, fleets and structs
 
 
-def _players(draft: _Draft) -> None:
+def _add_players(draft: _WorldDraft) -> None:
     rng = draft.rng
     for index in draft.indexes:
-        guild = 1 if index == _DEMO else draft.guild_of_owner.get(index, 0)
+        guild = 1 if index == _DEMO_PLAYER else draft.guild_of_owner.get(index, 0)
         # The last player has no guild and no planet yet.
         if not guild and index != draft.players and draft.chance(0.85):
             guild = rng.randint(1, draft.guilds)
-        primary, player_id, substation = draft.address(), f"1-{index}", ""
+        primary, player_id, substation = draft.random_address(), f"1-{index}", ""
         if guild:
-            substation = f"4-{guild}" if draft.chance(0.7) else draft.some_substation()
+            substation = f"4-{guild}" if draft.chance(0.7) else draft.random_substation()
         record = draft.add(
             "player",
             n=index,
@@ -442,15 +486,15 @@ def _players(draft: _Draft) -> None:
             substation=substation,
             address=primary,
             rank=101 if guild else 0,
-            name=draft.name(),
-            pfp="5-12" if index == _PFP else f"art/{rng.randrange(400)}.png",
+            name=draft.random_name(),
+            pfp="5-12" if index == _ID_SHAPED_PFP_PLAYER else f"art/{rng.randrange(400)}.png",
         )
-        if index == _EXTRA_FIELDS:
+        if index == _EXTRA_FIELDS_PLAYER:
             record["pfpClientRenderAttributes"] = '{"frame":"gold","layer":"5-12"}'
             record["seasonBadges"] = ["early", "builder"]
-        for address in (primary, draft.address()) if draft.chance(0.1) else (primary,):
+        for address in (primary, draft.random_address()) if draft.chance(0.1) else (primary,):
             draft.add("address", address, address=address, player=player_id)
-        draft.attributes(
+        draft.set_attributes(
             "grid",
             player_id,
             ore=rng.randrange(6),
@@ -461,8 +505,8 @@ def _players(draft: _Draft) -> None:
         draft.world.rocks[player_id] = str(rng.randrange(10_000_000))
 
 
-def _guilds(draft: _Draft) -> None:
-    draft.player(_DEMO)["substationId"] = "4-1"
+def _add_guilds(draft: _WorldDraft) -> None:
+    draft.player(_DEMO_PLAYER)["substationId"] = "4-1"
     bypasses = ("closed", "permissioned", "member")
     for number, index in [*draft.owners.items(), (draft.guilds + 1, 0)]:
         owner, guild = (f"1-{index}", f"0-{number}") if index else ("", "")
@@ -470,42 +514,43 @@ def _guilds(draft: _Draft) -> None:
             draft.add(
                 "guild",
                 n=number,
-                name=draft.name(),
+                name=draft.random_name(),
                 owner=owner,
                 by_request=draft.rng.choice(bypasses),
                 by_invite=draft.rng.choice(bypasses),
             )
-        draft.add("reactor", n=number, validator=draft.address("structsvaloper1"), guild=guild, owner=owner)
-        draft.attributes("grid", f"3-{number}", fuel=3_000_000, capacity=3_000_000, load=1_000_000)
+        draft.add("reactor", n=number, validator=draft.random_address("structsvaloper1"), guild=guild, owner=owner)
+        draft.set_attributes("grid", f"3-{number}", fuel=3_000_000, capacity=3_000_000, load=1_000_000)
 
 
-def _planets(draft: _Draft) -> None:
+def _add_planets(draft: _WorldDraft) -> None:
     settlers = [
         index
         for index in draft.indexes
-        if index in _SETTLED or (index != draft.players and (index in draft.guild_of_owner or draft.chance(0.9)))
+        if index in _PLAYERS_WITH_PLANET
+        or (index != draft.players and (index in draft.guild_of_owner or draft.chance(0.9)))
     ]
     draft.rng.shuffle(settlers)
     for number, index in enumerate(settlers, 1):
         planet_id, ore, owner = f"2-{number}", draft.rng.randrange(6), draft.player(index)
         owner["planetId"] = planet_id
         status = "active" if ore else "complete"
-        draft.add("planet", n=number, owner=owner["id"], status=status, name=draft.name())
-        draft.attributes("grid", planet_id, ore=ore)
-        draft.attributes("planet_attribute", planet_id, planetaryShield=25 * draft.rng.randrange(1, 10))
+        draft.add("planet", n=number, owner=owner["id"], status=status, name=draft.random_name())
+        draft.set_attributes("grid", planet_id, ore=ore)
+        draft.set_attributes("planet_attribute", planet_id, planetaryShield=25 * draft.rng.randrange(1, 10))
 
 
-def _fleets(draft: _Draft) -> None:
+def _add_fleets(draft: _WorldDraft) -> None:
     visitors: dict[str, list[dict[str, Any]]] = {}
     planets = draft.tables["planet"]
     names = list(planets)
-    stale = draft.player(_STALE)["planetId"]
+    stale = draft.player(_STALE_VISITOR_PLAYER)["planetId"]
     for index in draft.indexes:
         player = draft.player(index)
         home = place = player["planetId"]
-        if index in _VISITORS:
-            place = draft.player(_DEMO)["planetId"]
-        elif home and index != _DEMO and draft.chance(0.2):
+        if index in _VISITING_PLAYERS:
+            place = draft.player(_DEMO_PLAYER)["planetId"]
+        elif home and index != _DEMO_PLAYER and draft.chance(0.2):
             place = draft.rng.choice(names)
         if place == stale:
             place = home
@@ -519,46 +564,63 @@ def _fleets(draft: _Draft) -> None:
         for ahead, behind in itertools.pairwise(queue):
             ahead["locationListBackward"] = behind["id"]
             behind["locationListForward"] = ahead["id"]
-    planets[stale]["locationListLast"] = f"9-{_VISITORS[0]}"
+    planets[stale]["locationListLast"] = f"9-{_VISITING_PLAYERS[0]}"
 
 
-def _structs(draft: _Draft) -> None:
+def _add_structs(draft: _WorldDraft) -> None:
     rng = draft.rng
     for player in draft.rows("player"):
         if not player["planetId"]:
             continue
-        demo = player["index"] == str(_DEMO)
+        demo = player["index"] == str(_DEMO_PLAYER)
         planet = draft.tables["planet"][player["planetId"]]
         fleet = draft.tables["fleet"][player["fleetId"]]
         if demo or draft.chance(0.95):
-            fleet["commandStruct"] = _struct(draft, player, "fleet", fleet, kind=_COMMAND_SHIP, ambit="space", slot=0)
-        in_fleet = [_in_slot(draft, player, "fleet", fleet) for _ in range(rng.randrange(3) + demo)]
-        on_planet = [_in_slot(draft, player, "planet", planet, kind=_SMALL_GENERATOR)] if demo else []
-        on_planet += [_in_slot(draft, player, "planet", planet) for _ in range(rng.randrange(1, 4 - demo))]
+            fleet["commandStruct"] = _add_struct(
+                draft, player, "fleet", fleet, kind=_COMMAND_SHIP_TYPE, ambit="space", slot=0
+            )
+        in_fleet = [_add_struct_in_free_slot(draft, player, "fleet", fleet) for _ in range(rng.randrange(3) + demo)]
+        on_planet = (
+            [_add_struct_in_free_slot(draft, player, "planet", planet, kind=_SMALL_GENERATOR_TYPE)] if demo else []
+        )
+        on_planet += [
+            _add_struct_in_free_slot(draft, player, "planet", planet) for _ in range(rng.randrange(1, 4 - demo))
+        ]
         for defender in in_fleet:
             defended = rng.choice(on_planet)
             if demo or draft.chance(0.3):
-                draft.attributes("struct_attribute", defender, protectedStructIndex=int(defended.removeprefix("5-")))
-        if player["index"] == str(_PRUNED_STRUCT):
+                draft.set_attributes(
+                    "struct_attribute", defender, protectedStructIndex=int(defended.removeprefix("5-"))
+                )
+        if player["index"] == str(_PRUNED_STRUCT_PLAYER):
             planet["water"][-1] = pruned = f"5-{next(draft.structs)}"
-            draft.attributes("struct_attribute", pruned, status=_PRUNED)
+            draft.set_attributes("struct_attribute", pruned, status=_PRUNED_STATUS)
 
 
-def _in_slot(draft: _Draft, player: dict[str, Any], category: str, place: dict[str, Any], *, kind: int = 0) -> str:
+def _add_struct_in_free_slot(
+    draft: _WorldDraft, player: dict[str, Any], category: str, place: dict[str, Any], *, kind: int = 0
+) -> str:
     """
     Add a struct in the first free slot.
 
     The last slot, of the pruned struct, is never reached.
     """
-    ambit = "land" if kind else draft.rng.choice([ambit for ambit in AMBITS if _types_for(category, ambit)])
-    kind = kind or draft.rng.choice(_types_for(category, ambit))
+    ambit = "land" if kind else draft.rng.choice([ambit for ambit in AMBITS if _find_types(category, ambit)])
+    kind = kind or draft.rng.choice(_find_types(category, ambit))
     slot = place[ambit].index("")
-    place[ambit][slot] = built = _struct(draft, player, category, place, kind=kind, ambit=ambit, slot=slot)
+    place[ambit][slot] = built = _add_struct(draft, player, category, place, kind=kind, ambit=ambit, slot=slot)
     return built
 
 
-def _struct(
-    draft: _Draft, player: dict[str, Any], category: str, place: dict[str, Any], *, kind: int, ambit: str, slot: int
+def _add_struct(
+    draft: _WorldDraft,
+    player: dict[str, Any],
+    category: str,
+    place: dict[str, Any],
+    *,
+    kind: int,
+    ambit: str,
+    slot: int,
 ) -> str:
     record = draft.add(
         "struct",
@@ -571,16 +633,16 @@ def _struct(
         slot=slot,
     )
     struct_id: str = record["id"]
-    ready = kind == _COMMAND_SHIP or draft.chance(0.85)
+    ready = kind == _COMMAND_SHIP_TYPE or draft.chance(0.85)
     started = draft.rng.randrange(1, 1_000_000)
-    draft.attributes(
+    draft.set_attributes(
         "struct_attribute",
         struct_id,
-        health=6 if kind == _COMMAND_SHIP else 3,
-        status=_READY if ready else _BEING_BUILT,
+        health=6 if kind == _COMMAND_SHIP_TYPE else 3,
+        status=_ONLINE_STATUS if ready else _UNBUILT_STATUS,
         blockStartBuild=0 if ready else started,
-        blockStartOreMine=started if ready and kind in _MINES else 0,
-        blockStartOreRefine=started if ready and kind in _REFINERIES else 0,
+        blockStartOreMine=started if ready and kind in _MINE_TYPES else 0,
+        blockStartOreRefine=started if ready and kind in _REFINERY_TYPES else 0,
     )
     return struct_id
 
@@ -588,23 +650,23 @@ def _struct(
 # Power, markets, infusions and permissions
 
 
-def _substations(draft: _Draft) -> None:
+def _add_substations(draft: _WorldDraft) -> None:
     for number in range(1, draft.substations + 1):
         of_guild = number <= draft.guilds
-        owner = f"1-{draft.owners[number]}" if of_guild else draft.some_player()
-        draft.add("substation", n=number, owner=owner, name=draft.name())
+        owner = f"1-{draft.owners[number]}" if of_guild else draft.random_player()
+        draft.add("substation", n=number, owner=owner, name=draft.random_name())
         kind = "automated" if of_guild else draft.rng.choice(("static", "dynamic"))
-        _allocate(draft, kind, f"3-{number}" if of_guild else owner, f"4-{number}", owner)
+        _add_allocation(draft, kind, f"3-{number}" if of_guild else owner, f"4-{number}", owner)
 
 
-def _allocate(draft: _Draft, kind: str, source: str, destination: str, controller: str) -> int:
+def _add_allocation(draft: _WorldDraft, kind: str, source: str, destination: str, controller: str) -> int:
     number = next(draft.allocations)
     draft.add("allocation", n=number, kind=kind, source=source, destination=destination, owner=controller)
-    draft.attributes("grid", f"6-{number}", power=1000 * draft.rng.randrange(1, 500))
+    draft.set_attributes("grid", f"6-{number}", power=1000 * draft.rng.randrange(1, 500))
     return number
 
 
-def _markets(draft: _Draft) -> None:
+def _add_markets(draft: _WorldDraft) -> None:
     rng = draft.rng
     draft.tables |= {"provider": {}, "agreement": {}}
     for number, owner in draft.owners.items():
@@ -616,12 +678,12 @@ def _markets(draft: _Draft) -> None:
             owner=f"1-{owner}",
         )
         for _ in range(rng.randrange(1, 4)):
-            destination = draft.some_substation()
+            destination = draft.random_substation()
             consumer = draft.tables["substation"][destination]["owner"]
             draft.add(
                 "agreement",
                 # An agreement has the same index as its allocation.
-                n=_allocate(draft, "providerAgreement", f"4-{number}", destination, consumer),
+                n=_add_allocation(draft, "providerAgreement", f"4-{number}", destination, consumer),
                 provider=f"10-{number}",
                 capacity=rng.randrange(1, 1_000_000),
                 start=rng.randrange(1, 500_000),
@@ -630,7 +692,7 @@ def _markets(draft: _Draft) -> None:
             )
 
 
-def _infusions(draft: _Draft) -> None:
+def _add_infusions(draft: _WorldDraft) -> None:
     def infuse(player: dict[str, Any], kind: str, destination: str) -> None:
         address, fuel = player["primaryAddress"], 1000 * draft.rng.randrange(1, 5000)
         values = {"kind": kind, "destination": destination, "fuel": fuel, "player": player["id"], "address": address}
@@ -640,19 +702,19 @@ def _infusions(draft: _Draft) -> None:
         if draft.chance(0.4):
             infuse(player, "reactor", f"3-{draft.rng.randint(1, draft.guilds)}")
     for struct in draft.rows("struct"):
-        if int(struct["type"]) in _GENERATORS:
+        if int(struct["type"]) in _GENERATOR_TYPES:
             infuse(draft.tables["player"][struct["owner"]], "struct", struct["id"])
 
 
-def _permissions(draft: _Draft) -> None:
+def _add_permissions(draft: _WorldDraft) -> None:
     permissions = draft.tables.setdefault("permission", {})
     draft.tables["guild_rank_permission"] = {}
     permissions |= {f"8-{address}@0": _ALL_PERMISSIONS for address in draft.tables["address"]}
     permissions |= {f"{row['id']}@{row['owner']}": _ALL_PERMISSIONS for row in draft.rows("substation")}
-    for index in _COLLIDING:
+    for index in _COLLIDING_INDEXES:
         permissions |= {f"1-2@1-{index}": "4", f"1-{index}@1-2": "2"}
     for _ in range(draft.players // 4):
-        permissions[f"{draft.some_player()}@{draft.some_player()}"] = str(2 ** draft.rng.randrange(25))
+        permissions[f"{draft.random_player()}@{draft.random_player()}"] = str(2 ** draft.rng.randrange(25))
     for number, owner in draft.owners.items():
         guild = f"0-{number}"
         permissions[f"{guild}@1-{owner}"] = _ALL_PERMISSIONS
@@ -662,7 +724,7 @@ def _permissions(draft: _Draft) -> None:
                 draft.add("guild_rank_permission", key, object=thing, guild=guild, permissions=2**bit, rank=rank)
 
 
-def _applications(draft: _Draft) -> None:
+def _add_applications(draft: _WorldDraft) -> None:
     draft.tables["guild_membership_application"] = {}
     for player in draft.rows("player"):
         if player["guildId"] or not (player["index"] == str(draft.players) or draft.chance(0.5)):
@@ -679,8 +741,8 @@ def _applications(draft: _Draft) -> None:
         )
 
 
-def _grid_of_substations(draft: _Draft) -> None:
+def _add_substation_attributes(draft: _WorldDraft) -> None:
     homes = Counter(player["substationId"] for player in draft.rows("player"))
     known = {"capacity": 2_000_000, "load": 500_000, "connectionCapacity": 50_000}
     for substation_id in draft.tables["substation"]:
-        draft.attributes("grid", substation_id, **known, connectionCount=homes[substation_id])
+        draft.set_attributes("grid", substation_id, **known, connectionCount=homes[substation_id])

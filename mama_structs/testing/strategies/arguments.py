@@ -24,10 +24,10 @@ def tool_arguments(
             ``{"planet_id": st.sampled_from(ids), "*_id": ...}``. The first matching pattern applies.
 
     """
-    return _accepted(schema, "", dict(texts or {}), schema)
+    return _values(schema, "", dict(texts or {}), schema)
 
 
-def _accepted(
+def _values(
     schema: Mapping[str, Any], name: str, texts: dict[str, st.SearchStrategy[Any]], root: Mapping[str, Any]
 ) -> st.SearchStrategy[Any]:
     """
@@ -39,15 +39,15 @@ def _accepted(
         target: Any = root
         for part in schema["$ref"].removeprefix("#/").split("/"):
             target = target[part]
-        return st.deferred(lambda: _accepted(target, name, texts, root))
+        return st.deferred(lambda: _values(target, name, texts, root))
     for several in ("anyOf", "oneOf"):
         if several in schema:
-            return st.one_of(*(_accepted(one, name, texts, root) for one in schema[several]))
+            return st.one_of(*(_values(one, name, texts, root) for one in schema[several]))
     if "enum" in schema or "const" in schema:
         return st.sampled_from(schema.get("enum") or [schema["const"]])
     kinds = schema.get("type", "any")
     if not isinstance(kinds, str):
-        return st.one_of(*(_accepted({**schema, "type": kind}, name, texts, root) for kind in kinds))
+        return st.one_of(*(_values({**schema, "type": kind}, name, texts, root) for kind in kinds))
     makers: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
         "object": lambda: _objects(schema, texts, root),
         "array": lambda: _arrays(schema, name, texts, root),
@@ -91,18 +91,18 @@ def _arrays(
     schema: Mapping[str, Any], name: str, texts: dict[str, st.SearchStrategy[Any]], root: Mapping[str, Any]
 ) -> st.SearchStrategy[list[Any]]:
     if "prefixItems" in schema:
-        return st.tuples(*(_accepted(one, name, texts, root) for one in schema["prefixItems"])).map(list)
+        return st.tuples(*(_values(one, name, texts, root) for one in schema["prefixItems"])).map(list)
     least = schema.get("minItems", 0)
     most = min(schema.get("maxItems", math.inf), max(4, least))
     same = repr if schema.get("uniqueItems") else None
-    items = _accepted(schema.get("items", {}), name, texts, root)
+    items = _values(schema.get("items", {}), name, texts, root)
     return st.lists(items, min_size=least, max_size=int(most), unique_by=same)
 
 
 def _objects(
     schema: Mapping[str, Any], texts: dict[str, st.SearchStrategy[Any]], root: Mapping[str, Any]
 ) -> st.SearchStrategy[dict[str, Any]]:
-    members = {name: _accepted(one, name, texts, root) for name, one in schema.get("properties", {}).items()}
+    members = {name: _values(one, name, texts, root) for name, one in schema.get("properties", {}).items()}
     required = set(schema.get("required", ()))
     # An object with declared properties accepts no others, unless its schema describes them.
     other = schema.get("additionalProperties", not members)
@@ -110,7 +110,7 @@ def _objects(
         least = schema.get("minProperties", 0)
         most = min(schema.get("maxProperties", math.inf), max(3, least))
         names = st.text(max_size=5) | st.integers(0, 60).map(str)
-        kind = _accepted(other if isinstance(other, Mapping) else {}, "", texts, root)
+        kind = _values(other if isinstance(other, Mapping) else {}, "", texts, root)
         return st.dictionaries(names, kind, min_size=least, max_size=int(most))
     return st.fixed_dictionaries(
         {name: one for name, one in members.items() if name in required},
@@ -119,11 +119,11 @@ def _objects(
 
 
 # RFC 3339 allows offsets of whole minutes only.
-_ZONES: Final = st.integers(-840, 840).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-_FORMATS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
-    "date-time": st.datetimes(timezones=_ZONES),
+_TIMEZONES: Final = st.integers(-840, 840).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+_TEXT_FORMATS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
+    "date-time": st.datetimes(timezones=_TIMEZONES),
     "date": st.dates(),
-    "time": st.times(timezones=_ZONES),
+    "time": st.times(timezones=_TIMEZONES),
     "duration": st.timedeltas(timedelta(days=-1_000), timedelta(days=1_000)),
     "uuid": st.uuids(),
     "decimal": st.decimals(-1_000_000_000, 1_000_000_000, allow_nan=False, places=3),
@@ -133,8 +133,8 @@ _FORMATS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
 def _texts(schema: Mapping[str, Any], name: str, texts: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[str]:
     least = schema.get("minLength", 0)
     most = min(schema.get("maxLength", math.inf), max(least, 60))
-    if schema.get("format") in _FORMATS:
-        return _FORMATS[schema["format"]].map(msgspec.to_builtins)
+    if schema.get("format") in _TEXT_FORMATS:
+        return _TEXT_FORMATS[schema["format"]].map(msgspec.to_builtins)
     if schema.get("contentEncoding") == "base64":
         # Base64 encodes three bytes as four characters.
         return st.binary(min_size=-(-least // 4) * 3, max_size=int(most // 4 * 3)).map(msgspec.to_builtins)

@@ -14,8 +14,8 @@ from typing import Any, Final
 import attrs
 from hypothesis import strategies as st
 
-_FIRST: Final = string.ascii_letters + string.digits
-_BREAKS: Final = ("\n", "\r\n")
+_FIRST_ID_CHARS: Final = string.ascii_letters + string.digits
+_LINE_BREAKS: Final = ("\n", "\r\n")
 
 # Text without meaning for the parser. No concatenation of these pieces makes a tag, a fence or a code span.
 _PROSE: Final = st.sampled_from(
@@ -27,7 +27,7 @@ _PROSE: Final = st.sampled_from(
 )  # fmt: skip
 
 # Refs inside code, which the parser must ignore. Each fence is on separate lines, and no two runs of backticks touch.
-_DECOYS: Final = st.sampled_from(
+_REFS_IN_CODE: Final = st.sampled_from(
     [
         '`<ref id="decoy">no</ref>` ', '``a ` <ref id="decoy"> ` b`` ', "`<ref id='decoy'/>` ", "`</ref>` ",
         '\n```\n<ref id="decoy">no</ref>\n```\n', '\n~~~ text\n<ref id="decoy">\n~~~\n',
@@ -37,15 +37,17 @@ _DECOYS: Final = st.sampled_from(
 )  # fmt: skip
 
 # Code markup, which is plain text inside of refs.
-_INSIDE: Final = st.sampled_from(["`", "```", "\n```\n", "\n~~~\n", "``", "\n````python\nprint('<b>')\n", "~~~", "`x"])
+_CODE_MARKUP: Final = st.sampled_from(
+    ["`", "```", "\n```\n", "\n~~~\n", "``", "\n````python\nprint('<b>')\n", "~~~", "`x"]
+)
 
-_ATTRIBUTES: Final = st.sampled_from(["type", "lang", "title", "data-x", "x_y", "flag", "\u00e9"])
-_VALUES: Final = st.sampled_from(
+_ATTRIBUTE_NAMES: Final = st.sampled_from(["type", "lang", "title", "data-x", "x_y", "flag", "\u00e9"])
+_ATTRIBUTE_VALUES: Final = st.sampled_from(
     ["", "code", "a>b", "<b>", '<ref id="no">', "</ref>", "it's", 'say "x"', "two\nlines", "`", "a/b", "=", "&amp;",
      " x "]
 )  # fmt: skip
 _SPACES: Final = st.sampled_from([" ", " ", "  ", "\n", "\t", "\r\n", "\f"])
-_NO_SPACES: Final = st.sampled_from(["", "", "", " ", "\n"])
+_OPTIONAL_SPACES: Final = st.sampled_from(["", "", "", " ", "\n"])
 
 
 @attrs.frozen
@@ -85,81 +87,87 @@ class RefDocument:
 
 
 @attrs.frozen
-class _Part:
+class _DocumentPart:
     """A part of a document: its source text, its visible text and its refs."""
 
     text: str = ""
     visible: str = ""
     refs: tuple[PlantedRef, ...] = ()
 
-    def __add__(self, other: _Part) -> _Part:
-        return _Part(self.text + other.text, self.visible + other.visible, self.refs + other.refs)
+    def __add__(self, other: _DocumentPart) -> _DocumentPart:
+        return _DocumentPart(self.text + other.text, self.visible + other.visible, self.refs + other.refs)
 
 
 def ref_ids() -> st.SearchStrategy[str]:
     """Return a strategy for valid ref ids. Short ones are more frequent, so that ids repeat."""
     short = st.sampled_from(["a", "b", "plan", "x.1", "A", "0", "한글-1", "план"])
-    return short | st.builds(str.__add__, st.sampled_from(_FIRST), st.text(_FIRST + "_.-\u00e9한", max_size=63))
+    return short | st.builds(
+        str.__add__, st.sampled_from(_FIRST_ID_CHARS), st.text(_FIRST_ID_CHARS + "_.-\u00e9한", max_size=63)
+    )
 
 
-def _cased(draw: st.DrawFn, word: str) -> str:
+def _draw_case(draw: st.DrawFn, word: str) -> str:
     return draw(st.sampled_from([word, word, word.upper(), word.title()]))
 
 
-def _attribute(draw: st.DrawFn, name: str, value: str) -> str:
+def _draw_attribute(draw: st.DrawFn, name: str, value: str) -> str:
     if not value and draw(st.booleans()):
         return name
     quotes = [quote for quote in "\"'" if quote not in value]
     quote = draw(st.sampled_from(quotes))
-    return f"{name}{draw(_NO_SPACES)}={draw(_NO_SPACES)}{quote}{value}{quote}"
+    return f"{name}{draw(_OPTIONAL_SPACES)}={draw(_OPTIONAL_SPACES)}{quote}{value}{quote}"
 
 
-def _tag(draw: st.DrawFn, ref_id: str, attributes: dict[str, str], *, empty: bool) -> str:
+def _draw_tag(draw: st.DrawFn, ref_id: str, attributes: dict[str, str], *, empty: bool) -> str:
     members = draw(st.permutations([("id", ref_id), *attributes.items()]))
     if draw(st.booleans()):
         # The first occurrence of a repeated attribute is the valid one.
-        members = [*members, (draw(st.sampled_from(members))[0], draw(_VALUES))]
+        members = [*members, (draw(st.sampled_from(members))[0], draw(_ATTRIBUTE_VALUES))]
     written = "".join(
-        draw(_SPACES) + _attribute(draw, name if name == "\u00e9" else _cased(draw, name), value)
+        draw(_SPACES) + _draw_attribute(draw, name if name == "\u00e9" else _draw_case(draw, name), value)
         for name, value in members
     )
-    return f"<{_cased(draw, 'ref')}{written}{draw(_NO_SPACES)}{'/' * empty}>"
+    return f"<{_draw_case(draw, 'ref')}{written}{draw(_OPTIONAL_SPACES)}{'/' * empty}>"
 
 
-def _ref(draw: st.DrawFn, depth: int, *, closed: bool = True) -> _Part:
+def _draw_ref(draw: st.DrawFn, depth: int, *, closed: bool = True) -> _DocumentPart:
     ref_id = draw(ref_ids())
-    attributes = draw(st.dictionaries(_ATTRIBUTES, _VALUES, max_size=3))
+    attributes = draw(st.dictionaries(_ATTRIBUTE_NAMES, _ATTRIBUTE_VALUES, max_size=3))
     if closed and draw(st.integers(0, 5)) == 0:
-        return _Part(
-            _tag(draw, ref_id, attributes, empty=True), "", (PlantedRef(ref_id, attributes, "", complete=True),)
+        return _DocumentPart(
+            _draw_tag(draw, ref_id, attributes, empty=True), "", (PlantedRef(ref_id, attributes, "", complete=True),)
         )
-    body = _inside(draw, depth - 1)
+    body = _draw_body(draw, depth - 1)
     if not closed:
         # The end of the text closes all open refs, so an inner open ref must be last in the outer one.
         deeper = depth > 1 and draw(st.booleans())
-        body += _ref(draw, depth - 1, closed=False) if deeper else _plain("and so on")
+        body += _draw_ref(draw, depth - 1, closed=False) if deeper else _make_text_part("and so on")
     content = body.visible
-    wraps = [*_BREAKS, *_BREAKS] if content.startswith(_BREAKS) or content.endswith("\n") else ["", *_BREAKS]
+    wraps = (
+        [*_LINE_BREAKS, *_LINE_BREAKS]
+        if content.startswith(_LINE_BREAKS) or content.endswith("\n")
+        else ["", *_LINE_BREAKS]
+    )
     wrap = draw(st.sampled_from(wraps))
     ending = wrap if closed else ""
-    closing = f"</{_cased(draw, 'ref')}{draw(_NO_SPACES)}>" if closed else ""
+    closing = f"</{_draw_case(draw, 'ref')}{draw(_OPTIONAL_SPACES)}>" if closed else ""
     planted = PlantedRef(ref_id, attributes, content, complete=closed)
-    return _Part(
-        f"{_tag(draw, ref_id, attributes, empty=False)}{wrap}{body.text}{ending}{closing}",
+    return _DocumentPart(
+        f"{_draw_tag(draw, ref_id, attributes, empty=False)}{wrap}{body.text}{ending}{closing}",
         f"{wrap}{body.visible}{ending}",
         (planted, *body.refs),
     )
 
 
-def _plain(text: str) -> _Part:
-    return _Part(text, text)
+def _make_text_part(text: str) -> _DocumentPart:
+    return _DocumentPart(text, text)
 
 
-def _inside(draw: st.DrawFn, depth: int) -> _Part:
-    part = _Part()
+def _draw_body(draw: st.DrawFn, depth: int) -> _DocumentPart:
+    part = _DocumentPart()
     for _ in range(draw(st.integers(0, 4))):
         nested = depth > 0 and draw(st.integers(0, 2)) == 0
-        part += _ref(draw, depth) if nested else _plain(draw(_PROSE | _INSIDE))
+        part += _draw_ref(draw, depth) if nested else _make_text_part(draw(_PROSE | _CODE_MARKUP))
     return part
 
 
@@ -175,35 +183,37 @@ def ref_documents(*, max_size: int = 8, max_depth: int = 3, unclosed: bool = Tru
         unclosed: Whether refs may be left open at the end.
 
     """
-    return _ref_documents(max_size, max_depth, unclosed=unclosed).filter(_says_no_ref_twice)
+    return _draw_document(max_size, max_depth, unclosed=unclosed).filter(_has_distinct_refs)
 
 
-_FENCE: Final = re.compile("(`{3,}|~{3,}).*")
+_FENCE_PATTERN: Final = re.compile("(`{3,}|~{3,}).*")
 
 
-def _says_no_ref_twice(document: RefDocument) -> bool:
+def _has_distinct_refs(document: RefDocument) -> bool:
     """
     Return True unless two refs of one id differ only in their fences.
 
     A store treats such refs as one version.
     """
     contents = {(ref.id, ref.content) for ref in document.refs}
-    fenced = {(ref_id, _FENCE.sub("", text).strip()) for ref_id, text in contents if _FENCE.search(text)}
-    plain = [(ref_id, text.strip()) for ref_id, text in contents if not _FENCE.search(text)]
+    fenced = {
+        (ref_id, _FENCE_PATTERN.sub("", text).strip()) for ref_id, text in contents if _FENCE_PATTERN.search(text)
+    }
+    plain = [(ref_id, text.strip()) for ref_id, text in contents if not _FENCE_PATTERN.search(text)]
     return fenced.isdisjoint(plain) and len(fenced) + len(plain) == len(contents)
 
 
 @st.composite
-def _ref_documents(draw: st.DrawFn, max_size: int, max_depth: int, *, unclosed: bool) -> RefDocument:
-    part = _Part()
+def _draw_document(draw: st.DrawFn, max_size: int, max_depth: int, *, unclosed: bool) -> RefDocument:
+    part = _DocumentPart()
     for _ in range(draw(st.integers(0, max_size))):
         kind = draw(st.sampled_from(["ref", "ref", "prose", "decoy"]))
         if kind == "ref" and max_depth:
-            part += _ref(draw, max_depth)
+            part += _draw_ref(draw, max_depth)
         else:
-            part += _plain(draw(_DECOYS if kind == "decoy" else _PROSE))
+            part += _make_text_part(draw(_REFS_IN_CODE if kind == "decoy" else _PROSE))
     if unclosed and max_depth and draw(st.integers(0, 3)) == 0:
-        part += _ref(draw, max_depth, closed=False)
+        part += _draw_ref(draw, max_depth, closed=False)
     return RefDocument(part.text, part.refs, part.visible)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
 from mama_structs.testing.node.world import World
 
-WITH_IDS: Final = tuple(member for member in EntityType if member.has_ids)
+TYPES_WITH_IDS: Final = tuple(member for member in EntityType if member.has_ids)
 
 # Small numbers, so that ids repeat; the limits of the range; and numbers that floats cannot represent.
 _INDEXES = st.integers(1, 30) | st.sampled_from([2**53 + 1, 2**63, MAX_INDEX]) | st.integers(1, MAX_INDEX)
@@ -31,7 +31,7 @@ def entity_ids(*, types: Iterable[EntityType] | None = None) -> st.SearchStrateg
         types: Only these types; None for all that have ids.
 
     """
-    return st.builds(EntityId, st.sampled_from(WITH_IDS if types is None else tuple(types)), _INDEXES)
+    return st.builds(EntityId, st.sampled_from(TYPES_WITH_IDS if types is None else tuple(types)), _INDEXES)
 
 
 def entity_id_texts(*, types: Iterable[EntityType] | None = None) -> st.SearchStrategy[str]:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.model import Memory
 
-_WORDS: Final = (
+_VOCABULARY: Final = (
     "shield", "raid", "guild", "login", "token", "session", "queue", "use", "keep", "not", "2-1", "42 %", "JWT",
     "마이그레이션", "로그인은", "\U0001f600", "'quoted'", "<b>", "</memory>", "a\nline",
 )  # fmt: skip
 # Texts of a small vocabulary, so that memories share subjects, and arbitrary texts.
-_SAID: Final = st.lists(st.sampled_from(_WORDS), min_size=1, max_size=8).map(" ".join) | st.text(
+_TEXTS: Final = st.lists(st.sampled_from(_VOCABULARY), min_size=1, max_size=8).map(" ".join) | st.text(
     st.characters(codec="utf-8"), min_size=1, max_size=40
 ).filter(str.strip)
 _TOPICS: Final = st.sampled_from(["auth", "raids", "storage", "마이그레이션"])
@@ -31,7 +31,7 @@ def decisions(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[
         topics: Their topics; a few by default, so that topics repeat.
 
     """
-    said = {"type": st.just("decision"), "topic": topics, "decision": _SAID, "reasoning": _SAID | st.just("")}
+    said = {"type": st.just("decision"), "topic": topics, "decision": _TEXTS, "reasoning": _TEXTS | st.just("")}
     return st.fixed_dictionaries(said, optional={"confidence": st.floats(0, 1)})
 
 
@@ -43,16 +43,16 @@ def memories(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[d
         topics: As for `decisions`.
 
     """
-    several = st.lists(_SAID, max_size=3)
+    several = st.lists(_TEXTS, max_size=3)
 
     def record(kind: str, optional: dict[str, Any], **fields: Any) -> st.SearchStrategy[dict[str, Any]]:
         return st.fixed_dictionaries({"type": st.just(kind), **fields}, optional=optional)
 
     return st.one_of(
         decisions(topics=topics),
-        record("checkpoint", {"open_files": several, "next_steps": several}, summary=_SAID),
-        record("insight", {"category": _SAID, "tags": several}, content=_SAID),
-        record("context", {"topic": topics, "source": _SAID}, content=_SAID),
+        record("checkpoint", {"open_files": several, "next_steps": several}, summary=_TEXTS),
+        record("insight", {"category": _TEXTS, "tags": several}, content=_TEXTS),
+        record("context", {"topic": topics, "source": _TEXTS}, content=_TEXTS),
     )
 
 
@@ -87,11 +87,11 @@ def chains(*, max_size: int = 6) -> st.SearchStrategy[PlantedChain]:
         max_size: Maximum number of decisions.
 
     """
-    return _chains(max_size)
+    return _draw_chain(max_size)
 
 
 @st.composite
-def _chains(draw: st.DrawFn, max_size: int) -> PlantedChain:
+def _draw_chain(draw: st.DrawFn, max_size: int) -> PlantedChain:
     told = draw(st.lists(decisions(topics=st.just(draw(_TOPICS))), min_size=1, max_size=max_size))
     earlier = [None, *(draw(st.none() | st.integers(0, number)) for number in range(len(told) - 1))]
     given = [{name: value for name, value in one.items() if name != "type"} for one in told]

@@ -15,14 +15,14 @@ import attrs
 from hypothesis import strategies as st
 
 from mama_structs.structs.ids import MAX_INDEX, EntityId, EntityType
-from mama_structs.testing.node.world import TABLES
-from mama_structs.testing.strategies.entities import WITH_IDS
+from mama_structs.testing.node.world import CHAIN_STORES
+from mama_structs.testing.strategies.entities import TYPES_WITH_IDS
 
 _G, _P, _L, _R = EntityType.GUILD, EntityType.PLAYER, EntityType.PLANET, EntityType.REACTOR
 _S, _T, _A, _F = EntityType.SUBSTATION, EntityType.STRUCT, EntityType.ALLOCATION, EntityType.FLEET
 
 # Allowed types by field; direct relations first.
-_PRIMARY: Final = {
+_PRIMARY_FIELDS: Final = {
     "owner": (_P,), "guildId": (_G,), "planetId": (_L,), "fleetId": (_F,), "substationId": (_S,),
     "primaryReactorId": (_R,), "entrySubstationId": (_S,), "reactorId": (_R,), "locationId": (_L, _F),
     "providerId": (EntityType.PROVIDER,), "allocationId": (_A,), "sourceObjectId": (_P, _R, _S),
@@ -30,22 +30,22 @@ _PRIMARY: Final = {
     "guild_id": (_G,), "planet_id": (_L,), "fleet_id": (_F,), "substation_id": (_S,), "primary_reactor_id": (_R,),
     "entry_substation_id": (_S,), "provider_id": (EntityType.PROVIDER,), "location_id": (_L, _F),
 }  # fmt: skip
-_SECONDARY: Final = {
+_SECONDARY_FIELDS: Final = {
     "playerId": (_P,), "player_id": (_P,), "proposer": (_P,), "commandStruct": (_T,), "command_struct": (_T,),
     "locationListStart": (_F,), "locationListLast": (_F,), "locationListForward": (_F,), "locationListBackward": (_F,),
-    "attackerStructId": (_T,), "objectId": WITH_IDS,
+    "attackerStructId": (_T,), "objectId": TYPES_WITH_IDS,
 }  # fmt: skip
-_SCALARS: Final = _PRIMARY | _SECONDARY
-_HINTED: Final = {name: types for name, types in _SCALARS.items() if types != WITH_IDS}
-_ARRAYS: Final = ("space", "air", "land", "water", "structDefenders", "defending_struct_ids")
+_SCALAR_FIELDS: Final = _PRIMARY_FIELDS | _SECONDARY_FIELDS
+_HINTED_FIELDS: Final = {name: types for name, types in _SCALAR_FIELDS.items() if types != TYPES_WITH_IDS}
+_ARRAY_FIELDS: Final = ("space", "air", "land", "water", "structDefenders", "defending_struct_ids")
 # Names without an expected type; some need escapes in a JSON pointer.
-_NEUTRAL: Final = ("related", "target", "nearby", "a/b", "m~n", "~1", "", "대상", "0")
-_DENIED: Final = (
+_UNHINTED_FIELDS: Final = ("related", "target", "nearby", "a/b", "m~n", "~1", "", "대상", "0")
+_DENIED_FIELDS: Final = (
     "pfp", "pfpClientRenderAttributes", "endpoint", "name", "username", "description", "message", "error", "version",
     "schema_version", "api_version", "coordinates", "position", "range", "timestamp", "created_at", "updated_at",
     "next_key", "total",
 )  # fmt: skip
-_NOISE: Final[st.SearchStrategy[Any]] = st.sampled_from(
+_OTHER_VALUES: Final[st.SearchStrategy[Any]] = st.sampled_from(
     [None, True, False, 0, 11, -1.5, "", "0", "active", "structs1qypqxpq9", "0.040000000000000000", [], {}, [None, 7]]
 )
 
@@ -109,7 +109,7 @@ class PlantedPayload:
 
 
 @attrs.frozen
-class _Value:
+class _DraftValue:
     """
     A value of a payload under construction, with its ids.
 
@@ -120,87 +120,88 @@ class _Value:
     ids: tuple[tuple[str, bool | None], ...]
 
 
-def _ids(types: Iterable[EntityType]) -> st.SearchStrategy[str]:
+def _entity_ids(types: Iterable[EntityType]) -> st.SearchStrategy[str]:
     # Few indexes, so that ids repeat.
     indexes = st.integers(1, 5) | st.sampled_from([2**53 + 1, MAX_INDEX])
     return st.builds(EntityId, st.sampled_from([*types]), indexes).map(str)
 
 
-def _references(types: Iterable[EntityType], *, primary: bool = False) -> st.SearchStrategy[_Value]:
-    return _ids(types).map(lambda text: _Value(text, ((text, primary),)))
+def _reference_values(types: Iterable[EntityType], *, primary: bool = False) -> st.SearchStrategy[_DraftValue]:
+    return _entity_ids(types).map(lambda text: _DraftValue(text, ((text, primary),)))
 
 
-def _misleading(texts: st.SearchStrategy[str]) -> st.SearchStrategy[_Value]:
-    return texts.map(lambda text: _Value(text, ((text, None),)))
+def _look_alike_values(texts: st.SearchStrategy[str]) -> st.SearchStrategy[_DraftValue]:
+    return texts.map(lambda text: _DraftValue(text, ((text, None),)))
 
 
-def _in_text(owner: str, struct: str) -> _Value:
+def _make_json_text(owner: str, struct: str) -> _DraftValue:
     """Return JSON as text. Its ids have the position of the text."""
     text = json.dumps({"owner": owner, "land": ["", struct], "name": "2-1"})
-    return _Value(text, ((owner, True), (struct, False)))
+    return _DraftValue(text, ((owner, True), (struct, False)))
 
 
-def _bare(index: int, kind: type) -> _Value:
+def _make_bare_index(index: int, kind: type) -> _DraftValue:
     """Return the index of a struct without its type; 0 means none."""
-    return _Value(kind(index), ((f"5-{index}", False),) if index else ())
+    return _DraftValue(kind(index), ((f"5-{index}", False),) if index else ())
 
 
-def _one_of(fields: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[tuple[str, Any]]:
+def _pick_field(fields: Mapping[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[tuple[str, Any]]:
     return st.sampled_from([*fields]).flatmap(lambda name: st.tuples(st.just(name), fields[name]))
 
 
-def _any_of(names: Iterable[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, Any]]:
+def _pick_name(names: Iterable[str], values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, Any]]:
     return st.tuples(st.sampled_from([*names]), values)
 
 
-_DEPTH: Final = 3
-_FIELDS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
-    **{name: _references(types, primary=name in _PRIMARY) for name, types in _SCALARS.items()},
-    **{name: st.lists(_references((_T,)) | st.just(""), max_size=4) for name in _ARRAYS},
+_MAX_DEPTH: Final = 3
+_REFERENCE_FIELDS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
+    **{name: _reference_values(types, primary=name in _PRIMARY_FIELDS) for name, types in _SCALAR_FIELDS.items()},
+    **{name: st.lists(_reference_values((_T,)) | st.just(""), max_size=4) for name in _ARRAY_FIELDS},
 }
-_MISMATCHED: Final = {
-    name: _misleading(_ids(one for one in WITH_IDS if one not in types)) for name, types in _HINTED.items()
+_MISMATCHED_FIELDS: Final = {
+    name: _look_alike_values(_entity_ids(one for one in TYPES_WITH_IDS if one not in types))
+    for name, types in _HINTED_FIELDS.items()
 }
-_NO_REFERENCE: Final = _misleading(_ids(WITH_IDS))
+_DENIED_IDS: Final = _look_alike_values(_entity_ids(TYPES_WITH_IDS))
 _LOOK_ALIKES: Final = st.sampled_from(
     ["01-1", "1-0", " 1-1", "12-3", "2024-01", "11-1-194", "6-53@1-194", "uguild.0-1", "1-11\n", "1-1\u0661",
      "7-1", "8-2", f"1-{MAX_INDEX + 1}"]
 )  # fmt: skip
 _PAGINATION: Final = st.fixed_dictionaries(
-    {"next_key": _NO_REFERENCE, "first": st.tuples(_misleading(st.just("1-11"))).map(list), "total": st.just("2")}
+    {"next_key": _DENIED_IDS, "first": st.tuples(_look_alike_values(st.just("1-11"))).map(list), "total": st.just("2")}
 )
-_MEMBERS: Final = (
+_MEMBER_STRATEGIES: Final = (
     # Three times, so that they are chosen more often.
-    *(_one_of(_FIELDS) for _ in range(3)),
-    _any_of(_NEUTRAL, _references(WITH_IDS)),
-    _any_of(_DENIED, _NO_REFERENCE),
-    _one_of(_MISMATCHED),
-    _any_of([*_NEUTRAL, *_SCALARS], _misleading(_LOOK_ALIKES)),
-    _any_of(["protectedStructIndex"], st.builds(_bare, st.integers(0, 9), st.sampled_from([int, str]))),
-    _any_of(["pagination"], _PAGINATION),
-    _any_of(["map", "detail"], st.builds(_in_text, _ids((_P,)), _ids((_T,)))),
-    _any_of(["map", "detail"], _misleading(st.just('{"owner": "1-11"'))),
-    _any_of(["maxOre", "status", "gridAttributes", "index"], _NOISE),
+    *(_pick_field(_REFERENCE_FIELDS) for _ in range(3)),
+    _pick_name(_UNHINTED_FIELDS, _reference_values(TYPES_WITH_IDS)),
+    _pick_name(_DENIED_FIELDS, _DENIED_IDS),
+    _pick_field(_MISMATCHED_FIELDS),
+    _pick_name([*_UNHINTED_FIELDS, *_SCALAR_FIELDS], _look_alike_values(_LOOK_ALIKES)),
+    _pick_name(["protectedStructIndex"], st.builds(_make_bare_index, st.integers(0, 9), st.sampled_from([int, str]))),
+    _pick_name(["pagination"], _PAGINATION),
+    _pick_name(["map", "detail"], st.builds(_make_json_text, _entity_ids((_P,)), _entity_ids((_T,)))),
+    _pick_name(["map", "detail"], _look_alike_values(st.just('{"owner": "1-11"'))),
+    _pick_name(["maxOre", "status", "gridAttributes", "index"], _OTHER_VALUES),
 )
 
 
 @functools.cache
 def _mappings(depth: int) -> st.SearchStrategy[dict[str, Any]]:
-    members = [*_MEMBERS]
+    members = [*_MEMBER_STRATEGIES]
     if depth:
-        members.append(_any_of(["attributes", "nested", "a/b", "outer~inner"], _mappings(depth - 1)))
+        members.append(_pick_name(["attributes", "nested", "a/b", "outer~inner"], _mappings(depth - 1)))
     # Not at the top level, where an array of objects makes the payload a list.
-    if 0 < depth < _DEPTH:
-        members.append(_any_of(["rows", "events"], st.lists(_mappings(depth - 1), max_size=3)))
+    if 0 < depth < _MAX_DEPTH:
+        members.append(_pick_name(["rows", "events"], st.lists(_mappings(depth - 1), max_size=3)))
     return st.lists(st.one_of(members), max_size=7).map(dict)
 
 
-def _escape(name: str) -> str:
+def _escape_pointer_key(name: str) -> str:
     """Escape a key for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _planted(tree: dict[str, Any], own: Collection[EntityId] = (), **about: Any) -> PlantedPayload:
+def _build_payload(tree: dict[str, Any], own: Collection[EntityId] = (), **about: Any) -> PlantedPayload:
     """
     Return the payload of a tree of values, with the positions of its ids.
 
@@ -211,10 +212,10 @@ def _planted(tree: dict[str, Any], own: Collection[EntityId] = (), **about: Any)
 
     def write(node: Any, pointer: str) -> Any:
         if isinstance(node, dict):
-            return {name: write(member, f"{pointer}/{_escape(name)}") for name, member in node.items()}
+            return {name: write(member, f"{pointer}/{_escape_pointer_key(name)}") for name, member in node.items()}
         if isinstance(node, list):
             return [write(member, f"{pointer}/{at}") for at, member in enumerate(node)]
-        if not isinstance(node, _Value):
+        if not isinstance(node, _DraftValue):
             return node
         for text, primary in node.ids:
             if primary is None or text in map(str, own):
@@ -239,15 +240,15 @@ def payloads() -> st.SearchStrategy[PlantedPayload]:
     """
 
     def about(subject: EntityId, record: dict[str, Any], beside: dict[str, Any], met_again: bool) -> PlantedPayload:  # noqa: FBT001 - drawn by Hypothesis
-        if met_again and (named := _planted(beside).references):
+        if met_again and (named := _build_payload(beside).references):
             subject = named[0].id
-        entity = {TABLES[subject.type].key: {"id": str(subject), **record}}
-        return _planted(entity | beside, [subject], subject=subject)
+        entity = {CHAIN_STORES[subject.type].key: {"id": str(subject), **record}}
+        return _build_payload(entity | beside, [subject], subject=subject)
 
-    subjects = st.builds(EntityId, st.sampled_from(WITH_IDS), st.integers(1, 30))
+    subjects = st.builds(EntityId, st.sampled_from(TYPES_WITH_IDS), st.integers(1, 30))
     # Siblings of the own entity, or all members of a payload without one.
-    members = _mappings(_DEPTH)
-    return members.map(_planted) | st.builds(about, subjects, _mappings(_DEPTH - 1), members, st.booleans())
+    members = _mappings(_MAX_DEPTH)
+    return members.map(_build_payload) | st.builds(about, subjects, _mappings(_MAX_DEPTH - 1), members, st.booleans())
 
 
 def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[PlantedPayload]:
@@ -261,16 +262,16 @@ def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[
     """
 
     def of(kind: EntityType) -> st.SearchStrategy[PlantedPayload]:
-        fields = {name: _FIELDS[name] | st.just("") for name in _ROW_FIELDS[kind]}
-        row = st.fixed_dictionaries(fields | {"pfp": _NO_REFERENCE})
+        fields = {name: _REFERENCE_FIELDS[name] | st.just("") for name in _ROW_FIELDS[kind]}
+        row = st.fixed_dictionaries(fields | {"pfp": _DENIED_IDS})
         rows = st.dictionaries(st.integers(1, 5) | st.integers(1, 30), row, min_size=min_size, max_size=max_size)
-        next_keys = st.sampled_from([None, "MS0xMg=="]) | _misleading(st.just("1-12"))
+        next_keys = st.sampled_from([None, "MS0xMg=="]) | _look_alike_values(st.just("1-12"))
         return st.builds(listed, st.just(kind), rows, next_keys)
 
     def listed(kind: EntityType, rows: dict[int, dict[str, Any]], next_key: Any) -> PlantedPayload:
         own = tuple(EntityId(kind, index) for index in sorted(rows, key=str))
         page = [{"id": str(one), **rows[one.index]} for one in own]
         pagination = {"next_key": next_key, "total": str(len(rows))}
-        return _planted({TABLES[kind].key: page, "pagination": pagination}, own, own_ids=own)
+        return _build_payload({CHAIN_STORES[kind].key: page, "pagination": pagination}, own, own_ids=own)
 
     return st.sampled_from([*_ROW_FIELDS]).flatmap(of)

@@ -20,9 +20,9 @@ from mcp_types import ToolListChangedNotification
 
 from mama_structs import HashEmbedder, Session, Settings, ToolSettings
 from mama_structs.adapters.mcp import EXTENSION, MESSAGE_KEY, http_limits, serve_http, server
-from mama_structs.adapters.mcp.http import BearerToken, ListenAddress, check_token
+from mama_structs.adapters.mcp.http import BearerTokenVerifier, ListenAddress, check_token
 from mama_structs.errors import InvalidArgument, MamaStructsError
-from mama_structs.tools.wire_names import wire_name
+from mama_structs.tools.wire_names import make_wire_name
 
 TOKEN = "a-token-of-more-than-sixteen-characters"
 RESUMING = "continue from yesterday"
@@ -95,7 +95,7 @@ async def names_of(client):
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
     """Increase the notification timeout for slow machines."""
-    monkeypatch.setattr("mama_structs.adapters.mcp.clients.LIMIT", 60)
+    monkeypatch.setattr("mama_structs.adapters.mcp.clients.NOTIFICATION_SECONDS", 60)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ async def test_http_sessions_above_limit_are_served(forced, monkeypatch):
                 break
             await asyncio.sleep(0.01)
 
-    assert last < forgotten == set(map(wire_name, forced.tools))
+    assert last < forgotten == set(map(make_wire_name, forced.tools))
     assert (4, 1) == (during, after)
 
 
@@ -489,7 +489,7 @@ async def test_http_ends_slow_requests(session, monkeypatch):
 
 async def test_http_ends_connection_when_body_goes_on_after_answer(session, monkeypatch):
     """A client without the token cannot keep a connection open with a body that arrives byte by byte."""
-    monkeypatch.setattr(http_limits, "REST_SECONDS", 0.2)
+    monkeypatch.setattr(http_limits, "UNREAD_BODY_SECONDS", 0.2)
     async with served(session, token=TOKEN) as url:
         address = urlsplit(url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
@@ -515,7 +515,7 @@ async def test_http_ends_connection_when_body_goes_on_after_answer(session, monk
 
 async def test_http_answers_next_request_when_body_ends_after_answer(session, monkeypatch):
     """The time limit for the rest of one body does not affect the next request on the connection."""
-    monkeypatch.setattr(http_limits, "REST_SECONDS", 0.3)
+    monkeypatch.setattr(http_limits, "UNREAD_BODY_SECONDS", 0.3)
     async with served(session, token=TOKEN) as url:
         address = urlsplit(url)
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
@@ -654,7 +654,7 @@ async def test_http_rejects_invalid_arguments(session):
 @given(sent=st.text(max_size=50))
 async def test_token_is_compared_exactly(sent):
     """No other text is accepted as the token."""
-    told = await BearerToken(check_token(TOKEN)).verify_token(sent)
+    told = await BearerTokenVerifier(check_token(TOKEN)).verify_token(sent)
 
     assert (sent == TOKEN) == (told is not None)
 
@@ -662,13 +662,13 @@ async def test_token_is_compared_exactly(sent):
 @given(host=st.sampled_from(["127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1"]), port=st.integers(1, 65_535))
 async def test_loopback_is_detected_by_resolved_address(host, port):
     """The address to which a name resolves counts."""
-    address = await ListenAddress.of(host, port)
+    address = await ListenAddress.resolve(host, port)
 
     assert address.is_loopback
-    assert all(one.endswith(f":{port}") or port in (80, 443) for one in address.hosts(()))
+    assert all(one.endswith(f":{port}") or port in (80, 443) for one in address.list_allowed_hosts(()))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "::ffff:10.1.2.3", "192.0.2.1", "fe80::1"])
 async def test_other_addresses_are_not_loopback(host):
     """An address that others can reach needs a token."""
-    assert not (await ListenAddress.of(host, 1)).is_loopback
+    assert not (await ListenAddress.resolve(host, 1)).is_loopback

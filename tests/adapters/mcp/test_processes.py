@@ -21,7 +21,7 @@ from mama_structs import HashEmbedder, Session
 from mama_structs.adapters.mcp import MESSAGE_KEY
 from mama_structs.cli import command_table as table
 from mama_structs.cli import serve_commands as serving
-from mama_structs.cli.serve_commands import TOKEN_VARIABLE, token_of
+from mama_structs.cli.serve_commands import TOKEN_VARIABLE, read_token
 from mama_structs.errors import InvalidArgument
 
 COMMAND = [sys.executable, "-m", "mama_structs", "serve-mcp"]
@@ -221,7 +221,7 @@ async def test_serve_mcp_answers_all_requests_of_a_pipe(tmp_path):
 
 
 def run(*arguments):
-    with mock.patch.object(serving, "say", lambda text: pytest.fail(f"said {text}")):
+    with mock.patch.object(serving, "print_lines", lambda text: pytest.fail(f"said {text}")):
         return table.run(table.parse(["serve-mcp", *map(str, arguments)]))
 
 
@@ -285,7 +285,7 @@ def test_serve_mcp_rejects_empty_token_variable(tmp_path, monkeypatch, empty):
 
     monkeypatch.delenv(TOKEN_VARIABLE)
 
-    assert token_of(None, os.environ) is None
+    assert read_token(None, os.environ) is None
 
 
 def test_serve_mcp_help_explains_token():

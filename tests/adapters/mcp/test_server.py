@@ -15,7 +15,7 @@ from mcp_types import PaginatedRequestParams, Request, Result, ToolListChangedNo
 
 from mama_structs import HashEmbedder, Session, Settings
 from mama_structs.adapters.mcp import MESSAGE_KEY, MESSAGE_METHOD, MessageParams, server
-from mama_structs.adapters.mcp.clients import LIMIT, MAX_CLIENTS
+from mama_structs.adapters.mcp.clients import MAX_CLIENTS, NOTIFICATION_SECONDS
 from mama_structs.errors import InvalidArgument
 from mama_structs.settings import ToolSettings
 from mama_structs.testing import FakeNode
@@ -111,7 +111,7 @@ def said(result):
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
     """Increase the notification timeout for slow machines."""
-    monkeypatch.setattr("mama_structs.adapters.mcp.clients.LIMIT", 60)
+    monkeypatch.setattr("mama_structs.adapters.mcp.clients.NOTIFICATION_SECONDS", 60)
 
 
 @pytest.fixture
@@ -487,30 +487,30 @@ class Deaf:
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
 async def test_client_that_cannot_be_notified_gets_full_list(caplog, error, monkeypatch):
     """A notification that fails or times out after 500 ms is dropped. The list is complete until one is accepted."""
-    monkeypatch.setattr("mama_structs.adapters.mcp.clients.LIMIT", LIMIT)
+    monkeypatch.setattr("mama_structs.adapters.mcp.clients.NOTIFICATION_SECONDS", NOTIFICATION_SECONDS)
     settings = Settings(tools=ToolSettings(dynamic="force_dynamic"))
     async with Session.open(settings=settings) as session:
         client = server(session)._clients.connect()
-        client.channel = Hearing()
-        client.listed()
+        client.notification_channel = Hearing()
+        client.list_tool_names()
         client.observe(RESUMING)
-        narrow = client.listed()
+        narrow = client.list_tool_names()
         await settled()
-        client.channel = Deaf(error)
+        client.notification_channel = Deaf(error)
         client.observe("mark the caching decision as failed")
-        (telling,) = client.telling
+        (telling,) = client.notification_tasks
         await asyncio.wait_for(telling, 60)
 
         assert len(narrow) < len(session.tools)
-        assert session.tools.names == client.wanted
+        assert session.tools.names == client.current_tool_names
         assert "could not be told" in caplog.text
 
-        client.channel = Hearing()
-        client.offer()
+        client.notification_channel = Hearing()
+        client.notify_if_changed()
         await settled()
 
-        assert 1 == client.channel.told
-        assert len(client.listed()) < len(session.tools)
+        assert 1 == client.notification_channel.told
+        assert len(client.list_tool_names()) < len(session.tools)
 
 
 class Hearing:
@@ -536,28 +536,28 @@ async def test_client_is_notified_once_per_change(session):
         return "new"
 
     client = server(session)._clients.connect()
-    client.channel = Hearing()
-    client.listed()
+    client.notification_channel = Hearing()
+    client.list_tool_names()
     session.tools.add(host_tool)
     for _ in range(3):
-        client.offer()
+        client.notify_if_changed()
         await settled()
 
-    assert 1 == client.channel.told
-    assert session.tools.names == client.listed()
+    assert 1 == client.notification_channel.told
+    assert session.tools.names == client.list_tool_names()
 
 
 async def test_http_clients_are_bounded_and_subscribed_ones_retained(session, monkeypatch):
     """A thousand clients are remembered; a client with an open stream is retained."""
     clients = server(session)._clients
-    listening = clients._known(("handle", "listening"))
-    listening.streams = 1
+    listening = clients._find_identified(("handle", "listening"))
+    listening.stream_count = 1
     for number in range(3 * MAX_CLIENTS):
-        clients._known(("session", str(number)))
+        clients._find_identified(("session", str(number)))
 
     assert MAX_CLIENTS + 1 == len(list(clients))
-    assert listening is clients._known(("handle", "listening"))
-    assert clients._known(("session", "0")) is not None
+    assert listening is clients._find_identified(("handle", "listening"))
+    assert clients._find_identified(("session", "0")) is not None
 
 
 async def test_server_unsubscribes_from_session_when_it_ends(narrowing, era):

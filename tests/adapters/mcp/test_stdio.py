@@ -18,10 +18,17 @@ from mcp.shared.message import SessionMessage
 
 from mama_structs import HashEmbedder, Session, adapters
 from mama_structs.adapters.mcp import serve_stdio, server
-from mama_structs.adapters.mcp.jsonrpc import Rejected
-from mama_structs.adapters.mcp.stdio import LINE_SECONDS, ByteBudget, StdioConnection, _decoded, _serve, split_lines
+from mama_structs.adapters.mcp.jsonrpc import Rejection
+from mama_structs.adapters.mcp.stdio import (
+    LINE_SECONDS,
+    ByteBudget,
+    StdioConnection,
+    _decode_lines,
+    _serve,
+    split_lines,
+)
 from mama_structs.cli.command_table import parse
-from mama_structs.cli.serve_commands import adapter_module, settings_of
+from mama_structs.cli.serve_commands import create_settings, load_mcp_adapter
 from mama_structs.errors import MamaStructsError
 
 ABOUT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
@@ -132,7 +139,7 @@ def test_split_lines_rejects_long_line_with_its_id(before, filler, size, id_come
 
     found = lines_in(chunks, max_bytes=100)
 
-    rejected = Rejected(types.INVALID_REQUEST, "the message has more than 100 bytes", 7)
+    rejected = Rejection(types.INVALID_REQUEST, "the message has more than 100 bytes", 7)
     assert [*short, rejected, b"next"] == found
 
 
@@ -145,7 +152,7 @@ def test_split_lines_holds_no_more_than_limit():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert [Rejected(types.INVALID_REQUEST, "the message has more than 50,000 bytes")] == found
+    assert [Rejection(types.INVALID_REQUEST, "the message has more than 50,000 bytes")] == found
     assert peak < 1_000_000
 
 
@@ -399,14 +406,14 @@ def test_byte_budget_blocks_until_bytes_are_given_back():
     budget, order = ByteBudget(10), []
 
     def take():
-        budget.take(8)
+        budget.acquire(8)
         order.append("taken")
 
-    budget.take(5)
+    budget.acquire(5)
     thread = threading.Thread(target=take)
     thread.start()
     order.append("returned")
-    budget.give_back(5)
+    budget.release(5)
     thread.join(60)
 
     assert ["returned", "taken"] == order
@@ -493,8 +500,8 @@ def test_serve_mcp_options_override_environment(monkeypatch):
     monkeypatch.setenv("MAMA_STRUCTS_TOOLS_DYNAMIC", "force_dynamic")
     monkeypatch.setenv("MAMA_STRUCTS_REFERENCES_CACHE_TTL", "7")
 
-    assert "force_dynamic" == settings_of(parsed()).tools.dynamic
-    settings = settings_of(parsed("--dynamic", "force_static", "--deprecated"))
+    assert "force_dynamic" == create_settings(parsed()).tools.dynamic
+    settings = create_settings(parsed("--dynamic", "force_static", "--deprecated"))
     assert ("force_static", True) == (settings.tools.dynamic, settings.tools.deprecated)
     assert 7 == settings.references.cache_ttl
 
@@ -522,7 +529,7 @@ def test_serve_mcp_missing_sdk_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp_types", None)
 
     with pytest.raises(MamaStructsError, match=r"mama-structs\[mcp\]"):
-        adapter_module()
+        load_mcp_adapter()
 
 
 def test_reader_thread_ends_silently_when_loop_is_closed():
@@ -535,7 +542,7 @@ def test_reader_thread_ends_silently_when_loop_is_closed():
         return b""
 
     async def serve():
-        decoded = _decoded(split_lines(read), ByteBudget())
+        decoded = _decode_lines(split_lines(read), ByteBudget())
         waiting = asyncio.ensure_future(anext(decoded))
         await asyncio.to_thread(reading.wait, 60)
         waiting.cancel()

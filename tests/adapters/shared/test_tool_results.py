@@ -15,7 +15,7 @@ from mama_structs import MamaStructsError, Session, Settings, with_descriptors
 from mama_structs._internal.jsonable import to_answer, to_jsonable
 from mama_structs.adapters import openai
 from mama_structs.adapters.anthropic import messages as anthropic
-from mama_structs.adapters.shared.tool_results import ToolAnswer, answer, failed, offered
+from mama_structs.adapters.shared.tool_results import ToolAnswer, answer_tool_call, create_error_answer, list_wire_tools
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool, WrongLoop
 from mama_structs.settings import AnswerSettings
 
@@ -52,8 +52,8 @@ def error_of(answered: ToolAnswer) -> dict[str, str]:
 
 async def test_answer_returns_text_unchanged_and_data_as_json(session):
     """Text has no quotes, and JSON keeps non-ASCII letters."""
-    shouted = await answer(session, "shout", {"text": "가나다a"})
-    described = await answer(session, "describe", {"text": "결정"})
+    shouted = await answer_tool_call(session, "shout", {"text": "가나다a"})
+    described = await answer_tool_call(session, "describe", {"text": "결정"})
 
     assert "가나다A" == shouted.text == shouted.data
     assert '{"text":"결정","length":2}' == described.text
@@ -72,7 +72,7 @@ async def test_answer_returns_text_unchanged_and_data_as_json(session):
 )
 async def test_answer_accepts_arguments_as_mapping_or_json(session, arguments):
     """JSON in a JSON string is unambiguous, too."""
-    answered = await answer(session, "shout", arguments)
+    answered = await answer_tool_call(session, "shout", arguments)
 
     assert "AA" == answered.data
 
@@ -80,7 +80,7 @@ async def test_answer_accepts_arguments_as_mapping_or_json(session, arguments):
 @pytest.mark.parametrize("arguments", [None, "", "  \n", "{}", {}])
 async def test_answer_accepts_empty_arguments(session, arguments):
     """Providers encode a call without arguments differently."""
-    answered = await answer(session, "list_refs", arguments)
+    answered = await answer_tool_call(session, "list_refs", arguments)
 
     assert not answered.is_error
 
@@ -88,7 +88,7 @@ async def test_answer_accepts_empty_arguments(session, arguments):
 @pytest.mark.parametrize("arguments", ['{"text": "a"', "text=a", "[1]", "3", "null", '"a"', "[" * 100_000, "1" * 5000])
 async def test_answer_rejects_arguments_that_are_no_json_object(session, arguments):
     """The tool does not run, and the error asks for an object."""
-    told = error_of(await answer(session, "shout", arguments))
+    told = error_of(await answer_tool_call(session, "shout", arguments))
 
     assert "invalid_argument" == told["type"]
     assert told["message"].startswith("the arguments ")
@@ -98,7 +98,7 @@ async def test_answer_rejects_arguments_that_are_no_json_object(session, argumen
 
 async def test_answer_error_names_wrong_arguments(session):
     """The error names the argument and says that it is optional."""
-    told = error_of(await answer(session, "shout", {"text": "a", "times": "often"}))
+    told = error_of(await answer_tool_call(session, "shout", {"text": "a", "times": "often"}))
 
     assert "times must be an integer" in told["message"]
     assert "times is optional" == told["hint"]
@@ -106,7 +106,7 @@ async def test_answer_error_names_wrong_arguments(session):
 
 async def test_answer_error_suggests_nearest_tool_when_name_is_unknown(session):
     """A model that invents a name gets a suggestion."""
-    told = error_of(await answer(session, "save_decision_", {}))
+    told = error_of(await answer_tool_call(session, "save_decision_", {}))
 
     assert "unknown_tool" == told["type"]
     assert "save__decision" in told["hint"]
@@ -115,7 +115,7 @@ async def test_answer_error_suggests_nearest_tool_when_name_is_unknown(session):
 async def test_answer_reports_host_tool_failure_and_logs_traceback(session, caplog):
     """The agent continues. The log has the location of the error without user data."""
     with caplog.at_level(logging.ERROR, logger="mama_structs"):
-        told = error_of(await answer(session, "fail", {"text": "no disk " * 1000}))
+        told = error_of(await answer_tool_call(session, "fail", {"text": "no disk " * 1000}))
 
     assert told["message"].startswith("fail failed: RuntimeError: no disk ")
     assert len(told["message"]) < 1000
@@ -135,13 +135,13 @@ async def test_answer_propagates_cancellation(session):
         await asyncio.sleep(60)
 
     session.tools.add(wait)
-    running = asyncio.create_task(answer(session, "wait", {}))
+    running = asyncio.create_task(answer_tool_call(session, "wait", {}))
     await began.wait()
     running.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert not (await answer(session, "shout", {"text": "a"})).is_error
+    assert not (await answer_tool_call(session, "shout", {"text": "a"})).is_error
 
 
 async def test_answer_raises_when_session_is_closed():
@@ -150,13 +150,13 @@ async def test_answer_raises_when_session_is_closed():
     await session.close()
 
     with pytest.raises(SessionClosed):
-        await answer(session, "list_refs", {})
+        await answer_tool_call(session, "list_refs", {})
 
 
 async def test_answer_raises_in_another_event_loop(session):
     """It is a bug of the host, too."""
     with pytest.raises(WrongLoop):
-        await asyncio.to_thread(lambda: asyncio.run(answer(session, "list_refs", {})))
+        await asyncio.to_thread(lambda: asyncio.run(answer_tool_call(session, "list_refs", {})))
 
 
 @one_session
@@ -166,22 +166,22 @@ async def test_answer_replaces_lone_surrogates(session, text):
     """A lone surrogate in a result must not break the client."""
     for name in ("shout", "describe"):
         for arguments in ({"text": text}, {text: text}, text):
-            answered = await answer(session, name, arguments)
+            answered = await answer_tool_call(session, name, arguments)
 
             assert answered.text == answered.text.encode().decode()
 
 
 def test_error_answer_has_type_message_and_hint():
     """A missing hint is omitted, and a long message is truncated."""
-    assert {"error": {"type": "error", "message": "m"}} == failed(MamaStructsError("m")).data
-    assert {"type", "message", "hint"} == failed(InvalidArgument("m", hint="h")).data["error"].keys()
-    assert 1000 == len(failed(InvalidArgument("m" * 5000)).data["error"]["message"])
-    assert "there is no tool named 'x'" == failed(UnknownTool("x")).data["error"]["message"]
+    assert {"error": {"type": "error", "message": "m"}} == create_error_answer(MamaStructsError("m")).data
+    assert {"type", "message", "hint"} == create_error_answer(InvalidArgument("m", hint="h")).data["error"].keys()
+    assert 1000 == len(create_error_answer(InvalidArgument("m" * 5000)).data["error"]["message"])
+    assert "there is no tool named 'x'" == create_error_answer(UnknownTool("x")).data["error"]["message"]
 
 
 async def test_answer_rejects_duplicate_argument_names(session):
     """The model's intention is unknown, so the tool does not run."""
-    answered = await answer(session, "shout", '{"text": "use A", "text": "use B"}')
+    answered = await answer_tool_call(session, "shout", '{"text": "use A", "text": "use B"}')
 
     assert answered.is_error
     assert "given twice" in answered.text
@@ -195,7 +195,7 @@ async def test_answer_replaces_number_without_text(session):
         return 10**5000
 
     session.tools.add(enormous)
-    answered = await answer(session, "enormous", {})
+    answered = await answer_tool_call(session, "enormous", {})
 
     assert not answered.is_error
     assert "[int: not shown, has no JSON form; the tool has run]" == answered.text
@@ -203,7 +203,7 @@ async def test_answer_replaces_number_without_text(session):
 
 async def test_answer_of_ref_tool_error_is_marked_as_error(session):
     """Their XML error answers are reported as errors."""
-    answered = await answer(session, "read_fd", {"fd": "fd:7"})
+    answered = await answer_tool_call(session, "read_fd", {"fd": "fd:7"})
 
     assert answered.is_error
     assert answered.text.startswith("<fd_error")
@@ -212,16 +212,16 @@ async def test_answer_of_ref_tool_error_is_marked_as_error(session):
 
 async def test_answer_uses_wire_names_in_package_texts(session):
     """Descriptions, notes and errors use wire names. The text of a memory is unchanged."""
-    saved = await answer(session, "save__insight", {"content": "call save/decision first"})
-    found = await answer(session, "search__recent", {})
-    unknown = await answer(session, "load__context", {"id": "nothing"})
-    empty = await answer(session, "load__checkpoint", {})
+    saved = await answer_tool_call(session, "save__insight", {"content": "call save/decision first"})
+    found = await answer_tool_call(session, "search__recent", {})
+    unknown = await answer_tool_call(session, "load__context", {"id": "nothing"})
+    empty = await answer_tool_call(session, "load__checkpoint", {})
 
     assert not saved.is_error
     assert "call save/decision first" == found.data["found"][0]["content"]
     assert "search__" in unknown.text
     assert "search__recent" in empty.data["note"]
-    assert not [tool for _, tool in offered(session) if "save/" in tool.description]
+    assert not [tool for _, tool in list_wire_tools(session) if "save/" in tool.description]
 
 
 @pytest.mark.parametrize("name", ["save/insight", "save__insight"])
@@ -232,7 +232,7 @@ async def test_session_call_accepts_wire_names_json_and_hidden_tools(session, na
     """`Session.call` accepts the model's output directly, also for a tool that is currently hidden."""
     shown = {tool.name for tool in session.tools_for("continue from yesterday")}
     saved = await session.call(name, arguments)
-    answered = await answer(session, name, arguments)
+    answered = await answer_tool_call(session, name, arguments)
 
     assert "save/insight" not in shown
     assert saved["id"] == answered.data["id"]
@@ -294,7 +294,7 @@ async def test_answer_replaces_only_part_without_json_form(session, result, show
         return result
 
     session.tools.add(charge)
-    answered = await answer(session, "charge", {})
+    answered = await answer_tool_call(session, "charge", {})
 
     assert shown == json.loads(answered.text)
     assert not answered.is_error
@@ -316,7 +316,7 @@ async def test_answer_replaces_cycles_and_depth(session):
     session.tools.add(give)
 
     for which, key in (("cycle", "self"), ("deep", "deep")):
-        answered = await answer(session, "give", {"which": which})
+        answered = await answer_tool_call(session, "give", {"which": which})
         assert 1 == answered.data["id"]
         assert "not shown, has no JSON form; the tool has run" in json.dumps(answered.data[key])
         assert not answered.is_error
@@ -358,7 +358,7 @@ async def test_answer_says_that_tool_may_have_run_when_it_raises(session):
     session.tools.add(refund)
 
     for name, amount in (("charge", 0), ("charge", 1), ("refund", 1)):
-        error = error_of(await answer(session, name, {"amount": amount}))
+        error = error_of(await answer_tool_call(session, name, {"amount": amount}))
         assert "declined" in error["message"]
         assert error["status"].startswith(MAY_HAVE_RUN)
 
@@ -374,7 +374,7 @@ async def test_answer_names_type_of_exception_whose_text_raises(session):
         raise Declined
 
     session.tools.add(charge)
-    error = error_of(await answer(session, "charge", {}))
+    error = error_of(await answer_tool_call(session, "charge", {}))
 
     assert "charge failed: Declined" == error["message"]
     assert error["status"].startswith(MAY_HAVE_RUN)
@@ -403,7 +403,7 @@ async def test_answer_says_that_tool_was_not_run_when_arguments_are_wrong(sessio
         return {}
 
     session.tools.add(charge)
-    error = error_of(await answer(session, name, arguments))
+    error = error_of(await answer_tool_call(session, name, arguments))
 
     assert NOT_RUN == error["status"]
     assert [] == runs
@@ -428,7 +428,7 @@ async def test_answer_says_may_have_run_when_decorated_tool_raises(session):
     session.tools.add(logged(charge), name="logged")
 
     for name in ("charge", "logged"):
-        assert error_of(await answer(session, name, {"amount": 1}))["status"].startswith(MAY_HAVE_RUN)
+        assert error_of(await answer_tool_call(session, name, {"amount": 1}))["status"].startswith(MAY_HAVE_RUN)
 
 
 async def test_answer_status_ignores_calls_by_the_tool_itself(session):
@@ -440,12 +440,12 @@ async def test_answer_status_ignores_calls_by_the_tool_itself(session):
 
     session.tools.add(outer)
 
-    assert error_of(await answer(session, "outer", {}))["status"].startswith(MAY_HAVE_RUN)
+    assert error_of(await answer_tool_call(session, "outer", {}))["status"].startswith(MAY_HAVE_RUN)
 
 
 async def test_answer_has_no_status_when_own_tool_reports_missing_memory(session):
     """Tools of this package are atomic, so their own errors need no status."""
-    error = error_of(await answer(session, "load__context", {"id": "nothing"}))
+    error = error_of(await answer_tool_call(session, "load__context", {"id": "nothing"}))
 
     assert "status" not in error
 
@@ -466,7 +466,7 @@ async def test_answer_keeps_result_when_counting_tokens_fails():
             return {"charged": 5}
 
         opened.tools.add(charge)
-        answered = await answer(opened, "charge", {})
+        answered = await answer_tool_call(opened, "charge", {})
 
     assert '{"charged":5}' == answered.text
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mama_structs import Session, Tool
-from mama_structs.adapters.shared.tool_schemas import is_recursive, plain_schema, strict_schema
+from mama_structs.adapters.shared.tool_schemas import is_recursive, to_plain_schema, to_strict_schema
 from mama_structs.settings import Settings, ToolSettings
 from mama_structs.testing import FakeNode
-from mama_structs.tools.schema import subschemas
+from mama_structs.tools.schema import iterate_subschemas
 
 
 class Mood(enum.Enum):
@@ -129,7 +129,7 @@ def tool_of(parameters: dict[str, tuple[Any, bool]]) -> Tool:
 
 def strict_of(kind: Any, *, optional: bool = False, **more: Any) -> dict[str, Any] | None:
     """Return the strict schema of a tool's only parameter, or None if the tool has none."""
-    schema = strict_schema(tool_of({"it": (kind, optional)}).input_schema, **more)
+    schema = to_strict_schema(tool_of({"it": (kind, optional)}).input_schema, **more)
     return schema and schema["properties"]["it"]
 
 
@@ -138,7 +138,7 @@ def check_strict(schema: dict[str, Any]) -> None:
     agents = pytest.importorskip("agents.strict_schema")
     openai = pytest.importorskip("openai.lib._pydantic")
     Draft202012Validator.check_schema(schema)
-    for node in subschemas(schema):
+    for node in iterate_subschemas(schema):
         assert {"description", "type", "anyOf", "enum", "items", "$ref", "$defs"} >= node.keys() - {
             "properties",
             "required",
@@ -158,7 +158,7 @@ def check_anthropic(schema: dict[str, Any]) -> None:
     if not hasattr(anthropic, "transform_schema"):
         pytest.skip("this release of the SDK knows no strict schemas")
     expected = copy.deepcopy(schema)
-    for node in subschemas(expected):
+    for node in iterate_subschemas(expected):
         if "enum" in node:
             del node["type"]
     assert expected == anthropic.transform_schema(schema)
@@ -184,14 +184,14 @@ class TestToolsOfASession:
         assert 35 < len(session.tools)
         for tool in session.tools.values():
             Draft202012Validator.check_schema(tool.input_schema)
-            plain = plain_schema(tool.input_schema)
+            plain = to_plain_schema(tool.input_schema)
             Draft202012Validator.check_schema(plain)
 
-            assert all("items" in node for node in subschemas(plain) if node.get("type") == "array")
+            assert all("items" in node for node in iterate_subschemas(plain) if node.get("type") == "array")
 
     async def test_every_package_tool_has_strict_form(self, session):
         """Exceptions: a host's tool that accepts anything, and the tool of v1.0 that accepts any object."""
-        strict = {name: strict_schema(tool.input_schema) for name, tool in session.tools.items()}
+        strict = {name: to_strict_schema(tool.input_schema) for name, tool in session.tools.items()}
         for schema in strict.values():
             if schema is not None:
                 check_strict(schema)
@@ -201,7 +201,7 @@ class TestToolsOfASession:
     async def test_strict_schema_is_unchanged_by_anthropic_sdk(self, session):
         """Optional arguments stay optional for Anthropic, because it limits unions."""
         for tool in session.tools.values():
-            schema = strict_schema(tool.input_schema, nullable=False)
+            schema = to_strict_schema(tool.input_schema, nullable=False)
             if schema is not None:
                 check_anthropic(schema)
 
@@ -209,9 +209,9 @@ class TestToolsOfASession:
         """A tool's schema is shared by all adapters."""
         before = {name: copy.deepcopy(tool.input_schema) for name, tool in session.tools.items()}
         for tool in session.tools.values():
-            plain = plain_schema(tool.input_schema)
+            plain = to_plain_schema(tool.input_schema)
             plain["properties"].clear()
-            strict = strict_schema(tool.input_schema)
+            strict = to_strict_schema(tool.input_schema)
             if strict is not None:
                 strict["properties"].clear()
 
@@ -228,7 +228,7 @@ class TestToolsOfASession:
             "list_refs": {},
             "structs_list_players": {},
         }.items():
-            schema = strict_schema(session.tools[name].input_schema)
+            schema = to_strict_schema(session.tools[name].input_schema)
             arguments = {**dict.fromkeys(schema["properties"]), **required}
             Draft202012Validator(schema).validate(arguments)
 
@@ -237,7 +237,7 @@ class TestToolsOfASession:
 
     async def test_null_within_nested_object_is_accepted(self, session):
         """Null also means omitted for nested arguments."""
-        schema = strict_schema(session.tools["save/insight"].input_schema)
+        schema = to_strict_schema(session.tools["save/insight"].input_schema)
         first = await session.call("save/insight", {"content": "caches leak"})
         link = {"id": first["id"], "relationship": None}
         arguments = {**dict.fromkeys(schema["properties"]), "content": "only over night", "links": [link]}
@@ -256,7 +256,7 @@ class TestToolsOfHosts:
     def test_tool_accepts_values_of_strict_schema(self, parameters, data):
         """Any combination of types gives a schema that the SDKs accept, and null means omitted."""
         tool = tool_of({name: (kind, optional) for name, ((kind, _), optional) in parameters.items()})
-        schema = strict_schema(tool.input_schema)
+        schema = to_strict_schema(tool.input_schema)
         check_strict(schema)
         arguments = {
             name: data.draw(st.none() | values if optional else values, label=name)
@@ -270,7 +270,7 @@ class TestToolsOfHosts:
     def test_strict_schema_for_anthropic_is_unchanged_by_its_sdk(self, parameters):
         """The SDK's own conversion changes nothing."""
         tool = tool_of({name: (kind, optional) for name, ((kind, _), optional) in parameters.items()})
-        schema = strict_schema(tool.input_schema, nullable=False)
+        schema = to_strict_schema(tool.input_schema, nullable=False)
 
         check_anthropic(schema)
         assert [name for name, (_, optional) in parameters.items() if not optional] == schema["required"]
@@ -283,8 +283,8 @@ class TestToolsOfHosts:
             kind = object
         tool = tool_of({"it": (wrap(kind), False)})
 
-        assert strict_schema(tool.input_schema) is None
-        Draft202012Validator.check_schema(plain_schema(tool.input_schema))
+        assert to_strict_schema(tool.input_schema) is None
+        Draft202012Validator.check_schema(to_plain_schema(tool.input_schema))
 
     def test_strict_schema_is_none_for_additional_arguments(self):
         """``**others`` accepts any names."""
@@ -292,13 +292,13 @@ class TestToolsOfHosts:
         async def run(text: str, **others: int) -> None:
             """Run."""
 
-        assert strict_schema(Tool.from_function(run).input_schema) is None
+        assert to_strict_schema(Tool.from_function(run).input_schema) is None
 
     def test_strict_schema_of_tool_without_arguments_is_empty_object(self):
         """It accepts the empty object only."""
         empty = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 
-        assert empty == strict_schema(tool_of({}).input_schema)
+        assert empty == to_strict_schema(tool_of({}).input_schema)
 
 
 class TestWords:
@@ -336,7 +336,7 @@ class TestWords:
         ) -> None:
             """Run."""
 
-        properties = strict_schema(Tool.from_function(run).input_schema)["properties"]
+        properties = to_strict_schema(Tool.from_function(run).input_schema)["properties"]
 
         assert {
             "text": "or null",
@@ -365,12 +365,12 @@ class TestWords:
 class TestReferences:
     def test_strict_schema_keeps_definition_of_recursive_type(self):
         """References have no sibling keywords, and unused definitions are removed."""
-        schema = strict_schema(tool_of({"tree": (Tree, False)}).input_schema)
+        schema = to_strict_schema(tool_of({"tree": (Tree, False)}).input_schema)
         check_strict(schema)
 
         assert ["Tree"] == list(schema["$defs"])
         assert is_recursive(schema)
-        assert not is_recursive(strict_schema(tool_of({"step": (Step, False)}).input_schema))
+        assert not is_recursive(to_strict_schema(tool_of({"step": (Step, False)}).input_schema))
 
     def test_strict_schema_moves_description_of_reference(self):
         """It moves to a place where it is allowed."""
@@ -380,7 +380,7 @@ class TestReferences:
             "required": ["tree"],
             "$defs": {"T": {"type": "object", "properties": {"t": {"$ref": "#/$defs/T"}}}, "Unused": {}},
         }
-        strict = strict_schema(schema)
+        strict = to_strict_schema(schema)
         check_strict(strict)
 
         assert {"description": "The tree", "anyOf": [{"$ref": "#/$defs/T"}]} == strict["properties"]["tree"]
@@ -389,7 +389,7 @@ class TestReferences:
     @pytest.mark.parametrize("reference", ["#", "#/properties/a", "#/$defs/Missing", "other.json", 3])
     def test_strict_schema_is_none_for_external_reference(self, reference):
         """Only the schema's own definitions are resolved."""
-        assert strict_schema({"type": "object", "properties": {"a": {"$ref": reference}}}) is None
+        assert to_strict_schema({"type": "object", "properties": {"a": {"$ref": reference}}}) is None
 
 
 class TestLimits:
@@ -406,19 +406,19 @@ class TestLimits:
 
     def test_strict_schema_allows_ten_nested_objects(self):
         """OpenAI refuses the eleventh."""
-        assert strict_schema(self.nested(10)) is not None
-        assert strict_schema(self.nested(11)) is None
-        assert strict_schema(self.nested(5000)) is None
+        assert to_strict_schema(self.nested(10)) is not None
+        assert to_strict_schema(self.nested(11)) is None
+        assert to_strict_schema(self.nested(5000)) is None
 
     def test_strict_schema_limits_enum_values(self):
         """All enums of a schema together have at most a thousand values."""
-        assert strict_schema(self.choosing([f"{number}" for number in range(1000)])) is not None
-        assert strict_schema(self.choosing([f"{number}" for number in range(1001)])) is None
+        assert to_strict_schema(self.choosing([f"{number}" for number in range(1000)])) is not None
+        assert to_strict_schema(self.choosing([f"{number}" for number in range(1001)])) is None
 
     def test_strict_schema_limits_characters_of_large_enum(self):
         """An enum of more than 250 values has at most 15,000 characters."""
-        assert strict_schema(self.choosing([f"{number:060}" for number in range(250)])) is not None
-        assert strict_schema(self.choosing([f"{number:060}" for number in range(251)])) is None
+        assert to_strict_schema(self.choosing([f"{number:060}" for number in range(250)])) is not None
+        assert to_strict_schema(self.choosing([f"{number:060}" for number in range(251)])) is None
 
     def test_strict_schema_limits_characters_of_names(self):
         """All names together have at most 120,000 characters."""
@@ -426,9 +426,9 @@ class TestLimits:
         longer = {"type": "object", "properties": {f"{number:030}": {"type": "string"} for number in range(5000)}}
         more = {"type": "object", "properties": {f"{number}": {"type": "string"} for number in range(5001)}}
 
-        assert strict_schema(most) is not None
-        assert strict_schema(longer) is None
-        assert strict_schema(more) is None
+        assert to_strict_schema(most) is not None
+        assert to_strict_schema(longer) is None
+        assert to_strict_schema(more) is None
 
 
 @pytest.mark.parametrize(
@@ -454,8 +454,8 @@ class TestLimits:
 )
 def test_strict_schema_is_none_for_unknown_keyword(schema):
     """A host's schema is sent in its plain form instead of changing its meaning."""
-    assert strict_schema(schema) is None
-    assert schema == plain_schema(schema)
+    assert to_strict_schema(schema) is None
+    assert schema == to_plain_schema(schema)
 
 
 def test_plain_schema_adds_items_to_array():
@@ -473,7 +473,7 @@ def test_plain_schema_adds_items_to_array():
         "a": {"type": "array", "items": {}},
         "b": {"anyOf": [{"type": ["array", "null"], "items": {}}]},
         "items": {"type": "string"},
-    } == plain_schema(schema)["properties"]
+    } == to_plain_schema(schema)["properties"]
     assert {"type": "array"} == schema["properties"]["a"]
 
 
@@ -484,7 +484,7 @@ def test_strict_schema_rewrites_const_and_one_of():
         "properties": {"a": {"const": "x"}, "b": {"oneOf": [{"type": "integer"}, {"enum": ["n", None]}]}},
         "required": ["a"],
     }
-    strict = strict_schema(schema)
+    strict = to_strict_schema(schema)
     check_strict(strict)
 
     assert {

@@ -31,8 +31,8 @@ _OWN = {"test_file_allows_reserved_user_as_session_id"}
 class _AsInMemory(AdkArtifactService):
     """Formats a version's URI like the in-memory service, because the tests compare it."""
 
-    async def _versions(self, place):
-        found = await super()._versions(place)
+    async def _load_versions(self, place):
+        found = await super()._load_versions(place)
         return [
             one.model_copy(update={"canonical_uri": one.canonical_uri.replace("artifact://", "memory://", 1)})
             for one in found

@@ -21,7 +21,7 @@ from mama_v1_0 import NOW, START, OldStore, Open, exported
 import mama_structs
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, MigrationError
 from mama_structs.importers.mama_v1 import migrate, rollback
-from mama_structs.importers.mama_v1.migration_plan import BACKFILLED, MARK
+from mama_structs.importers.mama_v1.migration_plan import BACKFILLED_KEY, MIGRATION_MARK_KEY
 from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.types.model import LinkType
@@ -34,8 +34,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Use small transactions, so that few memories need many of them."""
-    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 4)
-    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 4)
+    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 4)
+    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 4)
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ async def test_migrate_adds_at_most_8_links_per_memory(old, tmp_path):
         ids = [one.id for one in await memories.recent(limit=1000)]
         links = await links_of(memories, ids)
 
-    added = [link for link in links.values() if link.metadata.extra.get(BACKFILLED)]
-    said = [link for link in links.values() if not link.metadata.extra.get(BACKFILLED)]
+    added = [link for link in links.values() if link.metadata.extra.get(BACKFILLED_KEY)]
+    said = [link for link in links.values() if not link.metadata.extra.get(BACKFILLED_KEY)]
     ends = Counter(end for link in added for end in (link.from_id, link.to_id))
     assert 8 >= max(ends.values()) == report.backfilled_most
     assert len(added) / len(ids) == pytest.approx(report.backfilled_average)
@@ -141,7 +141,7 @@ async def test_migrate_adds_at_most_8_links_per_memory(old, tmp_path):
         frozenset((link.from_id, link.to_id)) for link in said
     )
     assert report.links == Counter(link.metadata.original_relationship for link in said)
-    assert {report.migration} == {link.metadata.extra[MARK] for link in links.values()}
+    assert {report.migration} == {link.metadata.extra[MIGRATION_MARK_KEY] for link in links.values()}
 
 
 async def test_migrate_chains_decisions_of_a_topic(tmp_path):

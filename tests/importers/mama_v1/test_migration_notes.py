@@ -16,7 +16,7 @@ from mama_v1_0 import NOW, START, OldStore, Open, exported
 
 from mama_structs.errors import MigrationError
 from mama_structs.importers.mama_v1 import migrate, read_old, rollback
-from mama_structs.importers.mama_v1.migration import PREFIX, records_of
+from mama_structs.importers.mama_v1.migration import NOTE_PREFIX, read_notes
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.session.session import Session
 from mama_structs.testing.plain_engine import PlainEngine
@@ -35,8 +35,8 @@ class Refused(Exception):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Use small transactions, so that few memories need many of them."""
-    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 2)
-    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.CHUNK", 2)
+    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 2)
+    monkeypatch.setattr("mama_structs.importers.mama_v1.migration.BATCH_SIZE", 2)
 
 
 def supersede(store, topic, number, before):
@@ -445,7 +445,7 @@ async def test_migration_stops_when_it_is_rolled_back_concurrently(old, small_ch
             await migrate(memories, old.path)
 
         assert before == await exported(memories, tmp_path)
-        assert {} == await memories._shared.read(records_of)
+        assert {} == await memories._shared.read(read_notes)
 
 
 async def test_rollback_stops_when_the_migration_is_restarted(old, small_chunks, tmp_path):
@@ -478,7 +478,7 @@ async def test_rollback_stops_when_the_migration_is_restarted(old, small_chunks,
 async def test_unreadable_note_raises_an_error_that_names_it(old):
     """An unreadable note makes migration and rollback fail with an error that names the note."""
     async with Open() as memories:
-        await memories._shared.write(lambda writer: writer.set_note(f"{PREFIX}abc", "[" * 5000))
+        await memories._shared.write(lambda writer: writer.set_note(f"{NOTE_PREFIX}abc", "[" * 5000))
         for work in (migrate(memories, old.path), rollback(memories)):
             with pytest.raises(MigrationError, match="migration/abc"):
                 await work
@@ -557,7 +557,7 @@ def test_stacked_migrations_are_rolled_back_one_by_one(tmp_path_factory, steps):
                 await changing.rollback()
 
             assert before == await exported(memories, changing.folder)
-            assert {} == await memories._shared.read(records_of)
+            assert {} == await memories._shared.read(read_notes)
             assert not [one for one in await memories.check() if one.severity == "error"]
 
     asyncio.run(work())

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from mama_v1_0 import START, OldStore
 
 from mama_structs.importers.mama_v1 import OldDatabase, read_old
-from mama_structs.importers.mama_v1.migration import as_stored, digest_of
-from mama_structs.importers.mama_v1.migration_plan import circles, plan_of, rows_left_out, tables_of
-from mama_structs.importers.shared.value_readers import ForeignRow, Undecoded, read_text, read_time
-from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, MemoryType, Outcome, milliseconds
+from mama_structs.importers.mama_v1.migration import compute_digest, round_trip
+from mama_structs.importers.mama_v1.migration_plan import build_plan, count_tables, find_cycles, iter_skipped_rows
+from mama_structs.importers.shared.value_readers import ForeignRow, UndecodableText, read_text, read_time
+from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, MemoryType, Outcome, to_milliseconds
 
 MOMENT = datetime(2025, 11, 20, 1, 0, tzinfo=UTC)
 
@@ -31,7 +31,7 @@ def planned(tmp_path):
         with OldStore.made(path) as store:
             write(store)
         old = read_old(path)
-        return old, plan_of(old, namespace="default", max_content=most)
+        return old, build_plan(old, namespace="default", max_content=most)
 
     return plan
 
@@ -45,13 +45,13 @@ def one(planned, most=1_000_000, **columns):
 @pytest.mark.parametrize(
     ("value", "note"),
     [
-        (milliseconds(MOMENT), None),
-        (milliseconds(MOMENT) // 1000, "it is in seconds"),
-        (milliseconds(MOMENT) * 1000, "it is in microseconds"),
-        (milliseconds(MOMENT) * 1_000_000, "it is in nanoseconds"),
-        (float(milliseconds(MOMENT)) + 0.5, "it is a fraction"),
-        (str(milliseconds(MOMENT)), "it is a text"),
-        (str(milliseconds(MOMENT) // 1000), "it is a text"),
+        (to_milliseconds(MOMENT), None),
+        (to_milliseconds(MOMENT) // 1000, "it is in seconds"),
+        (to_milliseconds(MOMENT) * 1000, "it is in microseconds"),
+        (to_milliseconds(MOMENT) * 1_000_000, "it is in nanoseconds"),
+        (float(to_milliseconds(MOMENT)) + 0.5, "it is a fraction"),
+        (str(to_milliseconds(MOMENT)), "it is a text"),
+        (str(to_milliseconds(MOMENT) // 1000), "it is a text"),
         ("2025-11-20T01:00:00Z", "it is a text"),
         ("2025-11-20 01:00:00", "it is a text"),
         ("2025-11-20T10:00:00+09:00", "it is a text"),
@@ -66,7 +66,9 @@ def test_read_time_accepts_all_units_and_text_forms(value, note):
     assert (MOMENT, note) == (found.at, found.note)
 
 
-@pytest.mark.parametrize("value", [None, 0, -5, float("inf"), 10**21, "soon", "", "9999-01-01", Undecoded(b"\xff")])
+@pytest.mark.parametrize(
+    "value", [None, 0, -5, float("inf"), 10**21, "soon", "", "9999-01-01", UndecodableText(b"\xff")]
+)
 def test_read_time_returns_none_and_a_note_for_invalid_values(value):
     """An invalid time is None, with a note that gives the reason."""
     found = read_time(value)
@@ -94,7 +96,7 @@ def test_read_time_determines_the_unit_from_the_magnitude(seconds):
 @given(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.binary()))
 def test_read_text_returns_utf8_text_for_any_value(value):
     """Any column value becomes a text that UTF-8 can encode; only NULL is None."""
-    found = read_text(Undecoded(value) if isinstance(value, bytes) and b"\xff" in value else value)
+    found = read_text(UndecodableText(value) if isinstance(value, bytes) and b"\xff" in value else value)
 
     assert (found.text is None) == (value is None)
     assert (found.text or "").encode() or not found.text
@@ -110,7 +112,7 @@ def test_plan_of_decision_keeps_id_texts_times_and_creator(planned):
         memory.metadata.confidence,
         memory.metadata.created_by,
     )
-    assert (START, START + 5) == (milliseconds(memory.created_at), milliseconds(memory.updated_at))
+    assert (START, START + 5) == (to_milliseconds(memory.created_at), to_milliseconds(memory.updated_at))
     assert [] == odd
 
 
@@ -141,7 +143,7 @@ def test_plan_of_odd_decision_preserves_and_reports_values(planned, columns, kin
     assert ([] if kind is None else [kind]) == odd
     assert expected == {name: getattr(memory, name) for name in expected}
     if kind in {"time_form", "no_time"}:
-        assert START // 1000 == milliseconds(memory.created_at) // 1000
+        assert START // 1000 == to_milliseconds(memory.created_at) // 1000
 
 
 def test_plan_of_decision_shortens_long_topics_and_keeps_them_distinct(planned):
@@ -218,7 +220,7 @@ def test_plan_of_decision_keeps_outcome_and_reasons(planned):
     memory, *reasons = [one.memory for one in plan.planned]
 
     assert (Outcome.FAILED, "Tokens could not be revoked.") == (memory.metadata.outcome, memory.metadata.outcome_reason)
-    assert START + 1000 == milliseconds(memory.metadata.outcome_at) == milliseconds(reasons[0].created_at)
+    assert START + 1000 == to_milliseconds(memory.metadata.outcome_at) == to_milliseconds(reasons[0].created_at)
     assert ["Tokens could not be revoked.", "Only on one node."] == [reason.content for reason in reasons]
     assert [(reason.id, memory.id, "outcome_of", LinkType.IMPLEMENTATION, 1.0, "user") for reason in reasons] == [
         (
@@ -294,7 +296,7 @@ def test_plan_of_merges_supersession_columns_and_edges_to_one_link(planned):
     }
     assert ("why", START + 7) == (
         by_ends["b", "a"].metadata.reason,
-        milliseconds(by_ends["b", "a"].created_at),
+        to_milliseconds(by_ends["b", "a"].created_at),
     )
     assert {"weight": 0.4} == by_ends["d", "c"].metadata.extra
 
@@ -335,7 +337,7 @@ def test_plan_of_reports_self_links_and_dangling_links(planned):
         kind: sum(odd.kind == kind for odd in plan.odd) for kind in ("self_loop", "dangling")
     }
     assert (3, 0, 3) == next(
-        (one.rows, one.migrated, one.left_out) for one in tables_of(old, plan, {}) if one.table == "decision_edges"
+        (one.rows, one.migrated, one.left_out) for one in count_tables(old, plan, {}) if one.table == "decision_edges"
     )
 
 
@@ -361,7 +363,7 @@ def test_circles_returns_the_same_groups_as_brute_force(pairs):
         reached = {node: ends | {further for end in ends for further in reached[end]} for node, ends in reached.items()}
 
     assert {str(node) for node, ends in reached.items() if node in ends} == {
-        member for circle in circles(links) for member in circle
+        member for circle in find_cycles(links) for member in circle
     }
 
 
@@ -381,7 +383,7 @@ def test_circles_visits_each_link_a_constant_number_of_times_when_circles_are_ma
         return SimpleNamespace(link_type=LinkType.EVOLUTION, from_id=Counted(from_id), to_id=Counted(to_id))
 
     links = [link(f"{n}{one}", f"{n}{other}") for n in range(2_000) for one, other in ("ab", "ba")]
-    found = circles(links)
+    found = find_cycles(links)
 
     assert 2_000 == len(found)
     assert count <= 20 * len(links)
@@ -475,12 +477,12 @@ def test_rows_left_out_lists_rows_of_other_tables(planned):
         store.row("sessions", id="session_1")
 
     old, plan = planned(write)
-    counts = {one.table: (one.rows, one.migrated, one.left_out) for one in tables_of(old, plan, {})}
+    counts = {one.table: (one.rows, one.migrated, one.left_out) for one in count_tables(old, plan, {})}
 
     assert (1, 0, 1) == counts["my; notes"] == counts["sessions"]
     assert (4, 0, 4) == counts["schema_version"]
     assert {("my; notes", "row 1"), ("bare", "row 1"), ("sessions", "session_1")} == {
-        (o.table, o.id) for o in rows_left_out(old.others)
+        (o.table, o.id) for o in iter_skipped_rows(old.others)
     }
 
 
@@ -492,7 +494,7 @@ _values = st.one_of(
     st.floats(allow_nan=False),
     _texts,
     st.binary(max_size=30),
-    st.binary(max_size=5).map(lambda data: Undecoded(data + b"\xff")),
+    st.binary(max_size=5).map(lambda data: UndecodableText(data + b"\xff")),
 )
 
 
@@ -534,15 +536,15 @@ def test_plan_of_any_rows_contains_only_storable_memories(rows):
         checkpoints=(),
         others=(),
     )
-    plan = plan_of(old, namespace="default", max_content=1_000_000)
+    plan = build_plan(old, namespace="default", max_content=1_000_000)
     memories = [one.memory for one in plan.planned]
     ids = [memory.id for memory in memories]
 
     assert len(rows) == sum(memory.type is MemoryType.DECISION for memory in memories)
     assert len(ids) == len(set(ids))
-    assert ids == [one.memory.id for one in plan_of(old, namespace="default", max_content=1_000_000).planned]
+    assert ids == [one.memory.id for one in build_plan(old, namespace="default", max_content=1_000_000).planned]
     for memory in memories:
-        assert digest_of(as_stored(memory)) == digest_of(as_stored(as_stored(memory)))
+        assert compute_digest(round_trip(memory)) == compute_digest(round_trip(round_trip(memory)))
         assert memory.created_at <= memory.updated_at
         assert memory.content.strip()
     assert all({link.from_id, link.to_id} <= set(ids) and link.from_id != link.to_id for link in plan.links)

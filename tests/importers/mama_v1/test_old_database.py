@@ -35,7 +35,7 @@ def old(tmp_path):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Wait only briefly for a lock."""
-    monkeypatch.setattr(databases, "PATIENCE", 0.05)
+    monkeypatch.setattr(databases, "LOCK_WAIT_SECONDS", 0.05)
 
 
 def sample(name, folder):
@@ -156,7 +156,7 @@ def test_read_old_raises_while_another_process_holds_the_lock(old):
 
 def test_read_old_raises_when_the_file_changes_during_the_copy(old, monkeypatch):
     """A file that changes while it is copied is rejected."""
-    summed = databases._sum
+    summed = databases._compute_checksum
 
     def changing(file):
         with old.open("r+b") as target:
@@ -164,7 +164,7 @@ def test_read_old_raises_when_the_file_changes_during_the_copy(old, monkeypatch)
             target.write(b"x")
         return summed(file)
 
-    monkeypatch.setattr(databases, "_sum", changing)
+    monkeypatch.setattr(databases, "_compute_checksum", changing)
 
     with pytest.raises(MigrationError, match="was changed while it was read"):
         read_old(old)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.importers.mem0.safe_pickle import Opaque, plain, read_pickle
+from mama_structs.importers.mem0.safe_pickle import PickledObject, read_pickle, to_jsonable_data
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -37,7 +37,7 @@ class Called:
 @given(value=VALUES, protocol=st.integers(0, pickle.HIGHEST_PROTOCOL))
 def test_read_pickle_returns_plain_data_of_every_protocol(value, protocol):
     """Plain data pickled with any protocol is read unchanged."""
-    assert value == plain(read_pickle(pickle.dumps(value, protocol)))
+    assert value == to_jsonable_data(read_pickle(pickle.dumps(value, protocol)))
 
 
 @given(
@@ -47,9 +47,9 @@ def test_read_pickle_returns_the_fields_of_an_object(protocol, payload):
     """An object becomes its name with its attributes, and is not created."""
     found = read_pickle(pickle.dumps(Point(id="1", payload=payload), protocol))
 
-    assert isinstance(found, Opaque)
+    assert isinstance(found, PickledObject)
     assert found.name.endswith("test_pickled.Point")
-    assert ("1", payload, None) == (found.field("id"), plain(found.field("payload")), found.field("vector"))
+    assert ("1", payload, None) == (found.field("id"), to_jsonable_data(found.field("payload")), found.field("vector"))
 
 
 def test_read_pickle_calls_nothing(capsys):
@@ -59,7 +59,7 @@ def test_read_pickle_calls_nothing(capsys):
     assert "" == capsys.readouterr().out
     assert "builtins.print" == found["payload"].name
     with pytest.raises(ValueError, match="no JSON"):
-        plain(found)
+        to_jsonable_data(found)
 
 
 @given(data=st.binary(max_size=200))
@@ -76,7 +76,7 @@ def test_read_pickle_returns_or_raises_value_error_when_data_is_damaged(value, c
     data[at % len(data)] = byte
     for some in (bytes(data), bytes(data[:-cut])):
         with contextlib.suppress(ValueError):
-            plain(read_pickle(some))
+            to_jsonable_data(read_pickle(some))
 
 
 @pytest.mark.parametrize("instruction", ["PERSID", "BINPERSID", "INST", "OBJ", "EXT1", "NEWOBJ_EX"])
@@ -97,7 +97,7 @@ def test_plain_rejects_small_pickles_that_expand():
         value = [value, value]
 
     with pytest.raises(ValueError, match="parts"):
-        plain(read_pickle(pickle.dumps(value)))
+        to_jsonable_data(read_pickle(pickle.dumps(value)))
 
 
 def test_read_pickle_rejects_a_list_that_contains_itself():
@@ -106,19 +106,19 @@ def test_read_pickle_rejects_a_list_that_contains_itself():
     value.append(value)
 
     with pytest.raises(ValueError, match="nested more than 50 deep"):
-        plain(read_pickle(pickle.dumps(value)))
+        to_jsonable_data(read_pickle(pickle.dumps(value)))
 
 
 def test_plain_rejects_values_that_json_cannot_represent():
     """Bytes, keys that are not texts, times and objects raise ValueError."""
     for value in (b"x", {1: 2}, datetime(2026, 1, 1, tzinfo=UTC), Point()):
         with pytest.raises(ValueError, match="no JSON"):
-            plain(read_pickle(pickle.dumps([value])))
+            to_jsonable_data(read_pickle(pickle.dumps([value])))
 
 
 def test_plain_converts_sets_and_tuples_to_lists():
     """Tuples, sets and frozensets become lists, because JSON has no equivalent."""
-    assert [[1, 2, 3, 4], [5], []] == plain(read_pickle(pickle.dumps([(1, 2, 3, 4), {5}, frozenset()])))
+    assert [[1, 2, 3, 4], [5], []] == to_jsonable_data(read_pickle(pickle.dumps([(1, 2, 3, 4), {5}, frozenset()])))
 
 
 # Instructions that add a new part to an earlier part that is already nested in another one.

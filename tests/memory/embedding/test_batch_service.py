@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mama_structs.errors import EmbeddingFailed, InvalidArgument, SessionClosed, WrongLoop
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.embedding.chunks import clean, cut
+from mama_structs.memory.embedding.chunks import replace_surrogates, split_text
 from mama_structs.memory.embedding.factory import as_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration
@@ -109,19 +109,21 @@ def test_batched_vectors_equal_single_vectors(groups, batch_size, cache):
 
     async def together():
         service = EmbeddingService(Direct(), cache_entries=cache, batch_size=batch_size)
-        found = await asyncio.gather(*(service.documents(texts) for texts in groups))
-        again = await asyncio.gather(*(service.documents(texts) for texts in groups))
+        found = await asyncio.gather(*(service.embed_documents(texts) for texts in groups))
+        again = await asyncio.gather(*(service.embed_documents(texts) for texts in groups))
         await service.close()
         return found, again
 
     def alone(text):
-        return np.concatenate([HASH.embed([text[start:end]]) for start, end in cut(text, Direct.max_tokens).spans])
+        return np.concatenate(
+            [HASH.embed([text[start:end]]) for start, end in split_text(text, Direct.max_tokens).spans]
+        )
 
     for texts, one, two in zip(groups, *asyncio.run(together()), strict=True):
         assert len(texts) == len(one) == len(two)
         for text, first, second in zip(texts, one, two, strict=True):
             assert np.array_equal(first, second)
-            assert np.array_equal(alone(clean(text)), first)
+            assert np.array_equal(alone(replace_surrogates(text)), first)
 
 
 async def test_equal_texts_are_embedded_once(service, recorder):
@@ -147,7 +149,7 @@ async def test_cache_evicts_least_recently_used_vectors():
     recorder = Recorder()
     service = EmbeddingService(recorder, cache_entries=2)
     for text in ("a", "b", "a", "c", "a", "b"):
-        await service.documents([text])
+        await service.embed_documents([text])
     await service.close()
 
     assert ["a", "b", "c", "b"] == [texts[0] for _, texts in recorder.calls]
@@ -156,7 +158,7 @@ async def test_cache_evicts_least_recently_used_vectors():
 async def test_batches_do_not_exceed_batch_size(recorder):
     """A hundred texts in batches of ten are ten calls, with each text in one of them."""
     service = EmbeddingService(recorder, batch_size=10)
-    await service.documents([f"text {n}" for n in range(100)])
+    await service.embed_documents([f"text {n}" for n in range(100)])
     await service.close()
 
     assert [10] * 10 == [len(texts) for _, texts in recorder.calls]
@@ -167,9 +169,9 @@ async def test_query_is_embedded_before_waiting_documents():
     """It is part of the next call."""
     gate = Gate()
     service = EmbeddingService(gate, batch_size=2)
-    saving = asyncio.create_task(service.documents([f"text {n}" for n in range(6)]))
+    saving = asyncio.create_task(service.embed_documents([f"text {n}" for n in range(6)]))
     await until(lambda: gate.calls)
-    asking = asyncio.create_task(service.query("where?"))
+    asking = asyncio.create_task(service.embed_query("where?"))
     await asyncio.sleep(0)
     gate.open.set()
     await asyncio.gather(saving, asking)
@@ -211,7 +213,7 @@ async def test_embedder_failure_is_reported_without_text(recorder):
     recorder.poison = "secret"
     service = EmbeddingService(recorder)
     with pytest.raises(EmbeddingFailed) as caught:
-        await service.documents(["my secret"])
+        await service.embed_documents(["my secret"])
     await service.close()
 
     assert "the embedder 'recorder' raised ValueError for 1 texts" == str(caught.value)
@@ -224,7 +226,7 @@ async def test_failing_text_does_not_affect_other_callers():
     recorder = Recorder(poison="poison")
     service = EmbeddingService(recorder)
     found = await asyncio.gather(
-        *(service.documents([text]) for text in ("one", "poison", "two")), return_exceptions=True
+        *(service.embed_documents([text]) for text in ("one", "poison", "two")), return_exceptions=True
     )
     await service.close()
 
@@ -235,7 +237,7 @@ async def test_failing_embedder_is_not_retried_for_every_caller():
     """After some separate retries have failed, the remaining callers fail immediately."""
     recorder = Recorder(poison="", error=OSError)
     service = EmbeddingService(recorder)
-    found = await asyncio.gather(*(service.documents([f"text {n}"]) for n in range(50)), return_exceptions=True)
+    found = await asyncio.gather(*(service.embed_documents([f"text {n}"]) for n in range(50)), return_exceptions=True)
     await service.close()
 
     assert all(isinstance(one, EmbeddingFailed) for one in found)
@@ -252,7 +254,9 @@ async def test_invalid_vector_fails_only_its_text():
         return vectors
 
     service = EmbeddingService(as_embedder(some, name="x", dimensions=32, calibration=Calibration()))
-    good, bad = await asyncio.gather(service.documents(["good"]), service.documents(["odd"]), return_exceptions=True)
+    good, bad = await asyncio.gather(
+        service.embed_documents(["good"]), service.embed_documents(["odd"]), return_exceptions=True
+    )
     await service.close()
 
     assert (1, 32) == good[0].shape
@@ -264,7 +268,7 @@ async def test_invalid_vectors_are_rejected(wrong):
     """Wrong shapes and types raise an error."""
     service = EmbeddingService(as_embedder(lambda texts: wrong, name="x", dimensions=32, calibration=Calibration()))
     with pytest.raises(EmbeddingFailed, match="the embedder gave"):
-        await service.documents(["one"])
+        await service.embed_documents(["one"])
     await service.close()
 
 
@@ -273,7 +277,7 @@ async def test_vectors_of_any_length_are_normalized():
     service = EmbeddingService(
         as_embedder(lambda texts: [[3, 4] for _ in texts], name="x", dimensions=2, calibration=Calibration())
     )
-    (vectors,) = await service.documents(["one"])
+    (vectors,) = await service.embed_documents(["one"])
     await service.close()
 
     assert [[pytest.approx(0.6), pytest.approx(0.8)]] == vectors.tolist()
@@ -292,7 +296,7 @@ async def test_async_embedder_runs_in_event_loop():
         as_embedder(lambda texts, /: fn(texts), name="x", dimensions=32, calibration=Calibration()),
     ):
         service = EmbeddingService(embedder)
-        await service.documents(["one"])
+        await service.embed_documents(["one"])
         await service.close()
 
     assert [threading.current_thread()] * 2 == threads
@@ -302,8 +306,8 @@ async def test_cancelled_caller_does_not_affect_shared_batch():
     """The remaining caller gets its vectors, even for a text that both requested."""
     gate = Gate()
     service = EmbeddingService(gate)
-    leaving = asyncio.create_task(service.documents(["shared", "mine"]))
-    staying = asyncio.create_task(service.documents(["shared"]))
+    leaving = asyncio.create_task(service.embed_documents(["shared", "mine"]))
+    staying = asyncio.create_task(service.embed_documents(["shared"]))
     await until(lambda: gate.calls)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -319,14 +323,14 @@ async def test_text_of_cancelled_caller_is_not_embedded():
     """A caller that is cancelled before its batch starts costs nothing."""
     gate = Gate()
     service = EmbeddingService(gate)
-    first = asyncio.create_task(service.documents(["first"]))
+    first = asyncio.create_task(service.embed_documents(["first"]))
     await until(lambda: gate.calls)
-    leaving = asyncio.create_task(service.documents(["second"]))
+    leaving = asyncio.create_task(service.embed_documents(["second"]))
     await asyncio.sleep(0)
     leaving.cancel()
     gate.open.set()
     await asyncio.gather(first, leaving, return_exceptions=True)
-    await service.documents(["third"])
+    await service.embed_documents(["third"])
     await service.close()
 
     assert [["first"], ["third"]] == [texts for _, texts in gate.calls]
@@ -338,12 +342,12 @@ async def test_cancelled_call_leaves_no_text_or_task(turns):
     gate = Gate()
     gate.open.set()
     service = EmbeddingService(gate)
-    task = asyncio.create_task(service.documents(["a", "b"]))
+    task = asyncio.create_task(service.embed_documents(["a", "b"]))
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    found = await service.documents(["a"])
+    found = await service.embed_documents(["a"])
     await service.close()
 
     assert np.array_equal(HASH.embed(["a"]), found[0])
@@ -355,7 +359,7 @@ async def test_close_fails_waiting_callers():
     """They get a typed error, the thread ends, and a second close does nothing."""
     gate = Gate()
     service = EmbeddingService(gate)
-    waiting = asyncio.create_task(service.documents(["one"]))
+    waiting = asyncio.create_task(service.embed_documents(["one"]))
     await until(lambda: gate.calls)
     await service.close()
     await service.close()
@@ -363,7 +367,7 @@ async def test_close_fails_waiting_callers():
     with pytest.raises(SessionClosed):
         await waiting
     with pytest.raises(SessionClosed):
-        await service.query("more")
+        await service.embed_query("more")
     assert {asyncio.current_task()} == asyncio.all_tasks()
 
 
@@ -371,7 +375,7 @@ async def test_close_fails_caller_that_still_adds_texts():
     """No caller waits forever."""
     gate = Gate()
     service = EmbeddingService(gate)
-    waiting = asyncio.create_task(service.documents([f"{n}" for n in range(1_000)]))
+    waiting = asyncio.create_task(service.embed_documents([f"{n}" for n in range(1_000)]))
     await asyncio.sleep(0)
     await service.close()
 
@@ -389,7 +393,7 @@ async def test_close_waits_for_embedder_thread(service):
         return HASH.embed(texts)
 
     slow_service = EmbeddingService(as_embedder(slow, name="x", dimensions=32, calibration=Calibration()))
-    waiting = asyncio.create_task(slow_service.documents(["one"]))
+    waiting = asyncio.create_task(slow_service.embed_documents(["one"]))
     await until(started.is_set)
     closing = asyncio.create_task(slow_service.close())
     await asyncio.sleep(0.02)
@@ -413,12 +417,12 @@ def test_service_works_after_keyboard_interrupt():
 
     loop = asyncio.new_event_loop()
     service = EmbeddingService(as_embedder(fn, name="x", dimensions=32, calibration=Calibration()))
-    waiting = loop.create_task(service.documents(["one"]))
+    waiting = loop.create_task(service.embed_documents(["one"]))
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(waiting)
     with pytest.raises(EmbeddingFailed, match="embedding was interrupted"):
         loop.run_until_complete(waiting)
-    found = loop.run_until_complete(service.documents(["one"]))
+    found = loop.run_until_complete(service.embed_documents(["one"]))
     loop.run_until_complete(service.close())
     loop.close()
 
@@ -436,7 +440,7 @@ async def test_call_from_other_loop_raises(service):
 def test_close_after_loop_has_ended_succeeds():
     """A forgotten service can still be closed."""
     service = EmbeddingService(Recorder())
-    asyncio.run(service.documents(["one"]))
+    asyncio.run(service.embed_documents(["one"]))
     asyncio.run(service.close())
 
     assert service._is_closed
@@ -452,7 +456,7 @@ async def test_unknown_embedder_is_calibrated_once_before_first_use():
 
     embedder = as_embedder(fn, name="x", dimensions=32)
     service = EmbeddingService(embedder)
-    await asyncio.gather(*(service.documents([f"text {n}"]) for n in range(10)))
+    await asyncio.gather(*(service.embed_documents([f"text {n}"]) for n in range(10)))
 
     assert embedder.is_calibrated
     assert embedder.calibration is await service.calibration()

@@ -46,7 +46,7 @@ def test_splitting_large_batches_does_not_change_vectors(texts, size):
     """The position of the split makes no difference."""
     whole = HASH.embed(texts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hashed, "_MICRO_BATCH", size)
+        patch.setattr(hashed, "MAX_CHARS_PER_BATCH", size)
         parts = HASH.embed(texts)
 
     assert np.array_equal(whole, parts)

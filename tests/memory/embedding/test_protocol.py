@@ -15,15 +15,15 @@ from mama_structs.memory.embedding import factory as callables
 from mama_structs.memory.embedding.factory import as_embedder, default_embedder
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import (
-    PROVISIONAL,
+    PROVISIONAL_CALIBRATION,
     Calibration,
     Embedder,
     calibrated,
-    checked,
+    compute_auc,
     fingerprint_of,
-    fit,
-    tells_apart,
-    triples,
+    fit_calibration,
+    load_sentence_triples,
+    validate_vectors,
 )
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 
@@ -87,7 +87,7 @@ def test_fit_recovers_curve_that_generated_labels(midpoint, slope, seed, count):
     random = np.random.default_rng(seed)
     cosines = random.uniform(midpoint - 4 / slope, midpoint + 4 / slope, count)
     is_same = random.random(count) < Calibration(midpoint, slope)(cosines)
-    found = fit([cosines[is_same]], [cosines[~is_same]])
+    found = fit_calibration([cosines[is_same]], [cosines[~is_same]])
 
     assert midpoint == pytest.approx(found.midpoint, abs=1 / slope)
     assert slope == pytest.approx(found.slope, rel=0.4)
@@ -99,7 +99,7 @@ def test_fit_recovers_curve_that_generated_labels(midpoint, slope, seed, count):
 )
 def test_fit_returns_valid_calibration_for_any_cosines(same, other):
     """Also if the classes are separable, equal or reversed."""
-    found = fit([np.array(same)], [np.array(other)])
+    found = fit_calibration([np.array(same)], [np.array(other)])
 
     assert 0 < found.slope <= 200
     assert min(same + other) - 1e-6 <= found.midpoint <= max(same + other) + 1e-6
@@ -112,14 +112,14 @@ def test_fit_rejects_single_class_and_non_finite_values():
     """A fit needs finite values of both classes."""
     for same, other in (([], [np.ones(1)]), ([np.ones(1)], [np.ones(0)]), ([np.array([np.nan])], [np.ones(1)])):
         with pytest.raises(InvalidArgument, match="must be groups of finite cosines"):
-            fit(same, other)
+            fit_calibration(same, other)
 
 
 def test_separation_counts_ordered_pairs():
     """Ties count as one half."""
-    assert 1 == tells_apart([0.5, 0.6], [0.1])
-    assert 0.5 == tells_apart([0.5], [0.5])
-    assert 0.25 == tells_apart([0.2, 0.2], [0.1, 0.3, 0.3, 0.3])
+    assert 1 == compute_auc([0.5, 0.6], [0.1])
+    assert 0.5 == compute_auc([0.5], [0.5])
+    assert 0.25 == compute_auc([0.2, 0.2], [0.1, 0.3, 0.3, 0.3])
 
 
 def test_builtin_embedders_satisfy_protocol():
@@ -151,7 +151,7 @@ def test_fingerprint_identifies_source_of_vectors():
 def test_default_is_hash_embedder_without_extra(monkeypatch, caplog):
     """It is logged once per process."""
     monkeypatch.setattr(callables, "is_installed", lambda: False)
-    callables._say_once.cache_clear()
+    callables._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
         found = [default_embedder(), default_embedder()]
 
@@ -217,7 +217,7 @@ async def test_unknown_embedder_is_calibrated_on_sample_sentences():
     high, plain = as_embedder(shifted, name="x", dimensions=4097), as_embedder(later, name="x", dimensions=4096)
     before = high.calibration
 
-    assert before is PROVISIONAL
+    assert before is PROVISIONAL_CALIBRATION
     assert not high.is_calibrated
     assert not copy.deepcopy(high).is_calibrated
     assert 0.9 < (await calibrated(high)).midpoint < 1
@@ -253,9 +253,9 @@ async def test_calibration_reports_failed_sentence():
 
 def test_calibration_sentences_are_distinct():
     """A repeated sentence would count twice."""
-    sentences = [text for triple in triples() for text in triple]
+    sentences = [text for triple in load_sentence_triples() for text in triple]
 
-    assert len(sentences) == len(set(sentences)) == 3 * len(triples())
+    assert len(sentences) == len(set(sentences)) == 3 * len(load_sentence_triples())
 
 
 @given(
@@ -265,7 +265,7 @@ def test_calibration_sentences_are_distinct():
 )
 def test_rows_are_normalized_or_reported_as_invalid(rows):
     """For any numbers, a row gets length 1 and keeps its direction, or is reported as faulty."""
-    found = checked(rows, len(rows), dimensions=3)
+    found = validate_vectors(rows, len(rows), dimensions=3)
 
     for row, one in enumerate(rows):
         if not all(map(math.isfinite, one)):
@@ -296,7 +296,7 @@ def test_rows_are_normalized_or_reported_as_invalid(rows):
 def test_arrays_of_wrong_shape_are_rejected(given_, message):
     """The message describes the value, and the hint the expected shape."""
     with pytest.raises(EmbeddingFailed, match=message) as caught:
-        checked(given_, 2, dimensions=3)
+        validate_vectors(given_, 2, dimensions=3)
 
     assert "(2, 3)" in caught.value.hint
 

@@ -35,7 +35,7 @@ def test_constructor_loads_no_model():
 
 def test_missing_model_error_contains_extra(monkeypatch):
     """The error says what to install."""
-    monkeypatch.setattr(universal, "_model", universal._model.__wrapped__)
+    monkeypatch.setattr(universal, "_load_model", universal._load_model.__wrapped__)
     monkeypatch.setattr(universal, "_PACKAGE", "no_such_package_here")
     with pytest.raises(EmbeddingFailed) as caught:
         UniversalSentenceEmbedder().embed(["x"])
@@ -53,7 +53,7 @@ def test_modified_weights_are_rejected(monkeypatch, tmp_path, damage):
     if damage == "other":
         (package / "resources" / "weights.npz").write_bytes(b"other")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(universal, "_model", universal._model.__wrapped__)
+    monkeypatch.setattr(universal, "_load_model", universal._load_model.__wrapped__)
     monkeypatch.setattr(universal, "_PACKAGE", "planted_model")
     with pytest.raises(
         EmbeddingFailed, match=r"weights\.npz (has the SHA-256 d9298a10d1b07358|cannot be read)"

@@ -15,7 +15,7 @@ from mama_structs.errors import MemoryNotFound
 from mama_structs.importers.mama_v1 import migrate, rollback
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.engines.local import engine as embedded_engine
-from mama_structs.memory.engines.local.engine import EmbeddedEngine
+from mama_structs.memory.engines.local.engine import LocalEngine
 from mama_structs.memory.engines.local.plans import JournalWriter
 from mama_structs.memory.engines.postgres import writer as postgres_writer
 from mama_structs.memory.engines.postgres.engine import PostgresEngine
@@ -53,7 +53,7 @@ class Slow:
         return slow
 
 
-WRITER, ENGINE = (PostgresWriter, PostgresEngine) if is_on_server() else (JournalWriter, EmbeddedEngine)
+WRITER, ENGINE = (PostgresWriter, PostgresEngine) if is_on_server() else (JournalWriter, LocalEngine)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def slow(monkeypatch):
     for name in ("put", "put_new", "delete", "put_vectors", "delete_links"):
         monkeypatch.setattr(WRITER, name, disk.slowed(getattr(WRITER, name)))
     # The method that starts each transaction.
-    owner, name = (PostgresWriter, "__init__") if is_on_server() else (EmbeddedEngine, "_write_group")
+    owner, name = (PostgresWriter, "__init__") if is_on_server() else (LocalEngine, "_write_group")
     begun = getattr(owner, name)
 
     def counted(*given):
@@ -216,7 +216,7 @@ async def test_plan_failing_at_any_row_is_rolled_back_in_shared_transaction(tmp_
     """Neither rows nor views contain its changes, in this process and after reopening."""
     place = OpenedDirectory.open(tmp_path, find_content=lambda item: (item + "@1", "text " + item), embedder=SMALL)
     store = await place.memories()
-    monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)
+    monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", 1e9)
     first = await store.save_decision("auth", "use tokens", "why", evidence=["ref:a"])
     linked = await store.save_decision("auth", "use keys", "why", supersedes=first.id)
     expected = [linked.id, first.id]

@@ -111,7 +111,7 @@ async def test_letters_missing_in_all_fonts_are_logged_once_and_marked(memories,
     manager = mpl.font_manager.fontManager
     plain = [one for one in manager.ttflist if "DejaVu" in one.name or "Last Resort" in one.name]
     monkeypatch.setattr(manager, "ttflist", plain)
-    monkeypatch.setattr(plot, "_told", set())
+    monkeypatch.setattr(plot, "_warned_font_counts", set())
     one = await memories.save_decision("결정", "결정 Use \U0001f44d", "x")
     with pytest.warns(UserWarning, match="Install one that has them") as told:
         missing = {name: texts_of(axes) for name, axes in (await drawn(memories, one.id, "결정")).items()}

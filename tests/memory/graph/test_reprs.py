@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_link, plain_memory
 
 from mama_structs import Memory, References, RefParser, RefStore, Session, sync
-from mama_structs._internal.reprs import WIDTH, visible
+from mama_structs._internal.reprs import MAX_LINE_COLUMNS, escape_unprintable
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.graph.results import (
     Chain,
@@ -46,7 +46,7 @@ from mama_structs.memory.types.model import (
     Outcome,
     OutcomeChange,
     RecordMetadata,
-    with_texts,
+    with_previews,
 )
 from mama_structs.recall import Conflict, Recall
 from mama_structs.records import HostRecord, NewRecord, RecordHit
@@ -85,7 +85,7 @@ def shown_things(draw):
     one = plain_memory(f"{kind}_{slug}_1795436746081_3188da2e", said, type=kind, topic=topic, **outcome)
     two = attrs.evolve(one, id=f"{kind}_{slug}_1795436746082_3188da2f", content=other)
     link = plain_link(one.id, two.id, word, link_id="link_" + 24 * "a")
-    (told,) = with_texts([link], [one, two])
+    (told,) = with_previews([link], [one, two])
     chain = Chain(memories=(one, two), links=(told,), forks=(one,))
     reached = Reached(memory=one, depth=1, path=(two.id, one.id), strength=0.5)
     hit = Hit(memory=one, score=3.2, relevance=0.8, parts={}, superseded_by=two.id, copies=(two.id,) * 12)
@@ -117,7 +117,7 @@ def test_repr_is_one_line_with_escaped_characters(things):
         assert (3 if isinstance(thing, Chain) else 1) == len(lines)
         for line in lines:
             assert line.isprintable()
-            assert WIDTH >= columns(line), line
+            assert MAX_LINE_COLUMNS >= columns(line), line
 
 
 def test_repr_starts_with_text():
@@ -127,7 +127,7 @@ def test_repr_starts_with_text():
     )
     other = plain_memory("decision_boats_1795436746082_3188da2f", "It's covered now", at=START)
     hit = Hit(memory=memory, score=1.0, relevance=0.5, parts={}, superseded_by=other.id, copies=("a",))
-    (link,) = with_texts([plain_link(other.id, memory.id, "supersedes", link_id="link_1")], [memory, other])
+    (link,) = with_previews([plain_link(other.id, memory.id, "supersedes", link_id="link_1")], [memory, other])
 
     assert "<Memory 'Leave the boats open' 2026-01-01, FAILED, decision_boats_1795436746081_3188da2e>" == repr(memory)
     assert (
@@ -220,7 +220,7 @@ class Seen(HTMLParser):
 
 def seen_in_html(text):
     """Return a text as displayed, with normalised whitespace."""
-    return "".join("".join(one if one in "\n\t\u200c\u200d" else visible(one) for one in text[:600]).split())
+    return "".join("".join(one if one in "\n\t\u200c\u200d" else escape_unprintable(one) for one in text[:600]).split())
 
 
 @given(shown_things())
@@ -361,9 +361,9 @@ def test_repr_creates_only_visible_items():
     looked_at = []
 
     class Counted(Reached):
-        def _seen(self):
+        def _repr_content(self):
             looked_at.append(self)
-            return super()._seen()
+            return super()._repr_content()
 
     one = Counted(memory=plain_memory("context_x_1", "x"), depth=1, path=(), strength=1.0)
     shown = [repr(Results([one] * 1_000)), Results([one] * 1_000)._repr_html_()]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.graph.traversal import Successors, known_by
+from mama_structs.memory.graph.traversal import Successors, links_as_of
 from mama_structs.memory.types.model import LinkType
 from mama_structs.testing.plain_engine import PlainReader
 
@@ -71,7 +71,7 @@ def test_successors_are_equal_for_split_queries(links, first, second, day):
     at_once = Successors(reader, as_of).newest(np.array(sorted(first | second), np.int64))
     steps = Successors(reader, as_of)
     nodes = np.array(sorted(first), np.int64)
-    found = steps.newest(nodes, known_by(reader.links(nodes, "both"), as_of))
+    found = steps.newest(nodes, links_as_of(reader.links(nodes, "both"), as_of))
     found |= steps.newest(np.array(sorted(second), np.int64))
 
     assert at_once == found

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.graph import traversal as graph
-from mama_structs.memory.types.model import LinkType, MemoryType, from_milliseconds, milliseconds
+from mama_structs.memory.types.model import LinkType, MemoryType, from_milliseconds, to_milliseconds
 from mama_structs.testing.plain_engine import PlainReader
 
-START = milliseconds(datetime(2026, 1, 1, tzinfo=UTC))
+START = to_milliseconds(datetime(2026, 1, 1, tzinfo=UTC))
 NOW_MS = START + 100 * 86_400_000
 TYPES = tuple(LinkType)
 
@@ -66,12 +66,12 @@ def alive(reader):
 
 def edges_of(reader, direction, types, as_of_ms=None):
     """Return (from, to, strength) for each traversable direction of each existing link."""
-    made = {node: milliseconds(reader.get([node])[0].created_at) for node in alive(reader)}
+    made = {node: to_milliseconds(reader.get([node])[0].created_at) for node in alive(reader)}
     ways = []
     for link in {link.id: link for node in alive(reader) for link in reader.read_links(node)}.values():
         source, target = reader.find(link.from_id), reader.find(link.to_id)
         # Automatic links count from the creation of their ends.
-        linked = 0 if link.created_by == "system" else milliseconds(link.created_at)
+        linked = 0 if link.created_by == "system" else to_milliseconds(link.created_at)
         exists = as_of_ms is None or max(made[source], made[target], linked) <= as_of_ms
         if exists and (types is None or link.link_type in types):
             power = link.strength(from_milliseconds(NOW_MS))
@@ -190,7 +190,7 @@ def members(reader, begun):
 def test_evolution_contains_whole_component(reader, data):
     """The chain contains all connected memories once, newest first, with each link once."""
     node = data.draw(st.sampled_from(alive(reader)))
-    chain = graph.evolution(reader, node)
+    chain = graph.find_evolution(reader, node)
     expected = members(reader, {node})
     ways = [way for way in edges_of(reader, "out", {LinkType.EVOLUTION}) if way[0] in expected]
     pairs = {(source, target) for source, target, _ in ways}
@@ -213,14 +213,14 @@ def test_long_chain_is_complete(topics):
     for node in range(199):
         reader.put_link(plain_link(f"m{node + 1}", f"m{node}", type=LinkType.EVOLUTION))
 
-    assert list(range(199, -1, -1)) == graph.evolution(reader, 70).nodes.tolist()
+    assert list(range(199, -1, -1)) == graph.find_evolution(reader, 70).nodes.tolist()
     assert {3: 199, 150: 199} == graph.Successors(reader).newest([3, 150, 199])
 
 
 def test_evolution_reports_forks():
     """A decision with two successors, or that replaces two, is a fork; a duplicate link is not."""
     reader = chain_of((1, 0), (2, 0), (3, 1), (3, 2), (4, 3), (4, 3))
-    chain = graph.evolution(reader, 4)
+    chain = graph.find_evolution(reader, 4)
 
     assert [4, 3, 2, 1, 0] == chain.nodes.tolist()
     assert [3, 0] == chain.forks.tolist()
@@ -230,7 +230,7 @@ def test_evolution_reports_forks():
 def test_single_memory_is_its_own_chain():
     """Without evolution links, the chain has one memory and neither links nor forks."""
     reader = chain_of((1, 0), count=3)
-    chain = graph.evolution(reader, 2)
+    chain = graph.find_evolution(reader, 2)
 
     assert ([2], 0, []) == (chain.nodes.tolist(), len(chain.links), chain.forks.tolist())
 
@@ -247,7 +247,7 @@ def test_by_topic_returns_chains_and_neighbourhood():
         reader.put(attrs.evolve(reader.get([node])[0], topic=None))
         reader.put_link(plain_link(f"m{node}", f"m{node - 1}", confidence=0.9, created_by="user"))
 
-    found = graph.by_topic(reader, "x", now_ms=NOW_MS)
+    found = graph.topic_evolution(reader, "x", now_ms=NOW_MS)
 
     assert [1, 0] == found.chain.nodes.tolist()
     assert [(2, 1), (3, 2), (4, 3)] == [(step.node, step.depth) for step in found.around]
@@ -255,7 +255,7 @@ def test_by_topic_returns_chains_and_neighbourhood():
 
 def test_by_topic_of_unknown_topic_is_empty():
     """The chain and the neighbourhood are empty."""
-    found = graph.by_topic(chain_of((1, 0)), "nobody's", now_ms=NOW_MS)
+    found = graph.topic_evolution(chain_of((1, 0)), "nobody's", now_ms=NOW_MS)
 
     assert ([], 0, [], []) == (
         found.chain.nodes.tolist(),
@@ -270,7 +270,9 @@ def test_by_topic_ignores_unicode_composition():
     reader = PlainReader()
     reader.put(plain_memory("m0", topic="인증 방식"))
 
-    assert [0] == graph.by_topic(reader, unicodedata.normalize("NFD", "인증 방식"), now_ms=NOW_MS).chain.nodes.tolist()
+    assert [0] == graph.topic_evolution(
+        reader, unicodedata.normalize("NFD", "인증 방식"), now_ms=NOW_MS
+    ).chain.nodes.tolist()
 
 
 @given(
@@ -343,7 +345,7 @@ def test_answer_extras_are_loaded_in_one_batch():
     reader = chain_of((1, 0), (2, 0), (3, 1))
     reader.put(plain_memory("why", type=MemoryType.CONTEXT, source="outcome_of"))
     reader.put_link(plain_link("why", "m0", "outcome_of", type=LinkType.IMPLEMENTATION, at=9))
-    shown = graph.beside(reader, ["m0", "m3", "gone", "why"])
+    shown = graph.load_answer_extras(reader, ["m0", "m3", "gone", "why"])
 
     assert ["m0", "m3", "why"] == list(shown)
     assert ["m3", None, "m3"] == [one.superseded_by and one.superseded_by.id for one in shown.values()]
@@ -372,4 +374,4 @@ def test_holding_returns_newest_end_or_cycle_member(ages, links):
         circles = {end for end in reached if all(end in ahead[other] for other in ahead[end])}
         expected[one] = min(ends or circles, key=ages.index)
 
-    assert {one: end for one, end in expected.items() if one != end} == graph.holding(links, ages)
+    assert {one: end for one, end in expected.items() if one != end} == graph.find_superseded(links, ages)

@@ -70,11 +70,11 @@ def test_cached_traversal_equals_new_traversal(steps):
             )
             answer = [(step, reader.get([step.node])[0]) for step in fresh]
             key = ("traverse", start, depth, direction, least, limit)
-            cached = cache.get(key, reader.change, reader.touched_since)
+            cached = cache.get(key, reader.change, reader.changed_nodes_since)
 
             assert cached in (None, answer)
             if cached is None:
-                cache.put(key, reader.change, graph.read_by(start, fresh), answer)
+                cache.put(key, reader.change, graph.nodes_read(start, fresh), answer)
 
 
 def test_cached_traversal_survives_unrelated_changes():
@@ -209,22 +209,22 @@ def test_new_evolution_link_invalidates_cached_traversal():
     for name in ("a", "b", "c"):
         reader.put(plain_memory(name))
     reader.put_link(plain_link("b", "a", type=LinkType.EVOLUTION))
-    cache.put("a", reader.change, graph.read_by(0, graph.traverse(reader, 0, now_ms=NOW_MS)), "answer")
+    cache.put("a", reader.change, graph.nodes_read(0, graph.traverse(reader, 0, now_ms=NOW_MS)), "answer")
     reader.put_link(plain_link("c", "b", type=LinkType.EVOLUTION))
 
-    assert cache.get("a", reader.change, reader.touched_since) is None
+    assert cache.get("a", reader.change, reader.changed_nodes_since) is None
 
 
 def test_garbage_collection_is_paused_during_traversal():
     """It is enabled again afterwards, also after errors, unless the host had disabled it."""
-    with graph.uncollected():
+    with graph.disable_garbage_collection():
         during = gc.isenabled()
-    with pytest.raises(ZeroDivisionError), graph.uncollected():
+    with pytest.raises(ZeroDivisionError), graph.disable_garbage_collection():
         raise ZeroDivisionError
     after = gc.isenabled()
     gc.disable()
     try:
-        with graph.uncollected():
+        with graph.disable_garbage_collection():
             pass
         off = gc.isenabled()
     finally:

@@ -18,10 +18,10 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, is_on_server
 from mama_structs import HashEmbedder
 from mama_structs.errors import InvalidArgument, StoreDamaged, VersionConflict
 from mama_structs.memory.records import record_plans
-from mama_structs.memory.save.save_plan import documents
+from mama_structs.memory.save.save_plan import embed_memories
 from mama_structs.memory.search import search_plan as search
 from mama_structs.memory.types.model import MemoryType, from_milliseconds
-from mama_structs.memory.types.record import MAX_VALUE, memory_id_of, name_of
+from mama_structs.memory.types.record import MAX_VALUE_BYTES, note_name, record_memory_id
 from mama_structs.records import NewRecord, RecordStore
 from mama_structs.settings import MemorySettings
 from mama_structs.testing import FakeClock
@@ -157,9 +157,9 @@ async def test_record_embedding_is_equal_after_reembed(store, text):
     """Also for long texts, `put` and `reembed` compute the same vectors."""
     record = await store.records.put(ALICE, "long", 1, text=text)
     memory = await store.get(record.memory_id)
-    (anew,) = await documents(store._shared.embedding, [memory])
+    (anew,) = await embed_memories(store._shared.embedding, [memory])
 
-    assert np.array_equal(anew, await store._vectors_of(memory.id))
+    assert np.array_equal(anew, await store._get_vectors(memory.id))
 
 
 # Expiry
@@ -436,13 +436,13 @@ async def test_search_under_labels_is_exact(store):
 async def test_search_with_selective_condition_compares_few_records(records, monkeypatch):
     """For any limit, only the best hits are compared with their temporal neighbours."""
     await records.put_many([NewRecord(ALICE, f"{n}", n, text=f"ducks {n}") for n in range(1_500)])
-    asked, kinship = [], search._kinship
+    asked, kinship = [], search._conversation_strength
 
     def counted(reader, nodes, before, after):
         asked.append(len(nodes))
         return kinship(reader, nodes, before, after)
 
-    monkeypatch.setattr(search, "_kinship", counted)
+    monkeypatch.setattr(search, "_conversation_strength", counted)
     (hit,) = await records.search("ducks", where=lambda one: one.value == 700)
 
     assert 700 == hit.record.value
@@ -464,8 +464,8 @@ async def test_async_condition_raises(records):
 
 def test_search_without_labels_applies_no_label_filter():
     """All records match then. On a server, filtering each one took a hundred times as long."""
-    assert [] == record_plans.below((), nested=True).names
-    assert 1 == len(record_plans.below((), nested=False).names)
+    assert [] == record_plans.filter_below((), nested=True).names
+    assert 1 == len(record_plans.filter_below((), nested=False).names)
 
 
 async def test_search_returns_equal_records_separately(records):
@@ -664,7 +664,7 @@ async def test_import_rejects_record_at_key_of_record_without_text(place, tmp_pa
         {"value": b"bytes"},
         {"value": {"a": "\ud800"}},
         {"value": object()},
-        {"value": "x" * MAX_VALUE},
+        {"value": "x" * MAX_VALUE_BYTES},
         {"text": 7},
         {"text": ["a", None]},
         {"text": "\ud800"},
@@ -729,11 +729,11 @@ async def test_invalid_arguments_of_other_methods_raise(records):
 def test_long_keys_get_distinct_row_names():
     """Any labels and key fit into a row key, and two long keys with a common prefix differ."""
     labels = tuple("x" * 60 for _ in range(8))
-    names = {name_of((labels, "한" * 1000 + end)) for end in "ab"}
+    names = {note_name((labels, "한" * 1000 + end)) for end in "ab"}
 
     assert 2 == len(names)
     assert all(len(name) < 800 and name.isascii() for name in names)
-    assert memory_id_of((("a",), "b")) != memory_id_of((("a", "b"), ""))
+    assert record_memory_id((("a",), "b")) != record_memory_id((("a", "b"), ""))
 
 
 @pytest.mark.parametrize("key", ["a", "b/c", "=", "+", "한" * 100, "x" * 1024, "%2F", "."])
@@ -752,7 +752,7 @@ async def test_delete_under_labels_removes_all_keys(records, key):
 async def test_delete_removes_damaged_record(store, delete):
     """Reading a damaged record raises an error, and deleting it works as the hint says."""
     await store.records.put(ALICE, "a", 1)
-    await store._shared.engine.write(lambda writer: writer.set_note(name_of((ALICE, "a")), '{"a": "secret'))
+    await store._shared.engine.write(lambda writer: writer.set_note(note_name((ALICE, "a")), '{"a": "secret'))
     with pytest.raises(StoreDamaged) as damaged:
         await store.records.get(ALICE, "a")
     with pytest.raises(StoreDamaged):
@@ -773,8 +773,10 @@ async def test_list_raises_for_damaged_record_and_sweep_skips_it(store):
     long = "x" * 1000
     for key in ("a", "b", long):
         await records.put(ALICE, key, 1)
-    whole = (await store._shared.engine.read(lambda reader: reader.notes_named([name_of((ALICE, "b"))]))).popitem()[1]
-    spoilt = {name_of((ALICE, "a")): '{"a": "secret', name_of((ALICE, long)): whole}
+    whole = (await store._shared.engine.read(lambda reader: reader.notes_by_name([note_name((ALICE, "b"))]))).popitem()[
+        1
+    ]
+    spoilt = {note_name((ALICE, "a")): '{"a": "secret', note_name((ALICE, long)): whole}
     await store._shared.engine.write(lambda writer: writer.set_notes(spoilt))
     with pytest.raises(StoreDamaged):
         await records.list(ALICE)
@@ -866,7 +868,7 @@ class Model:
         return [f"{number:012d}" for number in range(first, first + len(values))]
 
     def do_pop(self, labels):
-        own = [(name_of(place), place) for place in self.live() if place[0] == labels]
+        own = [(note_name(place), place) for place in self.live() if place[0] == labels]
         return self.there.pop(max(own)[1])["value"] if own else None
 
     def do_move(self, old, new, overwrite):
@@ -968,7 +970,7 @@ def test_records_behave_like_versioned_dict(tmp_path):
             for place, one in model.live().items():
                 values = [former.value for former in await store.records.history(*place)]
                 assert [one["value"], *one["former"]] == values
-            with_text = {memory_id_of(place) for place, one in model.live().items() if one["text"] is not None}
+            with_text = {record_memory_id(place) for place, one in model.live().items() if one["text"] is not None}
             assert with_text == {one.id for one in await store.recent(limit=1000)}
             assert [] == await opened.findings()
         finally:

@@ -15,12 +15,12 @@ from mama_structs.memory.save.automatic_links import (
     FEATURES,
     WEIGHTS,
     LinkFeatures,
-    Linking,
-    Unlinked,
-    Usual,
-    automatic_links,
-    gather,
-    probabilities,
+    LinkingContext,
+    PendingLinks,
+    SimilarityBaseline,
+    choose_automatic_links,
+    collect_link_candidates,
+    same_subject_probabilities,
 )
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.memory.types.text_analysis import embedded_text
@@ -41,9 +41,9 @@ def vectors_of(memory):
 def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
     """Return the automatic links of a memory."""
     vectors = vectors_of(memory) if vectors is None else vectors
-    asked = Unlinked(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
-    linking = Linking(policy=policy or LinkingPolicy.default(), calibration=EMBEDDER.calibration)
-    (made,) = automatic_links(reader, [asked], linking, Usual.of(reader, EMBEDDER.calibration))
+    asked = PendingLinks(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
+    linking = LinkingContext(policy=policy or LinkingPolicy.default(), calibration=EMBEDDER.calibration)
+    (made,) = choose_automatic_links(reader, [asked], linking, SimilarityBaseline.of(reader, EMBEDDER.calibration))
     return [attrs.evolve(link, id=f"{memory.id}/{number}") for number, link in enumerate(made)]
 
 
@@ -189,7 +189,7 @@ def test_shared_mention_raises_probability():
 
 def words_shared(reader, memory, target):
     """Return the word feature of one candidate, 0 if it is no candidate."""
-    found = gather(reader, memory, vectors_of(memory), calibration=EMBEDDER.calibration)
+    found = collect_link_candidates(reader, memory, vectors_of(memory), calibration=EMBEDDER.calibration)
     ids = reader.ids(found.nodes)
     return float(found.features.words[ids.index(target)]) if target in ids else 0.0
 
@@ -285,7 +285,7 @@ def test_topic_evidence_is_high_for_rare_topic_with_similar_memories():
             policy=LinkingPolicy.off(),
         )
         new = plain_memory("new", text, topic="raid", at=41 * 86400)
-        found = gather(reader, new, vectors_of(new), calibration=EMBEDDER.calibration)
+        found = collect_link_candidates(reader, new, vectors_of(new), calibration=EMBEDDER.calibration)
         return found.features.topic[reader.ids(found.nodes).index("m0")]
 
     likely = told(rare, text)
@@ -366,7 +366,7 @@ def test_probability_is_monotonic_in_features(values, more):
     table = np.tile(np.array(values), (len(FEATURES) + 1, 1))
     table[1:] += more * np.eye(len(FEATURES))
     evidence = LinkFeatures(**{name: table[:, at] for at, name in enumerate(FEATURES)})
-    before, *after = probabilities(evidence)
+    before, *after = same_subject_probabilities(evidence)
 
     for name, probable in zip(FEATURES, after, strict=True):
         assert 0 <= probable <= 1
@@ -379,7 +379,7 @@ def test_weights_match_features():
     nothing = LinkFeatures(**dict.fromkeys(FEATURES, np.zeros(1)))
 
     assert len(FEATURES) == len(WEIGHTS)
-    assert 0.1 > probabilities(nothing)[0]
+    assert 0.1 > same_subject_probabilities(nothing)[0]
     assert 0 > BIAS
 
 
@@ -395,7 +395,9 @@ def test_nearness_decreases_within_the_hour():
             policy=LinkingPolicy.off(),
         )
         new = plain_memory("new", "c", at=start + timedelta(minutes=minutes))
-        return gather(reader, new, vectors_of(new), calibration=EMBEDDER.calibration).features.nearness[-2:]
+        return collect_link_candidates(
+            reader, new, vectors_of(new), calibration=EMBEDDER.calibration
+        ).features.nearness[-2:]
 
     assert pytest.approx([0.1, 0.2]) == near(10, older=0)
     assert pytest.approx([0.4, 0.8]) == near(10, older=30)
@@ -423,10 +425,10 @@ def test_small_store_links_no_unrelated_memories(texts, minutes, topic, cosine):
         memory = plain_memory(f"m{at}", text, topic=topic, at=at * minutes * MINUTE)
         vector = np.eye(4, dtype=np.float32)[at : at + 1] * np.sqrt(1 - abs(cosine))
         vector[:, 3] = np.sqrt(abs(cosine)) * (-1 if cosine < 0 and at else 1)
-        found = gather(reader, memory, vector, calibration=EMBEDDER.calibration)
+        found = collect_link_candidates(reader, memory, vector, calibration=EMBEDDER.calibration)
         reader.put(memory, vectors=vector)
 
-        assert 0.3 > max(probabilities(found.features), default=0.0)
+        assert 0.3 > max(same_subject_probabilities(found.features), default=0.0)
 
 
 @given(copies=st.integers(1, 4), others=st.integers(0, 30))
@@ -455,8 +457,8 @@ def test_likeness_is_relative_to_cosines_of_store():
         new = np.zeros((1, 64), np.float32)
         # Equally close to the first memory and to all others, in a store in which half of each vector is equal.
         new[0, 0], new[0, 50], new[0, 63] = np.sqrt(0.5), np.sqrt(0.5 - usual / 2), np.sqrt(usual / 2)
-        found = gather(reader, plain_memory("new", "n", at=99), new, calibration=EMBEDDER.calibration)
-        return found.cosines[0], found.features.likeness[0] - np.median(found.features.likeness)
+        found = collect_link_candidates(reader, plain_memory("new", "n", at=99), new, calibration=EMBEDDER.calibration)
+        return found.cosines[0], found.features.cosine_spreads[0] - np.median(found.features.cosine_spreads)
 
     apart, alike = likeness(0.0), likeness(0.5)
 

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-from mama_structs.memory.save.automatic_links import Linking, Unlinked, Usual, automatic_links
+from mama_structs.memory.save.automatic_links import (
+    LinkingContext,
+    PendingLinks,
+    SimilarityBaseline,
+    choose_automatic_links,
+)
 from mama_structs.memory.types.engine import NewMemory
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.memory.types.text_analysis import embedded_text
@@ -27,15 +32,18 @@ def vectors_of(memory):
 
 def saved_together(reader, memories, policy, explicit=()):
     """Save memories with their automatic links as one batch, and return the links of each."""
-    usual, linking = Usual.of(reader, EMBEDDER.calibration), Linking(policy=policy, calibration=EMBEDDER.calibration)
+    usual, linking = (
+        SimilarityBaseline.of(reader, EMBEDDER.calibration),
+        LinkingContext(policy=policy, calibration=EMBEDDER.calibration),
+    )
     made = []
 
     def links_of(nodes):
         asked = [
-            Unlinked(memory=memory, vectors=vectors_of(memory), explicit=explicit, node=node, fresh=True)
+            PendingLinks(memory=memory, vectors=vectors_of(memory), explicit=explicit, node=node, fresh=True)
             for memory, node in zip(memories, nodes.tolist(), strict=True)
         ]
-        made.extend(automatic_links(reader, asked, linking, usual))
+        made.extend(choose_automatic_links(reader, asked, linking, usual))
         return made
 
     reader.put_new([NewMemory(memory=memory, vectors=vectors_of(memory)) for memory in memories], links_of)
@@ -133,15 +141,15 @@ def test_explicit_links_within_batch_extend_chain():
         )
         for memory in two
     ]
-    linking = Linking(policy=LinkingPolicy.default(), calibration=EMBEDDER.calibration)
-    usual, made = Usual.of(reader, EMBEDDER.calibration), []
+    linking = LinkingContext(policy=LinkingPolicy.default(), calibration=EMBEDDER.calibration)
+    usual, made = SimilarityBaseline.of(reader, EMBEDDER.calibration), []
 
     def links_of(nodes):
         asked = [
-            Unlinked(memory=one.memory, vectors=one.vectors, explicit=[first.id], node=node, fresh=True)
+            PendingLinks(memory=one.memory, vectors=one.vectors, explicit=[first.id], node=node, fresh=True)
             for one, node in zip(new, nodes.tolist(), strict=True)
         ]
-        made.extend(automatic_links(reader, asked, linking, usual))
+        made.extend(choose_automatic_links(reader, asked, linking, usual))
         return made
 
     reader.put_new(new, links_of)

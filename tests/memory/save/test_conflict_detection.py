@@ -11,9 +11,9 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.save.automatic_links import Linking, Unlinked, Usual, candidates_of
-from mama_structs.memory.save.conflict_detection import noticed
-from mama_structs.memory.types.duplicates import is_copy, wording
+from mama_structs.memory.save.automatic_links import LinkingContext, PendingLinks, SimilarityBaseline, find_candidates
+from mama_structs.memory.save.conflict_detection import detect_conflicts
+from mama_structs.memory.types.duplicates import duplicate_fingerprint, is_duplicate
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.settings import LinkingPolicy, MemorySettings
 from mama_structs.testing import FakeClock
@@ -319,12 +319,12 @@ def test_conflict_detection_needs_three_reads_for_any_number_of_saves(together):
     for number in range(40):
         memory = plain_memory(f"m{number}", f"Cannon {number} guards the mine.", topic="guard", at=number)
         reader.put(memory, vectors=SMALL.embed([memory.content]))
-    linking = Linking(policy=LinkingPolicy(), calibration=SMALL.calibration)
+    linking = LinkingContext(policy=LinkingPolicy(), calibration=SMALL.calibration)
     new = [plain_memory(f"n{one}", f"Cannon {one} guards no mine.", topic="guard", at=99) for one in range(together)]
-    asked = [Unlinked(memory=one, vectors=SMALL.embed([one.content])) for one in new]
-    found = candidates_of(reader, asked, linking, Usual.of(reader, linking.calibration))
+    asked = [PendingLinks(memory=one, vectors=SMALL.embed([one.content])) for one in new]
+    found = find_candidates(reader, asked, linking, SimilarityBaseline.of(reader, linking.calibration))
     counting = Counting(reader)
-    noticed(counting, asked, found, linking.calibration)
+    detect_conflicts(counting, asked, found, linking.calibration)
 
     assert ["alike", "get", "links"] == sorted(counting.calls)
     assert counting.read <= 5 * together
@@ -339,17 +339,21 @@ def test_wording_hash_ignores_case_blanks_and_final_punctuation(one, other):
     memories = [plain_memory(text, text, type=MemoryType.INSIGHT) for text in (one, other)]
     plain = [" ".join(text.lower().split()).rstrip(".!? ") for text in (one, other)]
 
-    assert (plain[0] == plain[1]) == is_copy(*memories) == (wording(memories[0]) == wording(memories[1]))
+    assert (
+        (plain[0] == plain[1])
+        == is_duplicate(*memories)
+        == (duplicate_fingerprint(memories[0]) == duplicate_fingerprint(memories[1]))
+    )
 
 
 def test_checkpoint_has_no_wording_hash():
     """Checkpoints are expected to repeat."""
-    assert 0 == wording(plain_memory("c", "done", type=MemoryType.CHECKPOINT))
+    assert 0 == duplicate_fingerprint(plain_memory("c", "done", type=MemoryType.CHECKPOINT))
 
 
 def test_repeats_keep_order_when_clock_steps_back():
     """A repeat is never older than the memory that it repeats."""
     memory = plain_memory("m", LEARNT, type=MemoryType.INSIGHT, at=60)
-    early = saving.repeated(memory, memory.created_at - timedelta(hours=1))
+    early = saving.with_repetition(memory, memory.created_at - timedelta(hours=1))
 
     assert (memory.created_at,) == early.repeats

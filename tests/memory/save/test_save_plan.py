@@ -7,7 +7,7 @@ from memory_helpers import OpenedDirectory, PlainEngines
 
 from mama_structs import HashEmbedder, Session
 from mama_structs.errors import EmbedderMismatch, EmbeddingFailed, InvalidArgument
-from mama_structs.memory.store.factory import Unavailable
+from mama_structs.memory.store.factory import UnavailableEmbedder
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.settings import MemorySettings
 
@@ -100,11 +100,11 @@ async def test_store_can_be_maintained_without_its_embedder(tmp_path):
     """
     async with Session.open(tmp_path, embedder=HashEmbedder(dimensions=32)) as session:
         memory = await session.memories.save_context("one")
-    async with Session.open(tmp_path, embedder=Unavailable()) as session:
+    async with Session.open(tmp_path, embedder=UnavailableEmbedder()) as session:
         assert "hash-32" == session.memories.embedder.name
         assert memory == await session.memories.get(memory.id)
     stranger = EmbedderRecord("stranger", "1", 8)
-    async with Session.open(tmp_path / "new", embedder=Unavailable(stranger)) as session:
+    async with Session.open(tmp_path / "new", embedder=UnavailableEmbedder(stranger)) as session:
         assert "stranger" == session.memories.embedder.name
         with pytest.raises(EmbeddingFailed, match="stranger that made the vectors is not at hand"):
             await session.memories.save_context("two")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_helpers import OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.save.save_plan import RESTING, add_link, trusted
+from mama_structs.memory.save.save_plan import TRUST_LINK_TYPES, add_link, apply_trust
 from mama_structs.memory.types.model import ORIGINS, LinkType, from_milliseconds, least_trusted
 from mama_structs.memory.types.requests import LinkRequest
 from mama_structs.provenance import Provenance
@@ -121,13 +121,13 @@ def test_trust_is_minimum_over_reachable_basis(saves, links):
     for number, (origin, named) in enumerate(saves):
         earlier = sorted(one for one in named if one < number)
         memory = plain_memory(ids[number], evidence=["a talk", *(ids[one] for one in earlier)])
-        reader.put(trusted(reader, attrs.evolve(memory, origin=origin, trust=origin), []))
+        reader.put(apply_trust(reader, attrs.evolve(memory, origin=origin, trust=origin), []))
         rests |= {(number, one) for one in earlier}
     for one, other, kind in links:
         if one != other and max(one, other) < len(saves):
             asked = LinkRequest(to_id=ids[other], relationship=f"{kind} of {one} and {other}")
             add_link(reader, ids[one], asked, kind, created_by="user", now=from_milliseconds(0))
-            rests |= {(one, other)} if kind in RESTING else set()
+            rests |= {(one, other)} if kind in TRUST_LINK_TYPES else set()
     for number, memory in enumerate(reader.get(reader.find_many(ids))):
         reached = {number}
         while more := {other for one, other in rests if one in reached} - reached:

@@ -17,8 +17,8 @@ from mama_structs import MemorySettings, Session, Settings
 from mama_structs.errors import InvalidArgument, InvalidSetting, RerankingFailed, SessionClosed
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.search import search_plan as search
-from mama_structs.memory.search.reranker_runner import reordered
-from mama_structs.memory.types.model import OUTCOME_OF, LinkType, MemoryType
+from mama_structs.memory.search.reranker_runner import apply_scores
+from mama_structs.memory.types.model import OUTCOME_OF_WORD, LinkType, MemoryType
 from mama_structs.memory.types.reranker import Reranker, as_reranker
 from mama_structs.testing import PlainEngine
 
@@ -252,8 +252,8 @@ class Store:
         for new, old in replaced:
             self._link(f"d{new}", f"d{old}", "supersedes", LinkType.EVOLUTION)
         for n in outcomes:
-            self._add(f"o{n}", MemoryType.CONTEXT, 9 + n, source=OUTCOME_OF)
-            self._link(f"o{n}", f"d{n}", OUTCOME_OF, LinkType.IMPLEMENTATION)
+            self._add(f"o{n}", MemoryType.CONTEXT, 9 + n, source=OUTCOME_OF_WORD)
+            self._link(f"o{n}", f"d{n}", OUTCOME_OF_WORD, LinkType.IMPLEMENTATION)
 
     def _add(self, name, kind, day, **metadata):
         vector = np.array([[np.cos(day), np.sin(day)]], np.float32)
@@ -271,7 +271,7 @@ class Store:
             superseded=superseded,
             calibration=Calibration(0.3, 12.0),
         )
-        return search.hits(self.reader, request)
+        return search.find_hits(self.reader, request)
 
 
 def stores():
@@ -293,7 +293,7 @@ def test_reranking_with_any_scores_keeps_rules(store, scores, period, superseded
     """
     hits, precedence = store.hits("door of January 3 to January 8" if period else "door", superseded=superseded)
     given = np.array(scores[: len(hits)])
-    found = reordered(hits, precedence, given)
+    found = apply_scores(hits, precedence, given)
     place = {hit.memory.id: at for at, hit in enumerate(found)}
     score_of = {hit.memory.id: score for hit, score in zip(hits, given.tolist(), strict=True)}
 
@@ -313,15 +313,15 @@ def test_reranking_with_any_scores_keeps_rules(store, scores, period, superseded
 def test_reranking_depends_on_score_order_only(store, scores):
     """Equal scores keep a valid order, and the scale of the scores is irrelevant."""
     hits, precedence = store.hits("door")
-    same = reordered(hits, precedence, np.zeros(len(hits)))
+    same = apply_scores(hits, precedence, np.zeros(len(hits)))
     given = np.array(scores[: len(hits)])
 
     # Borrowed scores can move the memory of an outcome before its decision, unlike a reranker. With forks, several
     # orders are valid.
     forks = any(len(store.replaced) != len(set(side)) for side in zip(*store.replaced, strict=True))
     assert store.outcomes or forks or [hit.memory.id for hit in hits] == [hit.memory.id for hit in same]
-    assert [hit.memory.id for hit in reordered(hits, precedence, given)] == [
-        hit.memory.id for hit in reordered(hits, precedence, given * 2 + 1)
+    assert [hit.memory.id for hit in apply_scores(hits, precedence, given)] == [
+        hit.memory.id for hit in apply_scores(hits, precedence, given * 2 + 1)
     ]
 
 

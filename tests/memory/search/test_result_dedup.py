@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_helpers import OpenedDirectory, PlainEngines, plain_memory
 
-from mama_structs.memory.search.result_dedup import folded
+from mama_structs.memory.search.result_dedup import find_folds
 from mama_structs.memory.types.model import MemoryType, Outcome
-from mama_structs.memory.types.requests import request_of
+from mama_structs.memory.types.requests import parse_request
 from mama_structs.memory.types.text_analysis import embedded_text
 
 MONTH = Path(__file__).parents[2] / "data" / "month" / "saves.jsonl"
@@ -30,7 +30,7 @@ def alike(_pairs):
 
 def are_folded(first, second, **fields):
     memories = [plain_memory("a", first, topic="x"), attrs.evolve(plain_memory("b", second, topic="x"), **fields)]
-    return [0, 0] == folded(memories, [None, None], alike)
+    return [0, 0] == find_folds(memories, [None, None], alike)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_folded_separates_memories_with_different_metadata(fields):
 def test_folded_assigns_copies_only_to_displayed_results(texts, yes):
     """For any similarities, the result that a copy belongs to is displayed itself."""
     memories = [plain_memory(f"m{number}", text) for number, text in enumerate(texts)]
-    shown = folded(memories, [None] * len(texts), lambda pairs: [float(yes)] * len(pairs))
+    shown = find_folds(memories, [None] * len(texts), lambda pairs: [float(yes)] * len(pairs))
 
     assert len(texts) == len(shown)
     assert all(first <= place and shown[first] == first for place, first in enumerate(shown))
@@ -134,7 +134,7 @@ async def test_folding_reads_no_vectors_without_similar_hits(store, monkeypatch)
     for number in range(12):
         await store.save_insight(f"The harbour of island {number} freezes in winter.")
     asked = []
-    monkeypatch.setattr("mama_structs.memory.search.search_plan._likeness", lambda *_: asked.append)
+    monkeypatch.setattr("mama_structs.memory.search.search_plan._similarity_function", lambda *_: asked.append)
     await store.search("harbour freezes")
 
     assert [] == asked
@@ -154,7 +154,7 @@ def test_folding_is_correct_on_half_b_of_month():
     rows = [row for row in rows if row["half"] == "b"]
     memories = [
         attrs.evolve(
-            request_of(row["save"]).memory("x", now=START + timedelta(days=at), max_content=10**6), id=row["id"]
+            parse_request(row["save"]).memory("x", now=START + timedelta(days=at), max_content=10**6), id=row["id"]
         )
         for at, row in enumerate(rows)
     ]
@@ -175,7 +175,7 @@ def test_folding_is_correct_on_half_b_of_month():
             def likeness(pairs, one=at, other=before):
                 return [float(embedder.calibration(float(vectors[one] @ vectors[other]))) for _ in pairs]
 
-            if [0, 0] == folded([memories[before], memories[at]], [None, None], likeness):
+            if [0, 0] == find_folds([memories[before], memories[at]], [None, None], likeness):
                 kind = stands.get((row["id"], rows[before]["id"]))
                 same = memories[before].content == memories[at].content
                 assert same or rows[before]["id"] in groups[row["id"]], (rows[before]["id"], row["id"])

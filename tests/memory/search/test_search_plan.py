@@ -13,19 +13,19 @@ from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.graph.traversal import Successors
-from mama_structs.memory.search.explanation import explained
+from mama_structs.memory.search.explanation import explain
 from mama_structs.memory.search.scores import WEIGHTS
 from mama_structs.memory.search.search_plan import (
-    SUPERSEDED,
-    Ranked,
+    SUPERSEDED_MODES,
+    RankedCandidate,
     SearchRequest,
     asks_for_history,
-    gathered,
-    hits,
-    ranked,
+    collect_candidates,
+    find_hits,
+    rank_candidates,
     worth_showing,
 )
-from mama_structs.memory.types.engine import Bounds, Filter
+from mama_structs.memory.types.engine import Filter, RelevanceBounds
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.testing.plain_engine import PlainReader
 
@@ -62,10 +62,10 @@ class Scored:
     relevance: float
 
 
-def search(reader: PlainReader, request: SearchRequest) -> list[Ranked]:
+def search(reader: PlainReader, request: SearchRequest) -> list[RankedCandidate]:
     """Return the best results without folding."""
-    found = gathered(reader, request, WEIGHTS)
-    return [] if found is None else ranked(found)[0][: request.limit]
+    found = collect_candidates(reader, request, WEIGHTS)
+    return [] if found is None else rank_candidates(found)[0][: request.limit]
 
 
 @pytest.fixture
@@ -329,7 +329,7 @@ def stores(draw: st.DrawFn) -> PlainReader:
     reader=stores(),
     text=st.sampled_from(["", "backup", "lock yesterday", "왜 백업을 했나", "nothing of this", "\ud800"]),
     limit=st.integers(1, 10),
-    superseded=st.sampled_from(SUPERSEDED),
+    superseded=st.sampled_from(SUPERSEDED_MODES),
     types=st.none() | st.sets(st.sampled_from(list(MemoryType)), min_size=1),
     topic=st.none() | st.just("ops"),
     day=st.none() | st.integers(0, 6),
@@ -378,7 +378,7 @@ def _in_circle(reader: PlainReader, node: int) -> bool:
 def test_injection_cut_returns_best_hits_in_order(hits, relevance, share):
     """It returns the best hit and those nearly as good, or nothing if none is relevant."""
     given_hits = [Scored(score, own) for score, own in sorted(hits, reverse=True)]
-    kept = worth_showing(given_hits, bounds=Bounds(relevance=relevance, share=share))
+    kept = worth_showing(given_hits, bounds=RelevanceBounds(relevance=relevance, share=share))
 
     assert given_hits[: len(kept)] == kept
     assert bool(kept) == (max((own for _, own in hits), default=-1.0) >= relevance)
@@ -391,7 +391,7 @@ def test_injection_cut_returns_best_hits_in_order(hits, relevance, share):
     reader=stores(),
     text=st.sampled_from(["", "backup", "lock yesterday", "왜 백업을 했나"]),
     limit=st.integers(1, 6),
-    superseded=st.sampled_from(SUPERSEDED),
+    superseded=st.sampled_from(SUPERSEDED_MODES),
     topic=st.none() | st.just("ops"),
     least=st.sampled_from([0.0, 0.1, 0.5]),
     day=st.none() | st.integers(0, 6),
@@ -411,10 +411,10 @@ def test_score_terms_sum_to_score(  # noqa: PLR0917 - drawn by name
         as_of=as_of,
         min_relevance=least,
     )
-    found, _ = hits(reader, request)
+    found, _ = find_hits(reader, request)
     ranks = {hit.memory.id: rank for rank, hit in enumerate(found, 1)}
     for node in reader.window().tolist():
-        one = explained(reader, request, node, room)
+        one = explain(reader, request, node, room)
         if one.score is not None:
             assert one.score == pytest.approx(sum(one.terms.values()), abs=1e-5)
         if one.id in ranks and one.left_out_by is None:

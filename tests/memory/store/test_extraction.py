@@ -15,9 +15,9 @@ from memory_helpers import SMALL
 
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.store.extraction import MOST, ProposedLink, ProposedRecord, schema
+from mama_structs.memory.store.extraction import MAX_RECORDS_PER_ANSWER, ProposedLink, ProposedRecord, load_schema
 from mama_structs.memory.types.model import LinkType
-from mama_structs.memory.types.relationships import known_type
+from mama_structs.memory.types.relationships import look_up_type
 
 TALK = [
     {"role": "user", "content": "I am Ada. We drop JWT for logins and use sessions in Redis, they can be revoked."},
@@ -80,9 +80,9 @@ async def test_prompt_quotes_conversation_and_known_memories(session):
     years.add(f"today is {datetime.now(UTC):%Y-}")
 
     ((prompt, given),) = model.asked
-    assert schema() == given
+    assert load_schema() == given
     given.clear()
-    assert schema()
+    assert load_schema()
     assert f'- {known.id}: "Logins use JWT"' in prompt
     assert any(year in prompt for year in years)
     lines = prompt.splitlines()
@@ -141,11 +141,11 @@ async def test_invalid_answer_is_refused_with_reason(session, number):
 async def test_empty_answer_is_valid_and_long_answer_is_truncated(session):
     """Of more than twenty records, the first twenty are used and the others reported."""
     assert () == (await session.remember(TALK, extract=Model("[]"))).refused
-    many = [record(f"Host b{number} keeps sessions") for number in range(MOST + 5)]
+    many = [record(f"Host b{number} keeps sessions") for number in range(MAX_RECORDS_PER_ANSWER + 5)]
     learned = await session.remember(TALK, extract=Model(json.dumps(many)))
 
-    assert (MOST, 5) == (len(learned.new), len(learned.refused))
-    assert many[MOST] == learned.refused[0].record
+    assert (MAX_RECORDS_PER_ANSWER, 5) == (len(learned.new), len(learned.refused))
+    assert many[MAX_RECORDS_PER_ANSWER] == learned.refused[0].record
 
 
 async def test_repeated_conversation_merges_known_facts(session):
@@ -219,7 +219,7 @@ async def test_extracted_link_to_known_memory_supersedes_nothing(session):
     hits = await session.memories.search("Logins use JWT")
     assert [None, None] == [hit.superseded_by for hit in hits]
     words = get_args(msgspec.structs.fields(ProposedLink)[1].type)
-    assert {LinkType.ASSOCIATION} == {known_type(word) for word in words}
+    assert {LinkType.ASSOCIATION} == {look_up_type(word) for word in words}
 
 
 async def test_long_conversation_is_processed_in_parts_and_saved_at_once(session):
@@ -281,7 +281,7 @@ FIELDS = {
 @given(proposed=st.fixed_dictionaries(FIELDS, optional={"more": st.none()}))
 def test_schema_accepts_the_same_records_as_validation(proposed):
     """The JSON schema in the package and the validation code agree."""
-    shown = jsonschema.Draft202012Validator(schema()).is_valid({"records": [proposed]})
+    shown = jsonschema.Draft202012Validator(load_schema()).is_valid({"records": [proposed]})
     try:
         msgspec.convert(proposed, ProposedRecord)
     except msgspec.ValidationError:

@@ -38,22 +38,22 @@ from mama_structs.memory.save.save_plan import is_automatic
 from mama_structs.memory.types.model import (
     ORIGINS,
     DecisionMetadata,
-    KeptItem,
     LinkType,
     MemoryType,
     Outcome,
     OutcomeChange,
-    digest_of,
-    digests_in,
+    StoredEvidence,
+    evidence_digests,
     from_milliseconds,
-    milliseconds,
+    text_digest,
+    to_milliseconds,
 )
-from mama_structs.memory.types.relationships import known_type, normalised
+from mama_structs.memory.types.relationships import look_up_type, normalize_relationship
 from mama_structs.memory.upkeep.maintenance import is_prunable
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.fakes import FakeClock
 from mama_structs.testing.plain_engine import PlainReader
-from mama_structs.testing.session_faults import fail_transactions
+from mama_structs.testing.session_faults import inject_transaction_faults
 
 NAMESPACES = st.sampled_from(["default", "default", "default", "other"])
 ACTORS = st.integers(0, 1)
@@ -81,7 +81,7 @@ HANDLES = {
     "fd:1": ("fd:1", "long " * 20_000),
     "ref:empty": ("ref:empty@1", ""),
 }
-CONTENTS = {digest_of(text): text for _, text in HANDLES.values()}
+CONTENTS = {text_digest(text): text for _, text in HANDLES.values()}
 EVIDENCE = st.lists(st.sampled_from([*HANDLES, "https://example.org/ref:x"]), max_size=3)
 MANY = 10_000
 
@@ -89,14 +89,15 @@ MANY = 10_000
 def kept(evidence):
     """Return evidence items in their stored form."""
     return tuple(
-        str(KeptItem(HANDLES[item][0], digest_of(HANDLES[item][1]))) if item in HANDLES else item for item in evidence
+        str(StoredEvidence(HANDLES[item][0], text_digest(HANDLES[item][1]))) if item in HANDLES else item
+        for item in evidence
     )
 
 
 def contents_of(reader):
     """Return all texts that the engine stores, by their hashes."""
     if is_on_server():
-        rows = reader.rows_from("SELECT digest, text FROM texts WHERE namespace = $1")
+        rows = reader.fetch_rows("SELECT digest, text FROM texts WHERE namespace = $1")
         return {row["digest"]: row["text"].decode() for row in rows}
     prefix = reader._place.contents
     return {key.removeprefix(prefix): value.decode() for key, value in reader._rows.items(prefix)}
@@ -212,13 +213,13 @@ class MemoryMachine(RuleBasedStateMachine):
         assert links == own
         expected = {}
         for to_id, word, confidence in explicit:
-            key = (to_id, normalised(word))
+            key = (to_id, normalize_relationship(word))
             expected[key] = max(confidence, expected.get(key, 0.0))
         made = [link for link in own if link.created_by != "system"]
         assert expected == {
-            (link.to_id, normalised(link.metadata.original_relationship)): link.confidence for link in made
+            (link.to_id, normalize_relationship(link.metadata.original_relationship)): link.confidence for link in made
         }
-        assert all(link.link_type is known_type(link.metadata.original_relationship) for link in made)
+        assert all(link.link_type is look_up_type(link.metadata.original_relationship) for link in made)
         automatic = [link for link in own if link.created_by == "system"]
         assert len(automatic) <= 8
         assert all(link.confidence >= 0.3 for link in automatic)
@@ -227,7 +228,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert memory.namespace == namespace
         model.plain.put(memory, links=links, contents=CONTENTS)
         rests = self.run(seen.evidence_of(memory.id))
-        assert list(map(CONTENTS.get, digests_in(memory.evidence))) == list(
+        assert list(map(CONTENTS.get, evidence_digests(memory.evidence))) == list(
             dict.fromkeys(one.text for one in rests if one.digest)
         )
 
@@ -384,7 +385,7 @@ class MemoryMachine(RuleBasedStateMachine):
             link
             for link in present
             if (link.created_by == "system") == (creator == "system")
-            and normalised(link.metadata.original_relationship) == normalised(word)
+            and normalize_relationship(link.metadata.original_relationship) == normalize_relationship(word)
         ]
         link = self.do(
             actor,
@@ -571,7 +572,7 @@ class MemoryMachine(RuleBasedStateMachine):
             # Each call has its own transaction.
             return await asyncio.gather(*calls, return_exceptions=True)
         gate = threading.Event()
-        with patch.object(embedded_engine, "_TRANSACTION_SECONDS", seconds):
+        with patch.object(embedded_engine, "MAX_TRANSACTION_SECONDS", seconds):
             self.actors[actor].storage.in_thread(lambda: gate.wait(600))
             tasks = [asyncio.ensure_future(call) for call in calls]
             try:
@@ -596,7 +597,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
             server.run = failing
             return
-        fail_transactions(self.actors[actor].storage, lambda: next(kinds, None))
+        inject_transaction_faults(self.actors[actor].storage, lambda: next(kinds, None))
 
     # Opening and closing
 
@@ -684,7 +685,7 @@ class MemoryMachine(RuleBasedStateMachine):
         if chosen is None:
             return
         steps = graph.traverse(
-            model.plain, model.plain.find(chosen), now_ms=milliseconds(self.now), types=kinds, max_depth=depth,
+            model.plain, model.plain.find(chosen), now_ms=to_milliseconds(self.now), types=kinds, max_depth=depth,
             direction=direction, min_strength=least,
         )  # fmt: skip
         for _ in range(2):
@@ -705,14 +706,14 @@ class MemoryMachine(RuleBasedStateMachine):
     def chains(self, actor, namespace, topic, pick):
         model = self.models[namespace]
         plain = model.plain
-        found = graph.by_topic(plain, topic, now_ms=milliseconds(self.now))
+        found = graph.topic_evolution(plain, topic, now_ms=to_milliseconds(self.now))
         chain = self.do(actor, namespace, lambda store: store.by_topic(topic))
         assert plain.get(found.chain.nodes) == list(chain.memories)
         assert plain.get(found.chain.forks) == list(chain.forks)
         assert plain.get([step.node for step in found.around]) == [one.memory for one in chain.around]
         chosen = model.pick(pick)
         if chosen is not None:
-            nodes = graph.evolution(plain, plain.find(chosen))
+            nodes = graph.find_evolution(plain, plain.find(chosen))
             chain = self.do(actor, namespace, lambda store: store.evolution(chosen))
             assert plain.get(nodes.nodes) == list(chain.memories)
             assert plain.get(nodes.forks) == list(chain.forks)
@@ -815,7 +816,7 @@ def test_failed_transaction_is_undone_when_machine_is_slow(machine, monkeypatch,
 
     In separate transactions only the first one fails.
     """
-    monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", -1)
+    monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", -1)
     machine.save_decision(**DECISION)
     machine.a_transaction_that_fails_is_undone(
         actor=1, namespace="default", texts=["x", "use JWT"], pick=0, divided=divided
@@ -827,7 +828,7 @@ def test_failed_transaction_is_undone_when_machine_is_slow(machine, monkeypatch,
 @pytest.mark.of_the_directory("on a server no two calls share a transaction")
 def test_full_disk_saves_calls_one_by_one_when_machine_is_slow(machine, monkeypatch):
     """If there is no room for a shared transaction, its calls are repeated one by one."""
-    monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", -1)
+    monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", -1)
     machine.what_is_too_much_at_once_is_saved_one_by_one(actor=1, namespace="default", texts=["x", "use JWT"])
     machine.they_agree()
     machine.they_agree()

@@ -218,7 +218,7 @@ async def test_unlink_keeps_link_whose_id_has_equal_hash(monkeypatch, store):
 
     On a collision, the link of the right source is removed.
     """
-    monkeypatch.setattr("mama_structs.memory.engines.local.views.adjacency.link_key", lambda _link_id: 7)
+    monkeypatch.setattr("mama_structs.memory.engines.local.views.adjacency.hash_link_id", lambda _link_id: 7)
     memories = [await store.save_context(text) for text in ("the wall", "the mine", "the fleet")]
     kept = await store.link(memories[0].id, memories[2].id, "builds on")
     gone = [await store.link(memories[1].id, memories[end].id, "builds on") for end in (0, 2)]
@@ -524,24 +524,24 @@ async def test_concurrent_calls_share_transactions(tmp_path, monkeypatch):
     A failing call does not affect the others.
     """
     # A slow machine would end a transaction before it contains all waiting calls.
-    monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)
+    monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", 1e9)
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
     await store.save_context("the first")
     journal = place.storage
-    whole, transactions = type(journal)._in_transaction, []
+    whole, transactions = type(journal)._run_transaction, []
 
     def counted(work, **how):
         transactions.append(work)
         return whole(journal, work, **how)
 
-    journal._in_transaction = counted
+    journal._run_transaction = counted
     results = await asyncio.gather(
         *(store.save_context(f"note {number}") for number in range(64)),
         *(store.save_checkpoint(f"bad {number}", implements=["nothing"]) for number in range(8)),
         return_exceptions=True,
     )
-    del journal._in_transaction
+    del journal._run_transaction
 
     assert len(transactions) <= 72 // 16
     assert [f"note {number}" for number in range(64)] == [memory.content for memory in results[:64]]
@@ -581,7 +581,7 @@ async def test_cancelled_call_is_complete_or_has_no_effect(tmp_path, monkeypatch
     Each memory that exists has all its links.
     """
     # On a busy machine a transaction would end early.
-    monkeypatch.setattr(embedded_engine, "_TRANSACTION_SECONDS", 1e9)
+    monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", 1e9)
     source = OpenedDirectory.open(tmp_path / "source")
     exported = await source.memories()
     await exported.save_many([{"type": "insight", "content": f"imported {n}"} for n in range(20)])

@@ -20,7 +20,15 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 from mama_structs import Session
 from mama_structs.errors import InvalidArgument, LinkNotFound, MemoryNotFound, MemoryReadOnly
 from mama_structs.memory.store.memory_store import MemoryStore
-from mama_structs.memory.types.model import KeptItem, Link, LinkMetadata, LinkType, MemoryType, digest_of, milliseconds
+from mama_structs.memory.types.model import (
+    Link,
+    LinkMetadata,
+    LinkType,
+    MemoryType,
+    StoredEvidence,
+    text_digest,
+    to_milliseconds,
+)
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.sqlite_errors import Finding
 
@@ -33,7 +41,7 @@ WORLDS = st.lists(
     max_size=7,
 )
 # The same texts in every namespace, so that they share hashes.
-KEPT = {digest_of(text): text for text in ("a long report", "근거")}
+KEPT = {text_digest(text): text for text in ("a long report", "근거")}
 OTHER_MARK = "of the other namespace"
 
 
@@ -47,7 +55,7 @@ def built(world, namespace, mark, prefix=""):
     for number, (text, topic, kind, targets) in enumerate(world):
         memory = plain_memory(
             f"{prefix}memory_{number}", f"{text} {mark}", type=kind, topic=topic, mentions=mentions(text),
-            at=START + timedelta(minutes=number), evidence=["https://x", str(KeptItem(f"ref:{number}@1", kept[number % 2]))],
+            at=START + timedelta(minutes=number), evidence=["https://x", str(StoredEvidence(f"ref:{number}@1", kept[number % 2]))],
         )  # fmt: skip
         memories.append(attrs.evolve(memory, namespace=namespace))
         own = []
@@ -317,6 +325,6 @@ async def test_export_imports_into_other_namespace_with_same_ids(tmp_path, engin
     assert (1, 3) == (await store.count(), await other.count())
     vectors = [await one._engine.read(lambda reader: reader.vectors(reader.find(first.id))) for one in (store, other)]
     assert np.array_equal(*vectors)
-    assert milliseconds(first.created_at) == milliseconds((await other.get(first.id)).created_at)
+    assert to_milliseconds(first.created_at) == to_milliseconds((await other.get(first.id)).created_at)
     assert [] == await place.findings()
     await place.close()

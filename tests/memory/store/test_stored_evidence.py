@@ -30,19 +30,19 @@ from mama_structs.errors import (
 )
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.engines.local import consistency_check as inspection
-from mama_structs.memory.engines.local.journal_rows import RowPlaces, numbered
+from mama_structs.memory.engines.local.journal_rows import RowKeys, number_key
 from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
 from mama_structs.memory.graph.results import Evidence
 from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.types.model import KeptItem, digest_of, digests_in, parse_kept
-from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.types.model import StoredEvidence, evidence_digests, parse_stored_evidence, text_digest
+from mama_structs.memory.upkeep.maintenance import embedder_record
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.backup import backup
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 from mama_structs.testing.plain_engine import PlainEngine
 
-KEYS = RowPlaces("default", record_of(SMALL), "")
+KEYS = RowKeys("default", embedder_record(SMALL), "")
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(str.strip)
 
@@ -78,8 +78,8 @@ async def rows_of(store):
 
     def plan(reader):
         if isinstance(reader, PostgresReader):
-            texts = reader.rows_from("SELECT digest FROM texts WHERE namespace = $1")
-            uses = reader.rows_from("SELECT digest, node FROM text_uses WHERE namespace = $1")
+            texts = reader.fetch_rows("SELECT digest FROM texts WHERE namespace = $1")
+            uses = reader.fetch_rows("SELECT digest, node FROM text_uses WHERE namespace = $1")
             return [*(f"e/{row['digest']}" for row in texts), *(f"u/{row['digest']}/{row['node']}" for row in uses)]
         rows = reader._rows
         return [*rows.keys(KEYS.contents), *rows.keys(KEYS.all_uses)]
@@ -93,7 +93,7 @@ async def kept_in(store):
 
 async def plant(store, work):
     """Write sealed rows, or run statements."""
-    await store._engine.write(lambda writer: work(writer._connection if is_on_server() else writer._writable))
+    await store._engine.write(lambda writer: work(writer._connection if is_on_server() else writer._rows_to_write))
 
 
 async def decision(store, *evidence, topic="t"):
@@ -116,23 +116,25 @@ async def test_evidence_text_round_trip_is_exact(texts, plain):
         async with opened(Path(home)) as store:
             found = await store.evidence_of(saved.id)
             assert saved == await store.get(saved.id)
-            assert sorted({digest_of(text) for text in texts}) == await kept_in(store)
+            assert sorted({text_digest(text) for text in texts}) == await kept_in(store)
             assert [] == await store.check()
 
-    kept = [Evidence(source=f"{handle}@1", digest=digest_of(text), text=text) for handle, text in handles.texts.items()]
+    kept = [
+        Evidence(source=f"{handle}@1", digest=text_digest(text), text=text) for handle, text in handles.texts.items()
+    ]
     assert [*kept, *(Evidence(source=item) for item in plain)] == found
 
 
 @given(source=st.from_regex(r"(ref|fd):[^\s#]{1,80}", fullmatch=True), text=TEXTS, words=TEXTS)
 def test_parse_kept_accepts_only_stored_evidence(source, text, words):
     """The form of an item with a stored text is parsed exactly, and no other text is accepted."""
-    kept = KeptItem(source, digest_of(text))
+    kept = StoredEvidence(source, text_digest(text))
 
-    assert kept == parse_kept(str(kept))
-    assert (kept.digest,) == digests_in([words, str(kept), str(kept)])
-    assert parse_kept(f"{kept}\n") is None
-    assert parse_kept(f"https://example.org/#sha256:{kept.digest}") is None
-    assert parse_kept(str(kept).upper()) is None
+    assert kept == parse_stored_evidence(str(kept))
+    assert (kept.digest,) == evidence_digests([words, str(kept), str(kept)])
+    assert parse_stored_evidence(f"{kept}\n") is None
+    assert parse_stored_evidence(f"https://example.org/#sha256:{kept.digest}") is None
+    assert parse_stored_evidence(str(kept).upper()) is None
 
 
 async def test_evidence_repr_truncates_long_text(tmp_path):
@@ -176,7 +178,7 @@ async def test_supersede_and_save_many_store_evidence_texts(tmp_path):
 async def test_record_may_refer_to_text_of_earlier_record(tmp_path):
     """A record of a batch may refer by hash to a text that the same call stores."""
     handles = Handles({"ref:a": "one"})
-    named = str(KeptItem("ref:a@1", digest_of("one")))
+    named = str(StoredEvidence("ref:a@1", text_digest("one")))
     record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r"}
     async with opened(tmp_path, handles) as store:
         saved = await store.save_many([{**record, "evidence": ["ref:a"]}, {**record, "evidence": [named]}])
@@ -217,7 +219,7 @@ async def test_save_rejects_too_long_text(tmp_path, most, fits):
 
 async def test_text_limit_never_exceeds_export_limit(tmp_path, monkeypatch):
     """The limit of exports applies regardless of the settings."""
-    monkeypatch.setattr(saving, "MAX_KEPT", 10)
+    monkeypatch.setattr(saving, "MAX_STORED_TEXT_BYTES", 10)
     async with opened(tmp_path, Handles({"ref:a": "x" * 11}), max_evidence=2**40) as store:
         with pytest.raises(InvalidArgument, match="at most 10 bytes"):
             await decision(store, "ref:a")
@@ -232,7 +234,7 @@ async def test_save_rejects_lone_surrogate(tmp_path):
 
 async def test_save_rejects_unknown_text_hash(tmp_path):
     """An item that refers to a text that is not stored could never be resolved."""
-    named = str(KeptItem("ref:a@1", digest_of("elsewhere")))
+    named = str(StoredEvidence("ref:a@1", text_digest("elsewhere")))
     handles = Handles({})
     record = {"type": "decision", "topic": "t", "decision": "d", "reasoning": "r", "evidence": [named]}
     async with opened(tmp_path, handles) as store:
@@ -273,8 +275,8 @@ async def test_text_is_deleted_with_last_memory_that_refers_to_it(tmp_path, orde
         for one in order:
             await store.delete(saved[one].id)
             left.discard(one)
-            expected = {digest_of("shared")} if left else set()
-            expected |= {digest_of("own")} & ({digest_of("own")} if 0 in left else set())
+            expected = {text_digest("shared")} if left else set()
+            expected |= {text_digest("own")} & ({text_digest("own")} if 0 in left else set())
 
             assert sorted(expected) == await kept_in(store)
             assert [] == await store.check()
@@ -284,7 +286,7 @@ async def test_text_is_deleted_with_last_memory_that_refers_to_it(tmp_path, orde
         assert [] == await rows_of(store)
 
 
-NAMED = {digest_of(text): text for text in ("one", "two", "기억")}
+NAMED = {text_digest(text): text for text in ("one", "two", "기억")}
 STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*NAMED])))
 
 
@@ -299,7 +301,7 @@ async def test_texts_after_transaction_match_plain_model(plans):
     def done(writer, steps):
         for memory_id, named in steps:
             if named is not None:
-                evidence = [str(KeptItem("ref:x@1", digest)) for digest in sorted(named)]
+                evidence = [str(StoredEvidence("ref:x@1", digest)) for digest in sorted(named)]
                 writer.put(plain_memory(memory_id, evidence=evidence), vectors=vectors, contents=NAMED)
             elif writer.find(memory_id) is not None:
                 writer.delete(memory_id)
@@ -334,15 +336,15 @@ async def test_deleted_text_can_be_stored_again(tmp_path):
         def plan(writer):
             vectors = writer.vectors(writer.find(saved.id))
             writer.delete(saved.id)
-            assert not writer.known_contents([digest_of("again")])
+            assert not writer.known_contents([text_digest("again")])
             with pytest.raises(KeyError):
                 writer.put(saved, vectors=vectors)
-            writer.put(saved, vectors=vectors, contents={digest_of("again"): "again", digest_of("other"): "other"})
+            writer.put(saved, vectors=vectors, contents={text_digest("again"): "again", text_digest("other"): "other"})
 
         await store._engine.write(plan)
 
         assert ["again"] == [one.text for one in await store.evidence_of(saved.id)]
-        assert [digest_of("again")] == await kept_in(store)
+        assert [text_digest("again")] == await kept_in(store)
         assert [] == await store.check()
 
 
@@ -359,7 +361,7 @@ async def test_other_changes_keep_evidence(tmp_path):
         await store.reembed(HashEmbedder(dimensions=32))
 
         assert ["shared"] == [one.text for one in await store.evidence_of(first.id)]
-        assert [digest_of("shared")] == await kept_in(store)
+        assert [text_digest("shared")] == await kept_in(store)
         assert [] == await store.check()
 
 
@@ -410,7 +412,9 @@ async def test_cancelled_save_stores_memory_with_text_or_neither(tmp_path):
         await store.save_context("the last one")
         there = await store.recent(limit=100)
 
-        assert sorted(digest for memory in there for digest in digests_in(memory.evidence)) == await kept_in(store)
+        assert sorted(digest for memory in there for digest in evidence_digests(memory.evidence)) == await kept_in(
+            store
+        )
         assert [] == await store.check()
 
 
@@ -418,7 +422,7 @@ async def test_failed_save_stores_no_text(tmp_path, monkeypatch):
     """A full disk leaves nothing of the text, and a retry with space stores everything."""
     async with opened(tmp_path, Handles({"ref:a": "text"})) as store:
         await store.save_context("before")
-        owner, name = (PostgresWriter, "finish") if is_on_server() else (Storage, "_in_transaction")
+        owner, name = (PostgresWriter, "finish") if is_on_server() else (SqliteStorage, "_in_transaction")
         whole = getattr(owner, name)
 
         def failing(self, *work, **how):
@@ -436,7 +440,7 @@ async def test_failed_save_stores_no_text(tmp_path, monkeypatch):
         assert (1, []) == (await store.count(), await rows_of(store))
         await decision(store, "ref:a")
 
-        assert [digest_of("text")] == await kept_in(store)
+        assert [text_digest("text")] == await kept_in(store)
         assert [] == await store.check()
 
 
@@ -446,7 +450,7 @@ DAMAGE = {"gone": None, "another text": b"another", "no UTF-8": b"\xff"}
 
 
 def damage(rows, name):
-    digest = digest_of("secret")
+    digest = text_digest("secret")
     key = f"{KEYS.contents}{digest}"
     if is_on_server():
         rows.tell("DELETE FROM texts WHERE digest = $1", digest)
@@ -476,7 +480,7 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
             await store.export_jsonl(tmp_path / "x")
 
         assert {("error", "evidence")} == {(one.severity, one.kind) for one in findings}
-        assert digest_of("secret") in str(refused.value)
+        assert text_digest("secret") in str(refused.value)
         assert refused.value.file == (store._engine._server.location if is_on_server() else str(tmp_path / "journal"))
         assert "secret" not in f"{refused.value}{refused.value.findings}{findings}"
         assert not (tmp_path / "x").exists()
@@ -491,7 +495,7 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
 
 async def test_check_reports_orphaned_texts(tmp_path):
     """Orphans are texts without references, references of deleted memories, and foreign keys."""
-    own, lost = digest_of("own"), digest_of("lost")
+    own, lost = text_digest("own"), text_digest("lost")
 
     def work(rows):
         if is_on_server():
@@ -502,12 +506,12 @@ async def test_check_reports_orphaned_texts(tmp_path):
             rows.tell("DELETE FROM text_uses WHERE node = 0")
             return
         rows.put(f"{KEYS.contents}{lost}", b"lost")
-        rows.put(numbered(KEYS.uses(own), 77), b"")
-        rows.put(numbered(KEYS.uses(own), 2), b"")
-        rows.delete(numbered(KEYS.uses(own), 1))
+        rows.put(number_key(KEYS.uses_prefix(own), 77), b"")
+        rows.put(number_key(KEYS.uses_prefix(own), 2), b"")
+        rows.delete(number_key(KEYS.uses_prefix(own), 1))
         rows.put(f"{KEYS.contents}zz", b"")
         rows.put(f"{KEYS.all_uses}zz/{1:016x}", b"")
-        rows.put(f"{KEYS.uses(own)}zz", b"")
+        rows.put(f"{KEYS.uses_prefix(own)}zz", b"")
 
     async with opened(tmp_path, Handles({"ref:a": "own"})) as store:
         first = await decision(store, "ref:a")
@@ -518,12 +522,12 @@ async def test_check_reports_orphaned_texts(tmp_path):
 
     expected = {
         ("orphan", f"{KEYS.contents}{lost}"),
-        ("orphan", numbered(KEYS.uses(own), 77)),
-        ("orphan", numbered(KEYS.uses(own), 2)),
-        ("evidence", numbered(KEYS.memories, 1)),
+        ("orphan", number_key(KEYS.uses_prefix(own), 77)),
+        ("orphan", number_key(KEYS.uses_prefix(own), 2)),
+        ("evidence", number_key(KEYS.memories, 1)),
         ("foreign", f"{KEYS.contents}zz"),
         ("foreign", f"{KEYS.all_uses}zz/{1:016x}"),
-        ("foreign", f"{KEYS.uses(own)}zz"),
+        ("foreign", f"{KEYS.uses_prefix(own)}zz"),
     }
     if is_on_server():
         expected = {("orphan", lost), ("orphan", "77"), ("memory", first.id), ("memory", second.id)}
@@ -532,7 +536,7 @@ async def test_check_reports_orphaned_texts(tmp_path):
 
 async def test_check_reads_texts_in_several_transactions(tmp_path, monkeypatch):
     """Other tasks can run between the transactions, for any number and size of texts."""
-    monkeypatch.setattr(inspection, "_AT_ONCE", 10)
+    monkeypatch.setattr(inspection, "MAX_TEXT_CHARS_PER_STEP", 10)
     handles = Handles({f"ref:r{number}": f"text {number}" for number in range(250)})
     async with opened(tmp_path, handles) as store:
         saved = await decision(store, *handles.texts)
@@ -548,7 +552,7 @@ async def test_check_reads_texts_in_several_transactions(tmp_path, monkeypatch):
         await plant(store, work)
         findings = await store.check()
 
-        assert set(digests_in(saved.evidence)) == {one.key.removeprefix(KEYS.contents) for one in findings}
+        assert set(evidence_digests(saved.evidence)) == {one.key.removeprefix(KEYS.contents) for one in findings}
         assert 250 == len(findings)
 
 
@@ -609,15 +613,15 @@ async def test_session_stores_texts_of_own_refs(tmp_path):
 async def test_plain_engine_stores_and_deletes_evidence_texts():
     """It stores referenced texts, deletes unreferenced ones, and rejects unknown ones."""
     backend = PlainEngine()
-    named = str(KeptItem("ref:a@1", digest_of("text")))
-    given = {digest_of("text"): "text", digest_of("other"): "other"}
+    named = str(StoredEvidence("ref:a@1", text_digest("text")))
+    given = {text_digest("text"): "text", text_digest("other"): "other"}
     with pytest.raises(KeyError):
         await backend.write(lambda writer: writer.put(plain_memory("a", evidence=[named])))
     await backend.write(lambda writer: writer.put(plain_memory("a", evidence=[named]), contents=given))
     await backend.write(lambda writer: writer.put(plain_memory("b", evidence=[named]), vectors=np.eye(1)))
     await backend.write(lambda writer: writer.delete("a"))
 
-    assert ["text"] == list((await backend.read(lambda reader: reader.contents([digest_of("text")]))).values())
-    assert not await backend.read(lambda reader: reader.known_contents([digest_of("other")]))
+    assert ["text"] == list((await backend.read(lambda reader: reader.contents([text_digest("text")]))).values())
+    assert not await backend.read(lambda reader: reader.known_contents([text_digest("other")]))
     await backend.write(lambda writer: writer.put(plain_memory("b")))
-    assert not await backend.read(lambda reader: reader.known_contents([digest_of("text")]))
+    assert not await backend.read(lambda reader: reader.known_contents([text_digest("text")]))

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.types.model import LinkType
 from mama_structs.memory.types.relationships import (
-    EXAMPLES,
+    EXAMPLE_WORDS,
     check_relationship,
-    known_type,
-    near_synonyms,
-    nearest_type,
-    normalised,
+    classify_by_example,
+    find_near_synonyms,
+    look_up_type,
+    normalize_relationship,
 )
 
 E, I, A, T = LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION, LinkType.TEMPORAL  # noqa: E741
@@ -33,43 +33,43 @@ LETTERS = st.text(st.characters(categories=("Lu", "Ll", "Lo", "Nd")), min_size=1
 def test_known_relationship_has_its_type_in_any_spelling(word, link_type):
     """Case, whitespace and Hangul composition are ignored."""
     for written in (word, word.upper(), word.replace("_", "-"), f" {word} ", unicodedata.normalize("NFD", word)):
-        assert link_type is known_type(written)
+        assert link_type is look_up_type(written)
 
 
 def test_unknown_relationship_is_not_in_table():
     """Its type is determined by its vector."""
-    assert known_type("bananas about") is None
+    assert look_up_type("bananas about") is None
 
 
-@pytest.mark.parametrize("at", range(len(EXAMPLES)))
+@pytest.mark.parametrize("at", range(len(EXAMPLE_WORDS)))
 def test_similar_relationship_has_type_of_nearest_example(at):
     """The similarity must be at least 0.7."""
-    examples = np.eye(len(EXAMPLES), dtype=np.float32)
+    examples = np.eye(len(EXAMPLE_WORDS), dtype=np.float32)
     like = 0.7071 * examples[at] + 0.5 * examples[at - 1]
     unlike = 0.69 * examples[at]
 
-    assert known_type(EXAMPLES[at]) is nearest_type("unheard of", like, examples)
-    assert A is nearest_type("unheard of", unlike, examples)
+    assert look_up_type(EXAMPLE_WORDS[at]) is classify_by_example("unheard of", like, examples)
+    assert A is classify_by_example("unheard of", unlike, examples)
 
 
 def test_passive_relationship_does_not_reverse_evolution():
     """A passive word ("... by") would mark the newer memory as superseded."""
-    examples = np.eye(len(EXAMPLES), dtype=np.float32)
-    vector = examples[EXAMPLES.index("supersedes")]
+    examples = np.eye(len(EXAMPLE_WORDS), dtype=np.float32)
+    vector = examples[EXAMPLE_WORDS.index("supersedes")]
 
-    assert A is nearest_type("supplanted_by", vector, examples)
-    assert E is nearest_type("supplants", vector, examples)
+    assert A is classify_by_example("supplanted_by", vector, examples)
+    assert E is classify_by_example("supplants", vector, examples)
 
 
 def test_relationship_with_nan_vector_is_association():
-    examples = np.full((len(EXAMPLES), 2), np.nan, np.float32)
+    examples = np.full((len(EXAMPLE_WORDS), 2), np.nan, np.float32)
 
-    assert A is nearest_type("unheard of", np.ones(2, np.float32), examples)
+    assert A is classify_by_example("unheard of", np.ones(2, np.float32), examples)
 
 
 def test_relationship_examples_cover_all_types():
     """Each example is also in the table."""
-    assert set(LinkType) == {known_type(example) for example in EXAMPLES}
+    assert set(LinkType) == {look_up_type(example) for example in EXAMPLE_WORDS}
 
 
 @given(st.lists(LETTERS, min_size=1, max_size=4), st.sampled_from(" _-"))
@@ -85,7 +85,7 @@ def test_valid_relationship_is_kept_unchanged(parts, gap):
 
         assert word.strip(" ") == kept
         assert kept == check_relationship(kept)
-        assert normalised(word) == normalised(normalised(word))
+        assert normalize_relationship(word) == normalize_relationship(normalize_relationship(word))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_synonyms_are_sorted_by_similarity_above_threshold():
     """Each word has the others as synonyms."""
     vectors = np.array([[1, 0], [0.8, 0.6], [0, 1], [0.995, 0.0999]], np.float32)
 
-    found = near_synonyms(["a", "b", "c", "d"], vectors)
+    found = find_near_synonyms(["a", "b", "c", "d"], vectors)
 
     assert {"a": ["d", "b"], "b": ["d", "a"], "c": [], "d": ["a", "b"]} == {
         word: [other for other, _ in near] for word, near in found.items()
@@ -135,9 +135,9 @@ def test_spelling_variants_are_synonyms():
         "Depends_On": (("depends-on", 1.0),),
         "other": (),
         "depends-on": (("Depends_On", 1.0),),
-    } == near_synonyms(["Depends_On", "other", "depends-on"], vectors)
+    } == find_near_synonyms(["Depends_On", "other", "depends-on"], vectors)
 
 
 @pytest.mark.parametrize("words", [[], ["one"]])
 def test_single_relationship_has_no_synonyms(words):
-    assert dict.fromkeys(words, ()) == near_synonyms(words, np.ones((len(words), 2), np.float32))
+    assert dict.fromkeys(words, ()) == find_near_synonyms(words, np.ones((len(words), 2), np.float32))

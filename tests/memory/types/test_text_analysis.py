@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.memory.types.text_analysis import (
-    BIGRAM,
-    _analysed,
-    analysed,
-    asking_of,
+    BIGRAM_PREFIX,
+    _extract_terms,
+    analyse_text,
+    detect_scripts,
     query_terms,
-    scripts_of,
+    question_percentage,
     weighted_terms,
 )
 
@@ -25,12 +25,12 @@ SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "retrieval"
 
 def terms(text):
     """Return the terms of a text in order, with repetitions."""
-    return [term for term, _ in _analysed(text)]
+    return [term for term, _ in _extract_terms(text)]
 
 
 def meet(first, second):
     """Return the words, not syllable pairs, that two texts share."""
-    return {term for term in set(terms(first)) & set(terms(second)) if not term.startswith(BIGRAM)}
+    return {term for term in set(terms(first)) & set(terms(second)) if not term.startswith(BIGRAM_PREFIX)}
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_identifier_parts_are_terms():
 
 def test_hangul_words_give_syllable_pairs():
     """A compound is found by its components."""
-    assert BIGRAM + "연결" in terms("자동연결을")
-    assert BIGRAM + "연결" in terms("연결")
+    assert BIGRAM_PREFIX + "연결" in terms("자동연결을")
+    assert BIGRAM_PREFIX + "연결" in terms("연결")
 
 
 def test_syllable_pair_differs_from_word():
@@ -126,8 +126,8 @@ def test_scripts_without_spaces_give_character_pairs(text):
     """Such text is found by any two adjacent characters, and by a single ideograph."""
     found = terms(text)
 
-    assert BIGRAM + unicodedata.normalize("NFKC", text)[:2] in found
-    assert {one for one in text if "\u4e00" <= one} == {term for term in found if not term.startswith(BIGRAM)}
+    assert BIGRAM_PREFIX + unicodedata.normalize("NFKC", text)[:2] in found
+    assert {one for one in text if "\u4e00" <= one} == {term for term in found if not term.startswith(BIGRAM_PREFIX)}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_scripts_without_spaces_give_character_pairs(text):
 )
 def test_question_ratio_counts_sentences_with_question_mark(text, percentage):
     """Question marks of all scripts count. A sentence without a final mark is a statement."""
-    assert percentage == asking_of(text)
+    assert percentage == question_percentage(text)
 
 
 def test_mixed_text_gives_terms_of_both_languages():
@@ -163,8 +163,8 @@ def test_query_omits_stop_words():
     assert {"may", "2025"} == set(query_terms("was it in May 2025?"))
     assert {"kredit"} == set(query_terms("Wann wird der Kredit eine"))
     assert {"猫"} == set(query_terms("猫的呢?"))
-    assert {"犬", BIGRAM + "犬で"} == set(query_terms("犬ですか?"))
-    assert {"가격", BIGRAM + "가격", BIGRAM + "격은"} == set(query_terms("가격은 얼마인가요"))
+    assert {"犬", BIGRAM_PREFIX + "犬で"} == set(query_terms("犬ですか?"))
+    assert {"가격", BIGRAM_PREFIX + "가격", BIGRAM_PREFIX + "격은"} == set(query_terms("가격은 얼마인가요"))
 
 
 @pytest.mark.parametrize("text", ["what is it", "to be or not to be", "왜 그", "무엇을 어떻게"])
@@ -185,7 +185,7 @@ def test_repetition_counts_in_documents_only():
 def test_words_weigh_more_than_pairs_and_stop_words():
     weights = weighted_terms("결정 the shield")
 
-    assert weights["shield"] == weights["결정"] > max(weights[BIGRAM + "결정"], weights["the"])
+    assert weights["shield"] == weights["결정"] > max(weights[BIGRAM_PREFIX + "결정"], weights["the"])
 
 
 @given(st.text())
@@ -220,7 +220,7 @@ def test_terms_of_separated_words_are_independent(words):
 @given(st.lists(st.text(alphabet="abc가나다는12字.", min_size=1, max_size=5), max_size=6), st.data())
 def test_subset_of_words_gives_terms_of_that_text(words, data):
     """A text is analysed once for all its subsets."""
-    analysis = analysed(" ".join(words))
+    analysis = analyse_text(" ".join(words))
     some = [word for word in analysis.words if data.draw(st.booleans())]
 
     assert query_terms(" ".join(words)) == analysis.asked()
@@ -298,11 +298,11 @@ def _cosine(first, second):
 )
 def test_scripts_show_whether_texts_can_share_words(first, second, shared):
     """A script counts if it makes up a quarter of a text. Single foreign names do not."""
-    assert shared == bool(scripts_of(first) & scripts_of(second))
+    assert shared == bool(detect_scripts(first) & detect_scripts(second))
 
 
 @given(st.text())
 def test_scripts_of_any_text_fit_a_byte(text):
     """Only letters have scripts."""
-    assert 0 <= scripts_of(text) <= 0xFF
-    assert 0 == scripts_of("12, 3!")
+    assert 0 <= detect_scripts(text) <= 0xFF
+    assert 0 == detect_scripts("12, 3!")

@@ -13,12 +13,12 @@ from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.types.model import (
     CREATORS,
-    RATES,
+    DECAY_RATES_PER_DAY,
     LinkType,
     from_milliseconds,
-    milliseconds,
+    to_milliseconds,
 )
-from mama_structs.memory.upkeep.maintenance import is_prunable, prunable
+from mama_structs.memory.upkeep.maintenance import is_prunable, prunable_mask
 from mama_structs.settings import MemorySettings
 from mama_structs.testing.plain_engine import PlainReader
 
@@ -82,7 +82,7 @@ def test_explicit_links_do_not_decay(creator, link_type):
 
 def test_every_link_type_has_a_decay_rate():
     """The table of rates contains every link type."""
-    assert set(LinkType) == set(RATES)
+    assert set(LinkType) == set(DECAY_RATES_PER_DAY)
 
 
 @given(link=links)
@@ -94,7 +94,7 @@ def test_link_from_future_has_full_strength(link):
 @given(several=st.lists(links, max_size=8, unique_by=lambda link: link.id))
 def test_vectorised_strengths_equal_link_strengths(several):
     """The vectorised computation equals that of single links."""
-    faded = table_of(several).strengths(milliseconds(NOW))
+    faded = table_of(several).decayed_confidences(to_milliseconds(NOW))
 
     assert np.float32 == faded.dtype
     assert [link.strength(NOW) for link in several] == pytest.approx(faded.tolist(), abs=1e-6)
@@ -104,7 +104,7 @@ def test_vectorised_strengths_equal_link_strengths(several):
 def test_vectorised_pruning_equals_link_pruning(several, below):
     """The vectorised selection equals that of single links, and contains no explicit link."""
     settings = MemorySettings(prune_below=below)
-    picked = prunable(table_of(several), milliseconds(NOW), settings).tolist()
+    picked = prunable_mask(table_of(several), to_milliseconds(NOW), settings).tolist()
 
     assert [is_prunable(link, NOW, settings) for link in several] == picked
     assert not any(link.created_by != "system" for link, gone in zip(several, picked, strict=True) if gone)
@@ -130,7 +130,7 @@ def test_prune_selects_weak_and_old_automatic_links(keywords, gone):
     table = table_of([link])
 
     assert gone == is_prunable(link, NOW, MemorySettings())
-    assert [gone] == prunable(table, milliseconds(NOW), MemorySettings()).tolist()
+    assert [gone] == prunable_mask(table, to_milliseconds(NOW), MemorySettings()).tolist()
 
 
 @pytest.mark.parametrize("confidence", [0.1, 0.3, 0.7, 0.9])
@@ -138,4 +138,4 @@ def test_prune_keeps_link_at_threshold(confidence):
     """Single precision does not move a link below the threshold that it equals."""
     table = table_of([plain_link("b", "a", confidence=confidence, at=NOW)])
 
-    assert [False] == prunable(table, milliseconds(NOW), MemorySettings(prune_below=confidence)).tolist()
+    assert [False] == prunable_mask(table, to_milliseconds(NOW), MemorySettings(prune_below=confidence)).tolist()

@@ -22,10 +22,10 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines
 import mama_structs
 from mama_structs import MemorySettings, Session, Settings
 from mama_structs.errors import InvalidArgument, MemoryNotFound
-from mama_structs.memory.engines.local.erasure import JOURNAL_HELD, VIEWS_HELD
-from mama_structs.memory.engines.local.views.snapshots import LOCK, SnapshotStore
+from mama_structs.memory.engines.local.erasure import JOURNAL_HELD_MESSAGE, VIEWS_HELD_MESSAGE
+from mama_structs.memory.engines.local.views.snapshots import LOCK_FILE, SnapshotStore
 from mama_structs.refs.conversations.conversation_log import ConversationKey
-from mama_structs.session.backend import DAMAGED, HELD
+from mama_structs.session.backend import CONVERSATION_DAMAGED_MESSAGE, CONVERSATION_OPEN_MESSAGE
 from mama_structs.storage import connection
 from mama_structs.storage.backup import backup
 from mama_structs.storage.locks import DirectoryLocks, LockFile
@@ -114,7 +114,7 @@ async def test_forget_leaves_no_byte_in_any_file(tmp_path):
     path = tmp_path / "agent.mama"
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         memories = session.memories
-        await keep_traces(session._common.home.storage)
+        await keep_traces(session._shared.home.storage)
         await memories.save_many([{"type": "context", "content": f"note {number} of a day"} for number in range(200)])
         decision, topic = await life_of_a_secret(session)
         await session.flush()
@@ -260,7 +260,7 @@ async def test_data_held_by_reader_is_pending_until_next_maintenance(tmp_path):
         after = files_with(tmp_path, *WORDS)
         findings = await place.findings()
 
-    assert (JOURNAL_HELD,) == receipt.pending
+    assert (JOURNAL_HELD_MESSAGE,) == receipt.pending
     assert held
     assert held == still
     assert ([], [], []) == (copied, after, findings)
@@ -280,7 +280,7 @@ async def test_close_finishes_pending_erasure(tmp_path):
         await other.close()
         after = files_with(tmp_path, *WORDS)
 
-    assert (JOURNAL_HELD,) == receipt.pending
+    assert (JOURNAL_HELD_MESSAGE,) == receipt.pending
     assert [] == after
 
 
@@ -292,14 +292,14 @@ async def test_views_being_written_are_pending(tmp_path):
         await store._engine.snapshot()
         (folder,) = (tmp_path / "views").iterdir()
         assert any(name.endswith(".npy") for name in files_with(tmp_path, *WORDS))
-        lock = LockFile.open(folder / LOCK)
+        lock = LockFile.open(folder / LOCK_FILE)
         lock.try_lock(0)
         receipt = await store.forget(secret.id)
         lock.close()
         again = await store.forget(about="nothing at all")
         after = files_with(tmp_path, *WORDS)
 
-    assert (VIEWS_HELD,) == receipt.pending
+    assert (VIEWS_HELD_MESSAGE,) == receipt.pending
     assert ((), []) == (again.pending, after)
 
 
@@ -350,7 +350,7 @@ async def test_opening_finishes_erasure_after_kill_at_any_point(tmp_path, monkey
     """The state after every transaction and every cleanup step is completed by the next opening."""
     path, images = tmp_path / "store", tmp_path / "images"
     images.mkdir()
-    monkeypatch.setattr("mama_structs.memory.engines.local.engine._TRANSACTION_SECONDS", 0)
+    monkeypatch.setattr("mama_structs.memory.engines.local.engine.MAX_TRANSACTION_SECONDS", 0)
     settings = attrs.evolve(QUIET, snapshot_every=20)
     async with filled(path, settings=settings, count=25) as (_, store, secret):
         notes = await store.save_decision("Quokkafish", "leave it", "quiet")
@@ -448,7 +448,7 @@ async def test_evidence_in_conversation_open_elsewhere_is_pending(tmp_path):
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         shared = session.refs.get("ref:shared").text
 
-    assert ((HELD,), 1) == (receipt.pending, receipt.texts)
+    assert ((CONVERSATION_OPEN_MESSAGE,), 1) == (receipt.pending, receipt.texts)
     assert held
     assert ([], "a plan of both") == (after, shared)
 
@@ -463,7 +463,7 @@ async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
     long = "\n".join(f"line {number} on the Quokkafish vault" for number in range(400))
     async with Session.open(path, embedder=SMALL, settings=SETTINGS, conversation="talk") as session:
         memories, refs = session.memories, session.refs
-        await keep_traces(session._common.home.storage)
+        await keep_traces(session._shared.home.storage)
         await session.observe('<ref id="plan" title="Quokkafish">the Quokkafish plan</ref>')
         decision = await memories.save_decision("storage", "Quokkafish", long, evidence=["ref:plan"])
         checkpoint = await memories.save_checkpoint(long)
@@ -552,7 +552,11 @@ async def test_damaged_conversation_is_pending_and_does_not_block_opening(tmp_pa
         again = await session.memories.forget([])
         count = await session.memories.count()
 
-    assert ((DAMAGED,), (DAMAGED,), 0) == (receipt.pending, again.pending, count)
+    assert ((CONVERSATION_DAMAGED_MESSAGE,), (CONVERSATION_DAMAGED_MESSAGE,), 0) == (
+        receipt.pending,
+        again.pending,
+        count,
+    )
 
 
 async def test_open_conversation_without_forgotten_data_is_not_pending(tmp_path):

@@ -14,7 +14,7 @@ from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.graph.results import Imported
 from mama_structs.memory.types.engine import EmbedderRecord
-from mama_structs.memory.types.model import KeptItem, digest_of
+from mama_structs.memory.types.model import StoredEvidence, text_digest
 from mama_structs.memory.upkeep import jsonl_transfer as transfer
 from mama_structs.testing.plain_engine import PlainEngine
 
@@ -44,7 +44,7 @@ async def embedding():
 
 
 def named(text, source="ref:x@1"):
-    return str(KeptItem(source, digest_of(text)))
+    return str(StoredEvidence(source, text_digest(text)))
 
 
 def filled(*evidence):
@@ -54,7 +54,7 @@ def filled(*evidence):
         backend.memories.put(
             plain_memory(f"m{number}", f"memory {number}", evidence=["https://x", *map(named, texts)]),
             vectors=np.eye(1, DIMENSIONS, dtype=np.float32),
-            contents={digest_of(text): text for text in texts},
+            contents={text_digest(text): text for text in texts},
         )
     return backend
 
@@ -79,7 +79,7 @@ async def exported(backend, path):
 @pytest.mark.parametrize("chunk", [1, 2, 100])
 async def test_export_writes_each_text_once_before_its_memories(chunk, tmp_path, embedding, monkeypatch):
     """The import restores them for any page size, and a second import changes nothing."""
-    monkeypatch.setattr(transfer, "_CHUNK", chunk)
+    monkeypatch.setattr(transfer, "CHUNK_LINES", chunk)
     whole, other = filled(["a", "기억\r\n"], [], ["기억\r\n", "a", ""], ["a"]), Backend()
     path = await exported(whole, tmp_path / "x")
     first = await transfer.import_jsonl(other, embedding, path, None)
@@ -93,7 +93,7 @@ async def test_export_writes_each_text_once_before_its_memories(chunk, tmp_path,
 
 async def test_export_pages_are_limited_by_text_size(tmp_path, embedding, monkeypatch):
     """Pages with long texts are shorter, and the order of memories stays."""
-    monkeypatch.setattr(transfer, "_CHUNK_BYTES", 10)
+    monkeypatch.setattr(transfer, "MAX_CHUNK_BYTES", 10)
     whole, other = filled(["long text " * 9], ["long text " * 9], [], ["other text " * 9], ["x"]), Backend()
     path = await exported(whole, tmp_path / "x")
     told = []
@@ -140,7 +140,7 @@ async def test_export_without_texts_has_first_format_version(tmp_path, embedding
 @pytest.mark.parametrize("chunk", [1, 256])
 async def test_import_rejects_invalid_text_line(change, number, said, chunk, tmp_path, embedding, monkeypatch):  # noqa: PLR0917 - fixtures
     """The message contains the line number and the rule but no content, and nothing is imported."""
-    monkeypatch.setattr(transfer, "_CHUNK", chunk)
+    monkeypatch.setattr(transfer, "CHUNK_LINES", chunk)
     path, other = await exported(filled([SECRET], [SECRET]), tmp_path / "x"), Backend()
     lines = path.read_text().splitlines(keepends=True)
     change(lines)
@@ -157,7 +157,7 @@ async def test_import_rejects_invalid_text_line(change, number, said, chunk, tmp
 async def test_import_rejects_too_long_text(tmp_path, embedding, monkeypatch):
     """A text that could not be exported again is rejected."""
     path = await exported(filled(["x" * 11]), tmp_path / "x")
-    monkeypatch.setattr(transfer, "MAX_KEPT", 10)
+    monkeypatch.setattr(transfer, "MAX_STORED_TEXT_BYTES", 10)
 
     with pytest.raises(InvalidArgument, match=r"line 2: .*at most 10 bytes"):
         await transfer.import_jsonl(Backend(), embedding, path, None)
@@ -165,7 +165,7 @@ async def test_import_rejects_too_long_text(tmp_path, embedding, monkeypatch):
 
 async def test_import_stores_text_again_if_deleted_meanwhile(tmp_path, embedding, monkeypatch):
     """The text is read again from the file for later memories."""
-    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    monkeypatch.setattr(transfer, "CHUNK_LINES", 2)
     path = await exported(filled(["a"], ["b"], ["a", "b"]), tmp_path / "x")
 
     def deletes():
@@ -182,7 +182,7 @@ async def test_import_stores_text_again_if_deleted_meanwhile(tmp_path, embedding
 
 async def test_interrupted_import_can_be_repeated(tmp_path, embedding, monkeypatch):
     """The texts stored by the first attempt are reused."""
-    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    monkeypatch.setattr(transfer, "CHUNK_LINES", 2)
     whole = filled(["a"], ["b"], ["a", "b"])
     path = await exported(whole, tmp_path / "x")
 

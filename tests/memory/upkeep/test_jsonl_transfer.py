@@ -24,10 +24,10 @@ from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import fingerprint_of
 from mama_structs.memory.engines.local.plans import JournalWriter
 from mama_structs.memory.graph.results import Imported
-from mama_structs.memory.save.save_plan import RESTING, lower
+from mama_structs.memory.save.save_plan import TRUST_LINK_TYPES, lower_trust
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.memory.types.model import (
-    METADATA,
+    METADATA_TYPES,
     ORIGINS,
     CheckpointMetadata,
     ContextMetadata,
@@ -43,11 +43,11 @@ from mama_structs.memory.types.model import (
     Outcome,
     OutcomeChange,
     RecordMetadata,
-    digest_of,
-    digests_in,
+    evidence_digests,
     least_trusted,
+    text_digest,
 )
-from mama_structs.memory.types.record import memory_id_of
+from mama_structs.memory.types.record import record_memory_id
 from mama_structs.memory.upkeep import jsonl_transfer as transfer
 from mama_structs.memory.upkeep.jsonl_transfer import export_jsonl, import_jsonl
 from mama_structs.session.session import Session
@@ -145,9 +145,9 @@ async def test_export_is_complete_when_plan_is_repeated(tmp_path):
 
     text = "kept " * 9
     first = filled()
-    evidence = [f"ref:a@1#sha256:{digest_of(text)}"]
-    assert digests_in(evidence)
-    first.memories.put(plain_memory("kept", evidence=evidence), vectors=unit(), contents={digest_of(text): text})
+    evidence = [f"ref:a@1#sha256:{text_digest(text)}"]
+    assert evidence_digests(evidence)
+    first.memories.put(plain_memory("kept", evidence=evidence), vectors=unit(), contents={text_digest(text): text})
     again = Again()
     again.memories = first.memories
     for backend, name in ((first, "once"), (again, "again")):
@@ -230,7 +230,7 @@ def memories(draw, number):
     memory_id = f"{kind.value}_기억_{1_790_000_000_000 + number}_0a1b2c3d"
     if isinstance(metadata, RecordMetadata):
         metadata = attrs.evolve(metadata, key=f"{metadata.key}{number}")
-        memory_id = memory_id_of((metadata.labels, metadata.key))
+        memory_id = record_memory_id((metadata.labels, metadata.key))
     origin = draw(st.sampled_from(ORIGINS))
     return Memory(
         id=memory_id,
@@ -279,9 +279,9 @@ def stores(draw):
         )
     for one in backend.memories.scan():
         for link in one.links:
-            if link.link_type in RESTING:
+            if link.link_type in TRUST_LINK_TYPES:
                 (to,) = backend.memories.get(backend.memories.find_many([link.to_id]))
-                lower(backend.memories, backend.memories.find(link.from_id), to.trust)
+                lower_trust(backend.memories, backend.memories.find(link.from_id), to.trust)
     return backend
 
 
@@ -291,7 +291,7 @@ async def test_export_and_import_restore_memories(backend, chunk):
     """Export, import into an empty store and export again give equal lines."""
     other = Backend()
     service = EmbeddingService(HashEmbedder(dimensions=64))
-    before, transfer._CHUNK = transfer._CHUNK, chunk
+    before, transfer.CHUNK_LINES = transfer.CHUNK_LINES, chunk
     try:
         with tempfile.TemporaryDirectory() as directory:
             first, second = Path(directory) / "1", Path(directory) / "2"
@@ -302,7 +302,7 @@ async def test_export_and_import_restore_memories(backend, chunk):
 
             assert memory_lines(first) == memory_lines(second)
     finally:
-        transfer._CHUNK = before
+        transfer.CHUNK_LINES = before
         await service.close()
 
     assert len(backend.memories.scan()) == count
@@ -372,7 +372,7 @@ async def test_export_reads_pages_and_reports_progress(tmp_path, monkeypatch):
         return scan(**options)
 
     monkeypatch.setattr(type(backend.memories), "scan", lambda _self, **options: counted(**options))
-    monkeypatch.setattr(transfer, "_PAGE", 3)
+    monkeypatch.setattr(transfer, "PAGE_MEMORIES", 3)
     told = []
 
     assert 7 == await export_jsonl(backend, tmp_path / "x", lambda *how_far: told.append(how_far))
@@ -382,7 +382,7 @@ async def test_export_reads_pages_and_reports_progress(tmp_path, monkeypatch):
 
 async def test_export_raises_when_embedder_changes(tmp_path, monkeypatch):
     """All vectors in a file are of the embedder in its header."""
-    monkeypatch.setattr(transfer, "_PAGE", 2)
+    monkeypatch.setattr(transfer, "PAGE_MEMORIES", 2)
     backend = filled()
 
     def change(_done, _total):
@@ -410,7 +410,7 @@ async def test_repeated_import_changes_nothing(tmp_path, embedding):
 @pytest.mark.parametrize("fail_at", range(1, 6))
 async def test_interrupted_import_can_be_repeated(fail_at, tmp_path, embedding, monkeypatch):
     """After a failure at any point, a second import gives the result of a single one."""
-    monkeypatch.setattr(transfer, "_CHUNK", 1)
+    monkeypatch.setattr(transfer, "CHUNK_LINES", 1)
     whole = filled()
     await export_jsonl(whole, tmp_path / "x", None)
     other = Backend(fail_at=fail_at)
@@ -424,7 +424,7 @@ async def test_interrupted_import_can_be_repeated(fail_at, tmp_path, embedding, 
 
 async def test_cancelled_import_can_be_repeated(tmp_path, embedding, monkeypatch):
     """After a cancellation at any point, a second import gives the result of a single one."""
-    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    monkeypatch.setattr(transfer, "CHUNK_LINES", 2)
     whole = filled()
     await export_jsonl(whole, tmp_path / "x", None)
     other = Backend()
@@ -483,7 +483,7 @@ async def test_import_embeds_new_memories_when_embedder_differs(tmp_path, embedd
 
 async def test_import_reports_progress(tmp_path, embedding, monkeypatch):
     """Progress is the number of memories and their total number in the file."""
-    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    monkeypatch.setattr(transfer, "CHUNK_LINES", 2)
     await export_jsonl(filled(), tmp_path / "x", None)
     told = []
     await import_jsonl(Backend(), embedding, tmp_path / "x", lambda *how_far: told.append(how_far))
@@ -701,7 +701,7 @@ async def test_import_lowers_trust_to_origin_and_basis(tmp_path, embedding):
 async def test_import_rejects_too_long_line(tmp_path, embedding, monkeypatch):
     """The line is rejected before all of it is in memory."""
     await export_jsonl(filled(), tmp_path / "x", None)
-    monkeypatch.setattr(transfer, "LONGEST_LINE", 2000)
+    monkeypatch.setattr(transfer, "MAX_LINE_BYTES", 2000)
     changed(tmp_path / "x", 3, lambda line: line["memory"].update(content="x" * 5000))
 
     with pytest.raises(InvalidArgument, match="line 3: it is longer than 2000 bytes"):
@@ -794,7 +794,7 @@ async def test_export_to_missing_directory_raises_typed_error(tmp_path):
 async def test_full_disk_keeps_previous_export(call, tmp_path, monkeypatch):
     """Whichever call fails, the old file remains, and no temporary file."""
     (tmp_path / "x").write_text("old")
-    monkeypatch.setattr(transfer, "_PAGE", 2)
+    monkeypatch.setattr(transfer, "PAGE_MEMORIES", 2)
     plain = getattr(os, call)
     failed = 0
     for number in range(1, 20):
@@ -859,7 +859,7 @@ async def test_export_removes_files_of_killed_process(tmp_path):
 
 def test_stores_strategy_generates_each_memory_type():
     """The round trip test covers each type of memory."""
-    assert set(METADATA) == set(metadata_of)
+    assert set(METADATA_TYPES) == set(metadata_of)
     assert timedelta(0) == UTC.utcoffset(None)
 
 

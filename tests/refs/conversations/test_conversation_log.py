@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mama_structs import DescriptorSettings
 from mama_structs.refs.conversations.conversation_log import ConversationKey, load
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 # A conversation, a fork of it and their texts, as written by commit 9572899.
 ROWS = json.loads((Path(__file__).parents[2] / "data" / "conversation.json").read_text())
@@ -13,7 +13,7 @@ ROWS = json.loads((Path(__file__).parents[2] / "data" / "conversation.json").rea
 
 async def test_load_reads_conversation_of_earlier_version(tmp_path):
     """Includes attributes of refs, descriptors, deletions, and the view of a fork."""
-    storage = Storage.open(tmp_path / "store")
+    storage = SqliteStorage.open(tmp_path / "store")
     try:
         storage.enqueue([(key, text.encode()) for key, text in ROWS.items()])
         await storage.flush()

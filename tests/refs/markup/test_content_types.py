@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.refs.markup.content_types import category_of, category_of_word
-from mama_structs.refs.markup.fences import fenced_blocks, language_of
+from mama_structs.refs.markup.content_types import detect_category, lookup_category
+from mama_structs.refs.markup.fences import find_fenced_blocks, parse_language
 
 PYTHON = "import os\n\n\ndef parse(path):\n    # Reads it.\n    with open(path) as file:\n        return file.read()\n"
 JSON = '{"a": [1, 2, 3], "b": null}'
@@ -54,7 +54,7 @@ PROSE = "The guild moved its fleet. It was late, and the raid had begun.\nNobody
 @pytest.mark.parametrize("content", [PYTHON, JSON, PROSE, ""])
 def test_category_of_uses_attributes(attributes, category, content):
     """A known attribute value takes precedence over the content."""
-    assert category == category_of(attributes, content)
+    assert category == detect_category(attributes, content)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_category_of_uses_attributes(attributes, category, content):
 @pytest.mark.parametrize(("content", "category"), [(PYTHON, "code"), (JSON, "data"), (PROSE, "text")])
 def test_category_of_ignores_unknown_attributes(attributes, content, category):
     """Without a known category, format or language, the content determines the category."""
-    assert category == category_of(attributes, content)
+    assert category == detect_category(attributes, content)
 
 
 TEXTS = [
@@ -137,39 +137,39 @@ DATA = [
 @pytest.mark.parametrize("content", TEXTS)
 def test_category_of_prose_is_text(content):
     """Prose with commas, code examples or keywords is text."""
-    assert "text" == category_of({}, content)
+    assert "text" == detect_category({}, content)
 
 
 @pytest.mark.parametrize("content", CODES)
 def test_category_of_code_without_language_is_code(content):
     """Code of many languages is recognized by its content."""
-    assert "code" == category_of({}, content)
+    assert "code" == detect_category({}, content)
 
 
 @pytest.mark.parametrize("content", DATA, ids=lambda content: content[:20])
 def test_category_of_data_format_is_data(content):
     """Data formats are recognized, even if only a sample is examined."""
-    assert "data" == category_of({}, content)
+    assert "data" == detect_category({}, content)
 
 
 def test_category_of_is_independent_of_line_breaks():
     """CRLF gives the same categories."""
     for category, contents in {"text": TEXTS, "code": CODES, "data": DATA}.items():
         for content in contents:
-            assert category == category_of({}, content.replace("\n", "\r\n")), content[:50]
+            assert category == detect_category({}, content.replace("\n", "\r\n")), content[:50]
 
 
 def test_category_of_deep_json_is_data():
     """JSON that is nested too deeply to parse is recognized by its brackets."""
-    assert "data" == category_of({}, "[" * 500 + "]" * 500)
-    assert "text" == category_of({}, "[" * 500)
+    assert "data" == detect_category({}, "[" * 500 + "]" * 500)
+    assert "text" == detect_category({}, "[" * 500)
 
 
 def test_category_of_ignores_csv_field_size_limit():
     """The standard library's limit is global, and a host may lower it."""
     limit = csv.field_size_limit(3)
     try:
-        assert "text" == category_of({}, "number,name\n1,a\n")
+        assert "text" == detect_category({}, "number,name\n1,a\n")
     finally:
         csv.field_size_limit(limit)
 
@@ -177,7 +177,7 @@ def test_category_of_ignores_csv_field_size_limit():
 @given(content=st.text(), attributes=st.dictionaries(st.sampled_from(["type", "lang", "x"]), st.text(max_size=20)))
 def test_category_of_accepts_any_content(content, attributes):
     """No content and no attributes raise an error."""
-    assert category_of(attributes, content) in {"code", "data", "text"}
+    assert detect_category(attributes, content) in {"code", "data", "text"}
 
 
 @given(
@@ -189,8 +189,8 @@ def test_category_of_json_container_is_data(value):
     """Any JSON object or array is data, also in a fence."""
     content = json.dumps(value, indent=2)
     if isinstance(value, list | dict):
-        assert "data" == category_of({}, content)
-        assert "data" == category_of({}, f"```\n{content}\n```")
+        assert "data" == detect_category({}, content)
+        assert "data" == detect_category({}, f"```\n{content}\n```")
 
 
 @given(content=st.text(min_size=1), tail=st.text(max_size=50))
@@ -198,7 +198,7 @@ def test_category_of_depends_only_on_sample(content, tail):
     """Text after the first 20,000 characters has no effect."""
     head = (content * 20_000)[:20_000]
 
-    assert category_of({}, f"{head}a") == category_of({}, f"{head}b{tail}")
+    assert detect_category({}, f"{head}a") == detect_category({}, f"{head}b{tail}")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_category_of_depends_only_on_sample(content, tail):
 )
 def test_category_of_hostile_content_takes_few_steps(content, steps):
     """Only a sample is examined, without backtracking."""
-    assert steps(category_of, {}, content) < 100 * steps(category_of, {}, PROSE * 200)
+    assert steps(detect_category, {}, content) < 100 * steps(detect_category, {}, PROSE * 200)
 
 
 def test_category_of_deep_array_does_not_overflow_stack():
@@ -264,7 +264,7 @@ def test_category_of_deep_array_does_not_overflow_stack():
 )
 def test_fenced_blocks_recognizes_opening_line(line, info):
     """As in CommonMark: at least three marks, at most three spaces before them."""
-    assert ([] if info is None else [info]) == [block.info for block in fenced_blocks(f"{line}\nx")]
+    assert ([] if info is None else [info]) == [block.info for block in find_fenced_blocks(f"{line}\nx")]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_fenced_blocks_recognizes_opening_line(line, info):
 @pytest.mark.parametrize("behind", ["", "\n", "\nx"])
 def test_fenced_blocks_recognizes_closing_line(line, closes, behind):
     """A closing line has the same mark, at least the same length, and nothing else."""
-    (block,) = fenced_blocks(f"~~~~ info\nx\n{line}{behind}")
+    (block,) = find_fenced_blocks(f"~~~~ info\nx\n{line}{behind}")
 
     assert (closes, "info") == (block.closed, block.info)
 
@@ -303,17 +303,17 @@ def test_fenced_blocks_recognizes_closing_line(line, closes, behind):
 )
 def test_language_of_returns_first_word(info, language):
     """The first word of the info string is the language, in the notations of common tools."""
-    assert language == language_of(info)
+    assert language == parse_language(info)
 
 
 def test_category_of_is_text_when_text_follows_fence_after_sample():
     """A fence that closes at the end of the sample may not enclose everything."""
     block = f"```python\n{'y' * 19_950}\n```\n"
 
-    assert "code" == category_of({}, block)
-    assert "text" == category_of({}, f"{block}{'Words. ' * 20}\n")
+    assert "code" == detect_category({}, block)
+    assert "text" == detect_category({}, f"{block}{'Words. ' * 20}\n")
 
 
 def test_category_of_word_returns_none_for_unknown_word():
     """Only complete, known words have a category."""
-    assert [None] * 5 == [category_of_word(word) for word in ("", "/", "pythonic", "text/", "a/b/c")]
+    assert [None] * 5 == [lookup_category(word) for word in ("", "/", "pythonic", "text/", "a/b/c")]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs import RefStore, Session
-from mama_structs.refs.markup.fences import fenced_blocks
+from mama_structs.refs.markup.fences import find_fenced_blocks
 from mama_structs.refs.store.text import Content
 
 LINES = st.lists(st.text(st.sampled_from("ab` ~\t#é"), max_size=8), max_size=6).map("\n".join)
@@ -108,7 +108,7 @@ def test_body_equals_content_of_enclosing_fence(content, info, indent, mark, mor
 def test_body_is_text_or_single_fenced_block(text):
     """A body differs from its text only if one fence encloses it, and contains no new lines."""
     content = Content.of(text)
-    blocks = list(fenced_blocks(text))
+    blocks = list(find_fenced_blocks(text))
 
     assert content.body is content or 1 == len(blocks)
     assert all(line in text for line in content.body.text.split("\n"))

@@ -11,8 +11,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, SessionClosed
-from mama_structs.refs.markup.parser import MAX_HELD, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
-from mama_structs.refs.store.ref_collector import trimmed
+from mama_structs.refs.markup.parser import MAX_BUFFERED_CHARS, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
+from mama_structs.refs.store.ref_collector import trim_line_breaks
 from mama_structs.testing.strategies import chunkings, ref_documents, ref_ids
 
 WHITE = " \t\n\r\f"
@@ -313,9 +313,9 @@ def test_parser_buffer_is_bounded(cut):
         given_away += len(visible(events))
         tags = sum(isinstance(event, RefStart | RefEnd) for event in events)
         given_away += 512 * tags
-        assert parser.position - given_away <= MAX_HELD
-        assert len(parser._held) <= MAX_HELD
-        assert len(parser._before) <= MAX_HELD
+        assert parser.position - given_away <= MAX_BUFFERED_CHARS
+        assert len(parser._held) <= MAX_BUFFERED_CHARS
+        assert len(parser._before) <= MAX_BUFFERED_CHARS
 
 
 def test_parser_buffer_reaches_its_bound():
@@ -326,7 +326,7 @@ def test_parser_buffer_reaches_its_bound():
     events = parser.feed(tag + "x" * (1000 - len(tag)) + "`" * 1000)
 
     assert [] == events
-    assert MAX_HELD == len(parser._held)
+    assert MAX_BUFFERED_CHARS == len(parser._held)
     assert [RefStart("a", {})] == parser.feed("`")[:1]
     assert "" == parser._held
 
@@ -376,7 +376,7 @@ def test_parser_restores_any_content(content, ref_id, line_break, data):
 
     assert [RefStart(ref_id, {}), RefEnd(ref_id, complete=True)] == [events[0], events[-1]]
     assert [] == [event for event in events[1:-1] if not isinstance(event, RefText)]
-    assert content == trimmed(visible(events))
+    assert content == trim_line_breaks(visible(events))
 
 
 @given(
@@ -397,7 +397,8 @@ def test_parser_finds_planted_refs(cut):
 
     assert document.visible == shown
     assert [(ref.id, ref.attributes, ref.content, ref.complete) for ref in document.refs] == [
-        (ref_id, attributes, trimmed(shown[start:end]), complete) for ref_id, attributes, start, end, complete in refs
+        (ref_id, attributes, trim_line_breaks(shown[start:end]), complete)
+        for ref_id, attributes, start, end, complete in refs
     ]
 
 

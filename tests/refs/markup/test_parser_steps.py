@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from mama_structs.refs.markup import parser as parser_module
-from mama_structs.refs.markup.parser import MAX_HELD, Diagnostic, RefParser
+from mama_structs.refs.markup.parser import MAX_BUFFERED_CHARS, Diagnostic, RefParser
 
 # Maximum ratio of steps for ten times the text; quadratic algorithms would take a hundred times as many.
 LIMIT = 20
@@ -16,7 +16,7 @@ LIMIT = 20
 @pytest.fixture
 def work(steps, monkeypatch):
     """Count the executed lines of the package and the characters that are matched one by one."""
-    matched_to, looked_at = parser_module._matched_to, 0
+    matched_to, looked_at = parser_module._match_end, 0
 
     def counted(pattern, text, at):
         nonlocal looked_at
@@ -24,7 +24,7 @@ def work(steps, monkeypatch):
         looked_at += end - at
         return end
 
-    monkeypatch.setattr(parser_module, "_matched_to", counted)
+    monkeypatch.setattr(parser_module, "_match_end", counted)
 
     def count(text, size=None):
         nonlocal looked_at
@@ -107,7 +107,7 @@ def test_parser_memory_does_not_grow_with_text(name):
     finally:
         tracemalloc.stop()
 
-    assert MAX_HELD >= len(parser._held)
+    assert MAX_BUFFERED_CHARS >= len(parser._held)
     assert 100_000 > kept
 
 

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from row_helpers import every_row
 
-from mama_structs.refs.markup.parser import MAX_DEPTH, MAX_TAG, Diagnostic, RefEnd, RefParser, RefStart, RefText, Text
-from mama_structs.refs.store.ref_collector import trimmed
+from mama_structs.refs.markup.parser import (
+    MAX_DEPTH,
+    MAX_TAG_CHARS,
+    Diagnostic,
+    RefEnd,
+    RefParser,
+    RefStart,
+    RefText,
+    Text,
+)
+from mama_structs.refs.store.ref_collector import trim_line_breaks
 
 
 def parse(text, size=None):
@@ -30,7 +39,7 @@ def found(events):
             case Text() | RefText():
                 shown += event.text
     return (
-        [(one.id, trimmed(shown[start:end]), one.attributes, complete) for one, start, end, complete in refs],
+        [(one.id, trim_line_breaks(shown[start:end]), one.attributes, complete) for one, start, end, complete in refs],
         shown,
         diagnostics,
     )
@@ -159,10 +168,10 @@ ROWS = {
     "a closing tag that closes itself": ("</ref/>", [], None, [("malformed", None, 1)]),
     "the longest id": (f'<ref id="{"a" * 64}"/>', [whole("a" * 64, "")], "", []),
     "an id too long": (f'<ref id="{"a" * 65}"/>', [], None, [("invalid_id", "a" * 65, 1)]),
-    "the longest tag": (f'<ref id="a" x="{"y" * (MAX_TAG - 17)}">x</ref>', [whole("a", "x", x="y" * (MAX_TAG - 17))], "x", []),
-    "a tag too long": (f'<ref id="a" x="{"y" * (MAX_TAG - 16)}">x', [], None, [("too_long", None, 1)]),
-    "the longest closing tag": (f'<ref id="a">x</ref{" " * (MAX_TAG - 6)}>', A, "x", []),
-    "a closing tag too long": (f"x</ref{' ' * (MAX_TAG - 5)}>", [], None, [("too_long", None, 2)]),
+    "the longest tag": (f'<ref id="a" x="{"y" * (MAX_TAG_CHARS - 17)}">x</ref>', [whole("a", "x", x="y" * (MAX_TAG_CHARS - 17))], "x", []),
+    "a tag too long": (f'<ref id="a" x="{"y" * (MAX_TAG_CHARS - 16)}">x', [], None, [("too_long", None, 1)]),
+    "the longest closing tag": (f'<ref id="a">x</ref{" " * (MAX_TAG_CHARS - 6)}>', A, "x", []),
+    "a closing tag too long": (f"x</ref{' ' * (MAX_TAG_CHARS - 5)}>", [], None, [("too_long", None, 2)]),
     "a tag in one that is too long": (
         f'<ref x="{"y" * 600}<ref id="a">x</ref>',
         A,

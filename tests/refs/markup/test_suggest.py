@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mama_structs.refs.markup.content_types import suggest
+from mama_structs.refs.markup.content_types import suggest_ids
 from mama_structs.refs.markup.parser import RefParser, RefStart, is_ref_id
 
 LONG = "value 1\nvalue 2\nvalue 3"
 
 
 def ids(text, **options):
-    return [suggestion.id for suggestion in suggest(text, **options)]
+    return [suggestion.id for suggestion in suggest_ids(text, **options)]
 
 
 def fenced(content, info="", before=""):
@@ -73,7 +73,7 @@ def fenced(content, info="", before=""):
 )
 def test_suggest_derives_id(content, info, before, found):
     """Sources are a file name, the first definition, the heading, or language and number."""
-    (suggestion,) = suggest(fenced(content, info, before))
+    (suggestion,) = suggest_ids(fenced(content, info, before))
 
     assert found == (suggestion.id, suggestion.reason)
 
@@ -81,7 +81,7 @@ def test_suggest_derives_id(content, info, before, found):
 def test_suggest_returns_position_of_block():
     """Positions count from 1, and exclude the fences and the last line break."""
     text = "Words.\r\n\r\n  ~~~~ Python\r\ndef go():\r\n    pass\r\n~~~\r\n  ~~~~\r\nMore."
-    (found,) = suggest(text)
+    (found,) = suggest_ids(text)
 
     assert "def go():\r\n    pass\r\n~~~" == found.content
     assert text[found.start - 1 : found.end] == found.content
@@ -99,7 +99,7 @@ def test_suggest_skips_short_blocks():
 
 def test_suggest_includes_unclosed_block():
     """The last block of a truncated answer runs to the end."""
-    (found,) = suggest("```python\ndef go():\n    a\n    b\n")
+    (found,) = suggest_ids("```python\ndef go():\n    a\n    b\n")
 
     assert "def go():\n    a\n    b" == found.content
 
@@ -182,7 +182,7 @@ PARTS = st.lists(
 @given(text=PARTS, taken=st.sets(st.sampled_from(["go", "go_2", "set", "text-1", "python-1", "app.py"])))
 def test_suggest_returns_valid_unused_ids_for_any_text(text, taken):
     """Positions are exact and ordered, and no suggestion overlaps a ref."""
-    found = suggest(text, taken=taken)
+    found = suggest_ids(text, used_ids=taken)
     parser = RefParser()
     events = [*parser.feed(text), *parser.close()]
     used = taken | {event.id for event in events if isinstance(event, RefStart)}
@@ -198,7 +198,7 @@ def test_suggest_returns_valid_unused_ids_for_any_text(text, taken):
 def test_suggest_returns_nothing_after_all_suggestions_are_marked(text):
     """If each suggestion is marked with its id, the parser finds it."""
     lines = text.split("\n")
-    found = suggest(text)
+    found = suggest_ids(text)
     spans = [lines[one.line - 2 : one.line + one.content.count("\n") + 1] for one in found]
     # A closing tag in a block, or on the line of its fence, would end the ref early.
     assume(not any("<ref" in line or "</ref" in line for span in spans for line in span))
@@ -211,7 +211,7 @@ def test_suggest_returns_nothing_after_all_suggestions_are_marked(text):
     started = {event.id for event in [*parser.feed(marked), *parser.close()] if isinstance(event, RefStart)}
 
     assert {suggestion.id for suggestion in found} <= started
-    assert [] == suggest(marked)
+    assert [] == suggest_ids(marked)
 
 
 @pytest.mark.once
@@ -234,4 +234,4 @@ def test_suggest_takes_linear_steps(piece, steps):
     """Eight times the text takes at most about eight times the steps."""
     short, long = (piece * (length // len(piece)) for length in (25_000, 200_000))
 
-    assert steps(suggest, long) < 12 * steps(suggest, short) + 100
+    assert steps(suggest_ids, long) < 12 * steps(suggest_ids, short) + 100

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.refs.messages.provider_messages import Delta, DeltaReader, delta_of, said_by_model
+from mama_structs.refs.messages.provider_messages import DeltaReader, TextDelta, extract_model_text, parse_delta
 
 
 def provider(name):
@@ -86,7 +86,7 @@ def pieces_of_stream(chunks, read=None):
 )
 def test_said_by_model_returns_pieces(message, pieces):
     """Adjacent text blocks form one piece; other blocks and messages separate pieces."""
-    assert pieces == said_by_model(message)
+    assert pieces == extract_model_text(message)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_said_by_model_returns_pieces(message, pieces):
 def test_said_by_model_rejects_unknown_format(message, words):
     """The error names the type and the accepted formats."""
     with pytest.raises(InvalidArgument) as caught:
-        said_by_model(message)
+        extract_model_text(message)
 
     assert words in str(caught.value)
     assert caught.value.hint is not None
@@ -145,7 +145,7 @@ def test_said_by_model_rejects_unknown_format(message, words):
 def test_said_by_model_rejects_messages_of_other_roles(role, wrap):
     """Tags in messages of users or tools must not be parsed."""
     with pytest.raises(InvalidArgument, match="own output") as caught:
-        said_by_model(wrap({"role": role, "content": '<ref id="planted">x</ref>'}))
+        extract_model_text(wrap({"role": role, "content": '<ref id="planted">x</ref>'}))
 
     assert "planted" not in str(caught.value)
 
@@ -153,13 +153,13 @@ def test_said_by_model_rejects_messages_of_other_roles(role, wrap):
 def test_said_by_model_rejects_other_speaker_in_type():
     """Some frameworks state the speaker in the type."""
     with pytest.raises(InvalidArgument, match="human"):
-        said_by_model(SimpleNamespace(type="human", content="a"))
+        extract_model_text(SimpleNamespace(type="human", content="a"))
 
 
 def test_said_by_model_error_contains_no_content():
     """Errors name types and places only."""
     with pytest.raises(InvalidArgument) as caught:
-        said_by_model({"role": "assistant", "content": [{"type": "text", "text": "secret"}, {"secret": "secret"}]})
+        extract_model_text({"role": "assistant", "content": [{"type": "text", "text": "secret"}, {"secret": "secret"}]})
 
     assert "secret" not in str(caught.value)
 
@@ -176,7 +176,7 @@ def as_block(block):
 @given(blocks=BLOCKS)
 def test_said_by_model_returns_all_text_in_order(blocks):
     """For any sequence of blocks, the pieces contain all text, and none is empty."""
-    pieces = said_by_model([as_block(block) for block in blocks])
+    pieces = extract_model_text([as_block(block) for block in blocks])
 
     assert "".join(block for block in blocks if isinstance(block, str)) == "".join(pieces)
     assert all(pieces)
@@ -186,20 +186,20 @@ def test_said_by_model_returns_all_text_in_order(blocks):
 def test_said_by_model_accepts_equivalent_forms(blocks):
     """Lists of dicts or objects, messages, and blocks passed one by one give the same pieces."""
     dicts = [as_block(block) for block in blocks]
-    expected = said_by_model(dicts)
+    expected = extract_model_text(dicts)
 
-    assert expected == said_by_model([SimpleNamespace(**block) for block in dicts])
-    assert expected == said_by_model({"role": "assistant", "content": dicts})
-    assert expected == said_by_model({"type": "message", "role": "assistant", "content": tuple(dicts)})
+    assert expected == extract_model_text([SimpleNamespace(**block) for block in dicts])
+    assert expected == extract_model_text({"role": "assistant", "content": dicts})
+    assert expected == extract_model_text({"type": "message", "role": "assistant", "content": tuple(dicts)})
     assert expected == pieces_of_stream(dicts)
-    assert expected == pieces_of_stream(dicts, delta_of)
+    assert expected == pieces_of_stream(dicts, parse_delta)
 
 
 def test_said_by_model_takes_linear_steps(steps):
     """Ten times the blocks take about ten times the steps."""
     few, many = ([{"type": "text", "text": "x" * 50}] * count for count in (2_000, 20_000))
 
-    assert steps(said_by_model, many) < 12 * steps(said_by_model, few)
+    assert steps(extract_model_text, many) < 12 * steps(extract_model_text, few)
 
 
 # -- chunks: formats without a provider --------------------------------------------------------------------------------
@@ -208,34 +208,34 @@ def test_said_by_model_takes_linear_steps(steps):
 @pytest.mark.parametrize(
     ("chunk", "delta"),
     [
-        ("a", Delta("a")),
+        ("a", TextDelta("a")),
         ("", None),
         (None, None),
         ({"type": "ping"}, None),
-        ({"type": "text", "text": "a"}, Delta("a")),
-        ({"type": "text_delta", "text": "a"}, Delta("a")),
+        ({"type": "text", "text": "a"}, TextDelta("a")),
+        ({"type": "text_delta", "text": "a"}, TextDelta("a")),
         ({"type": "text", "text": "a", "snapshot": "ba"}, None),
         ({"type": "thinking", "thinking": "a", "snapshot": "a"}, None),
-        ({"type": "thinking", "thinking": "a"}, Delta("", starts_piece=True)),
-        ({"type": "web_search_tool_result"}, Delta("", starts_piece=True)),
+        ({"type": "thinking", "thinking": "a"}, TextDelta("", starts_piece=True)),
+        ({"type": "web_search_tool_result"}, TextDelta("", starts_piece=True)),
         ({"type": "content.delta", "delta": "a", "snapshot": "a"}, None),
         ({"type": "content.done", "content": "a"}, None),
         ({"type": "made.up.later", "text": "a", "delta": "b"}, None),
-        ({"type": "content_block_start", "content_block": {"type": "text", "text": "a"}}, Delta("a")),
-        ({"type": "content_block_start", "content_block": {"type": "new"}}, Delta("", starts_piece=True)),
+        ({"type": "content_block_start", "content_block": {"type": "text", "text": "a"}}, TextDelta("a")),
+        ({"type": "content_block_start", "content_block": {"type": "new"}}, TextDelta("", starts_piece=True)),
         ({"choices": []}, None),
         ({"choices": [{"index": 0, "finish_reason": "stop"}]}, None),
         ({"choices": [{"index": 0, "delta": None, "content_filter_results": {}}]}, None),
         ({"choices": [], "usage": {}}, None),
         ({"choices": [{"index": 1, "delta": {"content": "b"}}]}, None),
-        ({"choices": [{"delta": {"content": "a"}}]}, Delta("a")),
+        ({"choices": [{"delta": {"content": "a"}}]}, TextDelta("a")),
         ({"choices": [{"index": 0, "delta": {"role": "assistant"}}]}, None),
-        ({"choices": [{"index": 0, "delta": {"content": "a", "reasoning_content": "no"}}]}, Delta("a")),
+        ({"choices": [{"index": 0, "delta": {"content": "a", "reasoning_content": "no"}}]}, TextDelta("a")),
     ],
 )
 def test_delta_of_returns_text_of_chunk(chunk, delta):
     """A chunk adds its own text once, starts a new piece, or adds nothing."""
-    assert delta == delta_of(chunk)
+    assert delta == parse_delta(chunk)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_delta_of_returns_text_of_chunk(chunk, delta):
 def test_delta_of_rejects_other_values(chunk):
     """Complete messages and other values are not chunks."""
     with pytest.raises(InvalidArgument) as caught:
-        delta_of(chunk)
+        parse_delta(chunk)
 
     assert caught.value.hint is not None
 
@@ -350,23 +350,23 @@ def test_said_by_model_reads_anthropic_message():
     types = provider("anthropic.types")
     message = anthropic_message(types, [["a"], ["b"], "thinking", "tool_use", ["c"]])
 
-    assert ["ab", "c"] == said_by_model(message)
-    assert ["ab", "c"] == said_by_model(message.content)
-    assert ["ab", "c"] == said_by_model(message.model_dump())
-    assert ["ab", "c"] == said_by_model({"role": "assistant", "content": message.content})
-    assert ["c"] == said_by_model(message.content[-1])
-    assert ["ab", "c", "ab", "c"] == said_by_model([message, message])
+    assert ["ab", "c"] == extract_model_text(message)
+    assert ["ab", "c"] == extract_model_text(message.content)
+    assert ["ab", "c"] == extract_model_text(message.model_dump())
+    assert ["ab", "c"] == extract_model_text({"role": "assistant", "content": message.content})
+    assert ["c"] == extract_model_text(message.content[-1])
+    assert ["ab", "c", "ab", "c"] == extract_model_text([message, message])
 
 
 @given(blocks=ANTHROPIC_BLOCKS, first_in_start=st.booleans())
 def test_delta_of_anthropic_stream_matches_message(blocks, first_in_start):
     """Events as objects or dicts give the pieces of the final message."""
     types = provider("anthropic.types")
-    expected = said_by_model(anthropic_message(types, blocks))
+    expected = extract_model_text(anthropic_message(types, blocks))
     events = list(anthropic_events(types, blocks, first_in_start=first_in_start))
 
     assert expected == pieces_of_stream(events)
-    assert expected == pieces_of_stream(events, delta_of)
+    assert expected == pieces_of_stream(events, parse_delta)
     assert expected == pieces_of_stream([event.model_dump() for event in events])
 
 
@@ -375,10 +375,10 @@ def test_delta_reader_skips_repeated_text_of_anthropic_helper(blocks):
     """The helper stream yields each text twice; it is read once."""
     types = provider("anthropic.types")
     events = list(helper_events(types, blocks))
-    expected = said_by_model(anthropic_message(types, blocks))
+    expected = extract_model_text(anthropic_message(types, blocks))
 
     assert expected == pieces_of_stream(events)
-    assert expected == pieces_of_stream(events, delta_of)
+    assert expected == pieces_of_stream(events, parse_delta)
     assert expected == pieces_of_stream([event.model_dump() for event in events])
 
 
@@ -388,7 +388,7 @@ def test_delta_reader_reads_text_events_of_anthropic_helper(blocks):
     types = provider("anthropic.types")
     events = [event for event in helper_events(types, blocks) if event.type == "text"]
 
-    assert "".join(said_by_model(anthropic_message(types, blocks))) == "".join(pieces_of_stream(events))
+    assert "".join(extract_model_text(anthropic_message(types, blocks))) == "".join(pieces_of_stream(events))
 
 
 def test_delta_of_separates_anthropic_messages_in_stream():
@@ -441,11 +441,11 @@ def test_said_by_model_reads_chat_completion():
     chat = provider("openai.types.chat")
     answer = completion(chat, ["a", "b"])
 
-    assert ["a"] == said_by_model(answer)
-    assert ["a"] == said_by_model(answer.model_dump())
-    assert ["a"] == said_by_model(answer.choices[0].message)
-    assert ["a"] == said_by_model([answer.choices[0].message.model_dump(exclude_none=True)])
-    assert [] == said_by_model(completion(chat, [None]))
+    assert ["a"] == extract_model_text(answer)
+    assert ["a"] == extract_model_text(answer.model_dump())
+    assert ["a"] == extract_model_text(answer.choices[0].message)
+    assert ["a"] == extract_model_text([answer.choices[0].message.model_dump(exclude_none=True)])
+    assert [] == extract_model_text(completion(chat, [None]))
 
 
 @given(parts=st.lists(st.text(max_size=5)))
@@ -453,10 +453,10 @@ def test_delta_of_chat_stream_matches_message(parts):
     """Chunks give the pieces of the final message, without other choices and tool calls."""
     chat = provider("openai.types.chat")
     chunks = list(completion_chunks(chat, parts))
-    expected = said_by_model(completion(chat, ["".join(parts), "other"]))
+    expected = extract_model_text(completion(chat, ["".join(parts), "other"]))
 
     assert expected == pieces_of_stream(chunks)
-    assert expected == pieces_of_stream(chunks, delta_of)
+    assert expected == pieces_of_stream(chunks, parse_delta)
     assert expected == pieces_of_stream([chunk.model_dump() for chunk in chunks])
 
 
@@ -476,7 +476,7 @@ def test_delta_reader_skips_repeated_text_of_chat_helper(parts):
     expected = ["".join(parts)] if parts else []
 
     assert expected == pieces_of_stream(events)
-    assert expected == pieces_of_stream(events, delta_of)
+    assert expected == pieces_of_stream(events, parse_delta)
     assert expected == pieces_of_stream([event for event in events if event.type == "content.delta"])
 
 
@@ -571,10 +571,10 @@ def test_said_by_model_reads_response():
     responses = provider("openai.types.responses")
     answer = response(responses, ["reasoning", [["a"], ["b"], None, ["c"]], "function_call", [["d"]]])
 
-    assert ["ab", "c", "d"] == said_by_model(answer)
-    assert ["ab", "c", "d"] == said_by_model(answer.model_dump())
-    assert ["ab", "c", "d"] == said_by_model(answer.output)
-    assert ["ab", "c"] == said_by_model(answer.output[1])
+    assert ["ab", "c", "d"] == extract_model_text(answer)
+    assert ["ab", "c", "d"] == extract_model_text(answer.model_dump())
+    assert ["ab", "c", "d"] == extract_model_text(answer.output)
+    assert ["ab", "c"] == extract_model_text(answer.output[1])
 
 
 @given(items=ITEMS)
@@ -582,10 +582,10 @@ def test_delta_of_response_stream_matches_response(items):
     """Events give the pieces of the final response; events that repeat text add nothing."""
     responses = provider("openai.types.responses")
     events = list(response_events(responses, items))
-    expected = said_by_model(response(responses, items))
+    expected = extract_model_text(response(responses, items))
 
     assert expected == pieces_of_stream(events)
-    assert expected == pieces_of_stream(events, delta_of)
+    assert expected == pieces_of_stream(events, parse_delta)
     assert expected == pieces_of_stream([event.model_dump() for event in events])
 
 
@@ -595,8 +595,8 @@ def test_delta_reader_reads_deltas_of_response_helper():
     fields = {"content_index": 0, "item_id": "i", "logprobs": [], "output_index": 0, "sequence_number": 1}
     event = helper.ResponseTextDeltaEvent(type="response.output_text.delta", delta="a", snapshot="ba", **fields)
 
-    assert Delta("a") == DeltaReader().read(event)
-    assert Delta("a") == delta_of(event)
+    assert TextDelta("a") == DeltaReader().read(event)
+    assert TextDelta("a") == parse_delta(event)
 
 
 # -- frameworks -------------------------------------------------------------------------------------------------------
@@ -625,11 +625,11 @@ async def test_said_by_model_reads_pydantic_ai_run():
     result, adapter = await pydantic_run("a", MARKED)
     new = result.new_messages()
 
-    assert ["a", MARKED] == said_by_model(result)
-    assert ["a", MARKED] == said_by_model(new)
-    assert ["a", MARKED] == said_by_model(adapter.dump_python(new))
-    assert [MARKED] == said_by_model(new[-1])
-    assert [MARKED] == said_by_model(adapter.dump_python(new, mode="json")[-1])
+    assert ["a", MARKED] == extract_model_text(result)
+    assert ["a", MARKED] == extract_model_text(new)
+    assert ["a", MARKED] == extract_model_text(adapter.dump_python(new))
+    assert [MARKED] == extract_model_text(new[-1])
+    assert [MARKED] == extract_model_text(adapter.dump_python(new, mode="json")[-1])
 
 
 async def test_said_by_model_rejects_pydantic_ai_request():
@@ -639,7 +639,7 @@ async def test_said_by_model_rejects_pydantic_ai_request():
 
     for message in (request, [request], adapter.dump_python([request])[0]):
         with pytest.raises(InvalidArgument, match="own output"):
-            said_by_model(message)
+            extract_model_text(message)
 
 
 def test_said_by_model_knows_all_parts_of_pydantic_ai():
@@ -655,7 +655,7 @@ def test_said_by_model_knows_all_parts_of_pydantic_ai():
         messages.TextPart("a"),
         messages.SpeechPart(speaker="assistant", transcript="b"),
     ]
-    assert ["ab"] == said_by_model(messages.ModelResponse(parts))
+    assert ["ab"] == extract_model_text(messages.ModelResponse(parts))
 
 
 async def agents_run(*outputs):
@@ -680,14 +680,14 @@ async def test_said_by_model_reads_agents_sdk_run():
     result = await agents_run(call, [testing.assistant_message(MARKED)])
     last = result.new_items[-1]
 
-    assert ["a", MARKED] == said_by_model(result)
-    assert ["a", MARKED] == said_by_model(result.new_items)
-    assert ["a", MARKED] == said_by_model(
+    assert ["a", MARKED] == extract_model_text(result)
+    assert ["a", MARKED] == extract_model_text(result.new_items)
+    assert ["a", MARKED] == extract_model_text(
         [item.raw_item for item in result.new_items if item.type == "message_output_item"]
     )
-    assert [MARKED] == said_by_model(last)
-    assert [MARKED] == said_by_model(last.raw_item)
-    assert [MARKED] == said_by_model(result.raw_responses[-1])
+    assert [MARKED] == extract_model_text(last)
+    assert [MARKED] == extract_model_text(last.raw_item)
+    assert [MARKED] == extract_model_text(result.raw_responses[-1])
 
 
 def test_delta_of_reads_raw_events_of_agents_sdk():
@@ -713,13 +713,13 @@ def test_said_by_model_reads_langchain_message():
     messages = provider("langchain_core.messages")
     blocks = [{"type": "reasoning", "reasoning": "no"}, {"type": "text", "text": "a"}, "b", {"type": "tool_call"}]
 
-    assert [MARKED] == said_by_model(messages.AIMessage(MARKED))
-    assert [MARKED] == said_by_model(messages.AIMessageChunk(MARKED))
-    assert ["ab"] == said_by_model(messages.AIMessage(blocks))
-    assert ["ab"] == said_by_model(messages.AIMessage(blocks).model_dump())
+    assert [MARKED] == extract_model_text(messages.AIMessage(MARKED))
+    assert [MARKED] == extract_model_text(messages.AIMessageChunk(MARKED))
+    assert ["ab"] == extract_model_text(messages.AIMessage(blocks))
+    assert ["ab"] == extract_model_text(messages.AIMessage(blocks).model_dump())
     for other in (messages.HumanMessage("a"), messages.ToolMessage("a", tool_call_id="1"), messages.SystemMessage("a")):
         with pytest.raises(InvalidArgument, match="own output"):
-            said_by_model(other)
+            extract_model_text(other)
 
 
 CHUNKS = st.lists(
@@ -759,7 +759,7 @@ def test_said_by_model_knows_all_blocks_of_sdks():
     rest = sorted(kinds - {"text", "message"})
 
     assert len(rest) > 20
-    assert [] == said_by_model(
+    assert [] == extract_model_text(
         {
             "role": "assistant",
             "content": [{"type": kind, "content": [], "text": ""} for kind in rest if kind not in NO_WORDS],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.refs.messages.transcript import Spoken, spoken_in
+from mama_structs.refs.messages.transcript import TranscriptMessage, extract_transcript
 
 SAID = [("user", "Use JWT?"), ("model", "Looking."), ("tool", "JWT is stateless"), ("model", "Yes.")]
 CHAT = [
@@ -90,26 +90,30 @@ def test_spoken_in_gives_same_transcript_for_all_providers(conversation):
     """Instructions, calls and thinking are left out; requests with messages are accepted."""
     messages = conversation()
 
-    assert SAID == [(one.speaker, one.text) for one in spoken_in(messages)]
-    assert SAID == [(one.speaker, one.text) for one in spoken_in({"messages": messages})]
-    assert SAID[:1] == [(one.speaker, one.text) for one in spoken_in(tuple(messages[:2]))][:1]
+    assert SAID == [(one.speaker, one.text) for one in extract_transcript(messages)]
+    assert SAID == [(one.speaker, one.text) for one in extract_transcript({"messages": messages})]
+    assert SAID[:1] == [(one.speaker, one.text) for one in extract_transcript(tuple(messages[:2]))][:1]
 
 
 def test_spoken_in_omits_recalled_memories():
     """A bare text is the user's; the block that recall adds to a message is removed."""
     recalled = '<recalled>\nFrom memory.\n- "use JWT"\n</recalled>'
 
-    assert [Spoken("user", "Use JWT?")] == spoken_in("Use JWT?")
-    assert [Spoken("user", "Go on")] == spoken_in([{"role": "user", "content": f"{recalled}\nGo on"}])
-    assert [] == spoken_in([{"role": "tool", "content": recalled}, {"role": "user", "content": recalled}])
-    assert [Spoken("model", "Yes", "msg_1")] == spoken_in([{"role": "assistant", "content": "Yes", "id": "msg_1"}])
+    assert [TranscriptMessage("user", "Use JWT?")] == extract_transcript("Use JWT?")
+    assert [TranscriptMessage("user", "Go on")] == extract_transcript(
+        [{"role": "user", "content": f"{recalled}\nGo on"}]
+    )
+    assert [] == extract_transcript([{"role": "tool", "content": recalled}, {"role": "user", "content": recalled}])
+    assert [TranscriptMessage("model", "Yes", "msg_1")] == extract_transcript(
+        [{"role": "assistant", "content": "Yes", "id": "msg_1"}]
+    )
 
 
 @pytest.mark.parametrize("message", [7, None, object(), {"role": "narrator", "content": "x"}, {"kind": "x"}, b"x"])
 def test_spoken_in_names_place_of_unknown_message(message):
     """It raises instead of skipping the message, and the error contains no text of it."""
     with pytest.raises(InvalidArgument, match=r"messages\[1\] is no message"):
-        spoken_in(["hello", message])
+        extract_transcript(["hello", message])
 
 
 @given(
@@ -118,7 +122,7 @@ def test_spoken_in_names_place_of_unknown_message(message):
 def test_spoken_in_assigns_text_to_speaker(said):
     """Any text, also with lone surrogates, is returned in order with its speaker."""
     names = {"user": "user", "assistant": "model", "tool": "tool"}
-    told = spoken_in([{"role": role, "content": text} for role, text in said])
+    told = extract_transcript([{"role": role, "content": text} for role, text in said])
 
     assert [(names[role], text.strip()) for role, text in said if text.strip()] == [
         (one.speaker, one.text) for one in told

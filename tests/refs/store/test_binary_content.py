@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mama_structs import DescriptorSettings, RefStore, Session
 from mama_structs.errors import InvalidArgument, InvalidParameter, QuotaExceeded
-from mama_structs.refs.conversations.conversation_log import ENCODER, _record_of
+from mama_structs.refs.conversations.conversation_log import ENCODER, _to_record
 
 PIXEL = b"\x89PNG\r\n\x1a\n\x00\xff"
 
@@ -66,7 +66,7 @@ async def test_to_file_writes_bytes_unchanged(tmp_path):
 def test_record_of_text_omits_mime_type():
     """Earlier versions, which do not support binary content, can read the record of a text."""
     store = RefStore()
-    written = [ENCODER.encode(_record_of(one)) for one in (store.add("text"), store.add(b"1", mime_type="audio/wav"))]
+    written = [ENCODER.encode(_to_record(one)) for one in (store.add("text"), store.add(b"1", mime_type="audio/wav"))]
 
     assert [False, True] == [b"mime_type" in one for one in written]
 

@@ -432,6 +432,6 @@ def test_missing_reasons_are_bounded():
     store = RefStore()
     store.ingest("".join(f'`<ref id="x{n}">` ' for n in range(100)))
 
-    assert 64 == len(store._entries._missed)
+    assert 64 == len(store._entries._missing_reasons)
     with pytest.raises(HandleNotFound, match="marked inside"):
         store.get("x99")

@@ -23,7 +23,7 @@ from mama_structs.errors import (
     PathDenied,
 )
 from mama_structs.refs.store import export as export_module
-from mama_structs.refs.store.export import FileOrder, FileResult, export
+from mama_structs.refs.store.export import ExportRequest, FileResult, export
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there it is refused as a whole")
 
@@ -49,7 +49,7 @@ def outside(tmp_path):
 
 def put(root, path, text="new", *, kept=None, **options):
     """Export with default arguments."""
-    return export(FileOrder(text, path, handle=HANDLE, **options), root=root, kept=kept)
+    return export(ExportRequest(text, path, handle=HANDLE, **options), root=root, kept=kept)
 
 
 def snapshot(folder):
@@ -220,7 +220,7 @@ steps = st.lists(
 def test_export_sequence_matches_model(steps, chunk):
     """Content, sizes and line counts are correct after each step, for any chunk size."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name:
-        patch.setattr(export_module, "_CHUNK", chunk)
+        patch.setattr(export_module, "_CHUNK_BYTES", chunk)
         root, old = Path(name), b""
         (root / "a").touch()
         for mode, text, line in steps:
@@ -244,7 +244,7 @@ def test_export_sequence_matches_model(steps, chunk):
 
 def test_export_copies_old_file_in_chunks(root, monkeypatch):
     """Appending to a large file with one line needs only memory for a few chunks."""
-    monkeypatch.setattr(export_module, "_CHUNK", 2**16)
+    monkeypatch.setattr(export_module, "_CHUNK_BYTES", 2**16)
     with (root / "big").open("wb") as file:
         file.truncate(2**23)
     tracemalloc.start()
@@ -627,7 +627,7 @@ def test_export_error_does_not_reveal_files_outside_root(root, tmp_path):
 
 def test_export_raises_on_platform_without_directory_descriptors(root, monkeypatch):
     """Nothing is written if the root cannot be enforced."""
-    monkeypatch.setattr(export_module, "_CONFINABLE", False)
+    monkeypatch.setattr(export_module, "_SUPPORTS_DIR_FD", False)
 
     with pytest.raises(ExportError, match="this platform cannot open files relative to a directory"):
         put(root, "a", parents=True)
@@ -679,7 +679,7 @@ def test_export_names_invalid_parameter(root, text, options, parameter):
 )
 def test_kind_of_names_each_file_type(kind, name):
     """Includes types that only a superuser can create."""
-    assert name == export_module.kind_of(kind | 0o644)
+    assert name == export_module.describe_file_kind(kind | 0o644)
 
 
 COMPONENTS = [
@@ -862,8 +862,8 @@ def test_export_by_model_rejects_file_replaced_during_export(*, root, monkeypatc
             swapped.append(snapshot(root)["precious"])
         return filled(*arguments)
 
-    filled = export_module._fill
-    monkeypatch.setattr(export_module, "_fill", fill)
+    filled = export_module._write_draft
+    monkeypatch.setattr(export_module, "_write_draft", fill)
     with pytest.raises(PathDenied, match=rule):
         put(root, "a", mode=mode, by_model=True)
 

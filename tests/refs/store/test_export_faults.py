@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 import mama_structs
-from mama_structs._internal.event_loop import in_own_thread
+from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs.errors import (
     DescriptorError,
     DiskFull,
@@ -36,7 +36,7 @@ from mama_structs.errors import (
     PathDenied,
 )
 from mama_structs.refs.store import export as export_module
-from mama_structs.refs.store.export import FileOrder, export
+from mama_structs.refs.store.export import ExportRequest, export
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there it is refused as a whole")
 
@@ -45,8 +45,8 @@ HANDLE = "fd:1"
 
 async def exported(text, path, *, root, handle, kept=None, **options):
     """Export as `RefStore.to_file` does."""
-    order = FileOrder(text, path, handle=handle, **options)
-    return await in_own_thread(functools.partial(export, order, root=root, kept=kept))
+    order = ExportRequest(text, path, handle=handle, **options)
+    return await run_in_own_thread(functools.partial(export, order, root=root, kept=kept))
 
 
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -72,7 +72,7 @@ def outside(tmp_path):
 
 def put(root, path, text="new\n", *, kept=None, **options):
     """Export with default arguments."""
-    return export(FileOrder(text, path, handle=HANDLE, **options), root=root, kept=kept)
+    return export(ExportRequest(text, path, handle=HANDLE, **options), root=root, kept=kept)
 
 
 def listed(folder):
@@ -151,14 +151,14 @@ def test_export_fails_when_directory_is_swapped_after_check(
     """Nothing is written through the new directory, even if it is below the root."""
     (root / "d").mkdir()
     (root / "d" / "a").write_bytes(b"old\n")
-    resolve = export_module.resolve_below
+    resolve = export_module.resolve_path
 
     def swapped(*arguments, **options):
         place = resolve(*arguments, **options)
         swap(root, outside)
         return place
 
-    monkeypatch.setattr(export_module, "resolve_below", swapped)
+    monkeypatch.setattr(export_module, "resolve_path", swapped)
 
     with pytest.raises(error, match=rule):
         put(root, path, mode=mode, insert_at=1 if mode == "insert" else None)
@@ -204,13 +204,13 @@ def test_export_does_not_follow_file_swapped_after_check(*, root, outside, monke
 def test_export_writes_to_opened_directory_when_it_is_renamed(root, outside, monkeypatch):
     """The export uses the open directory, regardless of its new name."""
     (root / "d").mkdir()
-    splice = export_module._splice
+    splice = export_module._plan_insertion
 
     def swapped(order, old):
         to_outside(root, outside)
         return splice(order, old)
 
-    monkeypatch.setattr(export_module, "_splice", swapped)
+    monkeypatch.setattr(export_module, "_plan_insertion", swapped)
 
     put(root, "d/new")
 
@@ -730,7 +730,7 @@ def test_export_rejects_session_directory_moved_to_path_after_check(root, tmp_pa
     (root / place).mkdir(parents=True, exist_ok=True)
     kept = tmp_path / "session"
     kept.mkdir()
-    resolve = export_module.resolve_below
+    resolve = export_module.resolve_path
 
     def swapped(*arguments, **options):
         resolved = resolve(*arguments, **options)
@@ -738,7 +738,7 @@ def test_export_rejects_session_directory_moved_to_path_after_check(root, tmp_pa
         kept.rename((root / place).resolve())
         return resolved
 
-    monkeypatch.setattr(export_module, "resolve_below", swapped)
+    monkeypatch.setattr(export_module, "resolve_path", swapped)
     before = descriptors()
 
     with pytest.raises(PathDenied, match="the session's own data"):
@@ -875,14 +875,14 @@ def test_export_creates_new_file_once_when_called_concurrently(root):
 def test_export_keeps_data_written_by_other_program_during_copy(root, monkeypatch, mode):
     """The file is checked before it is replaced, and copied again if it changed."""
     (root / "a").write_bytes(b"old\n")
-    fill, others = export_module._fill, iter([b"theirs\n"])
+    fill, others = export_module._write_draft, iter([b"theirs\n"])
 
     def filled(*arguments):
         fill(*arguments)
         with (root / "a").open("ab") as file:
             file.write(next(others, b""))
 
-    monkeypatch.setattr(export_module, "_fill", filled)
+    monkeypatch.setattr(export_module, "_write_draft", filled)
 
     put(root, "a", mode=mode, insert_at=1 if mode == "insert" else None)
 
@@ -893,14 +893,14 @@ def test_export_keeps_data_written_by_other_program_during_copy(root, monkeypatc
 def test_export_fails_when_file_keeps_changing(root, monkeypatch):
     """After ten attempts an error is raised, and the file is unchanged."""
     (root / "a").write_bytes(b"")
-    fill = export_module._fill
+    fill = export_module._write_draft
 
     def filled(*arguments):
         fill(*arguments)
         with (root / "a").open("ab") as file:
             file.write(b"x")
 
-    monkeypatch.setattr(export_module, "_fill", filled)
+    monkeypatch.setattr(export_module, "_write_draft", filled)
 
     with pytest.raises(ExportError, match="others keep changing it"):
         put(root, "a", mode="append")
@@ -912,7 +912,7 @@ def test_export_fails_when_file_keeps_changing(root, monkeypatch):
 def test_export_copies_again_when_file_shrinks_during_copy(root, monkeypatch):
     """Missing bytes are not filled in."""
     (root / "a").write_bytes(b"a longer old content\n")
-    splice, others = export_module._splice, iter([b"short\n"])
+    splice, others = export_module._plan_insertion, iter([b"short\n"])
 
     def shrunk(order, old):
         result = splice(order, old)
@@ -920,7 +920,7 @@ def test_export_copies_again_when_file_shrinks_during_copy(root, monkeypatch):
             (root / "a").write_bytes(content)
         return result
 
-    monkeypatch.setattr(export_module, "_splice", shrunk)
+    monkeypatch.setattr(export_module, "_plan_insertion", shrunk)
 
     put(root, "a", mode="append")
 
@@ -939,14 +939,14 @@ def test_export_copies_again_when_file_shrinks_during_copy(root, monkeypatch):
 )
 def test_export_does_not_replace_file_created_before_rename(root, monkeypatch, links, options, expected):
     """The export appends or raises, also on file systems without hard links."""
-    fill, others = export_module._fill, iter([b"theirs\n"])
+    fill, others = export_module._write_draft, iter([b"theirs\n"])
 
     def filled(*arguments):
         fill(*arguments)
         for content in others:
             (root / "a").write_bytes(content)
 
-    monkeypatch.setattr(export_module, "_fill", filled)
+    monkeypatch.setattr(export_module, "_write_draft", filled)
     if not links:
         monkeypatch.setattr(os, "link", refusing(errno.EPERM))
 
@@ -995,7 +995,7 @@ def test_export_without_locks_keeps_temporary_files(root, monkeypatch):
 
 def test_export_fails_when_directory_lock_times_out(root, monkeypatch):
     """A stopped process cannot block others forever; later exports get the lock."""
-    monkeypatch.setattr(export_module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(export_module, "_LOCK_TIMEOUT_SECONDS", 0.05)
     descriptor = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -1031,14 +1031,14 @@ class Held:
 
     def __init__(self, monkeypatch):
         self.started, self.go = threading.Event(), threading.Event()
-        fill = export_module._fill
+        fill = export_module._write_draft
 
         def filled(*arguments):
             self.started.set()
             assert self.go.wait(600)
             fill(*arguments)
 
-        monkeypatch.setattr(export_module, "_fill", filled)
+        monkeypatch.setattr(export_module, "_write_draft", filled)
 
     async def has_started(self):
         assert await asyncio.to_thread(self.started.wait, 600)
@@ -1131,13 +1131,13 @@ async def test_waiting_exports_do_not_block_shared_threads(root, monkeypatch):
     """Work in the loop's thread pool starts immediately while exports wait for the lock."""
     count = 2 * (os.cpu_count() or 1) + 8
     waiting = threading.Semaphore(0)
-    lock = export_module._lock
+    lock = export_module._lock_directory
 
     def noted(*arguments):
         waiting.release()
         return lock(*arguments)
 
-    monkeypatch.setattr(export_module, "_lock", noted)
+    monkeypatch.setattr(export_module, "_lock_directory", noted)
     descriptor = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -1170,7 +1170,7 @@ async def test_in_own_thread_copies_context():
         assert not threading.current_thread().daemon
         return LOCAL.get()
 
-    assert "inside" == await in_own_thread(work)
+    assert "inside" == await run_in_own_thread(work)
     assert before == set(threading.enumerate())
 
 
@@ -1184,7 +1184,7 @@ async def test_in_own_thread_raises_any_exception(kind):
     async def call():
         # A coroutine cannot raise StopIteration.
         with pytest.raises(RuntimeError if kind is StopIteration else kind):
-            await in_own_thread(work)
+            await run_in_own_thread(work)
 
     await asyncio.wait_for(call(), 600)
 
@@ -1200,7 +1200,7 @@ async def test_in_own_thread_returns_immediately_when_cancelled_with_is_left():
         ended.set()
         raise KeyError
 
-    task = asyncio.create_task(in_own_thread(work, is_left=True))
+    task = asyncio.create_task(run_in_own_thread(work, abandon_on_cancel=True))
     await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -1218,7 +1218,7 @@ def test_in_own_thread_ignores_closed_loop(caplog):
     """The thread ends silently."""
     go = threading.Event()
     loop = asyncio.new_event_loop()
-    task = loop.create_task(in_own_thread(lambda: go.wait(600), is_left=True))
+    task = loop.create_task(run_in_own_thread(lambda: go.wait(600), abandon_on_cancel=True))
     loop.run_until_complete(asyncio.sleep(0.01))
     own = [thread for thread in threading.enumerate() if thread.name == "mama-structs"]
     task.cancel()
@@ -1236,7 +1236,7 @@ def test_in_own_thread_ignores_closed_loop(caplog):
 def test_export_is_atomic_when_interrupted_by_signal(root, monkeypatch):
     """A signal may arrive at any point, as from a notebook's interrupt."""
     (root / "a").write_bytes(b"old\n" * 1000)
-    monkeypatch.setattr(export_module, "_CHUNK", 100)
+    monkeypatch.setattr(export_module, "_CHUNK_BYTES", 100)
     write, writes = os.write, []
 
     def counted(descriptor, data):

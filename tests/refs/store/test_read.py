@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange
-from mama_structs.refs.store.text import Content, read
+from mama_structs.refs.store.text import Content, read_excerpt
 
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"))
 MODES = st.sampled_from(["page", "line", "char"])
@@ -18,7 +18,7 @@ COUNTS = st.integers(1, 5) | st.integers(1, 10**40)
 
 
 def reading(text, **options):
-    return read(Content.of(text), **({"handle": "fd:1", "page_size": 4} | options))
+    return read_excerpt(Content.of(text), **({"handle": "fd:1", "page_size": 4} | options))
 
 
 @given(TEXTS, SIZES, MODES, COUNTS)
@@ -52,7 +52,7 @@ def test_read_returns_correct_numbers(text, page_size, mode, count, data):
     content = Content.of(text)
     total = {"page": len(content.pages(page_size)), "line": content.lines, "char": max(1, len(text))}[mode]
     start = data.draw(st.integers(1, total))
-    part = read(content, handle="ref:x", mode=mode, start=start, count=count, page_size=page_size)
+    part = read_excerpt(content, handle="ref:x", mode=mode, start=start, count=count, page_size=page_size)
     begin, end = part.first_char - 1, part.last_char
 
     assert text[begin:end] == part.text
@@ -198,7 +198,7 @@ def test_read_steps_do_not_depend_on_content_length(unit, steps):
             ("line", content.lines if content.lines > 1 else None),
         ):
             if start is not None:
-                read(content, handle="fd:1", mode=mode, start=start, count=50, page_size=4_000)
+                read_excerpt(content, handle="fd:1", mode=mode, start=start, count=50, page_size=4_000)
 
     read_late(small), read_late(large)  # build the index
 

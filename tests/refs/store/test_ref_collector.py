@@ -4,13 +4,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mama_structs.refs.store.ref_collector import Collector, trimmed
+from mama_structs.refs.store.ref_collector import RefCollector, trim_line_breaks
 
 TEXTS = st.text(st.sampled_from("a \r\n"))
 
 
 def collected(*pieces):
-    collector = Collector()
+    collector = RefCollector()
     for piece in pieces:
         collector.feed(piece)
         collector.end_piece()
@@ -40,7 +40,7 @@ def collected(*pieces):
 )
 def test_trimmed_removes_one_line_break_at_each_end(text, expected):
     """After an opening line feed, a final carriage return is content."""
-    assert expected == trimmed(text)
+    assert expected == trim_line_breaks(text)
 
 
 def test_content_keeps_last_line_break_when_ref_is_unclosed():
@@ -55,7 +55,7 @@ def test_content_keeps_last_line_break_when_ref_is_unclosed():
 @example(content="\n", wrapping="\r\n")
 def test_trimmed_restores_text_wrapped_in_line_breaks(content, wrapping):
     """Any text between two line breaks is restored exactly."""
-    assert content == trimmed(f"{wrapping}{content}{wrapping}")
+    assert content == trim_line_breaks(f"{wrapping}{content}{wrapping}")
 
 
 @given(content=st.text().filter(lambda text: "<" not in text), wrapping=st.sampled_from(["\n", "\r\n"]))
@@ -97,7 +97,7 @@ def test_ref_ends_at_end_of_piece():
 
 def test_collector_treats_tags_as_text_without_marks():
     """If references are disabled, the complete text is visible."""
-    collector = Collector(marks=False)
+    collector = RefCollector(marks=False)
     events = collector.feed('<ref id="a">x</ref>')
     collector.feed("")
     collector.end_piece()

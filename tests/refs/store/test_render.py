@@ -12,7 +12,7 @@ from mama_structs import DescriptorSettings, RefStore
 from mama_structs._internal.budget import Budget
 from mama_structs.errors import HandleNotFound
 from mama_structs.refs.store.render import Rendering, start_tag
-from mama_structs.refs.store.text import Content, preview
+from mama_structs.refs.store.text import Content, make_preview
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 NAMES = st.sampled_from(
@@ -80,12 +80,12 @@ def test_quoted_end_mark_is_stable_for_same_content():
     """Equal elements are equal text, so that a provider's prompt cache can reuse them."""
     rendering = Rendering(Budget(8_000))
 
-    assert rendering.quoted("head", {}, "</head>") == rendering.quoted("head", {}, "</head>")
+    assert rendering.quote_element("head", {}, "</head>") == rendering.quote_element("head", {}, "</head>")
 
 
 def test_quoted_takes_linear_steps_for_blanks():
     """A million blanks after a bracket are scanned once."""
-    quoted = Rendering(Budget(8_000)).quoted("a", {}, "<" + " " * 1_000_000 + "/" + " " * 1_000_000)
+    quoted = Rendering(Budget(8_000)).quote_element("a", {}, "<" + " " * 1_000_000 + "/" + " " * 1_000_000)
 
     assert quoted.startswith("<a>")
 
@@ -131,7 +131,7 @@ def test_content_numbers_lines_in_line_mode(text, start, count):
 def test_result_reports_omitted_characters(text, head, tail):
     """The message names the characters between head and tail."""
     store = RefStore()
-    answer = store.rendering.result(store.add(text), seen := preview(Content.of(text), head=head, tail=tail))
+    answer = store.rendering.result(store.add(text), seen := make_preview(Content.of(text), head=head, tail=tail))
     left_out = f"left out: {seen.omitted_chars:,} character"
 
     assert len(text) == len(seen.head) + seen.omitted_chars + len(seen.tail)
@@ -144,7 +144,7 @@ def test_result_reports_omitted_characters(text, head, tail):
 def test_result_states_call_for_next_part():
     """The call starts at the first omitted character."""
     store = RefStore(settings=DescriptorSettings(page_size=3))
-    seen = preview(Content.of("0123456789"), head=4, tail=2)
+    seen = make_preview(Content.of("0123456789"), head=4, tail=2)
     message = message_in(store.rendering.result(store.add("0123456789"), seen))
 
     assert 'read_fd(fd="fd:1", mode="char", start=5, count=3)' in message
@@ -211,12 +211,12 @@ def test_start_tag_formats_booleans_as_json(value):
 
 def test_quoted_renders_empty_content():
     """An empty content gives an empty element."""
-    assert "<a></a>" == Rendering(Budget(8_000)).quoted("a", {}, "")
+    assert "<a></a>" == Rendering(Budget(8_000)).quote_element("a", {}, "")
 
 
 def test_result_shows_complete_short_text():
     """The message says that everything is shown."""
     store = RefStore()
-    answer = store.rendering.result(store.add("short"), preview(Content.of("short"), head=5, tail=0))
+    answer = store.rendering.result(store.add("short"), make_preview(Content.of("short"), head=5, tail=0))
 
     assert ["message", "head"] == re.findall(r"\n<(\w+)", answer)

@@ -20,7 +20,7 @@ import mama_structs
 from mama_structs.errors import InvalidParameter, SearchTimeout
 from mama_structs.refs.store import text_search as search_module
 from mama_structs.refs.store.text import Content
-from mama_structs.refs.store.text_search import TextSearch, search
+from mama_structs.refs.store.text_search import TextSearchRequest, search
 
 TEXTS = st.text(st.sampled_from("aab\n\n\r é😀"))
 QUERIES = st.text(st.sampled_from("aab\n é"), min_size=1, max_size=3)
@@ -48,7 +48,9 @@ PATTERNS = st.sampled_from(
 
 async def found(text, query, **options):
     content = text if isinstance(text, Content) else Content.of(text)
-    return await search(TextSearch(content, query, **({"handle": "fd:1", "timeout": 5, "page_size": 5} | options)))
+    return await search(
+        TextSearchRequest(content, query, **({"handle": "fd:1", "timeout": 5, "page_size": 5} | options))
+    )
 
 
 def places(result):
@@ -578,10 +580,10 @@ async def test_search_restart_does_not_repeat_empty_match(monkeypatch):
 async def test_search_rejects_recursive_pattern(query):
     """Such a pattern could exhaust the memory before the timeout."""
     with pytest.raises(InvalidParameter, match="calls itself"):
-        await search(TextSearch(Content.of("a" * 10), query, handle="fd:1", regex=True, timeout=600))
+        await search(TextSearchRequest(Content.of("a" * 10), query, handle="fd:1", regex=True, timeout=600))
 
 
 @pytest.mark.parametrize("query", [r"\(\?R", r"\(?R", "[(]?R", "(?:a)", "(?i)a"])
 async def test_search_accepts_escaped_recursion_syntax(query):
     """Escaped characters are ordinary text."""
-    assert (await search(TextSearch(Content.of("(?R a"), query, handle="fd:1", regex=True, timeout=600))).matches
+    assert (await search(TextSearchRequest(Content.of("(?R a"), query, handle="fd:1", regex=True, timeout=600))).matches

@@ -7,9 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.jsonable import json_text
+from mama_structs._internal.jsonable import to_json_text
 from mama_structs.refs.store.ref_store import RefStore
-from mama_structs.refs.store.truncation import cut_text, json_in, plan_data, rows_text
+from mama_structs.refs.store.truncation import parse_json_container, plan_data, to_json_lines, truncate_text
 from mama_structs.settings import AnswerSettings, DescriptorSettings
 
 WORDS = st.text(alphabet=st.sampled_from('ab"\\\n\t\x00é행<&~/'), max_size=200)
@@ -64,7 +64,7 @@ def is_shortening(shown, original, cuts, pointer=""):
             step = key.replace("~", "~0").replace("/", "~1")
             is_shortening(value, original[key], cuts, f"{pointer}/{step}")
     elif isinstance(shown, list) and isinstance(original, list):
-        assert json_text(shown) == json_text(original[: len(shown)])
+        assert to_json_text(shown) == to_json_text(original[: len(shown)])
         if len(shown) < len(original):
             assert (len(shown), len(original)) == (cuts[pointer]["shown"], cuts[pointer]["of"])
     elif isinstance(shown, str) and shown != original:
@@ -75,7 +75,7 @@ def is_shortening(shown, original, cuts, pointer=""):
         assert original.startswith(begin.removesuffix("\n"))
         assert original.endswith(end.partition("left out …]\n")[2])
     else:
-        assert json_text(shown) == json_text(original)
+        assert to_json_text(shown) == to_json_text(original)
 
 
 @given(ANSWERS, BUDGETS, SIZES)
@@ -84,8 +84,8 @@ def test_within_returns_truncated_payload_within_budget(answer, limit, size):
     store, budget = RefStore(), Budget(limit, size=size)
     shown = store.within(answer, budget)
 
-    assert budget.holds(json_text(shown))
-    if budget.holds(json_text(answer)):
+    assert budget.fits(to_json_text(shown))
+    if budget.fits(to_json_text(answer)):
         assert shown is answer
     elif shown not in ({}, []):
         assert type(shown) is type(answer)
@@ -98,7 +98,7 @@ def test_within_returns_truncated_payload_within_budget(answer, limit, size):
 def test_within_handles_contain_omitted_parts(answer, limit):
     """Line n of a handle is row n or line n; the handle of the complete answer restores it."""
     store, budget = RefStore(), Budget(limit)
-    assume(not budget.holds(json_text(answer)))
+    assume(not budget.fits(to_json_text(answer)))
     cuts, _ = said_by(store.within(answer, budget), answer)
 
     for pointer, cut in cuts.items():
@@ -106,12 +106,12 @@ def test_within_handles_contain_omitted_parts(answer, limit):
         if isinstance(value, str):
             assert value == "\n".join(lines)
         elif isinstance(value, list):
-            assert json_text(value) == json_text([json.loads(line) for line in lines if lines != [""]])
+            assert to_json_text(value) == to_json_text([json.loads(line) for line in lines if lines != [""]])
         elif pointer:
             members = [json.loads(line) for line in lines]
-            assert json_text(value) == json_text({key: one for member in members for key, one in member.items()})
+            assert to_json_text(value) == to_json_text({key: one for member in members for key, one in member.items()})
         else:
-            assert json_text(value) == json_text(json.loads("\n".join(lines)))
+            assert to_json_text(value) == to_json_text(json.loads("\n".join(lines)))
 
 
 @given(ANSWERS, st.integers(300, 3_000), st.integers(0, 3))
@@ -120,7 +120,7 @@ def test_within_truncates_without_handles_when_quota_is_exhausted(answer, limit,
     store, budget = RefStore(settings=DescriptorSettings(max_handles=handles)), Budget(limit)
     shown = store.within(answer, budget)
 
-    assert budget.holds(json_text(shown))
+    assert budget.fits(to_json_text(shown))
     assert len(store) <= handles
     if shown is not answer:
         cuts, _ = said_by(shown, answer)
@@ -141,7 +141,7 @@ def test_within_does_not_truncate_texts_with_fixed_format(answer, limit):
     store, schema = RefStore(), {**schemas_of(answer), "$defs": {"day": {"type": "string", "format": "date"}}}
     shown = store.within(answer, Budget(limit), schema=schema)
 
-    assert "left out …]" not in json_text(shown) or "left out …]" in json_text(answer)
+    assert "left out …]" not in to_json_text(shown) or "left out …]" in to_json_text(answer)
 
 
 @pytest.mark.parametrize("word", ["enum", "const", "format", "pattern"])
@@ -159,11 +159,11 @@ def test_within_keeps_text_with_fixed_format_next_to_truncated_text(word):
 @given(WORDS | st.text(max_size=400), st.integers(60, 500))
 def test_cut_text_keeps_both_ends_and_counts_lines(text, room):
     """Its JSON fits in the room, and the remaining lines are the first and last ones."""
-    shown, lines = cut_text(text, room)
+    shown, lines = truncate_text(text, room)
 
-    assert len(json_text(shown)) <= max(room, len(json_text(text)))
+    assert len(to_json_text(shown)) <= max(room, len(to_json_text(text)))
     if shown != text:
-        assert len(json_text(shown)) <= room
+        assert len(to_json_text(shown)) <= room
         assert 0 <= lines < max(1, text.count("\n") + 1)
 
 
@@ -176,15 +176,15 @@ def test_within_truncates_largest_values_first():
     assert small == shown["about"]
     assert {"", "/rows", "/log"} == set(shown["shortened"])
     assert 30 < len(shown["rows"]) == shown["shortened"]["/rows"]["shown"]
-    assert 2_500 < len(json_text(shown["log"]))
+    assert 2_500 < len(to_json_text(shown["log"]))
 
 
 def test_within_uses_the_budget():
     """The unused part is smaller than two rows."""
     rows = [{"id": number, "note": "n" * 80} for number in range(1_000)]
-    shown = json_text(RefStore().within({"Player": rows, "pagination": {"next_key": None}}, Budget(8_000)))
+    shown = to_json_text(RefStore().within({"Player": rows, "pagination": {"next_key": None}}, Budget(8_000)))
 
-    assert 8_000 - 2 * len(json_text(rows[-1])) < len(shown) <= 8_000
+    assert 8_000 - 2 * len(to_json_text(rows[-1])) < len(shown) <= 8_000
 
 
 def test_within_keeps_first_members_when_not_all_keys_fit():
@@ -214,7 +214,7 @@ def test_within_truncates_json_text_to_json_text(answer, limit, indent):
     store, budget = RefStore(), Budget(limit)
     shown = store.within(text, budget)
 
-    assert budget.holds(shown)
+    assert budget.fits(shown)
     if shown != text:
         cuts, rest = said_by(json.loads(shown), answer)
         is_shortening(rest, answer, cuts)
@@ -231,17 +231,17 @@ def test_within_truncates_json_text_to_json_text(answer, limit, indent):
 )
 def test_json_in_rejects_text_that_would_not_round_trip(text):
     """Duplicate keys, inexact numbers and other values count as plain text."""
-    assert json_in(text) is None
+    assert parse_json_container(text) is None
 
 
 @given(st.text(min_size=1) | WORDS, st.integers(1, 50), st.integers(700, 3_000), SIZES)
 def test_within_truncates_plain_text_within_budget(part, times, limit, size):
     """Head, tail and the omitted range form an `fd_result`, and the text is stored."""
     store, budget, text = RefStore(), Budget(limit, size=size), part * times * 40
-    assume(json_in(text) is None)
+    assume(parse_json_container(text) is None)
     shown = store.within(text, budget)
 
-    assert budget.holds(shown)
+    assert budget.fits(shown)
     if shown != text:
         assert shown.startswith("<fd_result")
         assert text.encode("utf-8", "replace").decode() == store.get("fd:1").text
@@ -284,18 +284,18 @@ def test_within_truncates_hostile_data(what, limit):
     """The answer is short, valid JSON, and describes its truncation."""
     store, data = RefStore(), HOSTILE[what]()
     shown = store.within(data, Budget(limit))
-    text = json_text(shown)
+    text = to_json_text(shown)
 
     assert len(text) <= limit
     assert type(data) is type(json.loads(text))
-    assert limit < 1_000 or len(json_text(data)) <= limit or "shortened" in text
+    assert limit < 1_000 or len(to_json_text(data)) <= limit or "shortened" in text
 
 
 def test_plan_data_truncates_data_too_deep_to_serialize():
     """The first levels are shown, as valid JSON."""
-    shown = plan_data(nested(DEEP), 1_000, width=5).answer({})
+    shown = plan_data(nested(DEEP), 1_000, width=5).to_answer({})
 
-    assert len(json_text(shown)) <= 1_000
+    assert len(to_json_text(shown)) <= 1_000
     assert {"kept": False}.items() <= shown["shortened"][""].items()
 
 
@@ -310,10 +310,10 @@ def test_within_calls_size_function_few_times(thousands, limit):
         return tokens(text)
 
     rows = [{"id": number, "note": "두 번 abc" * 5} for number in range(thousands * 100)]
-    text = json_text({"rows": rows})
+    text = to_json_text({"rows": rows})
     shown = RefStore().within({"rows": rows}, Budget(limit, size=size))
 
-    assert tokens(json_text(shown)) <= limit
+    assert tokens(to_json_text(shown)) <= limit
     assert len(seen) <= 26
     assert sum(seen) <= len(text) + 26 * 5 * limit
 
@@ -321,7 +321,7 @@ def test_within_calls_size_function_few_times(thousands, limit):
 def test_within_uses_most_of_token_budget():
     """An answer with small rows fills 90 % of a budget in tokens."""
     rows = [{"id": number, "note": "두 번 abc"} for number in range(10_000)]
-    shown = json_text(RefStore().within({"rows": rows}, Budget(2_000, size=tokens)))
+    shown = to_json_text(RefStore().within({"rows": rows}, Budget(2_000, size=tokens)))
 
     assert 1_800 <= tokens(shown) <= 2_000
 
@@ -347,14 +347,14 @@ def test_within_keeps_block_types_and_ignores_images(blocks, limit, size):
     budget = Budget(limit, size=size)
     shown = RefStore().within(blocks, budget)
 
-    assert budget.holds(json_text([block for block in shown if block["type"] != "image"]))
+    assert budget.fits(to_json_text([block for block in shown if block["type"] != "image"]))
     assert blocks.count(IMAGE) == shown.count(IMAGE)
     assert all(set(block) in ({"type", "text"}, {"type", "uri"}, set(IMAGE)) for block in shown)
 
 
 def test_rows_text_returns_json_lines():
     """Each row is one line of compact JSON."""
-    assert '{"a":1}\n[]' == rows_text([{"a": 1}, []])
+    assert '{"a":1}\n[]' == to_json_lines([{"a": 1}, []])
 
 
 @pytest.mark.parametrize("size", [3, 999])

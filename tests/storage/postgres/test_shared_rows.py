@@ -5,10 +5,16 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.refs.conversations.conversation_log import CHANGES, STARTS, ConversationKey, ConversationLog, texts_of
+from mama_structs.refs.conversations.conversation_log import (
+    CHANGE_PREFIX,
+    START_PREFIX,
+    ConversationKey,
+    ConversationLog,
+    find_text_keys,
+)
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.storage.postgres import shared_rows
-from mama_structs.storage.sealed_rows import New, PreparedChanges, seal
+from mama_structs.storage.sealed_rows import NewValue, PreparedChanges, seal
 
 STEPS = st.tuples(st.sampled_from(["put", "put", "delete", "fork"]), st.integers(0, 3), st.integers(0, 5))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,7 +29,7 @@ class Capture:
     def enqueue(self, rows, *, namespace):
         assert "raids" == namespace
         changes = rows.changes if isinstance(rows, PreparedChanges) else dict(rows)
-        self.rows |= {key: change.value if isinstance(change, New) else change for key, change in changes.items()}
+        self.rows |= {key: change.value if isinstance(change, NewValue) else change for key, change in changes.items()}
 
 
 def stored(rows, prefix):
@@ -52,9 +58,9 @@ def test_needed_texts_equal_reachable_texts(steps):
             fork, its = refs.fork(), log.fork(str(len(stores)), NOW)
             fork.keep(its, directory=None)
             stores.append((fork, its))
-    rows = {key: row for key, row in capture.rows.items() if key.startswith((STARTS, CHANGES))}
-    known, all_readable = shared_rows._read(stored(rows, STARTS), stored(rows, CHANGES))
-    needed = shared_rows._needed(known).get("raids", set())
+    rows = {key: row for key, row in capture.rows.items() if key.startswith((START_PREFIX, CHANGE_PREFIX))}
+    known, all_readable = shared_rows._read_conversations(stored(rows, START_PREFIX), stored(rows, CHANGE_PREFIX))
+    needed = shared_rows._find_needed_texts(known).get("raids", set())
 
     assert all_readable
-    assert {key.removeprefix("texts/") for key in texts_of(rows)} == needed
+    assert {key.removeprefix("texts/") for key in find_text_keys(rows)} == needed

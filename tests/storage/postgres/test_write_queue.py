@@ -22,7 +22,7 @@ def busy():
 
 
 async def work(queues, said, number, outcome, *, name="a", wait=60):
-    async with queues.one(name, wait=wait, busy=busy):
+    async with queues.one(name, wait=wait, make_busy_error=busy):
         said.append(number)
         await asyncio.sleep(0)
         if OUTCOMES[outcome] is not None:
@@ -33,7 +33,7 @@ async def held(queues, free):
     """Start a task that holds the first turn until *free* is set."""
 
     async def hold():
-        async with queues.one("a", wait=60, busy=busy):
+        async with queues.one("a", wait=60, make_busy_error=busy):
             await free.wait()
 
     holder = asyncio.create_task(hold())
@@ -88,7 +88,7 @@ async def test_end_fails_all_waiting_writers():
     holder = await held(queues, free)
     waiting = [asyncio.create_task(work(queues, said, number, "done")) for number in range(3)]
     await asyncio.sleep(0)
-    queues.end(lambda: SessionClosed("closed"))
+    queues.fail_waiters(lambda: SessionClosed("closed"))
     found = await asyncio.gather(*waiting, return_exceptions=True)
     free.set()
     await holder

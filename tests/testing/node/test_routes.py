@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mama_structs.testing import World
-from mama_structs.testing.node.routes import PageRequest, match, paginate, respond
+from mama_structs.testing.node.routes import PageRequest, compute_body, match_route, paginate
 
 WORLD = World.generate(seed=2, players=30)
 
@@ -12,7 +12,7 @@ WORLD = World.generate(seed=2, players=30)
 def pages(path, query):
     """Yield all pages by following ``next_key``."""
     while True:
-        page = respond(WORLD, match(path), query, height=1)
+        page = compute_body(WORLD, match_route(path), query, height=1)
         yield page
         if page["pagination"]["next_key"] is None:
             return
@@ -47,7 +47,7 @@ def test_offset_skips_rows(keys, offset, limit, reverse, count):
     rows = (keys[::-1] if reverse else keys)[offset:]
     size = limit or 100
 
-    assert rows[:size] == [keys[number] for number in page.numbers]
+    assert rows[:size] == [keys[number] for number in page.row_numbers]
     assert (rows[size] if len(rows) > size else None) == page.next_key
     assert (len(keys) if count or not limit else 0) == page.total
 
@@ -65,7 +65,7 @@ def test_page_may_start_at_any_key(keys, key, reverse):
     if reverse:
         expected = [one for one in keys if one < key or one == (rest or [None])[0]][::-1]
 
-    assert expected == [keys[number] for number in page.numbers]
+    assert expected == [keys[number] for number in page.row_numbers]
 
 
 def test_page_key_accepts_both_base64_alphabets():

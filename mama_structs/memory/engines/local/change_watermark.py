@@ -10,24 +10,24 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from mama_structs.memory.engines.local.views.snapshots import make_folder
+from mama_structs.memory.engines.local.views.snapshots import create_view_folder
 from mama_structs.storage.sqlite_errors import Finding
 
 FILE_NAME: Final = "last"
 
 # Magic bytes, hash of the history name, two numbers. A checksum follows.
-_RECORD: Final = struct.Struct("<8s16sQQ")
-_MARK: Final = b"mama-st1"
-_SIZE: Final = 64
+RECORD_FORMAT: Final = struct.Struct("<8s16sQQ")
+RECORD_MAGIC: Final = b"mama-st1"
+RECORD_BYTES: Final = 64
 # File offsets of the record of the last change, and of the record of the range of lost changes.
-_LAST: Final = 0
-_LOST: Final = 4096
-_FLAGS: Final = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
+LAST_OFFSET: Final = 0
+LOST_OFFSET: Final = 4096
+OPEN_FLAGS: Final = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
 
 _log: Final = logging.getLogger("mama_structs")
 
 
-class Witness:
+class ChangeWatermark:
     """
     Watermark of the changes in one history, stored in a file next to the views.
 
@@ -43,12 +43,12 @@ class Witness:
         self._history: bytes | None = None
         self._fd = -1
         # Records that could not be written to the file.
-        self._unwritten: dict[int, tuple[int, int]] = {}
+        self._unwritten_records: dict[int, tuple[int, int]] = {}
         # Set by `ask`: the highest number seen in this history, and the record of another history.
         self._seen = 0
-        self._others: tuple[bytes | None, int] = (None, 0)
+        self._other_history: tuple[bytes | None, int] = (None, 0)
         # Set if another history was seen: the last change of this journal, and that of the other history.
-        self._replaced: tuple[int, int] | None = None
+        self._replaced_range: tuple[int, int] | None = None
 
     def __del__(self) -> None:
         self.close()
@@ -62,69 +62,69 @@ class Witness:
     def use(self, history: str | None) -> None:
         """Set the history of the journal, or None if the journal is empty."""
         self._history = None if history is None else blake2b(history.encode(), digest_size=16).digest()
-        if self._replaced is not None and self._history is not None and self.lost is None:
+        if self._replaced_range is not None and self._history is not None and self.lost is None:
             # The journal had no history yet when the loss was detected, so it could not be recorded.
-            self.lose(*self._replaced)
+            self.mark_lost(*self._replaced_range)
 
     @property
     def last(self) -> int:
         """The last recorded change number, or 0 if unknown."""
-        return self._read(_LAST)[1]
+        return self._read(LAST_OFFSET)[1]
 
     @property
     def lost(self) -> tuple[int, int] | None:
         """Last change of the journal and last change seen, if the journal ever lost changes."""
-        lost = self._read(_LOST)
-        return lost if lost[1] else self._replaced
+        lost = self._read(LOST_OFFSET)
+        return lost if lost[1] else self._replaced_range
 
-    def saw(self, change: int) -> None:
+    def record(self, change: int) -> None:
         """Record a durable change. Lower numbers than the recorded one are ignored."""
         # Two processes may overwrite each other. The file is then older than the journal, which is harmless.
         if change > self.last:
-            self._write(_LAST, 0, change)
+            self._write(LAST_OFFSET, 0, change)
 
-    def lose(self, first: int, last: int) -> None:
+    def mark_lost(self, first: int, last: int) -> None:
         """Record that the changes after *first*, up to *last*, were seen and lost, until `accept`."""
-        before = self._read(_LOST)
+        before = self._read(LOST_OFFSET)
         if before[1]:
             first, last = min(first, before[0]), max(last, before[1])
-        self._write(_LOST, first, last)
-        self._write(_LAST, 0, first)
+        self._write(LOST_OFFSET, first, last)
+        self._write(LAST_OFFSET, 0, first)
 
-    def accept(self, change: int) -> None:
+    def reset(self, change: int) -> None:
         """Reset the watermark: *change* is the last change, and no changes are lost."""
-        self._replaced = None
+        self._replaced_range = None
         if self._history is None:
             if self._path is not None:
                 with contextlib.suppress(OSError):
                     self._path.unlink()
             return
-        self._write(_LOST, 0, 0)
-        self._write(_LAST, 0, change)
+        self._write(LOST_OFFSET, 0, 0)
+        self._write(LAST_OFFSET, 0, change)
 
-    def ask(self, known: int) -> None:
+    def read_last_seen(self, known: int) -> None:
         """Read the highest change number seen, at least *known*. All changes up to it are durable."""
-        history, _, last = self._record(_LAST)
-        self._others = (None, 0) if history == self._history else (history, last)
+        history, _, last = self._record(LAST_OFFSET)
+        self._other_history = (None, 0) if history == self._history else (history, last)
         self._seen = max(known, self.last)
 
-    def doubts(self, last: int) -> bool:
+    def may_have_lost_changes(self, last: int) -> bool:
         """
         Return True if a journal ending at *last* may lack changes.
 
         `compare` confirms it on a later read.
         """
-        return self.lost is not None or self._seen > last or self._others[0] is not None
+        return self.lost is not None or self._seen > last or self._other_history[0] is not None
 
     def compare(self, last: int) -> None:
         """Record any loss. *last* is the last change of the journal, read after `ask`."""
-        history, others_last = self._others
+        history, others_last = self._other_history
         if history not in {None, self._history}:
-            self._replaced = last, others_last
-        if self._replaced is not None:
-            self.lose(*self._replaced)
+            self._replaced_range = last, others_last
+        if self._replaced_range is not None:
+            self.mark_lost(*self._replaced_range)
         elif self._seen > last:
-            self.lose(last, self._seen)
+            self.mark_lost(last, self._seen)
 
     def findings(self) -> list[Finding]:
         """Return the issue that describes lost changes, if there are any."""
@@ -148,7 +148,7 @@ class Witness:
         history, first, last = self._record(place)
         if history is not None and history == self._history:
             return first, last
-        return self._unwritten.get(place, (0, 0))
+        return self._unwritten_records.get(place, (0, 0))
 
     def _record(self, place: int) -> tuple[bytes | None, int, int]:
         """
@@ -158,28 +158,31 @@ class Witness:
         """
         with contextlib.suppress(OSError):
             if self._fd < 0 and self._path is not None:
-                self._fd = os.open(self._path, _FLAGS)
+                self._fd = os.open(self._path, OPEN_FLAGS)
             os.lseek(self._fd, place, os.SEEK_SET)
-            record = os.read(self._fd, _SIZE)
-            body = record[: _RECORD.size]
-            if len(record) == _SIZE and blake2b(body, digest_size=_SIZE - _RECORD.size).digest() == record[len(body) :]:
-                mark, history, first, last = _RECORD.unpack(body)
-                if mark == _MARK:
+            record = os.read(self._fd, RECORD_BYTES)
+            body = record[: RECORD_FORMAT.size]
+            if (
+                len(record) == RECORD_BYTES
+                and blake2b(body, digest_size=RECORD_BYTES - RECORD_FORMAT.size).digest() == record[len(body) :]
+            ):
+                mark, history, first, last = RECORD_FORMAT.unpack(body)
+                if mark == RECORD_MAGIC:
                     return history, first, last
         return None, 0, 0
 
     def _write(self, place: int, first: int, last: int) -> None:
         if self._history is None or self._path is None:
             return
-        body = _RECORD.pack(_MARK, self._history, first, last)
-        record = body + blake2b(body, digest_size=_SIZE - len(body)).digest()
+        body = RECORD_FORMAT.pack(RECORD_MAGIC, self._history, first, last)
+        record = body + blake2b(body, digest_size=RECORD_BYTES - len(body)).digest()
         try:
             if self._fd < 0:
-                make_folder(self._path.parent)
-                self._fd = os.open(self._path, _FLAGS | os.O_CREAT, 0o600)
+                create_view_folder(self._path.parent)
+                self._fd = os.open(self._path, OPEN_FLAGS | os.O_CREAT, 0o600)
             os.lseek(self._fd, place, os.SEEK_SET)
             # A single write within a page: a killed process leaves the old or the new record.
             os.write(self._fd, record)
         except OSError as error:
-            self._unwritten[place] = first, last
+            self._unwritten_records[place] = first, last
             _log.debug("the last change cannot be noted: %s", type(error).__name__)

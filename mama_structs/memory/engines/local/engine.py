@@ -19,93 +19,93 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import attrs
 
-from mama_structs._internal.refcount import Registry
-from mama_structs._internal.telemetry import raised
+from mama_structs._internal.refcount import RefCountedRegistry
+from mama_structs._internal.telemetry import format_error
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreBusy, StoreDamaged, StoreError, StoreFull
-from mama_structs.memory.engines.local.change_watermark import Witness
-from mama_structs.memory.engines.local.consistency_check import Inspection
-from mama_structs.memory.engines.local.erasure import finish_erasing, folder_of
+from mama_structs.memory.engines.local.change_watermark import ChangeWatermark
+from mama_structs.memory.engines.local.consistency_check import ConsistencyCheck
+from mama_structs.memory.engines.local.erasure import erase_from_disk, view_folder
 from mama_structs.memory.engines.local.journal_rows import (
     ChangeRow,
-    Head,
-    RowPlaces,
-    encode,
-    last_number,
-    namespaces_in,
-    numbered,
-    own_numbers,
+    NamespaceHead,
+    RowKeys,
+    encode_row,
+    find_last_number,
+    find_numbers,
+    list_namespaces,
+    number_key,
     read_head,
 )
 from mama_structs.memory.engines.local.plans import JournalReader, JournalWriter
-from mama_structs.memory.engines.local.views.snapshots import SnapshotStore, ViewLost
+from mama_structs.memory.engines.local.views.snapshots import SnapshotInvalid, SnapshotStore
 from mama_structs.memory.engines.local.views.view_set import (
-    UNUSABLE,
-    Derivation,
-    Indexes,
-    LoadedIndexes,
-    changes_since,
+    INVALID_VIEW_ERRORS,
+    LoadedViews,
+    ViewBuilder,
+    ViewSet,
+    apply_changes,
+    build_snapshot_parts,
     load_views,
-    replay,
-    snapshot_parts,
+    read_changes_since,
 )
-from mama_structs.memory.types.codec import RecentChanges
-from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
+from mama_structs.memory.types.codec import RecentChangeLog
+from mama_structs.memory.types.engine import EmbedderRecord, ProgressCallback, Reader, Writer, embedder_mismatch
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.connection import ERASING
+from mama_structs.storage.connection import ERASING_KEY_PREFIX
 from mama_structs.storage.sealed_rows import Rows, Snapshot
 from mama_structs.storage.sqlite_errors import Finding
-from mama_structs.storage.sqlite_store import Storage, again, outcome
+from mama_structs.storage.sqlite_store import SqliteStorage, await_job, copy_error
 
 T = TypeVar("T")
 
 # Maximum number of plans per transaction.
-_LARGEST_GROUP: Final = 256
-_SLICE: Final = 100
+MAX_PLANS_PER_TRANSACTION: Final = 256
+SLICE_MEMORIES: Final = 100
 # Rows per step of a rebuild, which takes some 40 ms.
-_PAGE: Final = 200
+REBUILD_PAGE_ROWS: Final = 200
 # Limits for changes of other processes: how many a write transaction may replay, and how often it may be postponed.
-_FAR_BEHIND: Final = 200
-_LAGS: Final = 3
+MAX_REPLAY_IN_TRANSACTION: Final = 200
+MAX_POSTPONEMENTS: Final = 3
 # Start no further plan in a transaction that already took this long.
-_TRANSACTION_SECONDS: Final = 0.1
-_DROPPED_AT_ONCE: Final = 5_000
-_SLICE_SECONDS: Final = 0.01
+MAX_TRANSACTION_SECONDS: Final = 0.1
+MAX_DROPS_PER_TRANSACTION: Final = 5_000
+MAX_SLICE_SECONDS: Final = 0.01
 # A snapshot is due only after at least 1/8 as many changes as the last snapshot contains.
-_SNAPSHOT_SHARE: Final = 8
+SNAPSHOT_INTERVAL_DIVISOR: Final = 8
 # With fewer changes, writing a snapshot takes longer than reading the journal again.
-_WORTH_A_SNAPSHOT: Final = 200
+SNAPSHOT_MIN_CHANGES: Final = 200
 # Memories per step of a check, which takes some 0.1 ms each.
-_CHECKED: Final = 100
+CHECK_PAGE_ROWS: Final = 100
 
 _log: Final = logging.getLogger("mama_structs")
 
 
 @attrs.define(eq=False)
-class _Write(Generic[T]):
+class _PendingWrite(Generic[T]):
     """A plan that waits for its transaction."""
 
     plan: Callable[[JournalWriter], T]
     done: Future[T] = attrs.field(factory=Future)
     # Resolved when the clean-up rows that the plan left are processed.
-    clean: Future[None] | None = None
+    cleanup_done: Future[None] | None = None
     result: Any = None
     error: BaseException | None = None
-    alone: bool = False
+    runs_alone: bool = False
 
 
 @attrs.define(eq=False)
-class _Group:
+class _WriteGroup:
     """Plans that share a transaction, with their writers and the state before them."""
 
-    plans: list[_Write[Any]] = attrs.field(factory=list)
+    plans: list[_PendingWrite[Any]] = attrs.field(factory=list)
     written: list[JournalWriter] = attrs.field(factory=list)
-    leaving: list[_Write[Any]] = attrs.field(factory=list)
+    plans_with_cleanup: list[_PendingWrite[Any]] = attrs.field(factory=list)
     before: int = 0
-    head: Head | None = None
+    head: NamespaceHead | None = None
     # True if its plans were put back into the queue.
-    is_again: bool = False
+    is_requeued: bool = False
     # Number of postponements, because too many changes of other processes had to be replayed first.
-    lags: int = 0
+    postponements: int = 0
 
 
 @attrs.define(eq=False)
@@ -113,15 +113,15 @@ class _Rebuild:
     """New views that are built while the old ones are in use."""
 
     # The row keys (embedder) and the identity that the new views belong to.
-    of: tuple[RowPlaces, str | None] | None = None
-    derivation: Derivation | None = None
+    of: tuple[RowKeys, str | None] | None = None
+    derivation: ViewBuilder | None = None
     is_read: bool = False
     rounds: int = 0
 
     @property
     def count(self) -> int:
         """Number of memories in the new views."""
-        return 0 if self.derivation is None else len(self.derivation.loaded.views.catalogue)
+        return 0 if self.derivation is None else len(self.derivation.loaded.views.memory_table)
 
     def drop(self) -> None:
         """Discard the new views. The next step, if any, starts again."""
@@ -130,12 +130,12 @@ class _Rebuild:
             derivation.loaded.views.vectors.close()
 
 
-class EmbeddedEngine:
+class LocalEngine:
     """Engine for the memories of one namespace in a directory. `open` loads it."""
 
     def __init__(
         self,
-        storage: Storage,
+        storage: SqliteStorage,
         namespace: str,
         embedder: EmbedderRecord,
         settings: MemorySettings,
@@ -145,38 +145,38 @@ class EmbeddedEngine:
         self._storage = storage
         self.namespace: str = namespace
         self.settings: MemorySettings = settings
-        self._all_views = views
-        self._snapshots_in = None if views is None else folder_of(views, namespace)
+        self._views_folder = views
+        self._snapshot_folder = None if views is None else view_folder(views, namespace)
         self._snapshots: SnapshotStore | None = None
-        self._witness = Witness(self._snapshots_in)
-        self._place = RowPlaces(namespace, embedder, str(storage.directory))
-        self._head: Head | None = None
-        self._views: Indexes | None = None
+        self._watermark = ChangeWatermark(self._snapshot_folder)
+        self._row_keys = RowKeys(namespace, embedder, str(storage.directory))
+        self._head: NamespaceHead | None = None
+        self._views: ViewSet | None = None
         self._change = 0
         self._snapshot_at = 0
-        self._touched = RecentChanges()
+        self._touched = RecentChangeLog()
         self._damaged: dict[str, str] = {}
         self._guard = threading.Lock()
-        self._queue: deque[_Write[Any]] = deque()
-        self._is_drain_due = False
-        self._is_slice_due = False
+        self._queue: deque[_PendingWrite[Any]] = deque()
+        self._is_transaction_scheduled = False
+        self._is_slice_scheduled = False
         # True if rows may contain links to deleted memories. The future is resolved when the clean-up ends.
-        self._leaves_dead = False
+        self._needs_cleanup = False
         self._cleaning: Future[None] | None = None
         self._closed = False
 
     @property
     def embedder(self) -> EmbedderRecord:
         """The embedder whose vectors the engine uses."""
-        return self._place.embedder
+        return self._row_keys.embedder
 
     async def open(self) -> None:
         """Load the views."""
-        await self._storage.look(self._prepare)
+        await self._storage.run_read(self._prepare)
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
         """Run *plan* on the current state."""
-        return await self._look(lambda rows: plan(self._reader(rows)))
+        return await self._run_read(lambda rows: plan(self._reader(rows)))
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
         """
@@ -185,29 +185,29 @@ class EmbeddedEngine:
         The transaction may be shared with other plans.
         """
         self._check_open()
-        waiting = _Write(plan)
+        waiting = _PendingWrite(plan)
         waiting.done.set_running_or_notify_cancel()
         with self._guard:
             self._queue.append(waiting)
             self._schedule_writes()
-        result = await outcome(waiting.done)
-        if waiting.clean is not None:
-            await outcome(waiting.clean)
+        result = await await_job(waiting.done)
+        if waiting.cleanup_done is not None:
+            await await_job(waiting.cleanup_done)
         return result
 
-    async def check(self, progress: Progress | None = None) -> list[Finding]:
+    async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
         """Check all memories, vectors, links and changes, and compare the views with them."""
-        inspection = Inspection(_CHECKED)
-        await self._look(lambda _rows: self._ask_witness())
-        await self._look(self._compare_with_witness)
+        inspection = ConsistencyCheck(CHECK_PAGE_ROWS)
+        await self._run_read(lambda _rows: self._read_watermark())
+        await self._run_read(self._compare_watermark)
         total = await self.read(lambda reader: reader.count())
-        tell = progress or _tell_nobody
-        while await self._look(lambda rows: inspection.step(rows, self._catch_up(rows), self._place)):
+        tell = progress or _ignore_progress
+        while await self._run_read(lambda rows: inspection.step(rows, self._catch_up(rows), self._row_keys)):
             tell(min(inspection.memories, total), total)
         tell(total, total)
-        return [*inspection.findings, *await self._look(lambda _rows: self._witness.findings())]
+        return [*inspection.findings, *await self._run_read(lambda _rows: self._watermark.findings())]
 
-    async def rebuild(self, progress: Progress | None = None) -> list[str]:
+    async def rebuild(self, progress: ProgressCallback | None = None) -> list[str]:
         """
         Build all views again from the journal, replace the old ones, and write a snapshot.
 
@@ -218,29 +218,29 @@ class EmbeddedEngine:
             A line for each damaged row.
 
         """
-        tell = progress or _tell_nobody
+        tell = progress or _ignore_progress
         total = self.figures().get("memories", 0)
         rebuild = _Rebuild()
         try:
-            while not await self._look(lambda rows: self._rebuild_some(rows, rebuild)):
+            while not await self._run_read(lambda rows: self._rebuild_step(rows, rebuild)):
                 tell(min(rebuild.count, total), total)
         except BaseException:
             # A cancelled step may still be running in the thread.
             try:
-                self._storage.in_thread(rebuild.drop)
+                self._storage.submit_job(rebuild.drop)
             except SessionClosed:
                 rebuild.drop()
             raise
         found = list(self._damaged.values())
-        await self.settled(progress)
+        await self.wait_until_idle(progress)
         await self.snapshot()
         return found
 
-    async def settled(self, progress: Progress | None = None) -> None:
+    async def wait_until_idle(self, progress: ProgressCallback | None = None) -> None:
         """Wait until the words of every memory are indexed."""
         total = await self.read(lambda reader: reader.count())
-        tell = progress or _tell_nobody
-        while left := await self._storage.look(self._work_on):
+        tell = progress or _ignore_progress
+        while left := await self._storage.run_read(self._index_pending_words):
             tell(total - min(left, total), total)
         tell(total, total)
 
@@ -270,7 +270,7 @@ class EmbeddedEngine:
             if head is None or 0 <= now_ms - head.maintained_at < every_ms:
                 return None
             before, head.maintained_at = head.maintained_at, now_ms
-            rows.put(self._place.head, encode(head))
+            rows.put(self._row_keys.head, encode_row(head))
             self._head = head
             # Use the earlier of two clocks, so that a clock that is ahead by years does not expire valid data. In a new
             # store nothing can have expired.
@@ -293,25 +293,25 @@ class EmbeddedEngine:
             if lacking or head is None or head.embedder == embedder:
                 return
             self._drop_orphans(rows, embedder)
-            change = numbered(self._place.changes, self._last_change(rows) + 1)
-            rows.put(change, encode(ChangeRow(salt=secrets.token_hex(8))))
+            change = number_key(self._row_keys.changes, self._last_change(rows) + 1)
+            rows.put(change, encode_row(ChangeRow(salt=secrets.token_hex(8))))
             # A new identity invalidates snapshots that contain the old vectors.
             head.began_as, head.identity, head.embedder = head.history, secrets.token_hex(16), embedder
-            rows.put(self._place.head, encode(head))
+            rows.put(self._row_keys.head, encode_row(head))
 
         def job() -> None:
-            self._storage.transact_here(work)
+            self._storage.transact_in_job(work)
             # In the same job, so that no plan sees the row keys of one embedder with the head of the other.
             if not lacking:
-                self._place = RowPlaces(self.namespace, embedder, self._place.directory)
+                self._row_keys = RowKeys(self.namespace, embedder, self._row_keys.directory)
                 self._head = None
                 self._drop_views()
 
-        await outcome(self._storage.in_thread(job))
+        await await_job(self._storage.submit_job(job))
         if lacking:
             return False
         await self.read(lambda reader: reader.change)
-        while await self._storage.transact(self._drop_others):
+        while await self._storage.transact(self._drop_other_vectors):
             pass
         return True
 
@@ -323,19 +323,19 @@ class EmbeddedEngine:
             wait: How many seconds to wait for other processes that read the journal.
 
         """
-        if not await self._look(lambda rows: rows.last(ERASING)):
+        if not await self._run_read(lambda rows: rows.last_key(ERASING_KEY_PREFIX)):
             return ()
         while await self.write(lambda writer: cast("JournalWriter", writer).clean_up()):
             """Rows may still contain links to deleted memories, and thereby their ids."""
-        had_snapshot = await self._look(lambda _rows: self._snapshots is not None and self._snapshots.last() > 0)
-        held = await finish_erasing(self._storage, self._all_views, wait=wait)
+        had_snapshot = await self._run_read(lambda _rows: self._snapshots is not None and self._snapshots.last() > 0)
+        held = await erase_from_disk(self._storage, self._views_folder, wait=wait)
         if had_snapshot and not held:
             await self.snapshot()
         return held
 
     async def snapshot(self) -> bool:
         """Write a snapshot of the views, and return True if it was written."""
-        return await self._look(self._write_snapshot)
+        return await self._run_read(self._write_snapshot)
 
     async def close(self) -> None:
         """Write a snapshot and stop background work. Idempotent."""
@@ -345,55 +345,55 @@ class EmbeddedEngine:
             self._closed = True
         try:
             # Queue behind pending writes: a plain read would run before them.
-            await outcome(self._storage.in_thread(lambda: self._storage.look_here(self._finish)))
+            await await_job(self._storage.submit_job(lambda: self._storage.run_read_in_job(self._finish)))
         except StoreError as error:
             _log.warning("no snapshot of the memories was written: %s", error)
         try:
             # This engine itself may have prevented it before.
-            await finish_erasing(self._storage, self._all_views, wait=0)
+            await erase_from_disk(self._storage, self._views_folder, wait=0)
         except StoreError as error:
             _log.warning("what was forgotten is still on the disk: %s", error)
 
-    async def _look(self, look: Callable[[Snapshot], T]) -> T:
+    async def _run_read(self, plan: Callable[[Snapshot], T]) -> T:
         self._check_open()
-        return await self._storage.look(lambda rows: self._looked(rows, look))
+        return await self._storage.run_read(lambda rows: self._run_with_valid_views(rows, plan))
 
     # The methods below run in the thread of the store.
 
-    def _looked(self, rows: Snapshot, look: Callable[[Snapshot], T]) -> T:
+    def _run_with_valid_views(self, rows: Snapshot, look: Callable[[Snapshot], T]) -> T:
         try:
             return look(rows)
-        except ViewLost as error:
-            self._lose_views(error)
+        except SnapshotInvalid as error:
+            self._discard_invalid_views(error)
             return look(rows)
 
-    def _lose_views(self, error: ViewLost) -> None:
+    def _discard_invalid_views(self, error: SnapshotInvalid) -> None:
         _log.warning("%s: the views of the memories are derived anew", error)
         self._drop_views()
 
-    def _drop_others(self, rows: Rows) -> bool:
+    def _drop_other_vectors(self, rows: Rows) -> bool:
         """Delete some vectors of other embedders, which could outlive their memories."""
-        kept = self._place.vectors
-        others = [key for key in rows.keys(self._place.all_vectors) if not key.startswith(kept)]
-        for key in others[:_DROPPED_AT_ONCE]:
+        kept = self._row_keys.vectors
+        others = [key for key in rows.keys(self._row_keys.all_vectors) if not key.startswith(kept)]
+        for key in others[:MAX_DROPS_PER_TRANSACTION]:
             rows.delete(key)
-        return len(others) > _DROPPED_AT_ONCE
+        return len(others) > MAX_DROPS_PER_TRANSACTION
 
     def _drop_orphans(self, rows: Rows, embedder: EmbedderRecord) -> None:
         """Delete vectors of memories that were deleted while another embedder was in use."""
-        memories = set(own_numbers(rows, self._place.memories))
-        prefix = self._place.vectors_of(embedder)
-        for number in own_numbers(rows, prefix):
+        memories = set(find_numbers(rows, self._row_keys.memories))
+        prefix = self._row_keys.vectors_prefix(embedder)
+        for number in find_numbers(rows, prefix):
             if number not in memories:
-                rows.delete(numbered(prefix, number))
+                rows.delete(number_key(prefix, number))
 
     def _finish(self, rows: Snapshot) -> None:
         try:
-            if self._views is not None and self._change - self._snapshot_at >= _WORTH_A_SNAPSHOT:
+            if self._views is not None and self._change - self._snapshot_at >= SNAPSHOT_MIN_CHANGES:
                 self._write_snapshot(rows)
         finally:
             self._drop_views()
-            self._witness.close()
+            self._watermark.close()
 
     def _drop_views(self) -> None:
         views, self._views = self._views, None
@@ -402,7 +402,7 @@ class EmbeddedEngine:
 
     def _reader(self, rows: Snapshot) -> JournalReader:
         views = self._catch_up(rows)
-        return JournalReader(rows, views, self._place, self._change, self._touched, damaged=len(self._damaged))
+        return JournalReader(rows, views, self._row_keys, self._change, self._touched, damaged=len(self._damaged))
 
     def _prepare(self, rows: Snapshot) -> None:
         self._head = self._read_head(rows)
@@ -410,30 +410,30 @@ class EmbeddedEngine:
             self._check_embedder(self._head)
             self._catch_up(rows)
 
-    def _read_head(self, rows: Snapshot) -> Head | None:
-        return read_head(rows, self.namespace, self._place.directory)
+    def _read_head(self, rows: Snapshot) -> NamespaceHead | None:
+        return read_head(rows, self.namespace, self._row_keys.directory)
 
-    def _use_head(self, head: Head | None) -> None:
+    def _use_head(self, head: NamespaceHead | None) -> None:
         self._head = head
-        self._witness.use(None if head is None else head.history)
+        self._watermark.use(None if head is None else head.history)
         self._snapshots = None
-        if head is not None and self._snapshots_in is not None:
-            self._snapshots = SnapshotStore(self._snapshots_in, identity=head.identity)
+        if head is not None and self._snapshot_folder is not None:
+            self._snapshots = SnapshotStore(self._snapshot_folder, identity=head.identity)
 
-    def _check_embedder(self, head: Head) -> None:
-        if head.embedder != self._place.embedder:
-            raise mismatch(self.namespace, head.embedder, self._place.embedder)
+    def _check_embedder(self, head: NamespaceHead) -> None:
+        if head.embedder != self._row_keys.embedder:
+            raise embedder_mismatch(self.namespace, head.embedder, self._row_keys.embedder)
 
-    def _catch_up(self, rows: Snapshot) -> Indexes:
+    def _catch_up(self, rows: Snapshot) -> ViewSet:
         if self._views is None:
             return self._load(rows)
         last = self._last_change(rows)
         if last > self._change:
             try:
                 self._replay(rows, self._views, last)
-            except ViewLost as error:
+            except SnapshotInvalid as error:
                 # Handled here for all callers that catch up: before a waiting plan has begun, nothing else would retry.
-                self._lose_views(error)
+                self._discard_invalid_views(error)
                 return self._load(rows)
         elif last < self._change:
             # Changes are never removed, so the journal was replaced or is damaged.
@@ -441,35 +441,35 @@ class EmbeddedEngine:
         return self._views
 
     def _last_change(self, rows: Snapshot) -> int:
-        return max(last_number(rows, self._place.memories), last_number(rows, self._place.changes))
+        return max(find_last_number(rows, self._row_keys.memories), find_last_number(rows, self._row_keys.changes))
 
-    def _load(self, rows: Snapshot, *, anew: bool = False) -> Indexes:
+    def _load(self, rows: Snapshot, *, ignore_snapshot: bool = False) -> ViewSet:
         # Read it again: another process may have switched to another embedder.
         head = self._read_head(rows)
         self._use_head(head)
         if head is not None:
             self._check_embedder(head)
         last = self._last_change(rows)
-        self._ask_witness()
-        if self._witness.doubts(last):
+        self._read_watermark()
+        if self._watermark.may_have_lost_changes(last):
             # Another process may have written since this read began, so a later read decides.
-            self._behind(self._warn_of_lost)
-        snapshots = None if anew else self._snapshots
-        loaded = load_views(rows, self._place, snapshots, last=last, exact_up_to=self.settings.exact_up_to)
+            self._schedule_background(self._warn_lost_changes)
+        snapshots = None if ignore_snapshot else self._snapshots
+        loaded = load_views(rows, self._row_keys, snapshots, last=last, exact_up_to=self.settings.exact_up_to)
         self._use(loaded)
         if last != self._change:
             try:
                 self._replay(rows, loaded.views, last)
-            except (*UNUSABLE, ViewLost):
-                if anew:
+            except (*INVALID_VIEW_ERRORS, SnapshotInvalid):
+                if ignore_snapshot:
                     raise
                 # The snapshot is intact but does not match the journal.
-                return self._load(rows, anew=True)
+                return self._load(rows, ignore_snapshot=True)
         self._schedule_slice()
-        self._leaves_dead = rows.last(self._place.all_dead) is not None
+        self._needs_cleanup = rows.last_key(self._row_keys.all_cleanups) is not None
         return loaded.views if self._views is None else self._views
 
-    def _use(self, loaded: LoadedIndexes) -> None:
+    def _use(self, loaded: LoadedViews) -> None:
         self._drop_views()
         # The new views number nodes differently, so recorded changes are invalid.
         self._touched.reset(max(loaded.change, self._change) + 1)
@@ -478,81 +478,81 @@ class EmbeddedEngine:
         if self._damaged:
             _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
 
-    def _rebuild_some(self, rows: Snapshot, rebuild: _Rebuild) -> bool:
+    def _rebuild_step(self, rows: Snapshot, rebuild: _Rebuild) -> bool:
         """Run the next step of a rebuild. Return True once the new views are in use."""
         head = self._read_head(rows)
         if head is not None:
             self._check_embedder(head)
         last = self._last_change(rows)
-        of = (self._place, None if head is None else head.identity)
+        of = (self._row_keys, None if head is None else head.identity)
         if rebuild.derivation is not None and (rebuild.of != of or last < rebuild.derivation.loaded.change):
             rebuild.drop()
         if rebuild.derivation is None:
-            fresh = Derivation(self._place, last, exact_up_to=self.settings.exact_up_to)
+            fresh = ViewBuilder(self._row_keys, last, exact_up_to=self.settings.exact_up_to)
             rebuild.of, rebuild.derivation, rebuild.is_read = of, fresh, False
         if not rebuild.is_read:
-            rebuild.is_read = not rebuild.derivation.step(rows, _PAGE)
+            rebuild.is_read = not rebuild.derivation.step(rows, REBUILD_PAGE_ROWS)
             return False
         loaded = rebuild.derivation.loaded
-        changes = changes_since(rows, self._place, loaded.change)
+        changes = read_changes_since(rows, self._row_keys, loaded.change)
         if changes is None:
             rebuild.drop()
             return False
         behind = last - loaded.change
-        replay(rows, self._place, loaded, last, changes, anew=True)
+        apply_changes(rows, self._row_keys, loaded, last, changes, force_update=True)
         rebuild.rounds += 1
-        if behind > _FAR_BEHIND and rebuild.rounds < _LAGS:
+        if behind > MAX_REPLAY_IN_TRANSACTION and rebuild.rounds < MAX_POSTPONEMENTS:
             return False
         self._use_head(head)
         if self._snapshots is not None:
             self._snapshots.clear()
-        self._witness.accept(last)
+        self._watermark.reset(last)
         self._use(loaded)
         self._schedule_slice()
         return True
 
-    def _ask_witness(self) -> None:
-        self._witness.ask(max(self._change, (self._snapshots and self._snapshots.last()) or 0))
+    def _read_watermark(self) -> None:
+        self._watermark.read_last_seen(max(self._change, (self._snapshots and self._snapshots.last()) or 0))
 
-    def _compare_with_witness(self, rows: Snapshot) -> None:
+    def _compare_watermark(self, rows: Snapshot) -> None:
         head = self._read_head(rows)
-        self._witness.use(None if head is None else head.history)
-        self._witness.compare(self._last_change(rows))
+        self._watermark.use(None if head is None else head.history)
+        self._watermark.compare(self._last_change(rows))
 
-    def _warn_of_lost(self, rows: Snapshot) -> None:
-        self._compare_with_witness(rows)
-        for finding in self._witness.findings():
+    def _warn_lost_changes(self, rows: Snapshot) -> None:
+        self._compare_watermark(rows)
+        for finding in self._watermark.findings():
             _log.warning("the memories of %r: %s", self.namespace, finding.message)
 
-    def _replay(self, rows: Snapshot, views: Indexes, last: int) -> None:
+    def _replay(self, rows: Snapshot, views: ViewSet, last: int) -> None:
         try:
-            self._take_up(rows, views, last)
+            self._apply_changes(rows, views, last)
         except BaseException:
             # The views may be half updated, so load them again.
             self._drop_views()
             raise
 
-    def _take_up(self, rows: Snapshot, views: Indexes, last: int) -> None:
-        changes = changes_since(rows, self._place, self._change)
+    def _apply_changes(self, rows: Snapshot, views: ViewSet, last: int) -> None:
+        changes = read_changes_since(rows, self._row_keys, self._change)
         if changes is None:
             # An unreadable change may have changed anything, so build the views again.
             self._drop_views()
-            self._load(rows, anew=True)
+            self._load(rows, ignore_snapshot=True)
             return
         # If the store was empty until now, another process may have begun it with another embedder.
-        if (changes.count or self._head is None) and self._head_moved(rows):
+        if (changes.count or self._head is None) and self._reload_if_embedder_changed(rows):
             return
-        loaded = LoadedIndexes(views, self._change, damaged=self._damaged)
-        touched = replay(rows, self._place, loaded, last, changes)
+        loaded = LoadedViews(views, self._change, damaged=self._damaged)
+        touched = apply_changes(rows, self._row_keys, loaded, last, changes)
         self._change = last
         self._touched.note(last, touched)
         self._schedule_slice()
 
-    def _leave_out(self, key: str, error: StoreDamaged) -> None:
+    def _record_damaged(self, key: str, error: StoreDamaged) -> None:
         self._damaged[key] = error.findings[0]
         _log.warning("a damaged row of the memories is left out: see check()")
 
-    def _head_moved(self, rows: Snapshot) -> bool:
+    def _reload_if_embedder_changed(self, rows: Snapshot) -> bool:
         """Return True if another process changed the embedder, after reloading the views."""
         head = self._read_head(rows)
         if head is None:
@@ -563,82 +563,82 @@ class EmbeddedEngine:
         if before is None or before.identity == head.identity:
             return False
         self._drop_views()
-        self._load(rows, anew=True)
+        self._load(rows, ignore_snapshot=True)
         return True
 
     def _schedule_writes(self) -> None:
         """Schedule a transaction for waiting plans. The caller holds the guard."""
-        if self._queue and not self._is_drain_due:
-            self._storage.in_thread(self._drain)
-            self._is_drain_due = True
+        if self._queue and not self._is_transaction_scheduled:
+            self._storage.submit_job(self._run_transaction)
+            self._is_transaction_scheduled = True
 
-    def _drain(self) -> None:
+    def _run_transaction(self) -> None:
         """Run waiting plans in one transaction, and resolve their futures."""
-        group = _Group()
+        group = _WriteGroup()
         failure: BaseException | None = None
         try:
-            while not self._storage.transact_here(lambda rows: self._write_group(rows, group)):
+            while not self._storage.transact_in_job(lambda rows: self._write_group(rows, group)):
                 # Replay changes of other processes outside of the transaction, which would block them.
-                self._storage.look_here(self._catch_up)
+                self._storage.run_read_in_job(self._catch_up)
         # The error is passed to all waiting callers.
         except BaseException as error:  # noqa: BLE001 - passed to all waiting callers
             failure = error
-            self._failed(group, error)
+            self._handle_failure(group, error)
         else:
-            self._committed(group)
-        if failure is not None and not group.plans and not group.is_again:
+            self._handle_commit(group)
+        if failure is not None and not group.plans and not group.is_requeued:
             # The transaction never began, so all waiting plans failed.
-            group.plans = self._take(len(self._queue))
-        _tell(group.plans, failure)
+            group.plans = self._dequeue_plans(len(self._queue))
+        _resolve_plans(group.plans, failure)
         try:
             with self._guard:
                 self._schedule_writes()
         except SessionClosed as error:
-            _tell(self._take(len(self._queue)), error)
+            _resolve_plans(self._dequeue_plans(len(self._queue)), error)
         if failure is None:
             self._after_write()
 
-    def _failed(self, group: _Group, failure: BaseException) -> None:
+    def _handle_failure(self, group: _WriteGroup, failure: BaseException) -> None:
         """Undo a failed transaction in the views, and queue plans again if a retry may work."""
-        if isinstance(failure, ViewLost):
-            self._lose_views(failure)
+        if isinstance(failure, SnapshotInvalid):
+            self._discard_invalid_views(failure)
         elif group.written:
-            self._take_back(group.written)
+            self._undo_in_views(group.written)
             self._change = group.before
         is_full = isinstance(failure, StoreFull)
-        if isinstance(failure, ViewLost) or (is_full and len(group.plans) > 1):
+        if isinstance(failure, SnapshotInvalid) or (is_full and len(group.plans) > 1):
             # Some plans may fit into the remaining space if they run separately.
             for one in reversed(group.plans):
                 one.result, one.error, one.alone = None, None, is_full
                 self._queue.appendleft(one)
             # The plans are in the queue again, which schedules another job.
-            group.is_again = bool(group.plans)
+            group.is_requeued = bool(group.plans)
             group.plans.clear()
 
-    def _take(self, count: int) -> list[_Write[Any]]:
+    def _dequeue_plans(self, count: int) -> list[_PendingWrite[Any]]:
         """
         Return up to *count* waiting plans.
 
         Plans that arrive later schedule another job immediately.
         """
         with self._guard:
-            self._is_drain_due = False
+            self._is_transaction_scheduled = False
             return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
 
-    def _write_group(self, rows: Rows, group: _Group) -> bool:
+    def _write_group(self, rows: Rows, group: _WriteGroup) -> bool:
         """Run the next plans. Return False if too many changes must be replayed first."""
-        if group.lags < _LAGS and self._is_far_behind(rows):
-            group.lags += 1
+        if group.postponements < MAX_POSTPONEMENTS and self._is_far_behind(rows):
+            group.postponements += 1
             return False
         started = time.monotonic()
         # A newer version may have raised the format of the namespace without a change in the journal.
         self._read_head(rows)
         views = self._catch_up(rows)
         group.before = self._change
-        group.plans = self._take(1 if self._queue[0].alone else _LARGEST_GROUP)
+        group.plans = self._dequeue_plans(1 if self._queue[0].runs_alone else MAX_PLANS_PER_TRANSACTION)
 
         def is_due() -> bool:
-            return time.monotonic() - started > _TRANSACTION_SECONDS
+            return time.monotonic() - started > MAX_TRANSACTION_SECONDS
 
         for position, one in enumerate(group.plans):
             if position and is_due():
@@ -648,51 +648,53 @@ class EmbeddedEngine:
                 break
             self._run(one, rows, views, group, is_due)
         if group.written and self._head is None:
-            group.head = self._begun(rows)
+            group.head = self._ensure_head(rows)
         return True
 
-    def _run(self, one: _Write[Any], rows: Rows, views: Indexes, group: _Group, is_due: Callable[[], bool]) -> None:
+    def _run(
+        self, one: _PendingWrite[Any], rows: Rows, views: ViewSet, group: _WriteGroup, is_due: Callable[[], bool]
+    ) -> None:
         damaged = len(self._damaged)
-        writer = JournalWriter(rows, views, self._place, self._change, self._touched, damaged=damaged, is_due=is_due)
+        writer = JournalWriter(rows, views, self._row_keys, self._change, self._touched, damaged=damaged, is_due=is_due)
         try:
-            with rows.attempt():
+            with rows.savepoint():
                 one.result = one.plan(writer)
                 change = writer.finish()
-        except ViewLost:
+        except SnapshotInvalid:
             # The whole transaction used invalid views, so abort it.
             raise
         except BaseException as error:
-            is_undone = self._take_back([writer])
+            is_undone = self._undo_in_views([writer])
             if not is_undone or rows.failure is not None or not isinstance(error, Exception):
                 raise
             one.error = error
         else:
             self._change = change
             group.written.append(writer)
-            if writer.leaves_dead:
-                group.leaving.append(one)
+            if writer.needs_cleanup:
+                group.plans_with_cleanup.append(one)
 
-    def _committed(self, group: _Group) -> None:
+    def _handle_commit(self, group: _WriteGroup) -> None:
         """Record durable changes, and schedule the removal of links to deleted memories."""
         if group.head is not None:
             self._use_head(group.head)
         if group.written:
             # The change is durable only now.
-            self._witness.saw(self._change)
+            self._watermark.record(self._change)
         # Also process clean-up rows of a killed process, but only after a write, since readers take no lock.
-        self._leaves_dead |= bool(group.leaving)
-        if self._leaves_dead and self._cleaning is None:
+        self._needs_cleanup |= bool(group.plans_with_cleanup)
+        if self._needs_cleanup and self._cleaning is None:
             self._cleaning = Future()
-            self._clean_some()
-        for one in group.leaving:
-            one.clean = self._cleaning
+            self._schedule_cleanup()
+        for one in group.plans_with_cleanup:
+            one.cleanup_done = self._cleaning
 
-    def _clean_some(self) -> None:
+    def _schedule_cleanup(self) -> None:
         """Queue one step of the clean-up. Its callback queues the next one."""
-        some: _Write[bool] = _Write(JournalWriter.clean_up)
+        some: _PendingWrite[bool] = _PendingWrite(JournalWriter.clean_up)
         some.done.set_running_or_notify_cancel()
-        some.done.add_done_callback(self._cleaned)
-        self._leaves_dead = False
+        some.done.add_done_callback(self._on_cleanup_done)
+        self._needs_cleanup = False
         # If scheduling fails, the error reaches all waiting plans, including this one.
         with self._guard, contextlib.suppress(SessionClosed):
             if self._closed:
@@ -701,145 +703,150 @@ class EmbeddedEngine:
                 self._queue.append(some)
                 self._schedule_writes()
 
-    def _cleaned(self, done: Future[bool]) -> None:
+    def _on_cleanup_done(self, done: Future[bool]) -> None:
         error = done.exception()
-        if error is None and (done.result() or self._leaves_dead):
-            self._clean_some()
+        if error is None and (done.result() or self._needs_cleanup):
+            self._schedule_cleanup()
             return
         # Remaining links are hidden from readers, and the next write resumes the clean-up.
         if error is not None:
-            self._leaves_dead = True
+            self._needs_cleanup = True
             _log.warning("links to deleted memories are still to be taken away: %s", error)
         if self._cleaning is not None:
             self._cleaning.set_result(None)
             self._cleaning = None
 
     def _is_far_behind(self, rows: Rows) -> bool:
-        return self._views is None or self._last_change(rows) - self._change > _FAR_BEHIND
+        return self._views is None or self._last_change(rows) - self._change > MAX_REPLAY_IN_TRANSACTION
 
-    def _begun(self, rows: Rows) -> Head:
+    def _ensure_head(self, rows: Rows) -> NamespaceHead:
         """Return the head row of the namespace, creating it if it is missing."""
         head = self._read_head(rows)
         if head is None:
-            head = Head(identity=secrets.token_hex(16), embedder=self._place.embedder)
-            rows.put(self._place.head, encode(head))
+            head = NamespaceHead(identity=secrets.token_hex(16), embedder=self._row_keys.embedder)
+            rows.put(self._row_keys.head, encode_row(head))
         self._check_embedder(head)
         return head
 
-    def _take_back(self, writers: Sequence[JournalWriter]) -> bool:
+    def _undo_in_views(self, writers: Sequence[JournalWriter]) -> bool:
         """Undo the effects of writers on the views, last one first. Return False if that failed."""
         try:
             for writer in reversed(writers):
                 writer.undo()
         except Exception as error:  # noqa: BLE001 - any error leaves the views inconsistent
             # Discard the views, since a failed undo leaves them inconsistent.
-            _log.error("the views of the memories are derived anew: %s", raised(error))
+            _log.error("the views of the memories are derived anew: %s", format_error(error))
             self._drop_views()
             return False
         return True
 
     def _after_write(self) -> None:
         # Snapshots grow with the store, so the interval grows too, or an import would take quadratic time.
-        due = self._snapshot_at + max(self.settings.snapshot_every, self._snapshot_at // _SNAPSHOT_SHARE)
-        if self._snapshots_in is not None and self._change >= due:
+        due = self._snapshot_at + max(self.settings.snapshot_every, self._snapshot_at // SNAPSHOT_INTERVAL_DIVISOR)
+        if self._snapshot_folder is not None and self._change >= due:
             self._snapshot_at = self._change
-            self._behind(self._write_snapshot)
+            self._schedule_background(self._write_snapshot)
 
     def _write_snapshot(self, rows: Snapshot) -> bool:
-        if self._snapshots_in is None:
+        if self._snapshot_folder is None:
             return False
         views = self._catch_up(rows)
-        if self._snapshots is None or views.unindexed:
+        if self._snapshots is None or views.unindexed_nodes:
             return False
         self._snapshot_at = self._change
         generation = self._snapshots.write(
-            self._change, snapshot_parts(rows, self._place, views, self._change), last=self._change
+            self._change, build_snapshot_parts(rows, self._row_keys, views, self._change), last=self._change
         )
         if generation is not None:
-            views.vectors.saved(generation.parts)
+            views.vectors.record_saved_files(generation.parts)
         return generation is not None
 
     def _schedule_slice(self) -> None:
-        if self._views is not None and self._views.unindexed and not self._is_slice_due and not self._closed:
-            self._is_slice_due = True
-            self._behind(self._work_on)
+        if (
+            self._views is not None
+            and self._views.unindexed_nodes
+            and not self._is_slice_scheduled
+            and not self._closed
+        ):
+            self._is_slice_scheduled = True
+            self._schedule_background(self._index_pending_words)
 
-    def _work_on(self, rows: Snapshot) -> int:
+    def _index_pending_words(self, rows: Snapshot) -> int:
         """Index the words of some waiting memories, and return how many still wait."""
-        self._is_slice_due = False
+        self._is_slice_scheduled = False
         if self._closed:
             return 0
         views = self._catch_up(rows)
         started = time.monotonic()
-        while views.unindexed and time.monotonic() - started < _SLICE_SECONDS:
-            nodes = [node for node, _ in zip(views.unindexed, range(_SLICE), strict=False)]
-            keys = [numbered(self._place.memories, number) for number in views.catalogue.numbers(nodes)]
+        while views.unindexed_nodes and time.monotonic() - started < MAX_SLICE_SECONDS:
+            nodes = [node for node, _ in zip(views.unindexed_nodes, range(SLICE_MEMORIES), strict=False)]
+            keys = [number_key(self._row_keys.memories, number) for number in views.memory_table.numbers(nodes)]
             found = rows.get_many(keys)
             for node, key in zip(nodes, keys, strict=True):
                 try:
-                    views.index(node, self._place.entry(key, found.get(key)).memory)
+                    views.index(node, self._row_keys.entry(key, found.get(key)).memory)
                 except StoreDamaged as error:
-                    self._leave_out(key, error)
+                    self._record_damaged(key, error)
                     views.remove(node)
         self._schedule_slice()
-        return len(views.unindexed)
+        return len(views.unindexed_nodes)
 
-    def _behind(self, work: Callable[[Snapshot], Any]) -> None:
+    def _schedule_background(self, work: Callable[[Snapshot], Any]) -> None:
 
-        def told(done: Future[Any]) -> None:
+        def log_failure(done: Future[Any]) -> None:
             error = done.exception()
             if error is not None:
-                _log.warning("work on the memories' views failed: %s", raised(error))
+                _log.warning("work on the memories' views failed: %s", format_error(error))
 
         with contextlib.suppress(SessionClosed):
-            self._storage.in_thread(lambda: self._storage.look_here(work)).add_done_callback(told)
+            self._storage.submit_job(lambda: self._storage.run_read_in_job(work)).add_done_callback(log_failure)
 
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosed(f"the memories of {self.namespace!r:.80} were closed")
 
 
-def _tell_nobody(_done: int, _total: int) -> None:
+def _ignore_progress(_done: int, _total: int) -> None:
     """Ignore the progress."""
 
 
-def _tell(plans: Sequence[_Write[Any]], failure: BaseException | None) -> None:
+def _resolve_plans(plans: Sequence[_PendingWrite[Any]], failure: BaseException | None) -> None:
     """Resolve the futures of plans with their results, or with the error."""
     for one in plans:
         if one.error is not None:
             one.done.set_exception(one.error)
         elif failure is not None:
-            one.done.set_exception(again(failure))
+            one.done.set_exception(copy_error(failure))
         else:
             one.done.set_result(one.result)
 
 
-class EmbeddedEngines:
+class LocalEngines:
     """Opens each namespace once per store, and shares it."""
 
-    def __init__(self, storage: Storage, *, views: Path | None) -> None:
+    def __init__(self, storage: SqliteStorage, *, views: Path | None) -> None:
         self._storage = storage
         self._views = views
-        self._open: Registry[str, EmbeddedEngine] = Registry()
+        self._open: RefCountedRegistry[str, LocalEngine] = RefCountedRegistry()
 
     async def namespaces(self) -> list[str]:
         """Return the names of all namespaces in the store."""
-        return await self._storage.look(namespaces_in)
+        return await self._storage.run_read(list_namespaces)
 
-    async def recorded(self, namespace: str) -> EmbedderRecord | None:
+    async def stored_embedder(self, namespace: str) -> EmbedderRecord | None:
         """Return the embedder recorded for a namespace, or None if the namespace does not exist."""
-        head = await self._storage.look(lambda rows: read_head(rows, namespace, str(self._storage.directory)))
+        head = await self._storage.run_read(lambda rows: read_head(rows, namespace, str(self._storage.directory)))
         return None if head is None else head.embedder
 
-    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> EmbeddedEngine:
+    async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> LocalEngine:
         """Open a namespace, or share the open one. Each call needs a call of `leave`."""
-        engine = self._open.join(
-            namespace, lambda: EmbeddedEngine(self._storage, namespace, embedder, settings, views=self._views)
+        engine = self._open.acquire(
+            namespace, lambda: LocalEngine(self._storage, namespace, embedder, settings, views=self._views)
         )
         known = engine.settings
         try:
             if engine.embedder != embedder:
-                raise mismatch(namespace, engine.embedder, embedder)
+                raise embedder_mismatch(namespace, engine.embedder, embedder)
             if (known.exact_up_to, known.snapshot_every) != (settings.exact_up_to, settings.snapshot_every):
                 raise InvalidArgument(
                     f"the memories of {namespace!r:.80} are open with another exact_up_to or snapshot_every",
@@ -847,12 +854,12 @@ class EmbeddedEngines:
                 )
             await engine.open()
         except BaseException:
-            await self.leave(namespace)
+            await self.release(namespace)
             raise
         return engine
 
-    async def leave(self, namespace: str) -> None:
+    async def release(self, namespace: str) -> None:
         """Release a namespace. The last user closes it."""
-        last = self._open.leave(namespace)
+        last = self._open.release(namespace)
         if last is not None:
             await last.close()

@@ -11,24 +11,24 @@ import msgspec
 
 from mama_structs.memory.engines.local.journal_rows import read_head
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
-from mama_structs.storage.connection import ERASING
+from mama_structs.storage.connection import ERASING_KEY_PREFIX
 from mama_structs.storage.sealed_rows import Rows
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
-JOURNAL_HELD: Final = (
+JOURNAL_HELD_MESSAGE: Final = (
     "another process reads the journal as it was: its free pages and its log still hold what was there"
 )
-VIEWS_HELD: Final = "another process writes views of the memories just now, as they were"
+VIEWS_HELD_MESSAGE: Final = "another process writes views of the memories just now, as they were"
 
-_decode: Final = msgspec.json.Decoder(int).decode
+_decode_change: Final = msgspec.json.Decoder(int).decode
 
 
-def erasing_key(namespace: str) -> str:
+def erasure_marker_key(namespace: str) -> str:
     """Return the key of the row with the number of the namespace's last erasing change."""
-    return f"{ERASING}{quote(namespace, safe='')}"
+    return f"{ERASING_KEY_PREFIX}{quote(namespace, safe='')}"
 
 
-def folder_of(views: Path, namespace: str) -> Path:
+def view_folder(views: Path, namespace: str) -> Path:
     """
     Return the folder of a namespace's views.
 
@@ -37,7 +37,7 @@ def folder_of(views: Path, namespace: str) -> Path:
     return views / blake2b(namespace.encode(), digest_size=8).hexdigest()
 
 
-async def finish_erasing(storage: Storage, views: Path | None, *, wait: float) -> tuple[str, ...]:
+async def erase_from_disk(storage: SqliteStorage, views: Path | None, *, wait: float) -> tuple[str, ...]:
     """
     Remove erased data of all namespaces from disk.
 
@@ -50,21 +50,21 @@ async def finish_erasing(storage: Storage, views: Path | None, *, wait: float) -
         One message per remaining copy, empty if all erased data is removed.
 
     """
-    marks = dict(await storage.look(lambda rows: rows.items(ERASING)))
+    marks = dict(await storage.run_read(lambda rows: rows.items(ERASING_KEY_PREFIX)))
     if not marks:
         return ()
-    if not await storage.scrub(wait=wait):
-        return (JOURNAL_HELD,)
+    if not await storage.erase_deleted_data(wait=wait):
+        return (JOURNAL_HELD_MESSAGE,)
     # From here on, every process that builds a view sees the change, so older snapshots are no longer read.
     directory = str(storage.directory)
     for key, value in marks.items():
-        namespace = unquote(key.removeprefix(ERASING))
-        head = await storage.look(lambda rows: read_head(rows, namespace, directory))  # noqa: B023 - awaited
+        namespace = unquote(key.removeprefix(ERASING_KEY_PREFIX))
+        head = await storage.run_read(lambda rows: read_head(rows, namespace, directory))  # noqa: B023 - awaited
         if views is not None and head is not None:
-            snapshots = SnapshotStore(folder_of(views, namespace), identity=head.identity)
+            snapshots = SnapshotStore(view_folder(views, namespace), identity=head.identity)
             # A damaged marker does not show its change number, so clear all snapshots.
-            if not snapshots.clear(before=_decode(value) if isinstance(value, bytes) else None):
-                return (VIEWS_HELD,)
+            if not snapshots.clear(before=_decode_change(value) if isinstance(value, bytes) else None):
+                return (VIEWS_HELD_MESSAGE,)
 
     def done(rows: Rows) -> None:
         for key, value in marks.items():

@@ -12,26 +12,26 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from mama_structs.errors import StoreDamaged, StoreError
-from mama_structs.memory.embedding.protocol import are_unit
-from mama_structs.memory.types.codec import Entry, read_entry, read_memory, vectors_from_bytes, wrong_with
+from mama_structs.memory.embedding.protocol import are_unit_vectors
+from mama_structs.memory.types.codec import Entry, decode_entry, decode_memory, find_invalid_field, vectors_from_bytes
 from mama_structs.memory.types.engine import EmbedderRecord, Vectors
-from mama_structs.memory.types.model import Memory, digest_of
-from mama_structs.storage.sealed_rows import Damaged, Snapshot
+from mama_structs.memory.types.model import Memory, text_digest
+from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
 
 T = TypeVar("T")
 
-FORMAT: Final = 1
-_ALL: Final = "memories/"
-_DIGITS: Final = 16
-_HEXADECIMAL: Final = "fedcba9876543210"
+NAMESPACE_FORMAT: Final = 1
+MEMORIES_PREFIX: Final = "memories/"
+NUMBER_DIGITS: Final = 16
+HEX_DIGITS_DESCENDING: Final = "fedcba9876543210"
 # Journal numbers stay far below 2**48, so the first four digits are always zero.
-_NUMBER: Final = re.compile(r"0{4}[0-9a-f]{12}")
+NUMBER_PATTERN: Final = re.compile(r"0{4}[0-9a-f]{12}")
 
 
-class Head(msgspec.Struct, kw_only=True):
+class NamespaceHead(msgspec.Struct, kw_only=True):
     """Metadata of a namespace, stored in its head row."""
 
-    format: int = FORMAT
+    format: int = NAMESPACE_FORMAT
     identity: str
     # Identity before the first change of embedder. It identifies the history, which continues after the change.
     began_as: str = ""
@@ -54,73 +54,73 @@ class ChangeRow(msgspec.Struct, kw_only=True):
     erased: bool = False
 
 
-class DeadRow(msgspec.Struct, kw_only=True):
+class CleanupRow(msgspec.Struct, kw_only=True):
     """A deleted memory, and the numbers of memories whose rows may still contain links to it."""
 
     id: str
     sources: list[int]
 
 
-def numbered(prefix: str, number: int) -> str:
+def number_key(prefix: str, number: int) -> str:
     """Return the key with this prefix and number. Keys sort in numeric order."""
-    return f"{prefix}{number:0{_DIGITS}x}"
+    return f"{prefix}{number:0{NUMBER_DIGITS}x}"
 
 
-def own_number(prefix: str, key: str) -> int | None:
+def parse_number(prefix: str, key: str) -> int | None:
     """Return the number in a key with this prefix, or None if the key has another format."""
     digits = key[len(prefix) :]
-    return int(digits, 16) if key.startswith(prefix) and _NUMBER.fullmatch(digits) else None
+    return int(digits, 16) if key.startswith(prefix) and NUMBER_PATTERN.fullmatch(digits) else None
 
 
-def own_numbers(rows: Snapshot, prefix: str) -> list[int]:
+def find_numbers(rows: Snapshot, prefix: str) -> list[int]:
     """Return the numbers of all well-formed keys with this prefix, ascending."""
-    found = (own_number(prefix, key) for key in rows.keys(prefix))
+    found = (parse_number(prefix, key) for key in rows.keys(prefix))
     return [number for number in found if number is not None]
 
 
-def last_number(rows: Snapshot, prefix: str) -> int:
+def find_last_number(rows: Snapshot, prefix: str) -> int:
     """Return the highest number in a well-formed key with this prefix, or 0."""
-    return _last_number(rows, prefix, "") or 0
+    return _find_last_number(rows, prefix, "") or 0
 
 
-def _last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
-    last = rows.last(prefix + digits)
-    found = None if last is None else own_number(prefix, last)
+def _find_last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
+    last = rows.last_key(prefix + digits)
+    found = None if last is None else parse_number(prefix, last)
     if last is None or found is not None:
         return found
     # A malformed last key hides the well-formed keys before it, so search below each next digit.
-    if len(digits) == _DIGITS:
-        own = own_number(prefix, prefix + digits)
+    if len(digits) == NUMBER_DIGITS:
+        own = parse_number(prefix, prefix + digits)
         return None if own is None or rows.get(prefix + digits) is None else own
-    hidden = (_last_number(rows, prefix, digits + digit) for digit in _HEXADECIMAL)
+    hidden = (_find_last_number(rows, prefix, digits + digit) for digit in HEX_DIGITS_DESCENDING)
     return next((number for number in hidden if number is not None), None)
 
 
-def whole(value: bytes | Damaged) -> bytes:
+def require_intact(value: bytes | DamagedValue) -> bytes:
     """Return the value of a row. Raise ValueError if the row is damaged."""
-    if isinstance(value, Damaged):
+    if isinstance(value, DamagedValue):
         raise ValueError(value.reason)  # noqa: TRY004 - the data is invalid, not the type
     return value
 
 
-def encode(value: Any) -> bytes:
+def encode_row(value: Any) -> bytes:
     """Return the JSON encoding of a row object."""
     return msgspec.json.encode(value)
 
 
-_read_head: Final = msgspec.json.Decoder(Head).decode
-read_dead: Final = msgspec.json.Decoder(DeadRow).decode
+_read_head: Final = msgspec.json.Decoder(NamespaceHead).decode
+read_cleanup: Final = msgspec.json.Decoder(CleanupRow).decode
 read_change: Final = msgspec.json.Decoder(ChangeRow).decode
 
 
-def read_head(rows: Snapshot, namespace: str, directory: str) -> Head | None:
+def read_head(rows: Snapshot, namespace: str, directory: str) -> NamespaceHead | None:
     """Return the head row of a namespace, or None if the namespace does not exist."""
-    key = f"{_prefix(namespace)}head"
+    key = f"{_namespace_prefix(namespace)}head"
     stored = rows.get(key)
     if stored is None:
         return None
     try:
-        head = _read_head(whole(stored))
+        head = _read_head(require_intact(stored))
     except ValueError as error:
         raise StoreDamaged(
             f"the memories of {namespace!r:.80} cannot be read",
@@ -128,30 +128,30 @@ def read_head(rows: Snapshot, namespace: str, directory: str) -> Head | None:
             findings=(f"{key}: {error}",),
             hint="restore a backup",
         ) from error
-    if head.format > FORMAT:
+    if head.format > NAMESPACE_FORMAT:
         raise StoreError(
             f"the memories of {namespace!r:.80} were written by a later version", hint="upgrade mama-structs"
         )
     return head
 
 
-def _prefix(namespace: str) -> str:
-    return f"{_ALL}{quote(namespace, safe='')}/"
+def _namespace_prefix(namespace: str) -> str:
+    return f"{MEMORIES_PREFIX}{quote(namespace, safe='')}/"
 
 
-def namespaces_in(rows: Snapshot) -> list[str]:
+def list_namespaces(rows: Snapshot) -> list[str]:
     """Return the names of all namespaces, with one lookup per namespace."""
     found: list[str] = []
     after = ""
-    while row := rows.items(_ALL, after=after, limit=1):
+    while row := rows.items(MEMORIES_PREFIX, after=after, limit=1):
         part = row[0][0].split("/")[1]
         found.append(unquote(part))
         # The first key after all keys with this prefix: "/" is replaced by the next character.
-        after = f"{_ALL}{part}{chr(ord('/') + 1)}"
+        after = f"{MEMORIES_PREFIX}{part}{chr(ord('/') + 1)}"
     return found
 
 
-class RowPlaces:
+class RowKeys:
     """
     Key prefixes of a namespace's rows, and decoders of the rows.
 
@@ -164,43 +164,43 @@ class RowPlaces:
         self.namespace = namespace
         self.embedder: EmbedderRecord = embedder
         self.directory: str = directory
-        prefix = _prefix(namespace)
+        prefix = _namespace_prefix(namespace)
         self.head: str = f"{prefix}head"
         self.memories: str = f"{prefix}m/"
         self.changes: str = f"{prefix}c/"
         self.all_vectors: str = f"{prefix}v/"
-        self.vectors: str = self.vectors_of(embedder)
+        self.vectors: str = self.vectors_prefix(embedder)
         self.contents: str = f"{prefix}e/"
         self.all_uses: str = f"{prefix}u/"
         self.notes: str = f"{prefix}n/"
-        self.all_dead: str = f"{prefix}d/"
+        self.all_cleanups: str = f"{prefix}d/"
 
-    def dead(self, number: int) -> str:
+    def cleanup_prefix(self, number: int) -> str:
         """
         Return the key prefix of the pending link clean-up of a deleted memory.
 
         A number follows.
         """
-        return f"{numbered(self.all_dead, number)}/"
+        return f"{number_key(self.all_cleanups, number)}/"
 
-    def dead_rows(self, rows: Snapshot) -> Iterator[tuple[str, DeadRow]]:
+    def read_cleanups(self, rows: Snapshot) -> Iterator[tuple[str, CleanupRow]]:
         """Yield the key and content of each pending clean-up row. Unreadable rows are skipped."""
-        for key, value in rows.items(self.all_dead):
+        for key, value in rows.items(self.all_cleanups):
             with contextlib.suppress(ValueError, RecursionError):
-                yield key, read_dead(whole(value))
+                yield key, read_cleanup(require_intact(value))
 
-    def uses(self, digest: str) -> str:
+    def uses_prefix(self, digest: str) -> str:
         """Return the key prefix of the uses of one evidence text. The number of a memory follows."""
         return f"{self.all_uses}{digest}/"
 
-    def vectors_of(self, embedder: EmbedderRecord) -> str:
+    def vectors_prefix(self, embedder: EmbedderRecord) -> str:
         """Return the key prefix of the vectors of one embedder."""
         text = f"{embedder.name}\0{embedder.fingerprint}\0{embedder.dimensions}"
         return f"{self.all_vectors}{blake2b(text.encode(), digest_size=8).hexdigest()}/"
 
-    def entry(self, key: str, value: bytes | Damaged | None) -> Entry:
+    def entry(self, key: str, value: bytes | DamagedValue | None) -> Entry:
         """Decode and validate the entry (memory and links) in a row."""
-        entry = self._read(key, value, read_entry)
+        entry = self._read(key, value, decode_entry)
         self._check(key, entry.memory)
         for link in entry.links:
             if link.from_id != entry.memory.id or link.to_id == link.from_id:
@@ -209,51 +209,51 @@ class RowPlaces:
                 raise self.damaged(key, f"the link {link.id!r:.100} has a confidence or time that none can have")
         return entry
 
-    def memory(self, key: str, value: bytes | Damaged | None) -> Memory:
+    def memory(self, key: str, value: bytes | DamagedValue | None) -> Memory:
         """Decode and validate the memory in a row, without its links."""
-        memory = self._read(key, value, read_memory)
+        memory = self._read(key, value, decode_memory)
         self._check(key, memory)
         return memory
 
     def _check(self, key: str, memory: Memory) -> None:
         # The checksum detects corruption, not tampering, so validate the content too.
-        reason = wrong_with(memory, self.namespace)
+        reason = find_invalid_field(memory, self.namespace)
         if reason is not None:
             raise self.damaged(key, reason)
 
-    def _read(self, key: str, value: bytes | Damaged | None, read: Callable[[bytes], T]) -> T:
+    def _read(self, key: str, value: bytes | DamagedValue | None, read: Callable[[bytes], T]) -> T:
         row = self._row(key, value, self.damaged)
         try:
             return read(row)
         except (ValueError, RecursionError) as error:
             raise self.damaged(key, "it does not have the form of a memory") from error
 
-    def read_vectors(self, key: str, value: bytes | Damaged | None) -> Vectors:
+    def read_vectors(self, key: str, value: bytes | DamagedValue | None) -> Vectors:
         """Decode and validate the vectors in a row."""
         row = self._row(key, value, self.damaged, missing="the vectors are missing")
         try:
             vectors = vectors_from_bytes(row, self.embedder.dimensions)
         except ValueError as error:
             raise self.damaged(key, str(error)) from error
-        if not are_unit(vectors):
+        if not are_unit_vectors(vectors):
             raise self.damaged(key, "its vectors are not of length 1")
         return vectors
 
-    def content(self, key: str, value: bytes | Damaged | None) -> str:
+    def content(self, key: str, value: bytes | DamagedValue | None) -> str:
         """Decode an evidence text and check its hash."""
         row = self._row(key, value, self.lost)
         try:
             text = row.decode()
         except UnicodeDecodeError as error:
             raise self.lost(key, "it is not UTF-8") from error
-        if digest_of(text) != key.removeprefix(self.contents):
+        if text_digest(text) != key.removeprefix(self.contents):
             raise self.lost(key, "its text has another hash")
         return text
 
-    def note(self, key: str, value: bytes | Damaged) -> str:
+    def note(self, key: str, value: bytes | DamagedValue) -> str:
         """Decode the note in a row."""
         try:
-            return whole(value).decode()
+            return require_intact(value).decode()
         except ValueError as error:
             raise self._error("a note about the memories", key, str(error), "restore a backup") from error
 
@@ -268,14 +268,14 @@ class RowPlaces:
     def _row(
         self,
         key: str,
-        value: bytes | Damaged | None,
+        value: bytes | DamagedValue | None,
         error: Callable[[str, str], StoreDamaged],
         *,
         missing: str = "the row is missing",
     ) -> bytes:
         if value is None:
             raise error(key, missing)
-        if isinstance(value, Damaged):
+        if isinstance(value, DamagedValue):
             raise error(key, value.reason)
         return value
 

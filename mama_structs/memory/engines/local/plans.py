@@ -12,10 +12,17 @@ import attrs
 import numpy as np
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.engines.local.erasure import erasing_key
-from mama_structs.memory.engines.local.journal_rows import ChangeRow, DeadRow, RowPlaces, encode, numbered, own_numbers
-from mama_structs.memory.engines.local.views.view_set import Indexes
-from mama_structs.memory.types.codec import Entry, RecentChanges, check_vectors, vectors_to_bytes, write_entry
+from mama_structs.memory.engines.local.erasure import erasure_marker_key
+from mama_structs.memory.engines.local.journal_rows import (
+    ChangeRow,
+    CleanupRow,
+    RowKeys,
+    encode_row,
+    find_numbers,
+    number_key,
+)
+from mama_structs.memory.engines.local.views.view_set import ViewSet
+from mama_structs.memory.types.codec import Entry, RecentChangeLog, check_vectors, encode_entry, vectors_to_bytes
 from mama_structs.memory.types.engine import (
     Direction,
     EmbedderRecord,
@@ -25,45 +32,45 @@ from mama_structs.memory.types.engine import (
     Nodes,
     Prefetch,
     Query,
-    Scanned,
+    ScannedMemory,
     Scores,
     Vectors,
-    as_time_allows,
-    names_of,
+    filter_names,
+    write_until_due,
 )
-from mama_structs.memory.types.model import Link, Memory, digests_in
-from mama_structs.memory.types.text_analysis import terms_of
-from mama_structs.storage.sealed_rows import Damaged, Rows, Snapshot
+from mama_structs.memory.types.model import Link, Memory, evidence_digests
+from mama_structs.memory.types.text_analysis import resolve_terms
+from mama_structs.storage.sealed_rows import DamagedValue, Rows, Snapshot
 
 T = TypeVar("T")
 
 # Above this number of linking memories, the clean-up of a deletion is deferred, in parts.
-_FEW: Final = 100
-_PART: Final = 256
+MAX_IMMEDIATE_CLEANUPS: Final = 100
+CLEANUP_PART_SOURCES: Final = 256
 
 
 class JournalReader:
     """`Reader` of the local engine: journal and views at the same change number."""
 
     def __init__(
-        self, rows: Snapshot, views: Indexes, place: RowPlaces, change: int, touched: RecentChanges, *, damaged: int = 0
+        self, rows: Snapshot, views: ViewSet, place: RowKeys, change: int, touched: RecentChangeLog, *, damaged: int = 0
     ) -> None:
         self._rows = rows
         self._views = views
-        self._place = place
+        self._row_keys = place
         self._change = change
         self._damaged = damaged
         self._dead: frozenset[str] | None = None
-        self.find: Final = views.catalogue.find
-        self.find_many: Final = views.catalogue.find_many
-        self.ids: Final = views.catalogue.ids
-        self.topics: Final = views.catalogue.topics
-        self.alike: Final = views.catalogue.alike
-        self.nearest_ids: Final = views.catalogue.nearest_ids
-        self.count: Final = views.catalogue.count
-        self.facts: Final = views.catalogue.facts
-        self.window: Final = views.catalogue.window
-        self.beside: Final = views.catalogue.beside
+        self.find: Final = views.memory_table.find
+        self.find_many: Final = views.memory_table.find_many
+        self.ids: Final = views.memory_table.ids
+        self.topics: Final = views.memory_table.topics
+        self.duplicates: Final = views.memory_table.duplicates
+        self.nearest_ids: Final = views.memory_table.nearest_ids
+        self.count: Final = views.memory_table.count
+        self.facts: Final = views.memory_table.facts
+        self.window: Final = views.memory_table.window
+        self.beside: Final = views.memory_table.temporal_neighbours
         self.vectors: Final = views.vectors.get
         self.pieces: Final = views.vectors.pieces
         self.similarities: Final = views.vectors.similarities
@@ -71,7 +78,7 @@ class JournalReader:
         self.links: Final = views.links.links
         self.lengths: Final = views.words.lengths
         self.relationships: Final = views.links.relationships
-        self.touched_since: Final = touched.since
+        self.changed_nodes_since: Final = touched.since
 
     @property
     def damaged(self) -> int:
@@ -88,27 +95,27 @@ class JournalReader:
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
         """Return memories, in the order of *nodes*."""
-        return [self._place.memory(key, row) for key, row in self._stored(nodes)]
+        return [self._row_keys.memory(key, row) for key, row in self._read_rows(nodes)]
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes nearest to *vector*."""
-        return self._views.vectors.nearest(vector, limit, self._views.catalogue.mask(where))
+        return self._views.vectors.nearest(vector, limit, self._views.memory_table.mask(where))
 
     def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
         """Return the results of `nearest` for each row of *vectors*."""
-        return self._views.vectors.nearest_many(vectors, limit, self._views.catalogue.mask(None))
+        return self._views.vectors.nearest_many(vectors, limit, self._views.memory_table.mask(None))
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         """Return the nodes that match the words of the query best."""
-        return self._views.words.search(terms_of(query), limit, self._views.catalogue.mask(where))
+        return self._views.words.search(resolve_terms(query), limit, self._views.memory_table.mask(where))
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
         """Return the BM25 score of the query for each of *nodes*."""
-        return self._views.words.scores(terms_of(query), nodes)
+        return self._views.words.scores(resolve_terms(query), nodes)
 
     def rarity(self, query: Query) -> dict[str, float]:
         """Return the inverse document frequency of each query term."""
-        return self._views.words.rarity(terms_of(query))
+        return self._views.words.rarity(resolve_terms(query))
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
         """Return the complete links of each of *nodes*."""
@@ -119,7 +126,7 @@ class JournalReader:
             for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
                 ends[target].add(source)
         read = set().union(*ends.values(), ends if direction != "in" else ())
-        links = {node: entry.links for node, entry in zip(read, self._entries(list(read)), strict=True)}
+        links = {node: entry.links for node, entry in zip(read, self._read_entries(list(read)), strict=True)}
         found = []
         for node, memory_id in zip(wanted.tolist(), self.ids(wanted), strict=True):
             own = list(links[node]) if direction != "in" else []
@@ -134,15 +141,15 @@ class JournalReader:
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
         """Return links by their ids, None for unknown ids."""
         sources = sorted({source for link_id in link_ids for source, _ in self._views.links.find(link_id)})
-        found = {link.id: link for entry in self._entries(sources) for link in entry.links}
+        found = {link.id: link for entry in self._read_entries(sources) for link in entry.links}
         return [found.get(link_id) for link_id in link_ids]
 
-    def scan(self, *, after: int = -1, limit: int | None = None) -> list[Scanned]:
+    def scan(self, *, after: int = -1, limit: int | None = None) -> list[ScannedMemory]:
         """Return memories in save order."""
-        nodes = self._views.catalogue.after(after, limit)
-        entries = self._entries(nodes)
+        nodes = self._views.memory_table.after(after, limit)
+        entries = self._read_entries(nodes)
         return [
-            Scanned(int(node), entry.memory, self.vectors(int(node)), entry.links)
+            ScannedMemory(int(node), entry.memory, self.vectors(int(node)), entry.links)
             for node, entry in zip(nodes, entries, strict=True)
         ]
 
@@ -152,19 +159,19 @@ class JournalReader:
 
         Raise `StoreDamaged` if one is missing or damaged.
         """
-        keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
+        keys = {digest: f"{self._row_keys.contents}{digest}" for digest in digests}
         rows = self._rows.get_many(list(keys.values()))
-        return {digest: self._place.content(key, rows.get(key)) for digest, key in keys.items()}
+        return {digest: self._row_keys.content(key, rows.get(key)) for digest, key in keys.items()}
 
     def known_contents(self, digests: Sequence[str]) -> set[str]:
         """Return the hashes whose evidence texts are stored."""
-        keys = {digest: f"{self._place.contents}{digest}" for digest in digests}
+        keys = {digest: f"{self._row_keys.contents}{digest}" for digest in digests}
         # Read only keys, since values may be long.
         return {digest for digest, key in keys.items() if key in self._rows.keys(key)}
 
     def users_of_content(self, digest: str) -> Nodes:
         """Return the memories whose evidence refers to the text with this hash."""
-        found = map(self._views.catalogue.node_of, own_numbers(self._rows, self._place.uses(digest)))
+        found = map(self._views.memory_table.node_of, find_numbers(self._rows, self._row_keys.uses_prefix(digest)))
         return np.array([node for node in found if node is not None], np.int64)
 
     def notes(self, prefix: str = "") -> dict[str, str]:
@@ -173,29 +180,29 @@ class JournalReader:
 
         Raise `StoreDamaged` if one is damaged.
         """
-        found = self._rows.items(f"{self._place.notes}{prefix}")
-        return {key.removeprefix(self._place.notes): self._place.note(key, value) for key, value in found}
+        found = self._rows.items(f"{self._row_keys.notes}{prefix}")
+        return {key.removeprefix(self._row_keys.notes): self._row_keys.note(key, value) for key, value in found}
 
     def note_names(self, prefix: str = "") -> list[str]:
         """Return the names of the notes that start with *prefix*."""
-        return [key.removeprefix(self._place.notes) for key in self._rows.keys(f"{self._place.notes}{prefix}")]
+        return [key.removeprefix(self._row_keys.notes) for key in self._rows.keys(f"{self._row_keys.notes}{prefix}")]
 
-    def notes_named(self, names: Sequence[str]) -> dict[str, str]:
+    def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:
         """Return the existing notes with these names. Raise `StoreDamaged` if one is damaged."""
-        keys = {name: f"{self._place.notes}{name}" for name in names}
+        keys = {name: f"{self._row_keys.notes}{name}" for name in names}
         rows = self._rows.get_many(list(keys.values()))
-        return {name: self._place.note(key, rows[key]) for name, key in keys.items() if key in rows}
+        return {name: self._row_keys.note(key, rows[key]) for name, key in keys.items() if key in rows}
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
         """Return the ids of memories without vectors of *embedder*."""
-        prefix, catalogue = self._place.vectors_of(embedder), self._views.catalogue
-        having = set(own_numbers(self._rows, prefix))
+        prefix, catalogue = self._row_keys.vectors_prefix(embedder), self._views.memory_table
+        having = set(find_numbers(self._rows, prefix))
         nodes = catalogue.after(-1)
         numbers = catalogue.numbers(nodes)
         return catalogue.ids([node for node, number in zip(nodes, numbers, strict=True) if number not in having])
 
-    def _entries(self, nodes: Sequence[int] | Nodes) -> list[Entry]:
-        entries = [self._place.entry(key, row) for key, row in self._stored(nodes)]
+    def _read_entries(self, nodes: Sequence[int] | Nodes) -> list[Entry]:
+        entries = [self._row_keys.entry(key, row) for key, row in self._read_rows(nodes)]
         dead = self._dead_ids()
         return [_without_links(entry, dead) for entry in entries] if dead else entries
 
@@ -206,12 +213,12 @@ class JournalReader:
         Readers hide these links.
         """
         if self._dead is None:
-            ids = (dead.id for _, dead in self._place.dead_rows(self._rows))
+            ids = (dead.id for _, dead in self._row_keys.read_cleanups(self._rows))
             self._dead = frozenset(one for one in ids if self.find(one) is None)
         return self._dead
 
-    def _stored(self, nodes: Sequence[int] | Nodes) -> list[tuple[str, bytes | Damaged | None]]:
-        keys = [numbered(self._place.memories, number) for number in self._views.catalogue.numbers(nodes)]
+    def _read_rows(self, nodes: Sequence[int] | Nodes) -> list[tuple[str, bytes | DamagedValue | None]]:
+        keys = [number_key(self._row_keys.memories, number) for number in self._views.memory_table.numbers(nodes)]
         rows = self._rows.get_many(keys)
         return [(key, rows.get(key)) for key in keys]
 
@@ -222,31 +229,31 @@ class JournalWriter(JournalReader):
     def __init__(
         self,
         rows: Rows,
-        views: Indexes,
-        place: RowPlaces,
+        views: ViewSet,
+        place: RowKeys,
         change: int,
-        touched: RecentChanges,
+        touched: RecentChangeLog,
         *,
         damaged: int = 0,
         is_due: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(rows, views, place, change, touched, damaged=damaged)
         self._is_due = is_due
-        self.leaves_dead: bool = False
-        self._writable = rows
+        self.needs_cleanup: bool = False
+        self._rows_to_write = rows
         self._touched = touched
         self._before = change
         self._undo: list[Callable[[], object]] = []
-        self._own: int | None = None
+        self._plan_change_number: int | None = None
         self._changed: set[int] = set()
         self._deleted: list[int] = []
-        self._touched_now: set[int] = set()
+        self._touched_nodes: set[int] = set()
         self._erases = False
         # False while a view is being changed, since an error would leave it half changed.
-        self._is_whole = True
+        self._is_consistent = True
 
     @property
-    def is_due(self) -> bool:
+    def should_yield(self) -> bool:
         """True if waiting plans or processes should get their turn."""
         return self._is_due()
 
@@ -262,7 +269,7 @@ class JournalWriter(JournalReader):
         for link in links:
             self._check_link(link, memory.id)
         if vectors is not None:
-            check_vectors(vectors, self._place.embedder.dimensions)
+            check_vectors(vectors, self._row_keys.embedder.dimensions)
         node = self.find(memory.id)
         if node is None:
             if vectors is None:
@@ -270,10 +277,10 @@ class JournalWriter(JournalReader):
             new = NewMemory(memory=memory, vectors=vectors, links=links, contents=contents or {})
             node = int(self.put_new([new], lambda _nodes: [()])[0])
         else:
-            (before,) = self._entries([node])
+            (before,) = self._read_entries([node])
             self._check_contents(before.memory.evidence, memory, contents or {})
-            self._put_again(node, before, memory, vectors, links)
-            self._keep(node, before.memory.evidence, memory.evidence, contents or {})
+            self._put_version(node, before, memory, vectors, links)
+            self._update_evidence(node, before.memory.evidence, memory.evidence, contents or {})
         return node
 
     def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
@@ -285,58 +292,58 @@ class JournalWriter(JournalReader):
                 raise ValueError(f"there is a memory with the id {memory.id}")
             for link in one.links:
                 self._check_link(link, memory.id)
-            check_vectors(one.vectors, self._place.embedder.dimensions)
+            check_vectors(one.vectors, self._row_keys.embedder.dimensions)
             self._check_contents((), memory, one.contents)
             self._clean_up_after(memory.id)
             numbers.append(self._next_change())
-            self._is_whole = False
+            self._is_consistent = False
             node = self._views.add(numbers[-1], Entry(memory, (), numbers[-1]), one.vectors)
             self._undo.append(partial(self._views.remove, node))
-            self._touched_now.update([node, *self._views.link(node, one.links)])
-            self._is_whole = True
+            self._touched_nodes.update([node, *self._views.link(node, one.links)])
+            self._is_consistent = True
             nodes.append(node)
         found = np.array(nodes, np.int64)
         for one, number, node, more in zip(new, numbers, nodes, links_of(found), strict=True):
             for link in more:
                 self._check_link(link, one.memory.id)
             entry = Entry(one.memory, (*one.links, *more), number)
-            self._writable.put(numbered(self._place.memories, number), write_entry(entry))
-            self._writable.put(numbered(self._place.vectors, number), vectors_to_bytes(one.vectors))
-            self._is_whole = False
-            self._touched_now.update(self._views.link(node, more))
-            self._is_whole = True
-            self._keep(node, (), one.memory.evidence, one.contents)
+            self._rows_to_write.put(number_key(self._row_keys.memories, number), encode_entry(entry))
+            self._rows_to_write.put(number_key(self._row_keys.vectors, number), vectors_to_bytes(one.vectors))
+            self._is_consistent = False
+            self._touched_nodes.update(self._views.link(node, more))
+            self._is_consistent = True
+            self._update_evidence(node, (), one.memory.evidence, one.contents)
         return found
 
     def put_link(self, link: Link) -> None:
         """Store a link, replacing one with the same id."""
         self._check_link(link, link.from_id)
-        source = self._node(link.from_id)
-        (before,) = self._entries([source])
-        self._put_again(source, before, before.memory, None, [link])
+        source = self._require_node(link.from_id)
+        (before,) = self._read_entries([source])
+        self._put_version(source, before, before.memory, None, [link])
 
     def delete(self, memory_id: str) -> int:
         """Delete a memory and all its links, and return the number of links."""
-        node = self._node(memory_id)
-        (entry,) = self._entries([node])
+        node = self._require_node(memory_id)
+        (entry,) = self._read_entries([node])
         incoming = self.links(np.array([node]), "in").sources
         sources = np.unique(incoming).tolist()
         vectors = self.vectors(node)
         # The memory at the other end may be omitted as damaged.
         targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
-        number = self._views.catalogue.number_of(node)
-        self._keep(node, entry.memory.evidence, (), {})
-        self._is_whole = False
+        number = self._views.memory_table.number_of(node)
+        self._update_evidence(node, entry.memory.evidence, (), {})
+        self._is_consistent = False
         links = self._views.remove(node)
         self._undo.append(lambda: self._views.restore(node, number, entry, vectors, links))
-        self._is_whole = True
-        self._writable.delete(numbered(self._place.memories, number))
-        self._writable.delete(numbered(self._place.vectors, number))
-        self._change_of_plan()
+        self._is_consistent = True
+        self._rows_to_write.delete(number_key(self._row_keys.memories, number))
+        self._rows_to_write.delete(number_key(self._row_keys.vectors, number))
+        self._plan_change()
         self._changed.discard(number)
         self._deleted.append(number)
-        self._touched_now.update([node, *targets, *sources])
-        self._leave_dead(number, DeadRow(id=memory_id, sources=self._views.catalogue.numbers(sources)))
+        self._touched_nodes.update([node, *targets, *sources])
+        self._clean_up_or_defer(number, CleanupRow(id=memory_id, sources=self._views.memory_table.numbers(sources)))
         return len(entry.links) + len(incoming)
 
     def delete_links(self, link_ids: Collection[str]) -> int:
@@ -351,22 +358,22 @@ class JournalWriter(JournalReader):
 
         Return False if none are left.
         """
-        key, dead = next(self._place.dead_rows(self._rows), (None, None))
+        key, dead = next(self._row_keys.read_cleanups(self._rows), (None, None))
         if key is None or dead is None:
             return False
         # An earlier version may have restored the memory, so that these links are valid again.
         left = dead.sources if self.find(dead.id) is None else []
-        done = len(as_time_allows(self, left, lambda _writer, number: self._cut(number, dead.id)))
-        self._writable.delete(key)
+        done = len(write_until_due(self, left, lambda _writer, number: self._remove_links_to(number, dead.id)))
+        self._rows_to_write.delete(key)
         if left[done:]:
-            self._writable.put(key, encode(DeadRow(id=dead.id, sources=left[done:])))
+            self._rows_to_write.put(key, encode_row(CleanupRow(id=dead.id, sources=left[done:])))
         return True
 
-    def leave_no_trace(self) -> None:
+    def mark_for_erasure(self) -> None:
         """Mark what this plan deletes or replaces for removal from disk by `Engine.erase`."""
-        key, change = erasing_key(self._place.namespace), self._change_of_plan()
-        self._erases = self._views.holds_erased = True
-        self._writable.put(key, encode(change))
+        key, change = erasure_marker_key(self._row_keys.namespace), self._plan_change()
+        self._erases = self._views.has_erased_data = True
+        self._rows_to_write.put(key, encode_row(change))
 
     def set_note(self, name: str, text: str | None) -> None:
         """Store a note, or delete it if *text* is None."""
@@ -375,74 +382,74 @@ class JournalWriter(JournalReader):
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
         """Store notes, or delete those whose text is None."""
         for name, text in notes.items():
-            key = f"{self._place.notes}{name}"
+            key = f"{self._row_keys.notes}{name}"
             if text is None:
-                self._writable.delete(key)
+                self._rows_to_write.delete(key)
             else:
-                self._writable.put(key, text.encode())
+                self._rows_to_write.put(key, text.encode())
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         """Store vectors of an embedder that is not in use yet."""
-        prefix = self._place.vectors_of(embedder)
+        prefix = self._row_keys.vectors_prefix(embedder)
         for memory_id, found in vectors.items():
             node = self.find(memory_id)
             if node is not None:
-                number = self._views.catalogue.number_of(node)
-                self._writable.put(numbered(prefix, number), vectors_to_bytes(found))
+                number = self._views.memory_table.number_of(node)
+                self._rows_to_write.put(number_key(prefix, number), vectors_to_bytes(found))
 
     def finish(self) -> int:
         """Write the change row, and return the number of the last change."""
-        if self._own is not None:
+        if self._plan_change_number is not None:
             if self._change in self._deleted:
                 # Use a new number, because no row would have the last one, and readers would see a journal that went
                 # back.
-                self._own = self._next_change()
+                self._plan_change_number = self._next_change()
             change = ChangeRow(
                 salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted, erased=self._erases
             )
-            self._writable.put(numbered(self._place.changes, self._own), encode(change))
+            self._rows_to_write.put(number_key(self._row_keys.changes, self._plan_change_number), encode_row(change))
         if self._change != self._before:
-            self._touched.note(self._change, self._touched_now)
+            self._touched.note(self._change, self._touched_nodes)
         return self._change
 
     def undo(self) -> None:
         """Undo the effects of this plan on the views."""
-        if not self._is_whole:
+        if not self._is_consistent:
             raise RuntimeError("a view was left half changed")
         for step in reversed(self._undo):
             step()
         self._undo.clear()
         self._touched.forget(self._before)
 
-    def _put_again(
+    def _put_version(
         self, node: int, before: Entry, memory: Memory, vectors: Vectors | None, links: Sequence[Link]
     ) -> None:
         replaced = {link.id for link in links}
         kept = tuple(link for link in before.links if link.id not in replaced)
-        after = Entry(memory, (*kept, *links), self._change_of_plan())
+        after = Entry(memory, (*kept, *links), self._plan_change())
         self._rewrite(node, before, after, vectors)
 
     def _rewrite(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> None:
-        number = self._views.catalogue.number_of(node)
-        self._writable.put(numbered(self._place.memories, number), write_entry(after))
+        number = self._views.memory_table.number_of(node)
+        self._rows_to_write.put(number_key(self._row_keys.memories, number), encode_entry(after))
         old_vectors = None
         if vectors is not None:
             old_vectors = self.vectors(node)
-            self._writable.put(numbered(self._place.vectors, number), vectors_to_bytes(vectors))
+            self._rows_to_write.put(number_key(self._row_keys.vectors, number), vectors_to_bytes(vectors))
         self._changed.add(number)
-        self._is_whole = False
-        ends = self._move(node, before, after, vectors)
-        self._undo.append(lambda: self._move(node, after, before, old_vectors))
-        self._is_whole = True
-        self._touched_now.update([node, *ends])
+        self._is_consistent = False
+        ends = self._update_views(node, before, after, vectors)
+        self._undo.append(lambda: self._update_views(node, after, before, old_vectors))
+        self._is_consistent = True
+        self._touched_nodes.update([node, *ends])
 
-    def _move(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> list[int]:
+    def _update_views(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> list[int]:
         """Update the views to another version of a memory, and return touched link targets."""
         if before.memory != after.memory or vectors is not None:
             self._views.change(node, after, vectors)
         else:
-            self._views.catalogue.change(
-                node, version=after.version, topic=after.memory.topic, mentions=names_of(after.memory)
+            self._views.memory_table.change(
+                node, version=after.version, topic=after.memory.topic, mentions=filter_names(after.memory)
             )
         old, now = ({link.id: link for link in one.links} for one in (before, after))
         gone = [link for link in before.links if now.get(link.id) != link]
@@ -457,66 +464,70 @@ class JournalWriter(JournalReader):
         for link in links:
             by_source.setdefault(link.from_id, set()).add(link.id)
         for memory_id, link_ids in by_source.items():
-            node = self._node(memory_id)
-            (before,) = self._entries([node])
+            node = self._require_node(memory_id)
+            (before,) = self._read_entries([node])
             kept = tuple(link for link in before.links if link.id not in link_ids)
-            self._rewrite(node, before, attrs.evolve(before, links=kept, version=self._change_of_plan()), None)
+            self._rewrite(node, before, attrs.evolve(before, links=kept, version=self._plan_change()), None)
 
-    def _leave_dead(self, number: int, dead: DeadRow) -> None:
+    def _clean_up_or_defer(self, number: int, dead: CleanupRow) -> None:
         """Remove the links to a deleted memory from the rows, or defer that if there are many."""
         # The views no longer contain these links, so the version of the rows does not change.
         self._dead = None
-        if len(dead.sources) <= _FEW:
+        if len(dead.sources) <= MAX_IMMEDIATE_CLEANUPS:
             for source in dead.sources:
-                self._cut(source, dead.id)
+                self._remove_links_to(source, dead.id)
             return
-        self.leaves_dead = True
-        for start in range(0, len(dead.sources), _PART):
-            part = DeadRow(id=dead.id, sources=dead.sources[start : start + _PART])
-            self._writable.put(numbered(self._place.dead(number), start // _PART), encode(part))
+        self.needs_cleanup = True
+        for start in range(0, len(dead.sources), CLEANUP_PART_SOURCES):
+            part = CleanupRow(id=dead.id, sources=dead.sources[start : start + CLEANUP_PART_SOURCES])
+            self._rows_to_write.put(
+                number_key(self._row_keys.cleanup_prefix(number), start // CLEANUP_PART_SOURCES), encode_row(part)
+            )
 
-    def _cut(self, number: int, memory_id: str) -> None:
-        key = numbered(self._place.memories, number)
+    def _remove_links_to(self, number: int, memory_id: str) -> None:
+        key = number_key(self._row_keys.memories, number)
         value = self._rows.get(key)
         if value is not None:
             # Skip damaged rows, which check() and readers report.
             with contextlib.suppress(StoreDamaged):
-                before = self._place.entry(key, value)
+                before = self._row_keys.entry(key, value)
                 after = _without_links(before, {memory_id})
                 if after is not before:
-                    self._writable.put(key, write_entry(after))
+                    self._rows_to_write.put(key, encode_entry(after))
 
     def _clean_up_after(self, memory_id: str) -> None:
         """Remove all links to a deleted memory before its id is used again."""
         if memory_id in self._dead_ids():
-            for key, dead in list(self._place.dead_rows(self._rows)):
+            for key, dead in list(self._row_keys.read_cleanups(self._rows)):
                 if dead.id == memory_id:
                     for number in dead.sources:
-                        self._cut(number, memory_id)
-                    self._writable.delete(key)
+                        self._remove_links_to(number, memory_id)
+                    self._rows_to_write.delete(key)
             self._dead = None
 
-    def _keep(self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]) -> None:
+    def _update_evidence(
+        self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]
+    ) -> None:
         """Store the evidence texts of a memory, and delete texts without users."""
-        number = self._views.catalogue.number_of(node)
-        named, kept = digests_in(before), digests_in(after)
+        number = self._views.memory_table.number_of(node)
+        named, kept = evidence_digests(before), evidence_digests(after)
         for digest in kept:
             if digest in contents:
-                key, value = f"{self._place.contents}{digest}", contents[digest].encode()
+                key, value = f"{self._row_keys.contents}{digest}", contents[digest].encode()
                 # This also repairs a damaged text.
                 if self._rows.get(key) != value:
-                    self._writable.put(key, value)
+                    self._rows_to_write.put(key, value)
             if digest not in named:
-                self._writable.put(numbered(self._place.uses(digest), number), b"")
+                self._rows_to_write.put(number_key(self._row_keys.uses_prefix(digest), number), b"")
         for digest in named:
             if digest not in kept:
-                self._writable.delete(numbered(self._place.uses(digest), number))
-                if self._rows.last(self._place.uses(digest)) is None:
-                    self._writable.delete(f"{self._place.contents}{digest}")
+                self._rows_to_write.delete(number_key(self._row_keys.uses_prefix(digest), number))
+                if self._rows.last_key(self._row_keys.uses_prefix(digest)) is None:
+                    self._rows_to_write.delete(f"{self._row_keys.contents}{digest}")
 
     def _check_contents(self, before: Iterable[str], memory: Memory, contents: Mapping[str, str]) -> None:
-        named = digests_in(before)
-        for digest in digests_in(memory.evidence):
+        named = evidence_digests(before)
+        for digest in evidence_digests(memory.evidence):
             # A text that was referred to before may be lost, but other changes must remain possible.
             if digest not in named and digest not in contents and not self.known_contents([digest]):
                 raise KeyError(digest)
@@ -525,20 +536,20 @@ class JournalWriter(JournalReader):
         self._change += 1
         return self._change
 
-    def _change_of_plan(self) -> int:
-        if self._own is None:
-            self._own = self._next_change()
-        return self._own
+    def _plan_change(self) -> int:
+        if self._plan_change_number is None:
+            self._plan_change_number = self._next_change()
+        return self._plan_change_number
 
     def _check_link(self, link: Link, source: str) -> None:
         if link.from_id != source:
             raise ValueError(f"the link {link.id} begins at another memory")
         if link.to_id != source:
-            self._node(link.to_id)
+            self._require_node(link.to_id)
         else:
             raise ValueError(f"the link {link.id} leads to the memory where it begins")
 
-    def _node(self, memory_id: str) -> int:
+    def _require_node(self, memory_id: str) -> int:
         node = self.find(memory_id)
         if node is None:
             raise KeyError(memory_id)

@@ -9,17 +9,17 @@ from typing import Final
 import attrs
 
 from mama_structs.memory.engines.postgres.queries import HnswIndex
-from mama_structs.memory.types.codec import RecentChanges
+from mama_structs.memory.types.codec import RecentChangeLog
 from mama_structs.memory.types.engine import Vectors
 
 # Concurrent transactions are never this many changes behind, so a larger gap means that a backup was restored.
-_PUT_BACK: Final = 1_000
+MIN_RESTORED_BACKUP_GAP: Final = 1_000
 # Larger than the number of changes of any namespace.
-_HISTORY: Final = 2**48
+CHANGE_NUMBER_OFFSET: Final = 2**48
 
 
 @attrs.frozen(eq=False)
-class KeptSample:
+class CachedSample:
     """
     Cached result of `Reader.sample` at one change.
 
@@ -27,50 +27,52 @@ class KeptSample:
     """
 
     change: int
-    live: int
+    memory_count: int
     next_node: int
     step: int
     vectors: Vectors
 
 
-class HostKnowledge:
+class ClientState:
     """Nodes touched by the recent changes of all hosts, and the last sample. Thread-safe."""
 
     def __init__(self, *, half: bool) -> None:
-        self.half: bool = half
+        self.half_precision: bool = half
         """True if a namespace without memories is to store its vectors in half precision."""
-        self.graph: HnswIndex | None = None
+        self.hnsw_index: HnswIndex | None = None
         """The index that searches use, None for exact search."""
         self._guard = threading.Lock()
-        self._touched = RecentChanges()
-        self.sample: KeptSample | None = None
+        self._touched = RecentChangeLog()
+        self.sample: CachedSample | None = None
         # Offset of change numbers. It grows when the history is replaced, so that no number is reused.
-        self.past: int = 0
+        self.change_offset: int = 0
         self._change = 0
-        self._mark: str | None = None
+        self._change_token: str | None = None
 
     @property
-    def known(self) -> tuple[int, str | None]:
+    def last_change(self) -> tuple[int, str | None]:
         """The last known change and its token, which is unique across replaced histories."""
         with self._guard:
-            return self._change, self._mark
+            return self._change, self._change_token
 
-    def learn(
-        self, change: int, touched: Sequence[tuple[int, Sequence[int]]], mark: str | None, *, is_other: bool
+    def record_changes(
+        self, change: int, touched: Sequence[tuple[int, Sequence[int]]], token: str | None, *, is_history_replaced: bool
     ) -> bool:
         """
         Record the changes up to *change* that a transaction saw.
 
         Return False if its snapshot is older.
-        *is_other* means that the last known change is missing on the server, or has another token.
+        *is_history_replaced* means that the last known change is missing on the server, or has another token.
         """
         with self._guard:
             is_behind = change < self._change
             # A replica that was behind became the primary, or a backup was restored.
-            if is_other and (not is_behind or (not touched and self._change - change > _PUT_BACK)):
+            if is_history_replaced and (
+                not is_behind or (not touched and self._change - change > MIN_RESTORED_BACKUP_GAP)
+            ):
                 self._touched.reset(change)
-                self._change, self._mark, self.sample = change, mark, None
-                self.past += _HISTORY
+                self._change, self._change_token, self.sample = change, token, None
+                self.change_offset += CHANGE_NUMBER_OFFSET
                 return True
             if is_behind:
                 # The snapshot is older than another transaction's, or the server lost changes.
@@ -82,15 +84,15 @@ class HostKnowledge:
             else:
                 for number, nodes in new:
                     self._touched.note(number, nodes)
-            self._change, self._mark = change, mark
+            self._change, self._change_token = change, token
             return True
 
-    def touched_since(self, change: int) -> frozenset[int] | None:
+    def changed_nodes_since(self, change: int) -> frozenset[int] | None:
         """Return the nodes touched after a change, or None if that is no longer known."""
         with self._guard:
-            return self._touched.since(change - self.past)
+            return self._touched.since(change - self.change_offset)
 
-    def keep(self, sample: KeptSample) -> None:
+    def cache_sample(self, sample: CachedSample) -> None:
         """Cache a sample, unless a newer one is cached."""
         with self._guard:
             if self.sample is None or self.sample.change <= sample.change:

@@ -11,41 +11,43 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar, cast
 
-from mama_structs._internal.refcount import Registry
+from mama_structs._internal.refcount import RefCountedRegistry
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
-from mama_structs.memory.engines.postgres.client_state import HostKnowledge
-from mama_structs.memory.engines.postgres.consistency_check import ServerInspection
+from mama_structs.memory.engines.postgres.client_state import ClientState
+from mama_structs.memory.engines.postgres.consistency_check import ConsistencyCheck
 from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, check_dimensions
-from mama_structs.memory.engines.postgres.reader import NamespaceHead, PostgresReader, read_embedder
+from mama_structs.memory.engines.postgres.reader import NamespaceHead, PostgresReader, decode_embedder
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
-from mama_structs.memory.types.engine import EmbedderRecord, Progress, Reader, Writer, mismatch
+from mama_structs.memory.types.engine import EmbedderRecord, ProgressCallback, Reader, Writer, embedder_mismatch
 from mama_structs.memory.types.model import MemoryType
-from mama_structs.memory.types.text_analysis import ANALYSIS
+from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
 from mama_structs.settings import MemorySettings
-from mama_structs.storage.postgres.pool import ACROSS, Connection, Server
+from mama_structs.storage.postgres.pool import ALL_NAMESPACES_SETTINGS, Connection, PostgresPool
 from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 
 # Tables with texts of memories, or of the refs that belong to them.
-_TABLES: Final = ("memories", "pieces", "terms", "mentions", "links", "texts", "text_uses", "notes", "rows")
+VACUUMED_TABLES: Final = ("memories", "pieces", "terms", "mentions", "links", "texts", "text_uses", "notes", "rows")
 
 
 class PostgresEngine:
     """The memories of one namespace. Opened with `open`."""
 
-    def __init__(self, server: Server, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> None:
+    def __init__(
+        self, server: PostgresPool, namespace: str, embedder: EmbedderRecord, settings: MemorySettings
+    ) -> None:
         self.namespace: str = namespace
         self.settings: MemorySettings = settings
-        self._server = server
+        self._pool = server
         self._embedder = embedder
-        self._host = HostKnowledge(half=server.options.halfvec)
-        self._head = NamespaceHead(half=server.options.halfvec)
+        self._client_state = ClientState(half=server.options.halfvec)
+        self._head = NamespaceHead(half_precision=server.options.halfvec)
         self.index: NamespaceIndex = NamespaceIndex(server, namespace, embedder, settings)
         self._closed = False
         # Running operations whose caller was cancelled.
-        self._left: set[Future[Any]] = set()
-        self._has_traces = False
+        self._unawaited: set[Future[Any]] = set()
+        self._needs_vacuum = False
 
     @property
     def embedder(self) -> EmbedderRecord:
@@ -56,15 +58,15 @@ class PostgresEngine:
         """Check the embedder of the namespace, and recompute the terms if they follow older rules."""
         await self.read(lambda reader: reader.change)
         # Terms of a later version's rules are left unchanged.
-        if self._head.analysis < ANALYSIS:
+        if self._head.analysis < ANALYSIS_VERSION:
             await self.rebuild()
-        self.index.look_after(self._head)
+        self.index.maintain_if_due(self._head)
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
         """Run *plan* on a snapshot of the current state."""
 
         def work(connection: Connection) -> tuple[T, NamespaceHead]:
-            reader = PostgresReader(connection, self.namespace, self._embedder, self._host, self._server.location)
+            reader = PostgresReader(connection, self.namespace, self._embedder, self._client_state, self._pool.location)
             return plan(reader), reader.head
 
         return await self._run(work, write=False)
@@ -73,48 +75,48 @@ class PostgresEngine:
         """Run *plan* in a write transaction, and return when all its writes are durable."""
 
         def work(connection: Connection) -> tuple[T, NamespaceHead]:
-            writer = PostgresWriter(connection, self.namespace, self._embedder, self._host, self._server.location)
+            writer = PostgresWriter(connection, self.namespace, self._embedder, self._client_state, self._pool.location)
             result = plan(writer)
             writer.finish()
-            self._has_traces |= writer.leaves_no_trace
+            self._needs_vacuum |= writer.needs_vacuum
             return result, writer.head
 
         result = await self._run(work, write=True)
-        self.index.look_after(self._head)
+        self.index.maintain_if_due(self._head)
         return result
 
-    async def check(self, progress: Progress | None = None) -> list[Finding]:
+    async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
         """Compare the derived data with the stored memories. Changes nothing."""
-        inspection = ServerInspection()
+        inspection = ConsistencyCheck()
         total = await self.read(lambda reader: reader.count())
-        while await self.read(inspection.step):
+        while await self.read(inspection.check_page):
             if progress is not None:
-                progress(min(inspection.memories, total), total)
+                progress(min(inspection.checked_count, total), total)
         if progress is not None:
             progress(total, total)
-        graph = self._host.graph
+        graph = self._client_state.hnsw_index
         if graph is not None:
-            await self.read(lambda reader: self.index.probe(cast("PostgresReader", reader), graph))
+            await self.read(lambda reader: self.index.measure_recall(cast("PostgresReader", reader), graph))
         return inspection.findings + self.index.findings(self._head)
 
-    async def rebuild(self, progress: Progress | None = None) -> list[str]:
+    async def rebuild(self, progress: ProgressCallback | None = None) -> list[str]:
         """
         Recompute all derived columns and terms.
 
         Return a line for each damaged row, which is left unchanged.
         """
-        inspection = ServerInspection()
+        inspection = ConsistencyCheck()
         total = await self.read(lambda reader: reader.count())
-        while await self.write(inspection.mend):
+        while await self.write(inspection.repair_page):
             if progress is not None:
-                progress(min(inspection.memories, total), total)
+                progress(min(inspection.checked_count, total), total)
         if progress is not None:
             progress(total, total)
         if self._head.index is not None:
-            self.index.tidy(self._head)
+            self.index.maintain(self._head)
         return [finding.message for finding in inspection.findings]
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Return immediately, because words are indexed when a memory is saved."""
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
@@ -128,16 +130,18 @@ class PostgresEngine:
             return None
 
         def work(connection: Connection) -> int | None:
-            found = connection.ask("SELECT maintained_at FROM memory_heads WHERE namespace = $1", self.namespace)
+            found = connection.fetch("SELECT maintained_at FROM memory_heads WHERE namespace = $1", self.namespace)
             if not found or 0 <= now_ms - found[0]["maintained_at"] < every_ms:
                 return None
-            connection.tell("UPDATE memory_heads SET maintained_at = $2 WHERE namespace = $1", self.namespace, now_ms)
+            connection.execute(
+                "UPDATE memory_heads SET maintained_at = $2 WHERE namespace = $1", self.namespace, now_ms
+            )
             before: int = found[0]["maintained_at"]
             return min(now_ms, before) if before else None
 
-        as_of = await self._result(self._server.run(work, write=True, namespace=self.namespace))
+        as_of = await self._await_result(self._pool.run(work, write=True, namespace=self.namespace))
         await self.read(lambda reader: reader.change)
-        self.index.look_after(self._head)
+        self.index.maintain_if_due(self._head)
         return as_of
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
@@ -149,18 +153,18 @@ class PostgresEngine:
         self._check_open()
 
         def work(connection: Connection) -> bool:
-            writer = PostgresWriter(connection, self.namespace, self._embedder, self._host, self._server.location)
+            writer = PostgresWriter(connection, self.namespace, self._embedder, self._client_state, self._pool.location)
             if writer.without_vectors(embedder):
                 return False
             writer.adopt(embedder)
             return True
 
-        is_done = await self._result(self._server.run(work, write=True, namespace=self.namespace))
+        is_done = await self._await_result(self._pool.run(work, write=True, namespace=self.namespace))
         if is_done:
-            self._embedder, self._host = embedder, HostKnowledge(half=self._server.options.halfvec)
-            self.index.change_to(embedder)
+            self._embedder, self._client_state = embedder, ClientState(half=self._pool.options.halfvec)
+            self.index.switch_embedder(embedder)
             await self.read(lambda reader: reader.change)
-            self.index.tidy(self._head)
+            self.index.maintain(self._head)
         return is_done
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
@@ -170,26 +174,26 @@ class PostgresEngine:
         Return a description of each place that still contains erased data.
         """
         self._check_open()
-        if self._has_traces:
+        if self._needs_vacuum:
             try:
-                await self._result(self._server.vacuum(*_TABLES, wait=wait))
+                await self._await_result(self._pool.vacuum(*VACUUMED_TABLES, wait=wait))
             except StoreError as error:
                 # A role with sufficient rights or autovacuum reclaims them later.
                 return (f"tables of the server, until it vacuums them: {error}",)
-            self._has_traces = False
+            self._needs_vacuum = False
         return ()
 
     def figures(self) -> dict[str, Any]:
         """Return statistics about the stored data, as of the last call."""
         head = self._head
         return {
-            "memories": head.live,
+            "memories": head.memory_count,
             "types": {kind.value: count for kind, count in zip(MemoryType, head.types, strict=True)},
-            "links": head.links,
+            "links": head.link_count,
             "vectors": {
-                "mode": "exact" if self._host.graph is None else "hnsw",
-                "vectors": head.pieces,
-                "kept_as": "halfvec" if head.half else "vector",
+                "mode": "exact" if self._client_state.hnsw_index is None else "hnsw",
+                "vectors": head.chunk_count,
+                "kept_as": "halfvec" if head.half_precision else "vector",
                 "recall": self.index.recall,
             },
             "words_to_index": 0,
@@ -201,22 +205,22 @@ class PostgresEngine:
 
     async def _run(self, work: Callable[[Connection], tuple[T, NamespaceHead]], *, write: bool) -> T:
         self._check_open()
-        if self._left:
+        if self._unawaited:
             # Wait for earlier operations, so that their writes are visible even if their caller was cancelled.
-            await asyncio.gather(*map(asyncio.wrap_future, [*self._left]), return_exceptions=True)
-        settings = NamespaceIndex.settings(self._host.graph)
-        running = self._server.run(work, write=write, namespace=self.namespace, settings=settings)
-        result, self._head = await self._result(running)
-        self._host.graph = self.index.graph(self._head)
+            await asyncio.gather(*map(asyncio.wrap_future, [*self._unawaited]), return_exceptions=True)
+        settings = NamespaceIndex.search_settings(self._client_state.hnsw_index)
+        running = self._pool.run(work, write=write, namespace=self.namespace, settings=settings)
+        result, self._head = await self._await_result(running)
+        self._client_state.hnsw_index = self.index.usable_index(self._head)
         return result
 
-    async def _result(self, done: Future[T]) -> T:
+    async def _await_result(self, done: Future[T]) -> T:
         try:
             return await asyncio.shield(asyncio.wrap_future(done))
         except asyncio.CancelledError:
             # The operation continues although its caller was cancelled.
-            self._left.add(done)
-            done.add_done_callback(self._left.discard)
+            self._unawaited.add(done)
+            done.add_done_callback(self._unawaited.discard)
             raise
 
     def _check_open(self) -> None:
@@ -227,30 +231,30 @@ class PostgresEngine:
 class PostgresEngines:
     """The open engines of a server, one per namespace, shared by their users."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._open: Registry[str, PostgresEngine] = Registry()
+    def __init__(self, server: PostgresPool) -> None:
+        self._pool = server
+        self._engines: RefCountedRegistry[str, PostgresEngine] = RefCountedRegistry()
 
     async def namespaces(self) -> list[str]:
         """Return the namespaces that contain memories."""
         sql = "SELECT namespace FROM memory_heads ORDER BY namespace"
-        found = self._server.run(lambda connection: connection.ask(sql), write=False, settings=ACROSS)
+        found = self._pool.run(lambda connection: connection.fetch(sql), write=False, settings=ALL_NAMESPACES_SETTINGS)
         return [row["namespace"] for row in await asyncio.wrap_future(found)]
 
-    async def recorded(self, namespace: str) -> EmbedderRecord | None:
+    async def stored_embedder(self, namespace: str) -> EmbedderRecord | None:
         """Return the embedder of a namespace's vectors, or None if the namespace is empty."""
         sql = "SELECT embedder FROM memory_heads WHERE namespace = $1"
-        found = self._server.run(lambda connection: connection.ask(sql, namespace), write=False, namespace=namespace)
+        found = self._pool.run(lambda connection: connection.fetch(sql, namespace), write=False, namespace=namespace)
         rows = await asyncio.wrap_future(found)
-        return read_embedder(rows[0]["embedder"]) if rows else None
+        return decode_embedder(rows[0]["embedder"]) if rows else None
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> PostgresEngine:
         """Open the engine of a namespace, or share an open one. `leave` releases it."""
-        engine = self._open.join(namespace, lambda: PostgresEngine(self._server, namespace, embedder, settings))
+        engine = self._engines.acquire(namespace, lambda: PostgresEngine(self._pool, namespace, embedder, settings))
         try:
             check_dimensions(embedder)
             if engine.embedder != embedder:
-                raise mismatch(namespace, engine.embedder, embedder)
+                raise embedder_mismatch(namespace, engine.embedder, embedder)
             if engine.settings.exact_up_to != settings.exact_up_to:
                 raise InvalidArgument(
                     f"the memories of {namespace!r:.80} are open with another exact_up_to",
@@ -258,12 +262,12 @@ class PostgresEngines:
                 )
             await engine.open()
         except BaseException:
-            await self.leave(namespace)
+            await self.release(namespace)
             raise
         return engine
 
-    async def leave(self, namespace: str) -> None:
+    async def release(self, namespace: str) -> None:
         """Release an engine. The last user closes it."""
-        last = self._open.leave(namespace)
+        last = self._engines.release(namespace)
         if last is not None:
             await last.close()

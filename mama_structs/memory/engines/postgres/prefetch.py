@@ -11,49 +11,49 @@ import attrs
 import numpy as np
 
 from mama_structs.memory.engines.postgres.queries import (
-    ENDS,
-    Alike,
-    Along,
-    Count,
-    Named,
-    Nearest,
-    NodeQuestion,
-    Window,
+    ENDS_BY_DIRECTION,
+    ByIdQuery,
+    CountQuery,
+    DuplicateQuery,
+    LinkFilter,
+    NearestQuery,
+    NodeQuery,
+    TimelineQuery,
     Words,
 )
 from mama_structs.memory.types.engine import Direction, Filter, Nodes, Query, Vectors
 from mama_structs.memory.types.model import LinkType
-from mama_structs.memory.types.text_analysis import terms_of
+from mama_structs.memory.types.text_analysis import resolve_terms
 
 
-class _Questions(Protocol):
+class _QueryFactory(Protocol):
     """Creates the query objects for searches."""
 
-    def nearest_question(self, vector: Vectors, limit: int, where: Filter | None) -> Nearest: ...
+    def nearest_query(self, vector: Vectors, limit: int, where: Filter | None) -> NearestQuery: ...
 
-    def words_question(self, all_terms: Mapping[str, float], limit: int, where: Filter | None) -> Words: ...
+    def word_query(self, all_terms: Mapping[str, float], limit: int, where: Filter | None) -> Words: ...
 
 
 @attrs.define(eq=False)
-class AskedAhead:
+class PrefetchRecorder:
     """Recorder of the queries that a plan announces: a `Prefetch`."""
 
-    _reader: _Questions
-    questions: list[NodeQuestion] = attrs.field(factory=list, init=False)
+    _reader: _QueryFactory
+    queries: list[NodeQuery] = attrs.field(factory=list, init=False)
     terms: dict[str, None] = attrs.field(factory=dict, init=False)
-    scored: dict[str, None] = attrs.field(factory=dict, init=False)
+    scored_terms: dict[str, None] = attrs.field(factory=dict, init=False)
     nodes: dict[int, None] = attrs.field(factory=dict, init=False)
     with_links: bool = attrs.field(default=False, init=False)
     with_neighbours: bool = attrs.field(default=False, init=False)
-    with_followed: bool = attrs.field(default=False, init=False)
+    with_successors: bool = attrs.field(default=False, init=False)
     with_sample: bool = attrs.field(default=False, init=False)
     with_topics: bool = attrs.field(default=False, init=False)
-    told: set[str] = attrs.field(factory=set, init=False)
-    along: Along = attrs.field(default=("both", None), init=False)
+    complete_link_ends: set[str] = attrs.field(factory=set, init=False)
+    link_filter: LinkFilter = attrs.field(default=("both", None), init=False)
     digests: dict[str, None] = attrs.field(factory=dict, init=False)
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> None:
-        self.questions.append(self._reader.nearest_question(vector, limit, where))
+        self.queries.append(self._reader.nearest_query(vector, limit, where))
 
     def nearest_many(self, vectors: Vectors, limit: int) -> None:
         for vector in vectors:
@@ -61,32 +61,32 @@ class AskedAhead:
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> None:
         self.word_scores(query)
-        self.questions.append(self._reader.words_question(terms_of(query), limit, where))
+        self.queries.append(self._reader.word_query(resolve_terms(query), limit, where))
 
     def word_scores(self, query: Query, nodes: Nodes | None = None) -> None:
-        self.scored |= dict.fromkeys(terms_of(query))
+        self.scored_terms |= dict.fromkeys(resolve_terms(query))
         self.rarity(query)
         if nodes is not None:
             self.facts(nodes)
 
     def facts(self, nodes: Nodes) -> None:
-        self.nodes |= dict.fromkeys(listed_nodes(nodes))
+        self.nodes |= dict.fromkeys(to_node_list(nodes))
 
     def rarity(self, query: Query) -> None:
-        self.terms |= dict.fromkeys(terms_of(query))
+        self.terms |= dict.fromkeys(resolve_terms(query))
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> None:
-        self.questions.append(Window(where, newest_first, limit))
+        self.queries.append(TimelineQuery(where, newest_first, limit))
 
     def count(self, where: Filter | None = None) -> None:
         if where not in {None, Filter()}:
-            self.questions.append(Count(where))
+            self.queries.append(CountQuery(where))
 
-    def alike(self, wordings: Sequence[int]) -> None:
-        self.questions.append(Alike(tuple(wordings)))
+    def duplicates(self, wordings: Sequence[int]) -> None:
+        self.queries.append(DuplicateQuery(tuple(wordings)))
 
     def find_many(self, memory_ids: Sequence[str]) -> None:
-        self.questions.append(Named(tuple(memory_ids)))
+        self.queries.append(ByIdQuery(tuple(memory_ids)))
 
     def find(self, memory_id: str) -> None:
         self.find_many([memory_id])
@@ -99,13 +99,13 @@ class AskedAhead:
 
     def links(self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None) -> None:
         self.facts(nodes)
-        self.with_links |= not is_followed(direction, types)
-        self.with_followed = True
-        self.along = direction, None if types is None else frozenset(types)
+        self.with_links |= not is_successor_query(direction, types)
+        self.with_successors = True
+        self.link_filter = direction, None if types is None else frozenset(types)
 
     def links_of_many(self, nodes: Nodes, direction: Direction = "both") -> None:
         self.facts(nodes)
-        self.told.update(ENDS[direction])
+        self.complete_link_ends.update(ENDS_BY_DIRECTION[direction])
 
     def beside(self, nodes: Nodes, apart_ms: int) -> None:  # noqa: ARG002 - part of the protocol
         self.facts(nodes)
@@ -116,7 +116,7 @@ class AskedAhead:
         self.with_topics = True
 
 
-def is_followed(direction: Direction, types: Collection[LinkType] | None) -> bool:
+def is_successor_query(direction: Direction, types: Collection[LinkType] | None) -> bool:
     """
     Return True if only incoming evolution links are requested.
 
@@ -125,6 +125,6 @@ def is_followed(direction: Direction, types: Collection[LinkType] | None) -> boo
     return direction == "in" and types is not None and set(types) <= {LinkType.EVOLUTION}
 
 
-def listed_nodes(nodes: Sequence[int] | Nodes) -> list[int]:
+def to_node_list(nodes: Sequence[int] | Nodes) -> list[int]:
     """Return nodes as a list of integers."""
     return nodes.tolist() if isinstance(nodes, np.ndarray) else [*map(int, nodes)]

@@ -19,65 +19,74 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.types.codec import K1, SPARE, UNIT, rounded_up
-from mama_structs.memory.types.engine import ALIKE, NEVER, NUMBERS, Direction, EmbedderRecord, Filter, Vectors, nfc
-from mama_structs.memory.types.model import ORIGINS, LinkType, milliseconds
+from mama_structs.memory.types.codec import BM25_K1, EXTRA_LENGTH_TERMS, TERM_COUNT_STEP, ceil_milliseconds
+from mama_structs.memory.types.engine import (
+    MAX_DUPLICATES,
+    NEVER_EXPIRES_MS,
+    TYPE_NUMBERS,
+    Direction,
+    EmbedderRecord,
+    Filter,
+    Vectors,
+    to_nfc,
+)
+from mama_structs.memory.types.model import ORIGINS, LinkType, to_milliseconds
 
-EVOLUTION: Final = NUMBERS[LinkType.EVOLUTION]
+EVOLUTION_NUMBER: Final = TYPE_NUMBERS[LinkType.EVOLUTION]
 
 # Tags of rows that do not answer a query. Queries are numbered from 1.
-HEAD: Final = 0
-ROW: Final = -1
-ENTRY: Final = -2
-PIECE: Final = -3
-COUNTS: Final = -4
-LINK: Final = -5
-FOLLOWED: Final = -6
-BESIDE: Final = -7
-TOUCHED: Final = -8
-FREQUENCY: Final = -9
-SAMPLE: Final = -10
-KEPT: Final = -11
-LINKS: Final = -12
+HEAD_TAG: Final = 0
+ROW_TAG: Final = -1
+ENTRY_TAG: Final = -2
+CHUNK_TAG: Final = -3
+COUNTS_TAG: Final = -4
+LINK_TAG: Final = -5
+SUCCESSORS_TAG: Final = -6
+NEIGHBOURS_TAG: Final = -7
+TOUCHED_TAG: Final = -8
+FREQUENCY_TAG: Final = -9
+SAMPLE_TAG: Final = -10
+STORED_TEXT_TAG: Final = -11
+LINKS_TAG: Final = -12
 # Entries of at most this many bytes are fetched with the other columns; longer ones are fetched on demand.
-_SHORT_ENTRY: Final = 2_000
+MAX_INLINE_ENTRY_BYTES: Final = 2_000
 # A vector is in the column `vector` or `half`, depending on the namespace's precision.
-VECTOR: Final = "coalesce(p.vector, p.half::vector)"
+VECTOR_SQL: Final = "coalesce(p.vector, p.half::vector)"
 # If at most this many memories pass a filter, comparing all of them is faster than the index.
-_FEW: Final = 4_096
+MAX_EXACT_FILTERED_MEMORIES: Final = 4_096
 # Maximum number of vectors to request from an index. Larger searches are exact.
-_MOST: Final = 1_000
+MAX_INDEX_CANDIDATES: Final = 1_000
 # Candidates per requested memory if memories have several chunks.
-_SEVERAL: Final = 4
+CANDIDATES_PER_MEMORY: Final = 4
 # Minimum number of candidates to request from an index.
-_LOOKED_AT: Final = 100
+MIN_INDEX_CANDIDATES: Final = 100
 # Maximum number of equal vectors in one element of a pgvector index: HNSW_HEAPTIDS in its source code.
-_EQUAL: Final = 10
+MAX_EQUAL_VECTORS: Final = 10
 # A term's position and its count are sent as one number: position * COUNT_BASE + count.
 COUNT_BASE: Final = 256
 # Maximum number of nodes that a walk along links visits, counting repeated visits.
-_MOST_AROUND: Final = 5_000
-_ESCAPED: Final = re.compile(r"\\([0\\])")
+MAX_WALK_VISITS: Final = 5_000
+ESCAPE_PATTERN: Final = re.compile(r"\\([0\\])")
 
 
-def stored(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return a text escaped for a text column, which cannot contain NUL."""
     return text.replace("\\", "\\\\").replace("\0", "\\0") if "\0" in text or "\\" in text else text
 
 
-def read(text: str) -> str:
+def unescape_text(text: str) -> str:
     """Return the original of a text escaped by `stored`."""
-    return _ESCAPED.sub(lambda found: "\0" if found[1] == "0" else "\\", text) if "\\" in text else text
+    return ESCAPE_PATTERN.sub(lambda found: "\0" if found[1] == "0" else "\\", text) if "\\" in text else text
 
 
-def written(embedder: EmbedderRecord) -> str:
+def encode_embedder(embedder: EmbedderRecord) -> str:
     """Return an embedder as JSON for a text column."""
     return msgspec.json.encode(embedder).decode()
 
 
-def key_of(embedder: EmbedderRecord) -> str:
+def embedder_key(embedder: EmbedderRecord) -> str:
     """Return the key of an embedder in the table of vectors."""
-    return blake2b(written(embedder).encode(), digest_size=8).hexdigest()
+    return blake2b(encode_embedder(embedder).encode(), digest_size=8).hexdigest()
 
 
 def index_prefix(namespace: str) -> str:
@@ -90,13 +99,13 @@ def index_name(namespace: str, embedder: str) -> str:
     return f"{index_prefix(namespace)}_{embedder}"
 
 
-def halves(vectors: Vectors) -> Vectors:
+def round_to_half(vectors: Vectors) -> Vectors:
     """Return vectors rounded to half precision, as they are read from the database."""
     return vectors.astype(np.float16).astype(np.float32)
 
 
 @attrs.frozen(eq=False)
-class SentVector:
+class VectorArgument:
     """A vector as a query argument. asyncpg would encode an array as a list of numbers."""
 
     array: NDArray[np.float32]
@@ -116,18 +125,18 @@ class Statement:
         self._tables: list[str] = []
         self._parts: list[str] = []
 
-    def given(self, value: Any, kind: str) -> str:
+    def add_argument(self, value: Any, sql_type: str) -> str:
         """Add an argument and return its placeholder with a type cast."""
         self.arguments.append(value)
-        return f"${len(self.arguments)}::{kind}"
+        return f"${len(self.arguments)}::{sql_type}"
 
-    def table(self, name: str, sql: str, *, once: bool = False) -> str:
-        """Add a common table expression and return its name. With *once* it is materialized."""
-        self._tables.append(f"{name} AS {'MATERIALIZED ' if once else ''}({sql})")
+    def add_table(self, name: str, sql: str, *, materialized: bool = False) -> str:
+        """Add a common table expression and return its name. With *materialized* it is materialized."""
+        self._tables.append(f"{name} AS {'MATERIALIZED ' if materialized else ''}({sql})")
         return name
 
-    def part(self, tag: int, rest: str, **columns: str) -> None:
-        """Add rows with a tag to the answer: *columns* are expressions, *rest* begins with FROM."""
+    def add_part(self, tag: int, from_clause: str, **columns: str) -> None:
+        """Add rows with a tag to the answer: *columns* are expressions, *from_clause* begins with FROM."""
         kinds = {
             "node": "bigint",
             "score": "float8",
@@ -137,41 +146,41 @@ class Statement:
             "data": "bytea",
         }
         selected = ", ".join(f"({columns.get(name, 'NULL')})::{kind} AS {name}" for name, kind in kinds.items())
-        self._parts.append(f"SELECT {tag}::int AS tag, {selected} {rest}")
+        self._parts.append(f"SELECT {tag}::int AS tag, {selected} {from_clause}")
 
-    def unnested(self, name: str, rows: Sequence[Sequence[Any]], **kinds: str) -> str:
+    def add_values_table(self, name: str, rows: Sequence[Sequence[Any]], **kinds: str) -> str:
         """Add a table of given rows, with the types of its columns, and return its name."""
         columns = zip(zip(*rows, strict=True), kinds.values(), strict=True)
-        given = ", ".join(self.given([*column], f"{kind}[]") for column, kind in columns)
-        return self.table(name, f"SELECT * FROM unnest({given}) AS t({', '.join(kinds)})")
+        given = ", ".join(self.add_argument([*column], f"{kind}[]") for column, kind in columns)
+        return self.add_table(name, f"SELECT * FROM unnest({given}) AS t({', '.join(kinds)})")
 
-    def insert(self, into: str, rows: Sequence[Sequence[Any]], *, key: Sequence[str] = (), **kinds: str) -> None:
+    def add_insert(self, table: str, rows: Sequence[Sequence[Any]], *, key: Sequence[str] = (), **kinds: str) -> None:
         """Insert rows, if there are any. With *key*, replace existing rows with the same key."""
         if not rows:
             return
-        new, columns = self.unnested(f"new_{into}", rows, **kinds), ", ".join(kinds)
+        new, columns = self.add_values_table(f"new_{table}", rows, **kinds), ", ".join(kinds)
         changed = ", ".join(f"{name} = excluded.{name}" for name in kinds if name not in key)
         conflict = (
             f"ON CONFLICT (namespace, {', '.join(key)}) DO UPDATE SET {changed}" if key else "ON CONFLICT DO NOTHING"
         )
-        self.table(
-            f"put_{into}",
-            f"INSERT INTO {into} (namespace, {columns}) SELECT $1, {columns} FROM {new} {conflict}",
+        self.add_table(
+            f"put_{table}",
+            f"INSERT INTO {table} (namespace, {columns}) SELECT $1, {columns} FROM {new} {conflict}",
         )
 
     @property
-    def modifying(self) -> str:
+    def write_sql(self) -> str:
         """The whole statement if all of its tables only write and return no rows."""
         return f"WITH {', '.join(self._tables)} SELECT 1 WHERE $1::text IS NOT NULL"
 
     @property
-    def sql(self) -> str:
+    def select_sql(self) -> str:
         """The whole statement."""
         tables = f"WITH RECURSIVE {', '.join(self._tables)} " if self._tables else ""
         return tables + " UNION ALL ".join(f"({part})" for part in self._parts)
 
 
-def each(nodes: str, table: str, rule: str = "") -> str:
+def join_by_key(nodes: str, table: str, rule: str = "") -> str:
     """
     Return a FROM clause that joins nodes (alias *f*) with their rows in *table*.
 
@@ -181,7 +190,7 @@ def each(nodes: str, table: str, rule: str = "") -> str:
     return f"{nodes} f, LATERAL ({rows}) {table[0]}"
 
 
-def passing(statement: Statement, where: Filter | None, memory: str = "m") -> str:
+def filter_conditions(statement: Statement, where: Filter | None, memory: str = "m") -> str:
     """
     Return the SQL conditions of a filter on memories, each beginning with AND.
 
@@ -189,30 +198,30 @@ def passing(statement: Statement, where: Filter | None, memory: str = "m") -> st
     """
     if where is None:
         return ""
-    given, rules = statement.given, []
+    given, rules = statement.add_argument, []
     if where.types is not None:
-        rules.append(f"{memory}.type = ANY({given([NUMBERS[kind] for kind in where.types], 'smallint[]')})")
+        rules.append(f"{memory}.type = ANY({given([TYPE_NUMBERS[kind] for kind in where.types], 'smallint[]')})")
     if where.topic is not None:
-        rules.append(f"{memory}.topic = {given(stored(nfc(where.topic)), 'text')}")
+        rules.append(f"{memory}.topic = {given(escape_text(to_nfc(where.topic)), 'text')}")
     if where.since is not None:
-        rules.append(f"{memory}.created >= {given(rounded_up(where.since), 'bigint')}")
+        rules.append(f"{memory}.created >= {given(ceil_milliseconds(where.since), 'bigint')}")
     if where.until is not None:
-        rules.append(f"{memory}.created < {given(rounded_up(where.until), 'bigint')}")
+        rules.append(f"{memory}.created < {given(ceil_milliseconds(where.until), 'bigint')}")
     if where.valid_at is not None:
-        rules.append(f"{memory}.ends > {given(milliseconds(where.valid_at), 'bigint')}")
+        rules.append(f"{memory}.ends > {given(to_milliseconds(where.valid_at), 'bigint')}")
     if where.origins is not None:
         rules.append(f"{memory}.origin = ANY({given([ORIGINS.index(one) for one in where.origins], 'smallint[]')})")
     if where.trust is not None:
         rules.append(f"{memory}.trust <= {given(ORIGINS.index(where.trust), 'smallint')}")
     rules += [
         f"EXISTS (SELECT FROM mentions n WHERE n.namespace = $1 AND n.node = {memory}.node "
-        f"AND n.mention = {given(stored(mention), 'text')})"
+        f"AND n.mention = {given(escape_text(mention), 'text')})"
         for mention in where.names
     ]
     return "".join(f" AND {rule}" for rule in rules)
 
 
-def narrowed(statement: Statement, where: Filter | None, node: str) -> tuple[str, str]:
+def filter_join(statement: Statement, where: Filter | None, node: str) -> tuple[str, str]:
     """
     Return the join and the conditions that apply a filter to rows with a node.
 
@@ -220,68 +229,68 @@ def narrowed(statement: Statement, where: Filter | None, node: str) -> tuple[str
     """
     if where is None:
         return "", ""
-    rules = passing(statement, attrs.evolve(where, valid_at=None))
+    rules = filter_conditions(statement, attrs.evolve(where, valid_at=None))
     joined = f" JOIN memories m ON m.namespace = $1 AND m.node = {node}" if rules else ""
     if where.valid_at is not None:
-        ended = _ended(statement, where.valid_at)
+        ended = _expired_condition(statement, where.valid_at)
         rules += f" AND NOT EXISTS (SELECT FROM memories e WHERE e.namespace = $1 AND e.node = {node} AND {ended})"
     return joined, rules
 
 
-def _ended(statement: Statement, moment: datetime) -> str:
+def _expired_condition(statement: Statement, moment: datetime) -> str:
     """Return the condition for expired memories *e*, which a partial index supports."""
-    return f"e.ends < {NEVER} AND e.ends <= {statement.given(milliseconds(moment), 'bigint')}"
+    return f"e.ends < {NEVER_EXPIRES_MS} AND e.ends <= {statement.add_argument(to_milliseconds(moment), 'bigint')}"
 
 
-class NodeQuestion(Protocol):
+class NodeQuery(Protocol):
     """A query over all memories of a namespace. Its results are nodes with a score to sort by."""
 
-    def rows(self, statement: Statement, name: str) -> str:
+    def select_sql(self, statement: Statement, name: str) -> str:
         """Return the SELECT of nodes and scores. Names of auxiliary tables begin with *name*."""
 
 
 @attrs.frozen
-class Window:
+class TimelineQuery:
     """Query for memories in order of creation."""
 
     where: Filter | None
     newest_first: bool
     limit: int | None
 
-    def rows(self, statement: Statement, _name: str) -> str:
+    def select_sql(self, statement: Statement, _name: str) -> str:
         """Return the SELECT of nodes and creation times."""
         order = "DESC" if self.newest_first else "ASC"
-        limit = "" if self.limit is None else f" LIMIT {statement.given(max(self.limit, 0), 'bigint')}"
+        limit = "" if self.limit is None else f" LIMIT {statement.add_argument(max(self.limit, 0), 'bigint')}"
         return (
             f"SELECT m.node, m.created::float8 AS score FROM memories m WHERE m.namespace = $1"
-            f"{passing(statement, self.where)} ORDER BY m.created {order}, m.node {order}{limit}"
+            f"{filter_conditions(statement, self.where)} ORDER BY m.created {order}, m.node {order}{limit}"
         )
 
 
 @attrs.frozen
-class Count:
+class CountQuery:
     """Query for the number of memories that pass a filter."""
 
     where: Filter
 
-    def rows(self, statement: Statement, _name: str) -> str:
+    def select_sql(self, statement: Statement, _name: str) -> str:
         """Return the SELECT of the count."""
         return (
             "SELECT NULL::bigint AS node, count(*)::float8 AS score FROM memories m WHERE m.namespace = $1"
-            f"{passing(statement, self.where)}"
+            f"{filter_conditions(statement, self.where)}"
         )
 
 
 @attrs.frozen
-class Alike:
+class DuplicateQuery:
     """Query for duplicates: the first and last memories with each of some wording hashes."""
 
     wordings: tuple[int, ...]
 
-    def rows(self, statement: Statement, _name: str) -> str:
+    def select_sql(self, statement: Statement, _name: str) -> str:
         """Return the SELECT of nodes. Their rows contain the wording hashes."""
-        wanted = statement.given(sorted(set(self.wordings) - {0}), "bigint[]")
-        some = f"(SELECT node FROM memories WHERE namespace = $1 AND wording = said ORDER BY node {{}} LIMIT {ALIKE})"
+        wanted = statement.add_argument(sorted(set(self.wordings) - {0}), "bigint[]")
+        some = f"(SELECT node FROM memories WHERE namespace = $1 AND wording = said ORDER BY node {{}} LIMIT {MAX_DUPLICATES})"
         return (
             f"SELECT m.node, 0::float8 AS score FROM unnest({wanted}) AS said "
             f"CROSS JOIN LATERAL ({some.format('ASC')} UNION {some.format('DESC')}) AS m"
@@ -289,14 +298,14 @@ class Alike:
 
 
 @attrs.frozen
-class Named:
+class ByIdQuery:
     """Query for memories by id."""
 
     ids: tuple[str, ...]
 
-    def rows(self, statement: Statement, _name: str) -> str:
+    def select_sql(self, statement: Statement, _name: str) -> str:
         """Return the SELECT of nodes."""
-        wanted = statement.given([stored(one) for one in self.ids], "text[]")
+        wanted = statement.add_argument([escape_text(one) for one in self.ids], "text[]")
         return f"SELECT m.node, 0::float8 AS score FROM memories m WHERE m.namespace = $1 AND m.id = ANY({wanted})"
 
 
@@ -309,17 +318,17 @@ class HnswIndex:
     """
 
     column: str
-    kind: str
+    vector_type: str
     dimensions: int
-    several: bool
+    has_several_vectors: bool
 
-    def near(self, vector: str) -> str:
+    def order_by_sql(self, vector: str) -> str:
         """Return the ORDER BY expression over ``pieces p`` that makes PostgreSQL use this index."""
-        return f"p.{self.column}::{self.kind}({self.dimensions}) <#> {vector}::{self.kind}"
+        return f"p.{self.column}::{self.vector_type}({self.dimensions}) <#> {vector}::{self.vector_type}"
 
 
 @attrs.frozen
-class Nearest:
+class NearestQuery:
     """
     Query for the memories with the chunks nearest to a vector.
 
@@ -330,46 +339,47 @@ class Nearest:
     limit: int
     where: Filter | None
     embedder: str
-    graph: HnswIndex | None = None
+    index: HnswIndex | None = None
 
     @property
     def array(self) -> Vectors:
         """The vector as an array."""
         return np.frombuffer(self.vector, np.float32)
 
-    def rows(self, statement: Statement, name: str) -> str:
+    def select_sql(self, statement: Statement, name: str) -> str:
         """Return the SELECT of nodes and cosines."""
-        vector = statement.given(self.array, "vector")
-        limit = statement.given(max(self.limit, 0), "bigint")
-        joined, rules = narrowed(statement, self.where, "p.node")
-        pieces = (
-            f"pieces p{joined} WHERE p.namespace = $1 AND p.embedder = {statement.given(self.embedder, 'text')}{rules}"
-        )
-        every = f"SELECT p.node, max(-({VECTOR} <#> {vector}))::float8 AS score FROM {pieces}"
+        vector = statement.add_argument(self.array, "vector")
+        limit = statement.add_argument(max(self.limit, 0), "bigint")
+        joined, rules = filter_join(statement, self.where, "p.node")
+        pieces = f"pieces p{joined} WHERE p.namespace = $1 AND p.embedder = {statement.add_argument(self.embedder, 'text')}{rules}"
+        every = f"SELECT p.node, max(-({VECTOR_SQL} <#> {vector}))::float8 AS score FROM {pieces}"
         found = f"{every} GROUP BY p.node"
-        looked_at = max(self.limit * (_SEVERAL if self.graph is not None and self.graph.several else 1), _LOOKED_AT)
-        if self.graph is not None and looked_at <= _MOST and self.array.any():
+        looked_at = max(
+            self.limit * (CANDIDATES_PER_MEMORY if self.index is not None and self.index.has_several_vectors else 1),
+            MIN_INDEX_CANDIDATES,
+        )
+        if self.index is not None and looked_at <= MAX_INDEX_CANDIDATES and self.array.any():
             is_many = "true"
             found = ""
             if joined and self.where is not None:
-                chosen = passing(statement, attrs.evolve(self.where, valid_at=None))
-                few = statement.table(
+                chosen = filter_conditions(statement, attrs.evolve(self.where, valid_at=None))
+                few = statement.add_table(
                     f"{name}_few",
-                    f"SELECT m.node FROM memories m WHERE m.namespace = $1{chosen} LIMIT {_FEW + 1}",
+                    f"SELECT m.node FROM memories m WHERE m.namespace = $1{chosen} LIMIT {MAX_EXACT_FILTERED_MEMORIES + 1}",
                 )
-                is_many = f"(SELECT count(*) FROM {few}) > {_FEW}"
+                is_many = f"(SELECT count(*) FROM {few}) > {MAX_EXACT_FILTERED_MEMORIES}"
                 found = f"{every} AND NOT {is_many} AND p.node = ANY(ARRAY(SELECT node FROM {few})) GROUP BY p.node"
                 found += " UNION ALL "
-            near = statement.table(
+            near = statement.add_table(
                 f"{name}_near",
-                f"SELECT p.node, -({VECTOR} <#> {vector})::float8 AS score FROM {pieces} AND {is_many} "
-                f"ORDER BY {self.graph.near(vector)} LIMIT {looked_at}",
+                f"SELECT p.node, -({VECTOR_SQL} <#> {vector})::float8 AS score FROM {pieces} AND {is_many} "
+                f"ORDER BY {self.index.order_by_sql(vector)} LIMIT {looked_at}",
             )
             # Search exactly if the index finds too few memories that pass the filter, or many equal vectors.
             # Equal vectors are linked only to each other in the index, and hide other results.
             is_enough = (
                 f"(SELECT count(DISTINCT node) FROM {near}) >= {limit} "
-                f"AND NOT EXISTS (SELECT FROM {near} GROUP BY score HAVING count(*) > {_EQUAL})"
+                f"AND NOT EXISTS (SELECT FROM {near} GROUP BY score HAVING count(*) > {MAX_EQUAL_VECTORS})"
             )
             found += (
                 f"SELECT node, max(score) AS score FROM {near} WHERE {is_enough} GROUP BY node "
@@ -390,65 +400,65 @@ class Words:
     terms: tuple[tuple[str, float], ...]
     limit: int
     where: Filter | None
-    more: tuple[int, ...]
-    live: int
-    length: int
+    pending_frequencies: tuple[int, ...]
+    pending_count: int
+    pending_length: int
 
-    def rows(self, statement: Statement, name: str) -> str:
+    def select_sql(self, statement: Statement, name: str) -> str:
         """Return the SELECT of nodes and BM25 scores, accurate to about 15 digits."""
-        given = statement.given
+        given = statement.add_argument
         # An empty list needs an explicit type.
         wanted = (
             f"SELECT * FROM unnest({given([term for term, _ in self.terms], 'text[]')}, "
-            f"{given([weight for _, weight in self.terms], 'float8[]')}, {given(list(self.more), 'bigint[]')}) "
+            f"{given([weight for _, weight in self.terms], 'float8[]')}, {given(list(self.pending_frequencies), 'bigint[]')}) "
             "AS a(term, weight, more)"
         )
-        asked = statement.table(f"{name}_asked", wanted)
-        found = statement.table(
+        asked = statement.add_table(f"{name}_asked", wanted)
+        found = statement.add_table(
             f"{name}_found",
             f"SELECT a.term, a.weight, a.more, x.node, x.count, x.length FROM {asked} a "
             "JOIN terms x ON x.namespace = $1 AND x.term = a.term",
         )
-        worth = statement.table(
+        worth = statement.add_table(
             f"{name}_worth",
             "SELECT f.term, f.weight * ln(1 + (h.live - f.often + 0.5) / (f.often + 0.5)) AS worth, "
-            f"{K1 / UNIT}::float8 / ({SPARE / UNIT} + h.length / greatest(h.live, 1)) AS norm FROM "
+            f"{BM25_K1 / TERM_COUNT_STEP}::float8 / ({EXTRA_LENGTH_TERMS / TERM_COUNT_STEP} + h.length / greatest(h.live, 1)) AS norm FROM "
             f"(SELECT term, weight, count(*) + more AS often FROM {found} GROUP BY term, weight, more) f, "
-            f"(SELECT (SELECT sum(one) FROM unnest(types) one)::float8 + {given(self.live, 'bigint')} AS live, "
-            f"length::float8 + {given(self.length, 'bigint')} AS length "
+            f"(SELECT (SELECT sum(one) FROM unnest(types) one)::float8 + {given(self.pending_count, 'bigint')} AS live, "
+            f"length::float8 + {given(self.pending_length, 'bigint')} AS length "
             "FROM memory_heads WHERE namespace = $1) h",
             # Without statistics the planner expects few rows, and would count the terms again for each matching row.
-            once=True,
+            materialized=True,
         )
-        joined, rules = narrowed(statement, self.where, "f.node")
+        joined, rules = filter_join(statement, self.where, "f.node")
         return (
-            f"SELECT f.node, sum(w.worth * f.count / (f.count + w.norm * ({SPARE / UNIT} + f.length))) AS score "
+            f"SELECT f.node, sum(w.worth * f.count / (f.count + w.norm * ({EXTRA_LENGTH_TERMS / TERM_COUNT_STEP} + f.length))) AS score "
             f"FROM {found} f JOIN {worth} w ON w.term = f.term{joined} WHERE f.count > 0{rules} "
-            f"GROUP BY f.node ORDER BY round(sum(w.worth * f.count / (f.count + w.norm * ({SPARE / UNIT} + f.length)))"
+            f"GROUP BY f.node ORDER BY round(sum(w.worth * f.count / (f.count + w.norm * ({EXTRA_LENGTH_TERMS / TERM_COUNT_STEP} + f.length)))"
             f"::numeric, 7) DESC, f.node DESC LIMIT {given(max(self.limit, 0), 'bigint')}"
         )
 
 
 @attrs.frozen
-class After:
+class OrderedQuery:
     """Query for memories in order of saving, after a node."""
 
     node: int
     limit: int | None
 
-    def rows(self, statement: Statement, _name: str) -> str:
+    def select_sql(self, statement: Statement, _name: str) -> str:
         """Return the SELECT of nodes."""
-        limit = "" if self.limit is None else f" LIMIT {statement.given(max(self.limit, 0), 'bigint')}"
-        after = statement.given(self.node, "bigint")
+        limit = "" if self.limit is None else f" LIMIT {statement.add_argument(max(self.limit, 0), 'bigint')}"
+        after = statement.add_argument(self.node, "bigint")
         return (
             "SELECT m.node, 0::float8 AS score FROM memories m "
             f"WHERE m.namespace = $1 AND m.node > {after} ORDER BY m.node{limit}"
         )
 
 
-Along = tuple[Direction, frozenset[LinkType] | None]
+LinkFilter = tuple[Direction, frozenset[LinkType] | None]
 """The links that a walk follows: direction and types, None for all types."""
-ENDS: Final[Mapping[Direction, tuple[str, ...]]] = {
+ENDS_BY_DIRECTION: Final[Mapping[Direction, tuple[str, ...]]] = {
     "out": ("source",),
     "in": ("target",),
     "both": ("source", "target"),
@@ -457,7 +467,7 @@ ENDS: Final[Mapping[Direction, tuple[str, ...]]] = {
 
 
 @attrs.frozen(kw_only=True)
-class Wanted:
+class FetchSpec:
     """Data to fetch for the nodes that queries find and for additional nodes."""
 
     nodes: Sequence[int] = ()
@@ -465,104 +475,117 @@ class Wanted:
     entries: bool = False
     pieces: bool = False
     links: bool = False
-    told: Collection[str] = ()  # Link ends (source, target): fetch the complete links that have a node at such an end.
-    followed: bool = False  # The versions that supersede them, transitively.
-    around: int | None = 0  # Distance in links to walk from the nodes, None for no limit. Capped by `_MOST_AROUND`.
-    along: Along = ("both", None)
+    complete_link_ends: Collection[
+        str
+    ] = ()  # Link ends (source, target): fetch the complete links that have a node at such an end.
+    successors: bool = False  # The versions that supersede them, transitively.
+    walk_distance: int | None = (
+        0  # Distance in links to walk from the nodes, None for no limit. Capped by `_MOST_AROUND`.
+    )
+    link_filter: LinkFilter = ("both", None)
     link_ids: Sequence[str] = ()  # Complete links by id.
     digests: Sequence[str] = ()  # Hashes of texts to check for existence.
-    beside: bool = False  # The memories created just before and just after each.
-    topics: bool = False  # Document frequencies of the words of their topics.
-    counts: Sequence[str] = ()  # Terms whose counts in these nodes are fetched.
+    neighbours: bool = False  # The memories created just before and just after each.
+    topic_frequencies: bool = False  # Document frequencies of the words of their topics.
+    counted_terms: Sequence[str] = ()  # Terms whose counts in these nodes are fetched.
 
 
-def add_found(statement: Statement, found: Sequence[str], wanted: Wanted, embedder: str) -> None:
-    """Add the *wanted* data of the nodes in some tables to a statement."""
-    nodes = statement.given(list(wanted.nodes), "bigint[]")
+def add_fetched_data(statement: Statement, found: Sequence[str], fetch_spec: FetchSpec, embedder: str) -> None:
+    """Add the *fetch_spec* data of the nodes in some tables to a statement."""
+    nodes = statement.add_argument(list(fetch_spec.nodes), "bigint[]")
     own = " UNION ".join([f"SELECT node FROM {one}" for one in found] + [f"SELECT unnest({nodes}) AS node"])
-    all_nodes = statement.table("found", own)
-    if wanted.around != 0:
-        all_nodes = _add_walk(statement, wanted)
-    _add_links(statement, wanted, all_nodes)
-    if wanted.beside:
-        statement.table("neighbours", _BESIDE)
-        statement.part(BESIDE, "FROM neighbours", node="node", numbers="ARRAY[before, after, earlier, later]")
-    if wanted.followed:
-        statement.table(
+    all_nodes = statement.add_table("found", own)
+    if fetch_spec.walk_distance != 0:
+        all_nodes = _add_walk(statement, fetch_spec)
+    _add_links(statement, fetch_spec, all_nodes)
+    if fetch_spec.neighbours:
+        statement.add_table("neighbours", NEIGHBOURS_SQL)
+        statement.add_part(
+            NEIGHBOURS_TAG, "FROM neighbours", node="node", numbers="ARRAY[before, after, earlier, later]"
+        )
+    if fetch_spec.successors:
+        statement.add_table(
             "followed",
             f"SELECT node FROM {all_nodes} UNION SELECT l.source FROM followed f, LATERAL (SELECT source FROM links "
-            f"WHERE namespace = $1 AND target = f.node AND type = {EVOLUTION} OFFSET 0) l",
+            f"WHERE namespace = $1 AND target = f.node AND type = {EVOLUTION_NUMBER} OFFSET 0) l",
         )
-        statement.part(FOLLOWED, "", numbers="ARRAY(SELECT node FROM followed)")
-    if wanted.rows:
-        _add_rows(statement, "followed" if wanted.followed else all_nodes, depth="f.depth" if wanted.around else "NULL")
-    if wanted.entries:
-        statement.part(
-            ENTRY,
-            f"FROM {each(all_nodes, 'memories')}",
+        statement.add_part(SUCCESSORS_TAG, "", numbers="ARRAY(SELECT node FROM followed)")
+    if fetch_spec.rows:
+        _add_rows(
+            statement,
+            "followed" if fetch_spec.successors else all_nodes,
+            depth="f.depth" if fetch_spec.walk_distance else "NULL",
+        )
+    if fetch_spec.entries:
+        statement.add_part(
+            ENTRY_TAG,
+            f"FROM {join_by_key(all_nodes, 'memories')}",
             node="m.node",
             data="m.entry",
         )
-    if wanted.pieces:
-        own = f" AND embedder = {statement.given(embedder, 'text')}"
-        statement.part(
-            PIECE,
-            f"FROM {each(all_nodes, 'pieces', own)}",
+    if fetch_spec.pieces:
+        own = f" AND embedder = {statement.add_argument(embedder, 'text')}"
+        statement.add_part(
+            CHUNK_TAG,
+            f"FROM {join_by_key(all_nodes, 'pieces', own)}",
             node="p.node",
             score="p.place",
-            vector=VECTOR,
+            vector=VECTOR_SQL,
         )
-    if wanted.counts:
-        terms = statement.given(list(wanted.counts), "text[]")
-        statement.part(
-            COUNTS,
+    if fetch_spec.counted_terms:
+        terms = statement.add_argument(list(fetch_spec.counted_terms), "text[]")
+        statement.add_part(
+            COUNTS_TAG,
             f"FROM (SELECT m.node, array_agg(a.place * {COUNT_BASE} + t.count) AS counts "
-            f"FROM {each(all_nodes, 'memories')}, unnest(m.terms, m.counts) AS t(term, count) "
+            f"FROM {join_by_key(all_nodes, 'memories')}, unnest(m.terms, m.counts) AS t(term, count) "
             f"JOIN unnest({terms}) WITH ORDINALITY AS a(term, place) ON a.term = t.term GROUP BY m.node) c",
             node="node",
             numbers="counts",
         )
-    if wanted.topics:
-        _add_frequencies(statement, f"SELECT unnest(m.topic_terms) FROM {each(all_nodes, 'memories')}")
-    if wanted.digests:
-        digests = statement.given(list(wanted.digests), "text[]")
-        statement.part(
-            KEPT, f"FROM texts t WHERE t.namespace = $1 AND t.digest = ANY({digests})", texts="ARRAY[t.digest]"
+    if fetch_spec.topic_frequencies:
+        _add_frequencies_of(statement, f"SELECT unnest(m.topic_terms) FROM {join_by_key(all_nodes, 'memories')}")
+    if fetch_spec.digests:
+        digests = statement.add_argument(list(fetch_spec.digests), "text[]")
+        statement.add_part(
+            STORED_TEXT_TAG,
+            f"FROM texts t WHERE t.namespace = $1 AND t.digest = ANY({digests})",
+            texts="ARRAY[t.digest]",
         )
 
 
-def _add_walk(statement: Statement, wanted: Wanted) -> str:
+def _add_walk(statement: Statement, fetch_spec: FetchSpec) -> str:
     """
     Add a table of the nodes within reach of a walk along links, with their distance.
 
     Return its name.
     """
-    direction, types = wanted.along
+    direction, types = fetch_spec.link_filter
     rule = ""
     if types is not None:
-        rule = f" AND type = ANY({statement.given([NUMBERS[kind] for kind in types], 'smallint[]')})"
+        rule = f" AND type = ANY({statement.add_argument([TYPE_NUMBERS[kind] for kind in types], 'smallint[]')})"
     others = {"source": "target", "target": "source"}
     ways = " UNION ALL ".join(
         f"SELECT {others[end]} AS node FROM links WHERE namespace = $1 AND {end} = w.node{rule}"
-        for end in ENDS[direction]
+        for end in ENDS_BY_DIRECTION[direction]
     )
     # The recursion is evaluated lazily, so the LIMIT below ends it early in densely linked data.
     # An unlimited walk does not count steps, so that UNION removes nodes it has visited before.
-    depth = 1 if wanted.around is None else statement.given(wanted.around, "int")
-    statement.table(
+    depth = 1 if fetch_spec.walk_distance is None else statement.add_argument(fetch_spec.walk_distance, "int")
+    statement.add_table(
         "walked",
-        f"SELECT node, 0 AS depth FROM found UNION SELECT l.node, w.depth + {0 if wanted.around is None else 1} "
+        f"SELECT node, 0 AS depth FROM found UNION SELECT l.node, w.depth + {0 if fetch_spec.walk_distance is None else 1} "
         f"FROM walked w, LATERAL ({ways}) l WHERE w.depth < {depth}",
     )
-    return statement.table(
-        "around", f"SELECT node, min(depth) AS depth FROM (SELECT * FROM walked LIMIT {_MOST_AROUND}) w GROUP BY node"
+    return statement.add_table(
+        "around",
+        f"SELECT node, min(depth) AS depth FROM (SELECT * FROM walked LIMIT {MAX_WALK_VISITS}) w GROUP BY node",
     )
 
 
-_BESIDE: Final = f"""
+NEIGHBOURS_SQL: Final = f"""
     SELECT m.node, coalesce(b.node, -1) AS before, coalesce(a.node, -1) AS after,
         coalesce(b.created, 0) AS earlier, coalesce(a.created, 0) AS later
-    FROM {each("found", "memories")}
+    FROM {join_by_key("found", "memories")}
     LEFT JOIN LATERAL (SELECT o.node, o.created FROM memories o
                        WHERE o.namespace = $1 AND (o.created, o.node) < (m.created, m.node)
                        ORDER BY o.created DESC, o.node DESC LIMIT 1) b ON true
@@ -573,52 +596,58 @@ _BESIDE: Final = f"""
 
 
 def _add_rows(statement: Statement, table: str, *, depth: str = "NULL") -> None:
-    statement.part(
-        ROW,
-        f"FROM {each(table, 'memories')}",
+    statement.add_part(
+        ROW_TAG,
+        f"FROM {join_by_key(table, 'memories')}",
         node="m.node",
         score=depth,
         numbers="ARRAY[m.created, m.type, m.scripts, m.asking, m.ends, m.origin, m.trust, m.wording, m.length]",
         texts="ARRAY[m.id, m.topic]",
-        data=f"CASE WHEN octet_length(m.entry) <= {_SHORT_ENTRY} THEN m.entry END",
+        data=f"CASE WHEN octet_length(m.entry) <= {MAX_INLINE_ENTRY_BYTES} THEN m.entry END",
     )
 
 
-def _add_links(statement: Statement, wanted: Wanted, table: str) -> None:
-    """Add the *wanted* links of the nodes in a table, and links by id."""
+def _add_links(statement: Statement, fetch_spec: FetchSpec, table: str) -> None:
+    """Add the *fetch_spec* links of the nodes in a table, and links by id."""
     # The links of the outermost nodes of a walk are not needed.
-    near = f"SELECT node FROM {table}" + (f" WHERE depth < {wanted.around:d}" if wanted.around else "")
-    rules = [f"l.{end} = ANY(ARRAY({near}))" for end in ENDS["both"]] if wanted.links else []
-    if wanted.followed:
-        rules.append(f"l.type = {EVOLUTION} AND l.target = ANY(ARRAY(SELECT node FROM followed))")
+    near = f"SELECT node FROM {table}" + (
+        f" WHERE depth < {fetch_spec.walk_distance:d}" if fetch_spec.walk_distance else ""
+    )
+    rules = [f"l.{end} = ANY(ARRAY({near}))" for end in ENDS_BY_DIRECTION["both"]] if fetch_spec.links else []
+    if fetch_spec.successors:
+        rules.append(f"l.type = {EVOLUTION_NUMBER} AND l.target = ANY(ARRAY(SELECT node FROM followed))")
     if rules:
-        _add_links_by(statement, rules)
-    if wanted.told:
-        _add_links_by(statement, [f"l.{end} = ANY(ARRAY(SELECT node FROM {table}))" for end in wanted.told], told=True)
-    if wanted.link_ids:
-        ids = statement.given([*map(stored, wanted.link_ids)], "text[]")
-        _add_links_by(statement, [f"l.id = ANY({ids})"], told=True)
+        _add_matching_links(statement, rules)
+    if fetch_spec.complete_link_ends:
+        _add_matching_links(
+            statement,
+            [f"l.{end} = ANY(ARRAY(SELECT node FROM {table}))" for end in fetch_spec.complete_link_ends],
+            complete=True,
+        )
+    if fetch_spec.link_ids:
+        ids = statement.add_argument([*map(escape_text, fetch_spec.link_ids)], "text[]")
+        _add_matching_links(statement, [f"l.id = ANY({ids})"], complete=True)
 
 
-def _add_links_by(statement: Statement, rules: Iterable[str], *, told: bool = False) -> None:
+def _add_matching_links(statement: Statement, conditions: Iterable[str], *, complete: bool = False) -> None:
     """Add the links that match any of several conditions."""
-    columns = "l.id, l.source, l.target, l.type, l.creator, l.created, l.confidence" + ", l.entry" * told
+    columns = "l.id, l.source, l.target, l.type, l.creator, l.created, l.confidence" + ", l.entry" * complete
     # Use UNION, because PostgreSQL would not use the indexes for OR or a join.
-    some = " UNION ".join(f"SELECT {columns} FROM links l WHERE l.namespace = $1 AND {rule}" for rule in rules)
-    if not told:
+    some = " UNION ".join(f"SELECT {columns} FROM links l WHERE l.namespace = $1 AND {rule}" for rule in conditions)
+    if not complete:
         # Decoding one row per link dominates the time of a query.
         # So all links are sent as one row of concatenated columns.
         numbers = ("l.source", "l.target", "l.type::bigint", "l.creator::bigint", "l.created")
-        statement.part(
-            LINKS,
+        statement.add_part(
+            LINKS_TAG,
             f"FROM ({some}) l",
             numbers=" || ".join(f"array_agg({one})" for one in numbers),
             texts="array_agg(l.id)",
             data="string_agg(float4send(l.confidence), ''::bytea)",
         )
         return
-    statement.part(
-        LINK,
+    statement.add_part(
+        LINK_TAG,
         f"FROM ({some}) l",
         score="l.confidence",
         numbers="ARRAY[l.source, l.target, l.type, l.creator, l.created]",
@@ -637,16 +666,16 @@ def add_head(statement: Statement, since: int, index: str) -> None:
     """
     mark = "(SELECT c.token::text FROM changes c WHERE c.namespace = $1 AND c.change = {})"
     usable = "(SELECT i.indisvalid::int FROM pg_index i WHERE i.indexrelid = to_regclass({}))"
-    statement.part(
-        HEAD,
+    statement.add_part(
+        HEAD_TAG,
         "FROM namespaces n LEFT JOIN memory_heads h ON h.namespace = n.namespace WHERE n.namespace = $1",
         numbers="ARRAY[n.change, h.next_node, h.length, h.links, h.pieces, h.maintained_at, h.analysis, h.half::int, "
-        f"{usable.format(statement.given(index, 'text'))}] || h.types",
-        texts=f"ARRAY[h.embedder, {mark.format('n.change')}, {mark.format(statement.given(since, 'bigint'))}]",
+        f"{usable.format(statement.add_argument(index, 'text'))}] || h.types",
+        texts=f"ARRAY[h.embedder, {mark.format('n.change')}, {mark.format(statement.add_argument(since, 'bigint'))}]",
     )
-    statement.part(
-        TOUCHED,
-        f"FROM touched t WHERE t.namespace = $1 AND t.change > {statement.given(since, 'bigint')}",
+    statement.add_part(
+        TOUCHED_TAG,
+        f"FROM touched t WHERE t.namespace = $1 AND t.change > {statement.add_argument(since, 'bigint')}",
         node="t.change",
         score="CASE WHEN t.more THEN 1 ELSE 0 END",
         numbers="t.nodes",
@@ -655,12 +684,12 @@ def add_head(statement: Statement, since: int, index: str) -> None:
 
 def add_frequencies(statement: Statement, terms: Iterable[str]) -> None:
     """Add the document frequencies of some terms."""
-    _add_frequencies(statement, f"SELECT unnest({statement.given(list(terms), 'text[]')})")
+    _add_frequencies_of(statement, f"SELECT unnest({statement.add_argument(list(terms), 'text[]')})")
 
 
-def _add_frequencies(statement: Statement, terms: str) -> None:
-    statement.part(
-        FREQUENCY,
+def _add_frequencies_of(statement: Statement, terms: str) -> None:
+    statement.add_part(
+        FREQUENCY_TAG,
         "FROM (SELECT x.term, count(*) AS often FROM terms x WHERE x.namespace = $1 "
         f"AND x.term = ANY(ARRAY({terms})) GROUP BY x.term) x",
         score="often",
@@ -674,9 +703,9 @@ def add_sample(statement: Statement, embedder: str, known: Sequence[int]) -> Non
 
     *known* contains the number of that change, the count of memories, the next node and the sampling step at that time.
     """
-    given, (change, live, next_node, step) = statement.given, known
+    given, (change, live, next_node, step) = statement.add_argument, known
     since, steps = given(change, "bigint"), given(step, "bigint")
-    table = statement.table(
+    table = statement.add_table(
         "sampling",
         "SELECT coalesce(n.change, 0) AS change, l.live, h.next_node, s.step, "
         f"s.step = {steps} AND coalesce(n.change, 0) - {since} = (SELECT count(*) FROM touched t "
@@ -687,19 +716,19 @@ def add_sample(statement: Statement, embedder: str, known: Sequence[int]) -> Non
         "LATERAL (SELECT 1::bigint << greatest(length(ltrim(l.live::bit(40)::text, '0')) - 10, 0) AS step) s "
         "WHERE h.namespace = $1",
     )
-    statement.part(
-        SAMPLE,
+    statement.add_part(
+        SAMPLE_TAG,
         f"FROM {table}",
         score="CASE WHEN grows THEN 1 ELSE 0 END",
         numbers="ARRAY[change, live, next_node, step]",
     )
-    statement.part(
-        SAMPLE,
+    statement.add_part(
+        SAMPLE_TAG,
         f"FROM (SELECT m.node, s.step, row_number() OVER (ORDER BY m.node) "
         f"+ CASE WHEN s.grows THEN {given(live, 'bigint')} ELSE 0 END AS place FROM memories m, {table} s "
         f"WHERE m.namespace = $1 AND m.node >= CASE WHEN s.grows THEN {given(next_node, 'bigint')} ELSE 0 END) q "
         f"JOIN pieces p ON p.namespace = $1 AND p.embedder = {given(embedder, 'text')} AND p.node = q.node "
         "AND p.place = 0 WHERE q.place % q.step = 0",
         node="q.node",
-        vector=VECTOR,
+        vector=VECTOR_SQL,
     )

@@ -11,11 +11,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
-from mama_structs.memory.engines.local.views.memory_table import Catalogue, CatalogueItem
+from mama_structs.memory.engines.local.views.memory_table import MemoryRow, MemoryTable
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 from mama_structs.memory.engines.local.views.word_index import WordIndex
 from mama_structs.memory.types import engine
-from mama_structs.memory.types.codec import Entry, read_entry, read_memory, write_entry
+from mama_structs.memory.types.codec import Entry, decode_entry, decode_memory, encode_entry
 from mama_structs.memory.types.text_analysis import query_terms
 from mama_structs.testing.plain_engine import PlainReader
 
@@ -95,17 +95,17 @@ def test_sample_depends_only_on_present_memories(steps, bits):
 @pytest.mark.parametrize(("count", "expected"), [(0, 0), (1, 1), (1_023, 1_023), (1_024, 512), (2_047, 1_023)])
 def test_sample_contains_all_of_few_and_some_of_many(count, expected):
     """Below 1,024 all memories are in the sample, otherwise 512 to 1,023 at equal distances."""
-    assert expected == len(range(count)[engine.sampled(count)])
-    assert 512 <= len(range(7 * count + 512)[engine.sampled(7 * count + 512)]) < 1_024
+    assert expected == len(range(count)[engine.sample_slice(count)])
+    assert 512 <= len(range(7 * count + 512)[engine.sample_slice(7 * count + 512)]) < 1_024
 
 
 @given(st.lists(st.sampled_from([None, "auth", "인증", ""]), max_size=8))
 def test_topics_are_read_in_node_order(topics):
     """Topics have the order of the nodes, with None for a memory without one."""
-    catalogue = Catalogue()
+    catalogue = MemoryTable()
     for number, topic in enumerate(topics):
         catalogue.add(
-            CatalogueItem(
+            MemoryRow(
                 memory_id=f"m{number}", number=number, version=1, created_ms=0, type_index=0, topic=topic, mentions=()
             )
         )
@@ -129,13 +129,13 @@ def test_query_terms_give_same_results_as_text(texts, query):
 def test_read_memory_equals_memory_of_entry():
     """The memory read without links equals that of the whole entry, and an unknown format is rejected."""
     memory = plain_memory("m1", "Sessions live 14 days.", topic="auth", mentions=["1-11"])
-    row = write_entry(Entry(memory, (plain_link("m1", "m2"),), 7))
+    row = encode_entry(Entry(memory, (plain_link("m1", "m2"),), 7))
 
-    assert read_entry(row).memory == read_memory(row)
+    assert decode_entry(row).memory == decode_memory(row)
     later = msgspec.json.encode({**msgspec.json.decode(row), "format": 2})
     for broken in (later, row[:-2], b"{}", b"[]", row.replace(b'"content"', b'"contents"')):
         with pytest.raises(ValueError, match=r".") as refused:
-            read_memory(broken)
+            decode_memory(broken)
         assert "Sessions" not in str(refused.value)
 
 
@@ -163,24 +163,24 @@ def test_word_scores_change_after_rewrite_with_equal_frequencies():
 @example(created=[0] * 40, gone=set(range(1, 39)), apart=0)
 def test_reader_beside_returns_neighbours_within_distance(created, gone, apart):
     """Neighbours are found regardless of the order of saving, gaps and equal times."""
-    catalogue, reader = Catalogue(), PlainReader()
+    catalogue, reader = MemoryTable(), PlainReader()
     for number, second in enumerate(created):
         memory = plain_memory(f"m{number}", at=second)
-        catalogue.add(CatalogueItem.of(number, Entry(memory, (), number)))
+        catalogue.add(MemoryRow.from_entry(number, Entry(memory, (), number)))
         reader.put(memory)
     for number in gone & set(range(len(created))):
         catalogue.remove(number)
         reader.delete(f"m{number}")
     nodes = np.array([number for number in range(len(created)) if number not in gone], np.int64)
     expected = reader.beside(nodes, apart * 1_000)
-    found = catalogue.beside(nodes, apart * 1_000)
+    found = catalogue.temporal_neighbours(nodes, apart * 1_000)
 
     assert [side.tolist() for side in expected] == [side.tolist() for side in found]
     assert all(
         after == node
         for node, there in zip(nodes, found[0], strict=True)
         if there >= 0
-        for after in catalogue.beside(np.array([there]), apart * 1_000)[1]
+        for after in catalogue.temporal_neighbours(np.array([there]), apart * 1_000)[1]
     )
 
 

@@ -17,7 +17,7 @@ from memory_helpers import SMALL, OpenedDirectory, Planned, failing_after, is_on
 import mama_structs
 from mama_structs.errors import MemoryNotFound
 from mama_structs.memory.engines.local import plans
-from mama_structs.memory.engines.local.engine import EmbeddedEngine
+from mama_structs.memory.engines.local.engine import LocalEngine
 from mama_structs.memory.engines.local.plans import JournalWriter
 from mama_structs.settings import MemorySettings
 from mama_structs.storage.sealed_rows import SqliteRows
@@ -71,7 +71,7 @@ async def links_to(store, memory_id):
 def rows_of(place, kind):
     """Return the rows of one kind."""
     return place.storage.in_thread(
-        lambda: place.storage.look_here(lambda rows: rows.items(f"memories/default/{kind}/"))
+        lambda: place.storage.run_read_in_job(lambda rows: rows.items(f"memories/default/{kind}/"))
     ).result()
 
 
@@ -90,7 +90,7 @@ async def test_delete_with_many_links_lets_readers_run_between_batches(tmp_path,
     store = await place.memories()
     await wheel(store, MANY)
     counts, order = [], []
-    whole, put = EmbeddedEngine._write_group, SqliteRows.put
+    whole, put = LocalEngine._write_group, SqliteRows.put
 
     def counted(engine, rows, group):
         counts.append(0)
@@ -107,13 +107,13 @@ async def test_delete_with_many_links_lets_readers_run_between_batches(tmp_path,
 
     loop = asyncio.get_running_loop()
     with monkeypatch.context() as patch:
-        patch.setattr(EmbeddedEngine, "_write_group", counted)
+        patch.setattr(LocalEngine, "_write_group", counted)
         patch.setattr(SqliteRows, "put", one_row)
         deleted = await store.delete("hub")
     order.append("deleted")
 
     assert MANY + 1 == deleted
-    assert max(counts) <= plans._PART + 2
+    assert max(counts) <= plans.CLEANUP_PART_SOURCES + 2
     assert ["asked", MANY, "deleted"] == order
     assert [] == rows_of(place, "d")
     assert not any(b'"hub"' in value for _, value in rows_of(place, "m"))
@@ -126,10 +126,10 @@ async def test_delete_with_few_links_uses_one_transaction(tmp_path):
     """No cleanup remains afterwards."""
     place = opened(tmp_path)
     store = await place.memories()
-    await wheel(store, plans._FEW)
+    await wheel(store, plans.MAX_IMMEDIATE_CLEANUPS)
     changes = await store._engine.read(lambda reader: reader.change)
 
-    assert plans._FEW + 1 == await store._engine.write(lambda writer: writer.delete("hub"))
+    assert plans.MAX_IMMEDIATE_CLEANUPS + 1 == await store._engine.write(lambda writer: writer.delete("hub"))
     assert [] == rows_of(place, "d")
     assert changes + 1 == await store._engine.read(lambda reader: reader.change)
     assert not any(b'"hub"' in value for _, value in rows_of(place, "m"))
@@ -223,8 +223,8 @@ async def test_check_finds_dangling_link_during_cleanup(tmp_path, interrupted):
 @pytest.mark.parametrize("few", [0, 10_000])
 async def test_failed_deletion_changes_nothing(tmp_path, monkeypatch, few):
     """After a failure at any row, the memory has all its links, in the rows and in the views."""
-    monkeypatch.setattr(plans, "_FEW", few)
-    monkeypatch.setattr(plans, "_PART", 1)
+    monkeypatch.setattr(plans, "MAX_IMMEDIATE_CLEANUPS", few)
+    monkeypatch.setattr(plans, "CLEANUP_PART_SOURCES", 1)
     place = opened(tmp_path)
     store = await place.memories()
     await wheel(store, 4)
@@ -329,8 +329,8 @@ async def test_linking_from_memory_with_many_links_reads_two_rows(tmp_path, monk
     store = await place.memories()
     await wheel(store, 400)
     read = []
-    stored = JournalWriter._stored
-    monkeypatch.setattr(JournalWriter, "_stored", lambda writer, nodes: read.extend(nodes) or stored(writer, nodes))
+    stored = JournalWriter._read_rows
+    monkeypatch.setattr(JournalWriter, "_read_rows", lambda writer, nodes: read.extend(nodes) or stored(writer, nodes))
     link = await store.link("rim", "spoke 00001", "part of")
 
     assert len(read) <= 8

@@ -34,7 +34,7 @@ from mama_structs import Session
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, MemoryNotFound, StoreBusy, StoreError, StoreFull
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.engines.local import engine as engine_module
-from mama_structs.memory.engines.local.change_watermark import Witness
+from mama_structs.memory.engines.local.change_watermark import ChangeWatermark
 from mama_structs.memory.engines.local.views import vector_store as rows_module
 from mama_structs.memory.engines.local.views import view_set as indexes_module
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
@@ -67,7 +67,7 @@ def quick_path(tmp_path):
 @pytest.fixture
 def always_snapshots(monkeypatch):
     """Write a snapshot at every close."""
-    monkeypatch.setattr(engine_module, "_WORTH_A_SNAPSHOT", 1)
+    monkeypatch.setattr(engine_module, "SNAPSHOT_MIN_CHANGES", 1)
 
 
 @contextlib.asynccontextmanager
@@ -572,7 +572,7 @@ async def test_deleted_views_are_rebuilt(quick_path, always_snapshots):
 async def test_words_of_other_analysis_version_are_rebuilt(quick_path, always_snapshots, monkeypatch):
     """A snapshot of an older analysis version does not affect search results."""
     with monkeypatch.context() as older:
-        older.setattr(indexes_module, "ANALYSIS", 1)
+        older.setattr(indexes_module, "ANALYSIS_VERSION", 1)
         older.setattr(codec, "weighted_terms", lambda text: {text.lower(): 1.0})
         async with opened(quick_path) as (_, store):
             saved = await store.save_context("A lighthouse keeper.")
@@ -774,7 +774,7 @@ async def test_journal_of_other_store_is_reported(tmp_path, other, caplog):
 
 
 def witness_of(folder, history):
-    witness = Witness(folder)
+    witness = ChangeWatermark(folder)
     witness.use(history)
     return witness
 
@@ -786,8 +786,8 @@ def test_torn_watermark_file_is_treated_as_unknown(data):
         folder = Path(directory, "views", "one")
         witness = witness_of(folder, "identity")
         assert 0 == witness.last
-        witness.saw(7)
-        witness.saw(5)
+        witness.record(7)
+        witness.record(5)
         witness.close()
         assert (7, 0) == (witness_of(folder, "identity").last, witness_of(folder, "other").last)
         content = bytearray((folder / "last").read_bytes())
@@ -797,7 +797,7 @@ def test_torn_watermark_file_is_treated_as_unknown(data):
         again = witness_of(folder, "identity")
         assert 0 == again.last
         assert again.lost is None
-        again.saw(9)
+        again.record(9)
         assert 9 == again.last
 
 
@@ -843,7 +843,7 @@ def test_snapshot_creates_only_view_directories(tmp_path):
     store = SnapshotStore(tmp_path / "agent" / "views" / "one", identity="x")
 
     assert store.write(1, {}) is None
-    witness_of(tmp_path / "agent" / "views" / "one", "x").saw(1)
+    witness_of(tmp_path / "agent" / "views" / "one", "x").record(1)
     assert [] == list(tmp_path.iterdir())
     (tmp_path / "agent").mkdir()
     assert store.write(1, {}) is not None
@@ -982,7 +982,7 @@ async def test_rebuild_with_concurrent_changes_yields_correct_views(before, mean
                         await store.set_outcome(one, "SUCCESS")
 
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
-        patch.setattr(engine_module, "_PAGE", 2)
+        patch.setattr(engine_module, "REBUILD_PAGE_ROWS", 2)
         async with opened(Path(directory)) as (place, store), opened(Path(directory)) as (_, other):
             for number in range(5):
                 await do(store, "save", number)

@@ -17,18 +17,18 @@ from mama_structs.errors import EmbedderMismatch, InvalidArgument, StoreDamaged
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Calibration
 from mama_structs.memory.engines.local import engine as engine_module
-from mama_structs.memory.engines.local.journal_rows import RowPlaces, last_number, numbered, own_number
+from mama_structs.memory.engines.local.journal_rows import RowKeys, find_last_number, number_key, parse_number
 from mama_structs.memory.engines.local.views import view_set as loading
 from mama_structs.memory.types.engine import EmbedderRecord
 from mama_structs.memory.types.requests import check_namespace
 from mama_structs.memory.upkeep import jsonl_transfer as transfer
-from mama_structs.memory.upkeep.maintenance import record_of
+from mama_structs.memory.upkeep.maintenance import embedder_record
 from mama_structs.session.session import Session
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 pytestmark = pytest.mark.of_the_directory("it is about the rows of its journal, and its views")
-RECORD = record_of(SMALL)
-PLACE = RowPlaces("default", RECORD, "/journal")
+RECORD = embedder_record(SMALL)
+PLACE = RowKeys("default", RECORD, "/journal")
 
 
 class Opposite:
@@ -52,13 +52,13 @@ async def opened(path, **options):
 
 async def plant(path, work):
     """Write rows with valid checksums."""
-    storage = Storage.open(path / "journal")
+    storage = SqliteStorage.open(path / "journal")
     await storage.transact(work)
     await storage.close()
 
 
 def key_of(number):
-    return numbered(PLACE.memories, number)
+    return number_key(PLACE.memories, number)
 
 
 def rewrite(number, change):
@@ -88,7 +88,7 @@ def link(source, target, **changed):
 
 def vectors(value):
     row = np.full((1, RECORD.dimensions), value, "<f4").tobytes()
-    return lambda rows: rows.put(numbered(PLACE.vectors, 2), row)
+    return lambda rows: rows.put(number_key(PLACE.vectors, 2), row)
 
 
 def deep(rows):
@@ -134,7 +134,7 @@ async def test_invalid_row_is_left_out_and_reported(tmp_path, name):
         assert later == await store.get(later.id)
     ((key, finding),) = findings.items()
     assert (finding.message, "error") == (line, finding.severity)
-    assert 2 == own_number(key.rpartition("/")[0] + "/", key)
+    assert 2 == parse_number(key.rpartition("/")[0] + "/", key)
     assert "secret" not in line
 
 
@@ -196,51 +196,51 @@ class SomeKeys:
 def test_last_number_ignores_malformed_keys(numbers, strange):
     """Malformed keys neither count nor hide earlier keys."""
     strange = {f"m/{text}" for text in strange}
-    rows = SomeKeys({numbered("m/", number) for number in numbers} | strange)
-    numbers |= {number for key in strange if (number := own_number("m/", key)) is not None}
+    rows = SomeKeys({number_key("m/", number) for number in numbers} | strange)
+    numbers |= {number for key in strange if (number := parse_number("m/", key)) is not None}
 
-    assert max(numbers, default=0) == last_number(rows, "m/")
+    assert max(numbers, default=0) == find_last_number(rows, "m/")
 
 
 def test_last_number_needs_one_lookup_with_wellformed_keys():
     """Each write calls it, so it must be fast."""
-    rows = SomeKeys({numbered("m/", number) for number in range(20)})
+    rows = SomeKeys({number_key("m/", number) for number in range(20)})
 
-    assert (19, 1) == (last_number(rows, "m/"), rows.calls)
+    assert (19, 1) == (find_last_number(rows, "m/"), rows.calls)
 
 
 @pytest.mark.parametrize("key", ["m/zz", "m/x/000000000000000a", "m/00000000000000001", "m/ffffffffffffffff", "n/"])
 def test_own_number_returns_none_for_malformed_key(key):
     """A number has sixteen digits directly after the prefix."""
-    assert own_number("m/", key) is None
+    assert parse_number("m/", key) is None
 
 
 async def test_check_reports_malformed_keys_and_orphaned_vectors(tmp_path):
     """Malformed keys are errors. All vectors of another embedder are one warning."""
-    other = PLACE.vectors_of(EmbedderRecord("other", "1", 8))
+    other = PLACE.vectors_prefix(EmbedderRecord("other", "1", 8))
 
     def work(rows):
         for key in ("c/zz", "v/zz"):
             rows.put(f"memories/default/{key}", b"x")
         for number in (1, 2):
-            rows.put(numbered(other, number), b"x")
-        rows.put(numbered(PLACE.vectors, 77), rows.get(numbered(PLACE.vectors, 1)))
-        rows.put(numbered(PLACE.changes, 1), b"[" * 100_000)
+            rows.put(number_key(other, number), b"x")
+        rows.put(number_key(PLACE.vectors, 77), rows.get(number_key(PLACE.vectors, 1)))
+        rows.put(number_key(PLACE.changes, 1), b"[" * 100_000)
 
     async with opened(tmp_path) as (_, store):
         for number in range(3):
             await store.save_context(f"note {number}")
         await store.delete((await store.recent())[0].id)
         assert [] == await store.check()
-        await (await engine_of(store)).write(lambda writer: work(writer._writable))
+        await (await engine_of(store)).write(lambda writer: work(writer._rows_to_write))
         findings = await store.check()
 
     assert {
         ("error", "foreign", "memories/default/c/zz"),
         ("error", "foreign", "memories/default/v/zz"),
-        ("error", "orphan", numbered(PLACE.vectors, 77)),
-        ("error", "damaged", numbered(PLACE.changes, 1)),
-        ("warning", "orphan", numbered(other, 1)),
+        ("error", "orphan", number_key(PLACE.vectors, 77)),
+        ("error", "damaged", number_key(PLACE.changes, 1)),
+        ("warning", "orphan", number_key(other, 1)),
     } == {(finding.severity, finding.kind, finding.key) for finding in findings}
     assert 5 == len(findings)
 
@@ -251,7 +251,7 @@ async def engine_of(store):
 
 async def test_check_continues_while_memories_change(tmp_path, monkeypatch):
     """A memory that is deleted and imported again between two pages is not a duplicate id."""
-    monkeypatch.setattr(engine_module, "_CHECKED", 2)
+    monkeypatch.setattr(engine_module, "CHECK_PAGE_ROWS", 2)
     async with opened(tmp_path) as (_, store):
         saved = [await store.save_context(f"note {number} about thing {number}") for number in range(9)]
         await store.export_jsonl(tmp_path / "x")
@@ -277,7 +277,7 @@ async def test_check_continues_while_memories_change(tmp_path, monkeypatch):
 
 async def test_export_during_rebuild_contains_every_memory_once(tmp_path, monkeypatch):
     """A rebuild renumbers nodes between two pages of the export."""
-    monkeypatch.setattr(transfer, "_PAGE", 4)
+    monkeypatch.setattr(transfer, "PAGE_MEMORIES", 4)
     async with opened(tmp_path / "a") as (_, store):
         saved = [await store.save_context(f"note {number} about thing {number}") for number in range(20)]
         for memory in saved[:7]:
@@ -306,9 +306,9 @@ async def test_export_during_rebuild_contains_every_memory_once(tmp_path, monkey
 
 async def test_import_during_reembed_stores_no_old_vectors(tmp_path, monkeypatch):
     """The import fails, and a repeated one embeds everything with the new embedder."""
-    monkeypatch.setattr(transfer, "_CHUNK", 2)
+    monkeypatch.setattr(transfer, "CHUNK_LINES", 2)
     # Write a whole chunk per transaction, even on a busy machine.
-    monkeypatch.setattr(engine_module, "_TRANSACTION_SECONDS", 1e9)
+    monkeypatch.setattr(engine_module, "MAX_TRANSACTION_SECONDS", 1e9)
     async with opened(tmp_path / "a") as (_, store):
         for number in range(6):
             await store.save_context(f"note {number} about thing {number}")
@@ -366,8 +366,8 @@ async def test_memory_table_forgets_deleted_memory(tmp_path):
 
 async def test_views_with_mostly_deleted_nodes_are_rebuilt(tmp_path, monkeypatch):
     """Deleted memories must not occupy memory forever."""
-    monkeypatch.setattr(loading, "_FEW_HOLES", 4)
-    monkeypatch.setattr(engine_module, "_WORTH_A_SNAPSHOT", 1)
+    monkeypatch.setattr(loading, "MIN_HOLES_TO_REBUILD", 4)
+    monkeypatch.setattr(engine_module, "SNAPSHOT_MIN_CHANGES", 1)
     sizes = []
     async with opened(tmp_path) as (_, store):
         saved = [await store.save_context(f"note {number}") for number in range(12)]
@@ -376,7 +376,7 @@ async def test_views_with_mostly_deleted_nodes_are_rebuilt(tmp_path, monkeypatch
             for memory in saved[:count]:
                 await store.delete(memory.id)
             saved = saved[count:]
-            sizes.append(len((await engine_of(store))._views.catalogue))
+            sizes.append(len((await engine_of(store))._views.memory_table))
             assert saved[::-1] == await store.recent(limit=99)
             assert [] == await store.check()
 
@@ -385,14 +385,14 @@ async def test_views_with_mostly_deleted_nodes_are_rebuilt(tmp_path, monkeypatch
 
 async def test_inconsistent_snapshot_is_not_used(tmp_path, monkeypatch):
     """Whatever error the views raise, they are rebuilt from the journal."""
-    monkeypatch.setattr(engine_module, "_WORTH_A_SNAPSHOT", 1)
+    monkeypatch.setattr(engine_module, "SNAPSHOT_MIN_CHANGES", 1)
     async with opened(tmp_path) as (_, store):
         saved = [await store.save_context(f"note {number}") for number in range(3)]
 
     def broken(*_arguments, **_options):
         raise IndexError("from the views")
 
-    monkeypatch.setattr(loading, "_from_snapshot", broken)
+    monkeypatch.setattr(loading, "_restore_snapshot", broken)
     async with opened(tmp_path) as (_, store):
         assert saved[::-1] == await store.recent()
 
@@ -406,14 +406,14 @@ async def test_marker_of_unreadable_change_is_none(tmp_path):
         marks = []
 
         def work(writer):
-            rows = writer._writable
-            marks.append(loading._mark(rows, PLACE, 2))
+            rows = writer._rows_to_write
+            marks.append(loading._history_marker(rows, PLACE, 2))
             for row in (b"x", b"[" * 100_000):
-                rows.put(numbered(PLACE.changes, 2), row)
-                marks.append(loading._mark(rows, PLACE, 2))
+                rows.put(number_key(PLACE.changes, 2), row)
+                marks.append(loading._history_marker(rows, PLACE, 2))
             rows.put(key_of(5), b"x")
-            marks.append(loading._mark(rows, PLACE, 5))
-            marks.append(loading._mark(rows, PLACE, 6))
+            marks.append(loading._history_marker(rows, PLACE, 5))
+            marks.append(loading._history_marker(rows, PLACE, 6))
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
@@ -494,7 +494,7 @@ def test_namespace_with_too_long_keys_is_rejected():
     """Each byte may take three bytes in a key. Accepted names have keys that can be stored."""
     widest = "가" * 66
     assert widest == check_namespace(widest)
-    assert len(RowPlaces(widest, RECORD, "").vectors) + 16 <= 1024
+    assert len(RowKeys(widest, RECORD, "").vectors) + 16 <= 1024
 
     with pytest.raises(InvalidArgument, match="200 bytes"):
         check_namespace("가" * 67)

@@ -14,22 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.memory.engines.local.views.memory_table import (
-    Columns,
-    Order,
+    GrowingColumns,
     Rows,
+    SortedRows,
     Vocabulary,
-    are_many,
-    packed,
-    runs,
-    unpacked,
-    used,
+    compact_vocabulary,
+    expand_runs,
+    pack_texts,
+    should_merge,
+    unpack_texts,
 )
 from mama_structs.memory.types.engine import Direction, LinkTable, Nodes
-from mama_structs.memory.types.model import CREATORS, Link, LinkType, milliseconds
+from mama_structs.memory.types.model import CREATORS, Link, LinkType, to_milliseconds
 
 _LINK_TYPES: Final = {kind: position for position, kind in enumerate(LinkType)}
 _CREATORS: Final = {creator: position for position, creator in enumerate(CREATORS)}
-_STORED: Final = {
+_STORED_COLUMNS: Final = {
     "source": np.int32,
     "target": np.int32,
     "type": np.int8,
@@ -39,11 +39,11 @@ _STORED: Final = {
     "word": np.int32,
     "key": np.uint64,
 }
-_COLUMNS: Final = {**_STORED, "alive": np.bool_}
-_FEW_DEAD: Final = 1024
+_COLUMNS: Final = {**_STORED_COLUMNS, "alive": np.bool_}
+MIN_DEAD_LINKS_TO_COMPACT: Final = 1024
 
 
-def link_key(link_id: str) -> int:
+def hash_link_id(link_id: str) -> int:
     """Return a 64-bit hash of a link id. Collisions are possible."""
     return int.from_bytes(blake2b(link_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
@@ -52,15 +52,15 @@ class Adjacency:
     """Links between nodes. Link ids and texts are stored only in the journal."""
 
     def __init__(self) -> None:
-        self._rows = Columns(_COLUMNS)
+        self._rows = GrowingColumns(_COLUMNS)
         self._words = Vocabulary()
         self._merged = 0
         self._dead = 0
-        self._out = _Ends()
-        self._in = _Ends()
-        self._by_key = Order()
+        self._out = _NodeRows()
+        self._in = _NodeRows()
+        self._by_key = SortedRows()
         # Scratch marks of the nodes of one query. All False between queries.
-        self._marks = np.zeros(0, np.bool_)
+        self._query_marks = np.zeros(0, np.bool_)
 
     def __len__(self) -> int:
         return len(self._rows) - self._dead
@@ -73,13 +73,13 @@ class Adjacency:
             type=_LINK_TYPES[link.link_type],
             creator=_CREATORS[link.created_by],
             confidence=link.confidence,
-            created=milliseconds(link.created_at),
+            created=to_milliseconds(link.created_at),
             word=self._words.number(link.metadata.original_relationship),
-            key=link_key(link.id),
+            key=hash_link_id(link.id),
             alive=True,
         )
-        self._reach(max(source, target) + 1)
-        if are_many(len(self._rows) - self._merged, self._merged):
+        self._reserve_nodes(max(source, target) + 1)
+        if should_merge(len(self._rows) - self._merged, self._merged):
             self._merge()
 
     def find(self, link_id: str) -> list[tuple[int, int]]:
@@ -88,7 +88,7 @@ class Adjacency:
 
         Hash collisions add extra pairs.
         """
-        rows = self._rows_of(link_id)
+        rows = self._find_rows(link_id)
         return list(zip(self._rows["source"][rows].tolist(), self._rows["target"][rows].tolist(), strict=True))
 
     def remove(self, link_id: str, *, source: int | None = None, target: int | None = None) -> int:
@@ -101,31 +101,31 @@ class Adjacency:
             target: If given, only a link to this node is removed.
 
         """
-        rows = self._rows_of(link_id)
+        rows = self._find_rows(link_id)
         if source is not None:
             rows = rows[self._rows["source"][rows] == source]
         if target is not None:
             rows = rows[self._rows["target"][rows] == target]
-        return self._bury(rows[:1])
+        return self._mark_dead(rows[:1])
 
     def remove_node(self, node: int) -> int:
         """Remove all links of a node, and return their number."""
-        return self._bury(self._find(np.array([node]), "both"))
+        return self._mark_dead(self._find_link_rows(np.array([node]), "both"))
 
-    def of_node(self, node: int) -> dict[str, NDArray[Any]]:
+    def get_node_links(self, node: int) -> dict[str, NDArray[Any]]:
         """Return the columns of all links of a node, as input for `put_back`."""
-        rows = self._find(np.array([node]), "both")
+        rows = self._find_link_rows(np.array([node]), "both")
         return {name: self._rows[name][rows] for name in _COLUMNS}
 
-    def put_back(self, links: Mapping[str, NDArray[Any]]) -> None:
+    def restore_links(self, links: Mapping[str, NDArray[Any]]) -> None:
         """Add removed links again."""
         self._rows.extend(links)
-        if are_many(len(self._rows) - self._merged, self._merged):
+        if should_merge(len(self._rows) - self._merged, self._merged):
             self._merge()
 
     def remove_outgoing(self, node: int) -> int:
         """Remove the links that start at a node, and return their number."""
-        return self._bury(self._find(np.array([node]), "out"))
+        return self._mark_dead(self._find_link_rows(np.array([node]), "out"))
 
     def links(
         self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
@@ -139,7 +139,7 @@ class Adjacency:
             types: If given, only links of these types are returned.
 
         """
-        rows = self._find(nodes, direction)
+        rows = self._find_link_rows(nodes, direction)
         if types is not None and len(rows):
             wanted = np.array([kind in types for kind in _LINK_TYPES])
             rows = rows[wanted[self._rows["type"][rows]]]
@@ -160,9 +160,9 @@ class Adjacency:
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return a serializable state of metadata and arrays, for `from_state`."""
         alive = self._rows["alive"]
-        arrays = {name: self._rows[name][alive] for name in _STORED}
-        words, arrays["word"] = used(self._words, arrays["word"])
-        arrays["words_text"], arrays["words_ends"] = packed(words)
+        arrays = {name: self._rows[name][alive] for name in _STORED_COLUMNS}
+        words, arrays["word"] = compact_vocabulary(self._words, arrays["word"])
+        arrays["words_text"], arrays["words_ends"] = pack_texts(words)
         return {"links": len(self)}, arrays
 
     @classmethod
@@ -170,10 +170,10 @@ class Adjacency:
         """Return the index restored from a `state`. Raise ValueError if it is inconsistent."""
         made = cls()
         count = len(arrays["source"])
-        made._words = Vocabulary(unpacked(arrays["words_text"], arrays["words_ends"]))
+        made._words = Vocabulary(unpack_texts(arrays["words_text"], arrays["words_ends"]))
         fits = (
             count == meta["links"]
-            and all(len(arrays[name]) == count for name in _STORED)
+            and all(len(arrays[name]) == count for name in _STORED_COLUMNS)
             and all(not count or arrays[name].min() >= 0 for name in ("source", "target", "type", "creator", "word"))
             and (not count or arrays["type"].max() < len(_LINK_TYPES))
             and (not count or arrays["creator"].max() < len(CREATORS))
@@ -181,19 +181,19 @@ class Adjacency:
         )
         if not fits:
             raise ValueError("the parts of the links' state do not fit together")
-        made._rows.extend({**{name: arrays[name] for name in _STORED}, "alive": np.ones(count, np.bool_)})
+        made._rows.extend({**{name: arrays[name] for name in _STORED_COLUMNS}, "alive": np.ones(count, np.bool_)})
         if count:
-            made._reach(int(max(arrays["source"].max(), arrays["target"].max())) + 1)
+            made._reserve_nodes(int(max(arrays["source"].max(), arrays["target"].max())) + 1)
         made._merge()
         return made
 
-    def _rows_of(self, link_id: str) -> Rows:
-        rows = self._by_key.find(self._rows["key"], link_key(link_id))
+    def _find_rows(self, link_id: str) -> Rows:
+        rows = self._by_key.find(self._rows["key"], hash_link_id(link_id))
         found: Rows = rows[self._rows["alive"][rows]]
         return found
 
-    def _find(self, nodes: Nodes, direction: Direction) -> Rows:
-        marks = self._marks
+    def _find_link_rows(self, nodes: Nodes, direction: Direction) -> Rows:
+        marks = self._query_marks
         known = nodes[(nodes >= 0) & (nodes < len(marks))]
         if len(known) > 1:
             known = np.unique(known)
@@ -201,25 +201,27 @@ class Adjacency:
         sources, targets = self._rows["source"], self._rows["target"]
         parts = []
         if direction != "in":
-            parts += [self._out.of(known), self._merged + np.flatnonzero(marks[sources[self._merged :]])]
+            parts += [self._out.find_rows(known), self._merged + np.flatnonzero(marks[sources[self._merged :]])]
         if direction != "out":
-            rows = np.concatenate([self._in.of(known), self._merged + np.flatnonzero(marks[targets[self._merged :]])])
+            rows = np.concatenate(
+                [self._in.find_rows(known), self._merged + np.flatnonzero(marks[targets[self._merged :]])]
+            )
             parts.append(rows[~marks[sources[rows]]] if direction == "both" else rows)
         marks[known] = False
         found = np.concatenate(parts)
         living: Rows = found[self._rows["alive"][found]]
         return living
 
-    def _bury(self, rows: Rows) -> int:
+    def _mark_dead(self, rows: Rows) -> int:
         self._rows["alive"][rows] = False
         self._dead += len(rows)
-        if self._dead > max(_FEW_DEAD, len(self._rows) // 3):
+        if self._dead > max(MIN_DEAD_LINKS_TO_COMPACT, len(self._rows) // 3):
             self._compact()
         return len(rows)
 
-    def _reach(self, nodes: int) -> None:
-        if nodes > len(self._marks):
-            self._marks = np.zeros(max(nodes, 2 * len(self._marks)), np.bool_)
+    def _reserve_nodes(self, nodes: int) -> None:
+        if nodes > len(self._query_marks):
+            self._query_marks = np.zeros(max(nodes, 2 * len(self._query_marks)), np.bool_)
 
     def _merge(self) -> None:
         self._merged = len(self._rows)
@@ -229,15 +231,15 @@ class Adjacency:
     def _compact(self) -> None:
         self._rows.keep(self._rows["alive"])
         self._merged = self._dead = 0
-        self._out, self._in, self._by_key = _Ends(), _Ends(), Order()
+        self._out, self._in, self._by_key = _NodeRows(), _NodeRows(), SortedRows()
         self._merge()
 
 
-class _Ends:
+class _NodeRows:
     """Merged link rows, grouped by the node at one end."""
 
     def __init__(self) -> None:
-        self._order = Order()
+        self._order = SortedRows()
         self._rows = np.empty(0, np.int32)
         self._starts = np.zeros(1, np.int32)
 
@@ -246,10 +248,10 @@ class _Ends:
         self._rows = self._order.rows(ends)
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(ends))]).astype(np.int32)
 
-    def of(self, nodes: Nodes) -> Rows:
+    def find_rows(self, nodes: Nodes) -> Rows:
         """Return the rows of the given distinct nodes."""
         nodes = nodes[nodes < len(self._starts) - 1]
         starts = self._starts[nodes].astype(np.int64)
         counts = self._starts[nodes + 1] - starts
-        rows: Rows = self._rows[runs(starts, counts)].astype(np.int64)
+        rows: Rows = self._rows[expand_runs(starts, counts)].astype(np.int64)
         return rows

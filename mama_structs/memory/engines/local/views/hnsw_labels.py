@@ -13,41 +13,41 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.engines.local.views.memory_table import Columns, grown, runs
+from mama_structs.memory.engines.local.views.memory_table import GrowingColumns, expand_runs, grow_array
 from mama_structs.memory.engines.local.views.vector_store import Labels
-from mama_structs.memory.types.engine import Matches, Nodes, Scores, sampled
+from mama_structs.memory.types.engine import Matches, Nodes, Scores, sample_slice
 
 Mask = NDArray[np.bool_]
 
 # Markers in place of the node of a label: no node, or several nodes.
-_NONE: Final = -1
-_SHARED: Final = -2
-_PIECE: Final = {"node": np.int32, "label": np.int32}
-_SMALLEST: Final = 64
+NO_NODE: Final = -1
+SEVERAL_NODES: Final = -2
+_PIECE_COLUMNS: Final = {"node": np.int32, "label": np.int32}
+INITIAL_LENGTH: Final = 64
 
 
-class NodeLabels:
+class HnswLabels:
     """Bidirectional mapping between nodes and the labels of their vectors."""
 
     def __init__(self) -> None:
         self.live: int = 0
         """Number of nodes."""
-        self.several: int = 0
+        self.nodes_with_several_pieces: int = 0
         """Number of nodes with several pieces."""
         self.last: int = -1
         """The highest node that ever had vectors."""
         # Pieces, grouped by node: the node (-1 if removed) and the label.
-        self._parts = Columns(_PIECE)
+        self._parts = GrowingColumns(_PIECE_COLUMNS)
         self._removed = 0
         # By node: index of its first piece, and number of pieces.
-        self._first = np.zeros(_SMALLEST, np.int32)
-        self._pieces = np.zeros(_SMALLEST, np.int32)
+        self._first = np.zeros(INITIAL_LENGTH, np.int32)
+        self._pieces = np.zeros(INITIAL_LENGTH, np.int32)
         # By label: its node or a marker (_NONE, _SHARED).
-        self._owner = np.full(_SMALLEST, _NONE, np.int32)
+        self._owner = np.full(INITIAL_LENGTH, NO_NODE, np.int32)
         self._shared: dict[int, array[int]] = {}
 
     @classmethod
-    def from_state(cls, nodes: NDArray[np.int32], labels: NDArray[np.int32], *, rows: int) -> NodeLabels:
+    def from_state(cls, nodes: NDArray[np.int32], labels: NDArray[np.int32], *, rows: int) -> HnswLabels:
         """Restore the mapping from `state`. Raise ValueError if it is inconsistent."""
         known = cls()
         if nodes.dtype != np.int32 or labels.dtype != np.int32 or nodes.ndim != 1 or nodes.shape != labels.shape:
@@ -55,25 +55,25 @@ class NodeLabels:
         if len(nodes) and (nodes.min() < 0 or labels.min() < 0 or labels.max() >= rows):
             raise ValueError(f"pieces must have nodes of 0 or more and labels from 0 to {rows - 1}")
         known._parts.extend({"node": nodes, "label": labels})
-        known._pieces = np.bincount(nodes, minlength=_SMALLEST).astype(np.int32)
+        known._pieces = np.bincount(nodes, minlength=INITIAL_LENGTH).astype(np.int32)
         known.last = int(nodes.max(initial=-1))
         known._first = np.zeros(len(known._pieces), np.int32)
-        known.live, known.several = (int(np.count_nonzero(known._pieces > least)) for least in (0, 1))
-        if known._find_first() != known.live:
+        known.live, known.nodes_with_several_pieces = (int(np.count_nonzero(known._pieces > least)) for least in (0, 1))
+        if known._index_first_pieces() != known.live:
             raise ValueError("the pieces of a node must be contiguous")
-        known._owner = np.full(max(_SMALLEST, rows), _NONE, np.int32)
+        known._owner = np.full(max(INITIAL_LENGTH, rows), NO_NODE, np.int32)
         # Distinct pairs, sorted by label, then by node.
         pairs = np.unique(labels.astype(np.int64) << 32 | nodes)
         owned, owners = (pairs >> 32).astype(np.int64), (pairs & 0xFFFFFFFF).astype(np.int32)
         distinct, begin, counts = np.unique(owned, return_index=True, return_counts=True)
-        known._owner[distinct] = np.where(counts == 1, owners[begin], _SHARED)
+        known._owner[distinct] = np.where(counts == 1, owners[begin], SEVERAL_NODES)
         for at in np.flatnonzero(counts > 1).tolist():
             known._shared[int(distinct[at])] = array("i", owners[begin[at] : begin[at] + counts[at]].tobytes())
         return known
 
     def state(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the node and the label of each piece."""
-        self._close_gaps()
+        self._drop_removed()
         return self._parts["node"].copy(), self._parts["label"].copy()
 
     @property
@@ -89,16 +89,16 @@ class NodeLabels:
         if not labels:
             return
         if node >= len(self._pieces):
-            self._first, self._pieces = (grown(known, node + 1, 0) for known in (self._first, self._pieces))
+            self._first, self._pieces = (grow_array(known, node + 1, 0) for known in (self._first, self._pieces))
         if max(labels) >= len(self._owner):
-            self._owner = grown(self._owner, max(labels) + 1, _NONE)
+            self._owner = grow_array(self._owner, max(labels) + 1, NO_NODE)
         self._first[node], self._pieces[node] = len(self._parts), len(labels)
         self._parts.extend({"node": np.full(len(labels), node), "label": np.array(labels)})
         self.live += 1
         self.last = max(node, self.last)
-        self.several += len(labels) > 1
+        self.nodes_with_several_pieces += len(labels) > 1
         for label in set(labels):
-            self._own(label, node)
+            self._add_owner(label, node)
 
     def remove(self, node: int) -> list[int]:
         """Remove a node, and return its labels that no other node has."""
@@ -106,28 +106,28 @@ class NodeLabels:
             return []
         first = int(self._first[node])
         labels = self._parts["label"][first : first + int(self._pieces[node])].tolist()
-        self._parts["node"][first : first + len(labels)] = _NONE
+        self._parts["node"][first : first + len(labels)] = NO_NODE
         self._pieces[node] = 0
         self._removed += len(labels)
         self.live -= 1
-        self.several -= len(labels) > 1
-        if self._removed > max(_SMALLEST, len(self._parts) // 2):
-            self._close_gaps()
-        return [label for label in set(labels) if self._disown(label, node)]
+        self.nodes_with_several_pieces -= len(labels) > 1
+        if self._removed > max(INITIAL_LENGTH, len(self._parts) // 2):
+            self._drop_removed()
+        return [label for label in set(labels) if self._remove_owner(label, node)]
 
     def pieces(self, nodes: Nodes) -> tuple[Labels, Labels]:
         """Return the labels of several nodes, concatenated, and the number of labels of each node."""
         inside = (nodes >= 0) & (nodes < len(self._pieces))
         known = np.where(inside, nodes, 0)
         counts = np.where(inside, self._pieces[known], 0).astype(np.int64)
-        return self._parts["label"][runs(self._first[known], counts)].astype(np.int64), counts
+        return self._parts["label"][expand_runs(self._first[known], counts)].astype(np.int64), counts
 
     def sampled(self) -> Labels:
         """Return the label of the first piece of each node in the sample."""
-        nodes = np.flatnonzero(self._pieces)[sampled(self.live)]
+        nodes = np.flatnonzero(self._pieces)[sample_slice(self.live)]
         return self._parts["label"][self._first[nodes]].astype(np.int64)
 
-    def selected(self, mask: Mask) -> Labels:
+    def labels_in_mask(self, mask: Mask) -> Labels:
         """
         Return the distinct labels of the nodes that pass *mask*, ascending.
 
@@ -140,14 +140,14 @@ class NodeLabels:
         found[self._parts["label"][wanted]] = True
         return np.flatnonzero(found)
 
-    def best(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
+    def top_matches(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
         """Return the nodes of some labels with their best scores, best and newest first."""
         owners = self._owner[labels].astype(np.int64)
         single = owners >= 0
         if mask is not None:
             single[single] = mask[owners[single]]
         nodes, values = [owners[single]], [scores[single]]
-        for at in np.flatnonzero(owners == _SHARED).tolist():
+        for at in np.flatnonzero(owners == SEVERAL_NODES).tolist():
             several = np.array(self._shared[int(labels[at])], np.int64)
             if mask is not None:
                 several = several[mask[several]]
@@ -156,26 +156,26 @@ class NodeLabels:
             values.append(np.full(len(several), scores[at], np.float32))
         found, value = np.concatenate(nodes), np.concatenate(values)
         order = np.lexsort((-found, -value))
-        if self.several:
+        if self.nodes_with_several_pieces:
             _, first = np.unique(found[order], return_index=True)
             order = order[np.sort(first)]
         order = order[:limit]
         return Matches(found[order], value[order].astype(np.float32))
 
-    def _own(self, label: int, node: int) -> None:
+    def _add_owner(self, label: int, node: int) -> None:
         owner = int(self._owner[label])
-        if owner == _NONE:
+        if owner == NO_NODE:
             self._owner[label] = node
             return
         if owner >= 0:
-            self._owner[label] = _SHARED
+            self._owner[label] = SEVERAL_NODES
             self._shared[label] = array("i", [owner])
         nodes = self._shared[label]
         nodes.insert(bisect_left(nodes, node), node)
 
-    def _disown(self, label: int, node: int) -> bool:
-        if int(self._owner[label]) != _SHARED:
-            self._owner[label] = _NONE
+    def _remove_owner(self, label: int, node: int) -> bool:
+        if int(self._owner[label]) != SEVERAL_NODES:
+            self._owner[label] = NO_NODE
             return True
         nodes = self._shared[label]
         del nodes[bisect_left(nodes, node)]
@@ -184,14 +184,14 @@ class NodeLabels:
             del self._shared[label]
         return False
 
-    def _close_gaps(self) -> None:
+    def _drop_removed(self) -> None:
         if not self._removed:
             return
         self._parts.keep(self._parts["node"] >= 0)
         self._removed = 0
-        self._find_first()
+        self._index_first_pieces()
 
-    def _find_first(self) -> int:
+    def _index_first_pieces(self) -> int:
         """Recompute the first piece of each node, and return the number of groups of pieces."""
         nodes = self._parts["node"]
         first = np.flatnonzero(np.diff(nodes, prepend=-1))

@@ -13,40 +13,40 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import DTypeLike, NDArray
 
-from mama_structs.memory.types.codec import Entry, rounded_up, told_by
-from mama_structs.memory.types.duplicates import NO_WORDING
-from mama_structs.memory.types.engine import NEVER, Facts, Filter, Nodes, names_of, nfc
-from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds, milliseconds
+from mama_structs.memory.types.codec import Entry, ceil_milliseconds, mutable_columns
+from mama_structs.memory.types.duplicates import NO_FINGERPRINT
+from mama_structs.memory.types.engine import NEVER_EXPIRES_MS, Filter, NodeAttributes, Nodes, filter_names, to_nfc
+from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds, to_milliseconds
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
 
-_LEAST: Final = 256
-_LEAST_MERGED: Final = 1024
-_UNMERGED_SHARE: Final = 64
+INITIAL_ROWS: Final = 256
+MIN_ROWS_TO_MERGE: Final = 1024
+UNMERGED_ROWS_DIVISOR: Final = 64
 
 
-def grown(array: NDArray[T], least: int, filling: int = 0) -> NDArray[T]:
-    """Return a copy with room for at least *least* items, at least doubled, in blocks of 64."""
-    room = max(least, 2 * len(array))
-    wider: NDArray[T] = np.full(room + -room % 64, filling, array.dtype)
+def grow_array(array: NDArray[T], min_length: int, fill_value: int = 0) -> NDArray[T]:
+    """Return a copy with room for at least *min_length* items, at least doubled, in blocks of 64."""
+    room = max(min_length, 2 * len(array))
+    wider: NDArray[T] = np.full(room + -room % 64, fill_value, array.dtype)
     wider[: len(array)] = array
     return wider
 
 
-def runs(starts: Array, counts: Array) -> Rows:
+def expand_runs(starts: Array, counts: Array) -> Rows:
     """Return the concatenated positions of runs with the given starts and lengths."""
     places: Rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
     return places
 
 
-class Columns:
+class GrowingColumns:
     """Parallel arrays that grow by doubling."""
 
     def __init__(self, types: Mapping[str, DTypeLike]) -> None:
-        self._arrays = {name: np.empty(_LEAST, kind) for name, kind in types.items()}
-        self._room = _LEAST
+        self._arrays = {name: np.empty(INITIAL_ROWS, kind) for name, kind in types.items()}
+        self._room = INITIAL_ROWS
         self._rows = 0
 
     def __len__(self) -> int:
@@ -80,11 +80,11 @@ class Columns:
 
     def _reserve(self, rows: int) -> None:
         if rows > self._room:
-            self._arrays = {name: grown(array, max(rows, _LEAST)) for name, array in self._arrays.items()}
+            self._arrays = {name: grow_array(array, max(rows, INITIAL_ROWS)) for name, array in self._arrays.items()}
             self._room = min(map(len, self._arrays.values()))
 
 
-class Order:
+class SortedRows:
     """
     Row numbers sorted by a key column.
 
@@ -112,17 +112,17 @@ class Order:
             # A manipulated row may contain a number that the column type cannot hold.
             return np.zeros(0, np.int64)
         known = len(self._rows)
-        if are_many(len(keys) - known, known):
+        if should_merge(len(keys) - known, known):
             known = len(self.rows(keys))
-        first = _place(keys, self._rows, key)
-        end = _place(keys, self._rows, key + 1)
+        first = _bisect_rows(keys, self._rows, key)
+        end = _bisect_rows(keys, self._rows, key + 1)
         late = known + np.flatnonzero(keys[known:] == keys.dtype.type(key))
         return np.concatenate([self._rows[first:end], late])
 
 
-def are_many(late: int, known: int) -> bool:
+def should_merge(late: int, known: int) -> bool:
     """Return True if merging the unsorted rows is now cheaper than scanning them."""
-    return late > max(_LEAST_MERGED, known // _UNMERGED_SHARE)
+    return late > max(MIN_ROWS_TO_MERGE, known // UNMERGED_ROWS_DIVISOR)
 
 
 class Vocabulary:
@@ -149,7 +149,7 @@ class Vocabulary:
         return number
 
 
-def packed(texts: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def pack_texts(texts: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return texts as one UTF-8 array and an array of end offsets, in characters."""
     listed = list(texts)
     # Accept lone surrogates, so that a single invalid text does not prevent a snapshot.
@@ -158,7 +158,7 @@ def packed(texts: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.frombuffer(whole, np.uint8), ends
 
 
-def unpacked(whole: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str]:
+def unpack_texts(whole: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str]:
     """Return the texts from the arrays made by `packed`."""
     text = whole.tobytes().decode("utf-8", "surrogatepass")
     places = [0, *ends.tolist()]
@@ -185,23 +185,23 @@ _COLUMNS: Final = {
     "trust": np.int8,
     "alive": np.bool_,
 }
-_MENTIONS: Final = {"node": np.int32, "mention": np.int32}
-_MASKS: Final = 8
-_BLOCK: Final = 256
+_MENTION_COLUMNS: Final = {"node": np.int32, "mention": np.int32}
+MAX_CACHED_MASKS: Final = 8
+BLOCK_ROWS: Final = 256
 # Limits of "did you mean": the number of candidate ids, and how many of them difflib compares.
-_CANDIDATES: Final = 1000
-_COMPARED: Final = 200
+MAX_SUGGESTION_CANDIDATES: Final = 1000
+MAX_COMPARED_SUGGESTIONS: Final = 200
 # After this many steps over deleted rows, search among all existing rows instead.
-_HOLES_PASSED: Final = 16
-_LONGEST: Final = 200
-_TELLING: Final = 3
+MAX_HOLES_SKIPPED: Final = 16
+MAX_SUGGESTION_CHARS: Final = 200
+MIN_ID_PART_CHARS: Final = 3
 
-_ANY: Final = Filter()
-_NONE: Final = np.empty(0, np.int64)
+EMPTY_FILTER: Final = Filter()
+NO_NODES: Final = np.empty(0, np.int64)
 
 
 @attrs.frozen(kw_only=True)
-class CatalogueItem:
+class MemoryRow:
     """Values of one memory in the table: its id, number, version and filter attributes."""
 
     memory_id: str
@@ -213,28 +213,28 @@ class CatalogueItem:
     mentions: Sequence[str]
     scripts: int = 0
     asking: int = 0
-    ends_ms: int = NEVER
-    wording: int = NO_WORDING
+    ends_ms: int = NEVER_EXPIRES_MS
+    wording: int = NO_FINGERPRINT
     origin: int = 0
     trust: int = 0
 
     @classmethod
-    def of(cls, number: int, entry: Entry) -> CatalogueItem:
+    def from_entry(cls, number: int, entry: Entry) -> MemoryRow:
         """Return the columns of a stored memory."""
         memory = entry.memory
         return cls(
             memory_id=memory.id,
             number=number,
             version=entry.version,
-            created_ms=milliseconds(memory.created_at),
+            created_ms=to_milliseconds(memory.created_at),
             type_index=TYPE_INDEX[memory.type],
             topic=memory.topic,
-            mentions=names_of(memory),
-            **told_by(memory),
+            mentions=filter_names(memory),
+            **mutable_columns(memory),
         )
 
 
-class Catalogue:
+class MemoryTable:
     """
     Memories of a namespace by node.
 
@@ -242,17 +242,17 @@ class Catalogue:
     """
 
     def __init__(self) -> None:
-        self._rows = Columns(_COLUMNS)
+        self._rows = GrowingColumns(_COLUMNS)
         self._ids: list[str] = []
         self._node_of: dict[str, int] = {}
         self._topics = Vocabulary()
         self._mentions = Vocabulary()
-        self._pairs = Columns(_MENTIONS)
-        self._by_time = Order()
-        self._by_topic = Order()
-        self._by_number = Order()
-        self._by_wording = Order()
-        self._masks: LRUCache[Filter | None, Mask] = LRUCache(_MASKS)
+        self._mention_pairs = GrowingColumns(_MENTION_COLUMNS)
+        self._by_time = SortedRows()
+        self._by_topic = SortedRows()
+        self._by_number = SortedRows()
+        self._by_wording = SortedRows()
+        self._masks: LRUCache[Filter | None, Mask] = LRUCache(MAX_CACHED_MASKS)
         # Distinct expiry times of memories, sorted. None if they have to be computed again.
         self._ends: Rows | None = None
 
@@ -260,9 +260,9 @@ class Catalogue:
         """Return how many nodes were assigned, including deleted ones."""
         return len(self._rows)
 
-    def add(self, item: CatalogueItem) -> int:
+    def add(self, item: MemoryRow) -> int:
         """Add a memory, and return its node, which is the next free number."""
-        self._check_free(item.memory_id)
+        self._require_unused_id(item.memory_id)
         node = self._rows.append(
             number=item.number,
             version=item.version,
@@ -279,8 +279,8 @@ class Catalogue:
         )
         self._ids.append(item.memory_id)
         self._node_of[item.memory_id] = node
-        self._mention(node, item.mentions)
-        self._forget_masks()
+        self._add_mentions(node, item.mentions)
+        self._invalidate_masks()
         return node
 
     def change(
@@ -292,8 +292,8 @@ class Catalogue:
         mentions: Sequence[str],
         scripts: int | None = None,
         asking: int = 0,
-        ends_ms: int = NEVER,
-        wording: int = NO_WORDING,
+        ends_ms: int = NEVER_EXPIRES_MS,
+        wording: int = NO_FINGERPRINT,
         origin: int = 0,
         trust: int = 0,
     ) -> None:
@@ -302,36 +302,36 @@ class Catalogue:
 
         Without *scripts*, the arguments after it are ignored.
         """
-        self._check_alive(node)
+        self._require_alive(node)
         self._rows["version"][node] = version
         number = self._topic_number(topic)
         if number != self._rows["topic"][node]:
             self._rows["topic"][node] = number
-            self._by_topic = Order()
+            self._by_topic = SortedRows()
         if scripts is not None:
             values = {"scripts": scripts, "asking": asking, "ends": ends_ms, "origin": origin, "trust": trust}
             for name, value in values.items():
                 self._rows[name][node] = value
             if wording != self._rows["wording"][node]:
                 self._rows["wording"][node] = wording
-                self._by_wording = Order()
-        if set(mentions) != set(self._mentioned_by(node)):
-            self._pairs.keep(self._pairs["node"] != node)
-            self._mention(node, mentions)
-        self._forget_masks()
+                self._by_wording = SortedRows()
+        if set(mentions) != set(self._get_mentions(node)):
+            self._mention_pairs.keep(self._mention_pairs["node"] != node)
+            self._add_mentions(node, mentions)
+        self._invalidate_masks()
 
     def remove(self, node: int) -> None:
         """Delete the memory at a node. The node is not reused."""
-        self._check_alive(node)
+        self._require_alive(node)
         self._rows["alive"][node] = False
         del self._node_of[self._ids[node]]
-        self._forget_masks()
+        self._invalidate_masks()
 
-    def restore(self, node: int, item: CatalogueItem) -> None:
+    def restore(self, node: int, item: MemoryRow) -> None:
         """Undo the removal of a memory, which must be the same as before."""
-        self._check_free(item.memory_id)
+        self._require_unused_id(item.memory_id)
         there = 0 <= node < len(self) and not self._rows["alive"][node]
-        if not there or self._kept(node) != (item.memory_id, item.number, item.created_ms, item.type_index):
+        if not there or self._identity(node) != (item.memory_id, item.number, item.created_ms, item.type_index):
             raise ValueError(f"node {node} is not where this memory was")
         self._rows["alive"][node] = True
         self._node_of[self._ids[node]] = node
@@ -362,10 +362,10 @@ class Catalogue:
         # After a rolled back transaction, a number is assigned again. The last existing node is the valid one.
         return next((int(node) for node in nodes[::-1] if self._rows["alive"][node]), None)
 
-    def alike(self, wordings: Sequence[int]) -> list[Nodes]:
+    def duplicates(self, wordings: Sequence[int]) -> list[Nodes]:
         """Return, for each wording hash, the nodes with this hash in save order."""
         keys, alive = self._rows["wording"], self._rows["alive"]
-        found = [_NONE if one == NO_WORDING else self._by_wording.find(keys, one) for one in wordings]
+        found = [NO_NODES if one == NO_FINGERPRINT else self._by_wording.find(keys, one) for one in wordings]
         return [nodes[alive[nodes]] for nodes in found]
 
     def number_of(self, node: int) -> int:
@@ -374,7 +374,7 @@ class Catalogue:
 
     def numbers(self, nodes: Sequence[int] | Nodes) -> list[int]:
         """Return the journal numbers of memories, in the order of *nodes*."""
-        return _listed(self._rows["number"], nodes)
+        return _column_values(self._rows["number"], nodes)
 
     def version_of(self, node: int) -> int:
         """Return the number of the change that last wrote a memory."""
@@ -387,7 +387,7 @@ class Catalogue:
 
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
         """Return the topics of memories in their first spelling (NFC), in the order of *nodes*."""
-        return [None if number < 0 else self._topics[number] for number in _listed(self._rows["topic"], nodes)]
+        return [None if number < 0 else self._topics[number] for number in _column_values(self._rows["topic"], nodes)]
 
     def after(self, node: int, limit: int | None = None) -> Nodes:
         """Return up to *limit* existing nodes after a node, in save order."""
@@ -402,52 +402,52 @@ class Catalogue:
 
     def mask(self, where: Filter | None) -> Mask | None:
         """Return a read-only mask of the nodes that pass a filter, or None if all pass."""
-        where = self._settled(where)
+        where = self._normalize_filter(where)
         if where is None and len(self._node_of) == len(self):
             return None
         mask = self._masks.get(where)
         if mask is None:
-            mask = self._rows["alive"].copy() if where is None else self._passing(where)
+            mask = self._rows["alive"].copy() if where is None else self._build_mask(where)
             mask.flags.writeable = False
             self._masks[where] = mask
         return mask
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
         """Return nodes that pass a filter, sorted by creation time, then by save order."""
-        where, created = self._settled(where), self._rows["created"]
-        of_topic = None if where is None or where.topic is None else self._of_topic(where.topic)
-        if where is not None and of_topic is not None and len(of_topic) <= _BLOCK:
-            of_topic = self._narrowed(of_topic[self._rows["alive"][of_topic]], where)
+        where, created = self._normalize_filter(where), self._rows["created"]
+        of_topic = None if where is None or where.topic is None else self._find_by_topic(where.topic)
+        if where is not None and of_topic is not None and len(of_topic) <= BLOCK_ROWS:
+            of_topic = self._filter_nodes(of_topic[self._rows["alive"][of_topic]], where)
             # A stable sort keeps equal times in save order.
             ordered = of_topic[np.argsort(created[of_topic], kind="stable")]
             return (ordered[::-1] if newest_first else ordered)[: None if limit is None else max(limit, 0)]
         order = self._by_time.rows(created)
         if where is not None:
-            first = 0 if where.since is None else _place(created, order, rounded_up(where.since))
-            end = None if where.until is None else _place(created, order, rounded_up(where.until))
+            first = 0 if where.since is None else _bisect_rows(created, order, ceil_milliseconds(where.since))
+            end = None if where.until is None else _bisect_rows(created, order, ceil_milliseconds(where.until))
             order = order[first:end]
         if newest_first:
             order = order[::-1]
         wanted = len(order) if limit is None else max(limit, 0)
         found = [np.empty(0, np.int64)]
-        position, size = 0, max(_BLOCK, wanted)
+        position, size = 0, max(BLOCK_ROWS, wanted)
         while wanted and position < len(order):
             block = order[position : position + size].astype(np.int64)
             block = block[self._rows["alive"][block]]
             if where is not None:
-                block = self._narrowed(block, where)
+                block = self._filter_nodes(block, where)
             found.append(block[:wanted])
             wanted -= len(found[-1])
             # If few rows pass, larger blocks need fewer steps.
             position, size = position + size, 4 * size
         return np.concatenate(found)
 
-    def facts(self, nodes: Nodes) -> Facts:
+    def facts(self, nodes: Nodes) -> NodeAttributes:
         """Return the attributes of *nodes* that are available without reading their texts."""
         columns = ("created", "type", "topic", "scripts", "asking", "ends", "origin", "trust", "wording")
-        return Facts(*(self._rows[name][nodes] for name in columns))
+        return NodeAttributes(*(self._rows[name][nodes] for name in columns))
 
-    def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
+    def temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """
         Return the nodes before and after each of *nodes* in time, -1 if missing.
 
@@ -455,11 +455,11 @@ class Catalogue:
         """
         created, alive = self._rows["created"], self._rows["alive"]
         order = self._by_time.rows(created)
-        places = self._places(order, nodes)
+        places = self._time_positions(order, nodes)
         found = []
         for step in (-1, 1):
             at = places + step
-            for _ in range(_HOLES_PASSED):
+            for _ in range(MAX_HOLES_SKIPPED):
                 holes = (at >= 0) & (at < len(order))
                 holes[holes] = ~alive[order[at[holes]]]
                 if not holes.any():
@@ -476,7 +476,7 @@ class Catalogue:
             found.append(others.astype(np.int64))
         return found[0], found[1]
 
-    def _places(self, order: NDArray[np.int32], nodes: Nodes) -> Rows:
+    def _time_positions(self, order: NDArray[np.int32], nodes: Nodes) -> Rows:
         """Return the positions of *nodes* in the time order."""
         # Usually memories are saved in time order, so a node is its own position.
         places = nodes.copy()
@@ -496,11 +496,11 @@ class Catalogue:
         """Return the existing ids that are most similar to *text*, best first, for "did you mean"."""
         if limit <= 0:
             return []
-        text = nfc(text[:_LONGEST])
-        candidates = self._like(text)
-        if len(candidates) > _COMPARED:
-            candidates.sort(key=lambda memory_id: _shared(memory_id, text), reverse=True)
-        return difflib.get_close_matches(text, candidates[:_COMPARED], limit)
+        text = to_nfc(text[:MAX_SUGGESTION_CHARS])
+        candidates = self._find_similar_ids(text)
+        if len(candidates) > MAX_COMPARED_SUGGESTIONS:
+            candidates.sort(key=lambda memory_id: _count_common_ends(memory_id, text), reverse=True)
+        return difflib.get_close_matches(text, candidates[:MAX_COMPARED_SUGGESTIONS], limit)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return a serializable state for `from_state`. Deleted memories leave only their numbers."""
@@ -509,95 +509,98 @@ class Catalogue:
         # Ids are derived from the text of a memory, so ids of deleted memories must not be stored.
         ids = [memory_id if there else "" for memory_id, there in zip(self._ids, alive.tolist(), strict=True)]
         arrays["topic"][~alive] = -1
-        topics, arrays["topic"] = used(self._topics, arrays["topic"])
-        pairs = alive[self._pairs["node"]]
-        arrays["pair_node"] = self._pairs["node"][pairs]
-        mentions, arrays["pair_mention"] = used(self._mentions, self._pairs["mention"][pairs])
+        topics, arrays["topic"] = compact_vocabulary(self._topics, arrays["topic"])
+        pairs = alive[self._mention_pairs["node"]]
+        arrays["pair_node"] = self._mention_pairs["node"][pairs]
+        mentions, arrays["pair_mention"] = compact_vocabulary(self._mentions, self._mention_pairs["mention"][pairs])
         for name, texts in (("ids", ids), ("topics", topics), ("mentions", mentions)):
-            arrays[f"{name}_text"], arrays[f"{name}_ends"] = packed(texts)
+            arrays[f"{name}_text"], arrays[f"{name}_ends"] = pack_texts(texts)
         return {"nodes": len(self)}, arrays
 
     @classmethod
-    def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Catalogue:
+    def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> MemoryTable:
         """Return the table restored from a `state`. Raise ValueError if it is inconsistent."""
         made = cls()
         made._rows.extend({name: arrays[name] for name in _COLUMNS})
-        made._pairs.extend({name: arrays[f"pair_{name}"] for name in _MENTIONS})
-        made._ids = unpacked(arrays["ids_text"], arrays["ids_ends"])
-        made._topics = Vocabulary(unpacked(arrays["topics_text"], arrays["topics_ends"]))
-        made._mentions = Vocabulary(unpacked(arrays["mentions_text"], arrays["mentions_ends"]))
+        made._mention_pairs.extend({name: arrays[f"pair_{name}"] for name in _MENTION_COLUMNS})
+        made._ids = unpack_texts(arrays["ids_text"], arrays["ids_ends"])
+        made._topics = Vocabulary(unpack_texts(arrays["topics_text"], arrays["topics_ends"]))
+        made._mentions = Vocabulary(unpack_texts(arrays["mentions_text"], arrays["mentions_ends"]))
         alive = made._rows["alive"]
         named = zip(made._ids, range(len(made._ids)), strict=True)
         made._node_of = dict(named if alive.all() else itertools.compress(named, alive.tolist()))
         fits = (
             len(made) == len(made._ids) == meta["nodes"]
             and len(made._node_of) == np.count_nonzero(alive)
-            and _inside(made._rows["topic"], -1, len(made._topics))
-            and _inside(made._rows["type"], 0, len(_TYPES))
-            and _inside(made._rows["origin"], 0, len(ORIGINS))
-            and _inside(made._rows["trust"], 0, len(ORIGINS))
-            and _inside(made._pairs["node"], 0, len(made))
-            and _inside(made._pairs["mention"], 0, len(made._mentions))
+            and _is_in_range(made._rows["topic"], -1, len(made._topics))
+            and _is_in_range(made._rows["type"], 0, len(_TYPES))
+            and _is_in_range(made._rows["origin"], 0, len(ORIGINS))
+            and _is_in_range(made._rows["trust"], 0, len(ORIGINS))
+            and _is_in_range(made._mention_pairs["node"], 0, len(made))
+            and _is_in_range(made._mention_pairs["mention"], 0, len(made._mentions))
         )
         if not fits:
             raise ValueError("the parts of the catalogue's state do not fit together")
         return made
 
-    def _check_free(self, memory_id: str) -> None:
+    def _require_unused_id(self, memory_id: str) -> None:
         if memory_id in self._node_of:
             raise ValueError(f"there is a memory with the id {memory_id}")
 
-    def _check_alive(self, node: int) -> None:
+    def _require_alive(self, node: int) -> None:
         if not 0 <= node < len(self) or not self._rows["alive"][node]:
             raise ValueError(f"there is no memory at node {node}")
 
-    def _kept(self, node: int) -> tuple[str, int, int, int]:
+    def _identity(self, node: int) -> tuple[str, int, int, int]:
         number, created, kind = (int(self._rows[name][node]) for name in ("number", "created", "type"))
         return self._ids[node], number, created, kind
 
     def _topic_number(self, topic: str | None) -> int:
-        return -1 if topic is None else self._topics.number(nfc(topic))
+        return -1 if topic is None else self._topics.number(to_nfc(topic))
 
-    def _mention(self, node: int, mentions: Iterable[str]) -> None:
+    def _add_mentions(self, node: int, mentions: Iterable[str]) -> None:
         for mention in dict.fromkeys(mentions):
-            self._pairs.append(node=node, mention=self._mentions.number(mention))
+            self._mention_pairs.append(node=node, mention=self._mentions.number(mention))
 
-    def _mentioned_by(self, node: int) -> list[str]:
-        return [self._mentions[number] for number in self._pairs["mention"][self._pairs["node"] == node].tolist()]
+    def _get_mentions(self, node: int) -> list[str]:
+        return [
+            self._mentions[number]
+            for number in self._mention_pairs["mention"][self._mention_pairs["node"] == node].tolist()
+        ]
 
-    def _of_topic(self, topic: str) -> Rows:
+    def _find_by_topic(self, topic: str) -> Rows:
         """Return the nodes of a topic, ascending, including deleted ones."""
-        number = self._topics.numbers.get(nfc(topic), -1)
-        return _NONE if number < 0 else self._by_topic.find(self._rows["topic"], number)
+        number = self._topics.numbers.get(to_nfc(topic), -1)
+        return NO_NODES if number < 0 else self._by_topic.find(self._rows["topic"], number)
 
-    def _naming(self, mention: str) -> Nodes:
+    def _find_by_mention(self, mention: str) -> Nodes:
         number = self._mentions.numbers.get(mention, -1)
         if number < 0:
-            return _NONE
-        nodes: Nodes = self._pairs["node"][self._pairs["mention"] == number].astype(np.int64)
+            return NO_NODES
+        nodes: Nodes = self._mention_pairs["node"][self._mention_pairs["mention"] == number].astype(np.int64)
         return nodes
 
-    def _forget_masks(self) -> None:
+    def _invalidate_masks(self) -> None:
         self._masks.clear()
         self._ends = None
 
-    def _settled(self, where: Filter | None) -> Filter | None:
+    def _normalize_filter(self, where: Filter | None) -> Filter | None:
         """Return an equivalent filter that changes only at expiry times, as a cache key."""
         if where is not None and where.valid_at is not None:
             if self._ends is None:
                 ends = self._rows["ends"]
-                self._ends = np.unique(ends[ends != NEVER])
-            over = int(self._ends.searchsorted(milliseconds(where.valid_at), "right"))
+                self._ends = np.unique(ends[ends != NEVER_EXPIRES_MS])
+            over = int(self._ends.searchsorted(to_milliseconds(where.valid_at), "right"))
             where = attrs.evolve(where, valid_at=from_milliseconds(int(self._ends[over - 1])) if over else None)
-        return None if where == _ANY else where
+        return None if where == EMPTY_FILTER else where
 
-    def _passing(self, where: Filter) -> Mask:
+    def _build_mask(self, where: Filter) -> Mask:
         mask = np.zeros(len(self), np.bool_)
-        mask[self._narrowed(None, where)] = True
+        mask[self._filter_nodes(None, where)] = True
         mask &= self._rows["alive"]
         return mask
 
-    def _narrowed(self, nodes: Nodes | None, where: Filter) -> Nodes:
+    def _filter_nodes(self, nodes: Nodes | None, where: Filter) -> Nodes:
         """
         Return the *nodes* that pass a filter, in their order.
 
@@ -610,14 +613,14 @@ class Catalogue:
             wanted = np.array([kind in where.types for kind in _TYPES])
             passing &= wanted[self._rows["type"][rows]]
         if where.topic is not None:
-            number = self._topics.numbers.get(nfc(where.topic), -1)
+            number = self._topics.numbers.get(to_nfc(where.topic), -1)
             passing &= (self._rows["topic"][rows] == number) if number >= 0 else False
         if where.since is not None:
-            passing &= self._rows["created"][rows] >= rounded_up(where.since)
+            passing &= self._rows["created"][rows] >= ceil_milliseconds(where.since)
         if where.until is not None:
-            passing &= self._rows["created"][rows] < rounded_up(where.until)
+            passing &= self._rows["created"][rows] < ceil_milliseconds(where.until)
         if where.valid_at is not None:
-            passing &= self._rows["ends"][rows] > milliseconds(where.valid_at)
+            passing &= self._rows["ends"][rows] > to_milliseconds(where.valid_at)
         if where.origins is not None:
             wanted = np.array([origin in where.origins for origin in ORIGINS])
             passing &= wanted[self._rows["origin"][rows]]
@@ -625,28 +628,28 @@ class Catalogue:
             passing &= self._rows["trust"][rows] <= ORIGINS.index(where.trust)
         for mention in where.names:
             naming = np.zeros(len(self), np.bool_)
-            naming[self._naming(mention)] = True
+            naming[self._find_by_mention(mention)] = True
             passing &= naming[rows]
         return np.flatnonzero(passing) if nodes is None else nodes[passing]
 
-    def _like(self, text: str) -> list[str]:
+    def _find_similar_ids(self, text: str) -> list[str]:
         """Return about `_CANDIDATES` ids that share a part with *text*, preferring the newest."""
         # Try the time and the random digits first: a typing error usually affects a single part of an id.
         head, *tail = text.rsplit("_", 2)
-        found = {memory_id: None for piece in tail for memory_id in self._having(piece)}
+        found = {memory_id: None for piece in tail for memory_id in self._find_ids_containing(piece)}
         for length in (len(head), len(head) * 3 // 4, len(head) // 2, len(head) // 4):
-            alike = self._having(head[:length])
+            alike = self._find_ids_containing(head[:length])
             if alike:
                 return [*found, *(memory_id for memory_id in alike if memory_id not in found)]
-        return list(found) or list(self._node_of)[-_CANDIDATES:]
+        return list(found) or list(self._node_of)[-MAX_SUGGESTION_CANDIDATES:]
 
-    def _having(self, piece: str) -> list[str]:
-        if len(piece) < _TELLING:
+    def _find_ids_containing(self, piece: str) -> list[str]:
+        if len(piece) < MIN_ID_PART_CHARS:
             return []
-        return [memory_id for memory_id in self._node_of if piece in memory_id][-_CANDIDATES:]
+        return [memory_id for memory_id in self._node_of if piece in memory_id][-MAX_SUGGESTION_CANDIDATES:]
 
 
-def used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
+def compact_vocabulary(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
     """
     Return the texts that *numbers* use, and the numbers renumbered accordingly.
 
@@ -658,20 +661,20 @@ def used(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDAr
     return [texts[number] for number in used.tolist()], renumbered[numbers]
 
 
-def _place(keys: Array, order: NDArray[np.int32], bound: int) -> int:
+def _bisect_rows(keys: Array, order: NDArray[np.int32], bound: int) -> int:
     # NumPy's searchsorted would first copy the whole key column in sorted order.
     return bisect_left(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
 
 
-def _listed(column: NDArray[Any], nodes: Sequence[int] | Nodes) -> list[Any]:
+def _column_values(column: NDArray[Any], nodes: Sequence[int] | Nodes) -> list[Any]:
     listed: list[Any] = column[np.asarray(nodes, np.int64)].tolist()
     return listed
 
 
-def _inside(column: NDArray[Any], least: int, end: int) -> bool:
+def _is_in_range(column: NDArray[Any], least: int, end: int) -> bool:
     return not len(column) or bool(column.min() >= least and column.max() < end)
 
 
-def _shared(first: str, second: str) -> int:
+def _count_common_ends(first: str, second: str) -> int:
     pairs = (zip(first, second, strict=False), zip(reversed(first), reversed(second), strict=False))
     return sum(len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pair))) for pair in pairs)

@@ -34,35 +34,35 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.storage.files import NewFile, sync_directory
 from mama_structs.storage.locks import LockFile
 
-FORMAT: Final = 2
-MANIFEST: Final = "manifest"
-PREVIOUS: Final = "manifest-before"
-LOCK: Final = "lock"
+MANIFEST_FORMAT: Final = 2
+MANIFEST_FILE: Final = "manifest"
+PREVIOUS_MANIFEST_FILE: Final = "manifest-before"
+LOCK_FILE: Final = "lock"
 
-_CHUNK: Final = 2**20
-_LARGEST_MANIFEST: Final = 2**24
+CHUNK_BYTES: Final = 2**20
+MAX_MANIFEST_BYTES: Final = 2**24
 # Exclusive upper bound of change numbers in journal keys.
-_MOST_CHANGES: Final = 16**12
-_TRIES: Final = 20
-_PART: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
-_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.(?:npy|view)")
-_TEMPORARY: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
+CHANGE_NUMBER_LIMIT: Final = 16**12
+MAX_LOAD_ATTEMPTS: Final = 20
+PART_NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
+VIEW_FILE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.(?:npy|view)")
+TEMPORARY_FILE_PATTERN: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
 # NumPy kinds that are plain bytes: booleans, integers and floats. Others could contain pickled objects.
-_KINDS: Final = "biuf"
+PLAIN_DTYPE_KINDS: Final = "biuf"
 # Exceptions raised when damaged, foreign or hostile files are parsed.
-_DAMAGED: Final = (
+PARSE_ERRORS: Final = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError),
     *(EOFError, SyntaxError, TokenError),  # raised for the headers of arrays
 )
 # Rows of a segment copied at once.
-_COPIED: Final = 1024
+COPY_ROWS: Final = 1024
 # Number of segments verified concurrently.
-_READERS: Final = 2
+MAX_READERS: Final = 2
 
 _log: Final = logging.getLogger(__name__)
 
 
-class ViewLost(Exception):
+class SnapshotInvalid(Exception):
     """
     Raised if a snapshot file changed after it was loaded.
 
@@ -70,11 +70,11 @@ class ViewLost(Exception):
     """
 
 
-_UNREADABLE: Final = (OSError, ViewLost, *_DAMAGED)
+READ_ERRORS: Final = (OSError, SnapshotInvalid, *PARSE_ERRORS)
 
 
 @attrs.frozen
-class Stored:
+class ManifestEntry:
     """Name, size and hash of a file, as listed in the manifest."""
 
     name: str
@@ -90,13 +90,13 @@ class FileRows:
     any way, its hash is verified again before rows are returned.
     """
 
-    def __init__(self, directory: Path, stored: Stored) -> None:
-        self.stored: Stored = stored
-        with _opened_file(directory / stored.name) as file:
+    def __init__(self, directory: Path, stored: ManifestEntry) -> None:
+        self.stored: ManifestEntry = stored
+        with _open_file(directory / stored.name) as file:
             self._file = os.dup(file.fileno())
             # Do not close at exit: a thread that builds a graph may still read.
             weakref.finalize(self, os.close, self._file).atexit = False
-            self._seen = self._looked_at()
+            self._seen = self._verify_file()
             self.dtype, self.shape, self._start = _header(file)
         self._width = self.dtype.itemsize * math.prod(self.shape[1:])
         if self._start + len(self) * self._width != stored.size:
@@ -111,35 +111,35 @@ class FileRows:
         file, width, read = self._file, self._width, os.pread
         whole = b"".join([read(file, width, place) for place in (self._start + rows * width).tolist()])
         if len(whole) != len(rows) * width:
-            raise ViewLost("a file of vectors was cut")
+            raise SnapshotInvalid("a file of vectors was cut")
         self._check()
         return np.ndarray((len(rows), *self.shape[1:]), self.dtype, whole)
 
     def slice(self, first: int, stop: int) -> NDArray[Any]:
         """Return the rows from *first* to *stop*."""
         taken = np.empty((stop - first, *self.shape[1:]), self.dtype)
-        left, place = _bytes(taken), self._start + first * self._width
+        left, place = _as_bytes(taken), self._start + first * self._width
         while left:
             count = os.preadv(self._file, [left], place)
             if not count:
-                raise ViewLost("a file of vectors was cut")
+                raise SnapshotInvalid("a file of vectors was cut")
             left, place = left[count:], place + count
         self._check()
         return taken
 
     def _check(self) -> None:
         if self._state() != self._seen:
-            self._seen = self._looked_at()
+            self._seen = self._verify_file()
 
-    def _looked_at(self) -> tuple[int, ...]:
+    def _verify_file(self) -> tuple[int, ...]:
         """Verify the hash of the file, and return its state (size and times)."""
         before, digest, place = self._state(), hashlib.sha256(), 0
-        room = memoryview(bytearray(_CHUNK))
+        room = memoryview(bytearray(CHUNK_BYTES))
         while count := os.preadv(self._file, [room], place):
             digest.update(room[:count])
             place += count
         if place != self.stored.size or digest.hexdigest() != self.stored.sha256 or before != self._state():
-            raise ViewLost("a vector file does not match its checksum")
+            raise SnapshotInvalid("a vector file does not match its checksum")
         return before
 
     def _state(self) -> tuple[int, ...]:
@@ -156,16 +156,16 @@ class StoredArray:
     """A large immutable array in a separate file, which later generations reuse."""
 
     blocks: tuple[NDArray[Any] | FileRows, ...]
-    stored: Stored | None = None
+    stored: ManifestEntry | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
 
-    def pieces(self, most: int) -> Iterator[NDArray[Any]]:
-        """Yield the rows in pieces. Pieces from files have at most *most* rows."""
+    def pieces(self, max_rows: int) -> Iterator[NDArray[Any]]:
+        """Yield the rows in pieces. Pieces from files have at most *max_rows* rows."""
         for block in self.blocks:
             if isinstance(block, FileRows):
-                yield from (block.slice(at, min(at + most, len(block))) for at in range(0, len(block), most))
+                yield from (block.slice(at, min(at + max_rows, len(block))) for at in range(0, len(block), max_rows))
             else:
                 yield np.ascontiguousarray(block)
 
@@ -175,7 +175,7 @@ class StoredFile:
     """A file written by another library, not verified yet."""
 
     path: Path
-    stored: Stored
+    stored: ManifestEntry
 
     def state(self) -> tuple[int, ...] | None:
         """Return a value that changes whenever the file changes, or None if it does not exist."""
@@ -185,22 +185,22 @@ class StoredFile:
             return None
         return found.st_dev, found.st_ino, *_state(found)
 
-    def is_whole(self) -> bool:
+    def is_intact(self) -> bool:
         """
         Verify the hash of the file (about 0.6 s per GB).
 
         Return True if it matches. Thread-safe.
         """
         try:
-            with _opened_file(self.path) as file:
+            with _open_file(self.path) as file:
                 is_as_long = os.fstat(file.fileno()).st_size == self.stored.size
                 return is_as_long and hashlib.file_digest(file, "sha256").hexdigest() == self.stored.sha256
-        except _UNREADABLE:
+        except READ_ERRORS:
             return False
 
 
 @attrs.frozen(eq=False)
-class Part:
+class SnapshotPart:
     """The state of one view, to be written to a snapshot."""
 
     meta: Mapping[str, Any]
@@ -239,7 +239,7 @@ class SnapshotStore:
         self._directory = directory
         self._identity = identity
 
-    def write(self, change: int, parts: Mapping[str, Part], *, last: int | None = None) -> Generation | None:
+    def write(self, change: int, parts: Mapping[str, SnapshotPart], *, last: int | None = None) -> Generation | None:
         """
         Write a generation, durably, as the newest one.
 
@@ -253,28 +253,28 @@ class SnapshotStore:
             writing, or a newer generation exists.
 
         """
-        _check(parts)
+        _check_parts(parts)
         try:
-            make_folder(self._directory)
-            with self._alone() as alone:
+            create_view_folder(self._directory)
+            with self._exclusive_lock() as alone:
                 return self._write(change, parts, last) if alone else None
-        except (OSError, RuntimeError, ViewLost) as error:
+        except (OSError, RuntimeError, SnapshotInvalid) as error:
             # Messages of the operating system or another library may contain paths, but no user content.
             _log.warning("no snapshot at change %d: %s: %s", change, type(error).__name__, error)
             return None
 
-    def load(self, *, at_most: int | None = None) -> Generation | None:
+    def load(self, *, max_change: int | None = None) -> Generation | None:
         """
         Return the newest readable generation without its damaged parts, or None.
 
         Args:
-            at_most: The highest acceptable change number.
+            max_change: The highest acceptable change number.
 
         """
         seen: bytes | None = None
         generation = None
-        for _ in range(_TRIES):
-            manifest, text = self._newest(at_most)
+        for _ in range(MAX_LOAD_ATTEMPTS):
+            manifest, text = self._find_newest_manifest(max_change)
             # Another process may have deleted files of this generation while they were opened, so try again.
             if generation is not None and text == seen:
                 break
@@ -306,22 +306,22 @@ class SnapshotStore:
         try:
             if not self._directory.is_dir():
                 return True
-            with self._alone() as alone:
+            with self._exclusive_lock() as alone:
                 if alone:
                     kept = [
                         name for name, one, _ in self._manifests() if before is not None and one["change"] >= before
                     ]
-                    for name in {MANIFEST, PREVIOUS}.difference(kept):
+                    for name in {MANIFEST_FILE, PREVIOUS_MANIFEST_FILE}.difference(kept):
                         (self._directory / name).unlink(missing_ok=True)
-                    self._sweep(self._named())
+                    self._delete_unlisted_files(self._find_listed_files())
                 return alone
         except OSError as error:
             _log.warning("snapshots cannot be deleted: %s", error)
             return False
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[bool]:
-        lock = LockFile.open(self._directory / LOCK)
+    def _exclusive_lock(self) -> Iterator[bool]:
+        lock = LockFile.open(self._directory / LOCK_FILE)
         try:
             yield lock.try_lock(0)
         finally:
@@ -329,19 +329,19 @@ class SnapshotStore:
 
     def _manifests(self) -> Iterator[tuple[str, dict[str, Any], bytes]]:
         """Yield the name, content and text of each readable manifest of this history, newest first."""
-        for name in (MANIFEST, PREVIOUS):
+        for name in (MANIFEST_FILE, PREVIOUS_MANIFEST_FILE):
             try:
-                text = _text(self._directory / name)
-                manifest = _manifest(text)
+                text = _read_manifest_text(self._directory / name)
+                manifest = _parse_manifest(text)
                 is_own = manifest["identity"] == self._identity
-            except _UNREADABLE:
+            except READ_ERRORS:
                 continue
             if is_own:
                 yield name, manifest, text
 
-    def _newest(self, at_most: int | None) -> tuple[dict[str, Any] | None, bytes | None]:
+    def _find_newest_manifest(self, max_change: int | None) -> tuple[dict[str, Any] | None, bytes | None]:
         for _, manifest, text in self._manifests():
-            if at_most is None or manifest["change"] <= at_most:
+            if max_change is None or manifest["change"] <= max_change:
                 return manifest, text
         return None, None
 
@@ -349,46 +349,48 @@ class SnapshotStore:
         generation = Generation(manifest["change"], {}, [])
         for name, entry in manifest["parts"].items():
             try:
-                generation.parts[name] = _opened(self._directory, entry)
-            except _UNREADABLE:
+                generation.parts[name] = _load_part(self._directory, entry)
+            except READ_ERRORS:
                 generation.damaged.append(name)
         return generation
 
-    def _write(self, change: int, parts: Mapping[str, Part], last: int | None) -> Generation | None:
-        newest, text = self._newest(last)
+    def _write(self, change: int, parts: Mapping[str, SnapshotPart], last: int | None) -> Generation | None:
+        newest, text = self._find_newest_manifest(last)
         if newest is not None and newest["change"] > change:
             return None
         try:
             written = {name: self._write_part(name, part) for name, part in parts.items()}
             entries = {name: entry for name, (entry, _) in written.items()}
             generation = Generation(change, {name: part for name, (_, part) in written.items()}, [])
-            manifest = {"format": FORMAT, "identity": self._identity, "change": change, "parts": entries}
+            manifest = {"format": MANIFEST_FORMAT, "identity": self._identity, "change": change, "parts": entries}
             body = json.dumps(manifest, separators=(",", ":")).encode()
             sync_directory(self._directory)
             if text is not None:
-                self._replace(PREVIOUS, text)
-            self._replace(MANIFEST, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+                self._replace(PREVIOUS_MANIFEST_FILE, text)
+            self._replace(MANIFEST_FILE, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except BaseException:
             # Ctrl-C may arrive right after the rename, so let the manifests decide which files are in use.
             with contextlib.suppress(OSError):
-                self._sweep(self._named())
+                self._delete_unlisted_files(self._find_listed_files())
             raise
         # The new generation is durable from here on, so failures of the clean-up are ignored.
         with contextlib.suppress(OSError):
             sync_directory(self._directory)
-            self._sweep(_files(entries) | (set() if newest is None else _files(newest["parts"])))
+            self._delete_unlisted_files(
+                _listed_files(entries) | (set() if newest is None else _listed_files(newest["parts"]))
+            )
         return generation
 
-    def _write_part(self, name: str, part: Part) -> tuple[dict[str, Any], LoadedPart]:
+    def _write_part(self, name: str, part: SnapshotPart) -> tuple[dict[str, Any], LoadedPart]:
         """Write the files of a part, and return its entry in the manifest, and the part with these files."""
-        with _HashedFile(self._fresh(name, "npy")) as file:
+        with _HashedFile(self._new_path(name, "npy")) as file:
             for array in part.arrays.values():
                 np.save(file, np.asarray(array, order="C"), allow_pickle=False)
             arrays = file.finish()
         segments = tuple(self._write_segment(name, segment) for segment in part.segments)
         files = {}
         for key, other in part.files.items():
-            stored = self._kept(other.stored) if isinstance(other, StoredFile) else self._write_other(name, other)
+            stored = self._reuse_file(other.stored) if isinstance(other, StoredFile) else self._write_other(name, other)
             if stored is not None:
                 files[key] = StoredFile(self._directory / stored.name, stored)
         entry = {
@@ -402,27 +404,27 @@ class SnapshotStore:
 
     def _write_segment(self, name: str, segment: StoredArray) -> StoredArray:
         """Return a segment in a file, which is written unless it exists."""
-        stored = None if segment.stored is None else self._kept(segment.stored)
+        stored = None if segment.stored is None else self._reuse_file(segment.stored)
         if stored is None:
             first = segment.blocks[0]
             shape = (len(segment), *first.shape[1:])
-            with _HashedFile(self._fresh(name, "npy")) as file:
+            with _HashedFile(self._new_path(name, "npy")) as file:
                 header = {"descr": first.dtype.str, "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
-                for piece in segment.pieces(_COPIED):
-                    file.write(_bytes(piece))
+                for piece in segment.pieces(COPY_ROWS):
+                    file.write(_as_bytes(piece))
                 stored = file.finish()
         if all(isinstance(block, FileRows) and block.stored == stored for block in segment.blocks):
             return segment
-        return _segment(self._directory, stored)
+        return _load_segment(self._directory, stored)
 
-    def _write_other(self, name: str, save: Callable[[Path], bool]) -> Stored | None:
+    def _write_other(self, name: str, save: Callable[[Path], bool]) -> ManifestEntry | None:
         """
         Write a file with a callback of another library.
 
         Size and hash are computed from the file as read back.
         """
-        path = self._fresh(name, "view")
+        path = self._new_path(name, "view")
         if not save(path):
             path.unlink(missing_ok=True)
             return None
@@ -430,12 +432,12 @@ class SnapshotStore:
         with open(path, "r+b", buffering=0) as file:  # noqa: PTH123 - unbuffered, for fsync
             os.fsync(file.fileno())
             size = os.fstat(file.fileno()).st_size
-            return Stored(path.name, size, hashlib.file_digest(file, "sha256").hexdigest())
+            return ManifestEntry(path.name, size, hashlib.file_digest(file, "sha256").hexdigest())
 
-    def _fresh(self, name: str, suffix: str) -> Path:
+    def _new_path(self, name: str, suffix: str) -> Path:
         return self._directory / f"{name}-{uuid.uuid4().hex}.{suffix}"
 
-    def _kept(self, stored: Stored) -> Stored | None:
+    def _reuse_file(self, stored: ManifestEntry) -> ManifestEntry | None:
         try:
             return stored if (self._directory / stored.name).stat().st_size == stored.size else None
         except OSError:
@@ -446,26 +448,28 @@ class SnapshotStore:
             file.write(text)
             file.publish(self._directory / name)
 
-    def _named(self) -> set[str]:
+    def _find_listed_files(self) -> set[str]:
         """
         Return the files listed in the manifests.
 
         Raise OSError if an existing manifest cannot be opened.
         """
         named: set[str] = set()
-        for name in (MANIFEST, PREVIOUS):
-            with contextlib.suppress(FileNotFoundError, *_DAMAGED):
-                named |= _files(_manifest(_text(self._directory / name))["parts"])
+        for name in (MANIFEST_FILE, PREVIOUS_MANIFEST_FILE):
+            with contextlib.suppress(FileNotFoundError, *PARSE_ERRORS):
+                named |= _listed_files(_parse_manifest(_read_manifest_text(self._directory / name))["parts"])
         return named
 
-    def _sweep(self, named: set[str]) -> None:
+    def _delete_unlisted_files(self, listed: set[str]) -> None:
         """
-        Delete view files that are not in *named*.
+        Delete view files that are not in *listed*.
 
         The caller holds the lock, so no other process writes one.
         """
         for path in list(self._directory.iterdir()):
-            if path.name not in named and (_FILE.fullmatch(path.name) or _TEMPORARY.fullmatch(path.name)):
+            if path.name not in listed and (
+                VIEW_FILE_PATTERN.fullmatch(path.name) or TEMPORARY_FILE_PATTERN.fullmatch(path.name)
+            ):
                 with contextlib.suppress(OSError):
                     path.unlink()
 
@@ -488,13 +492,13 @@ class _HashedFile(NewFile):
         self._digest.update(data)
         super().write(data)
 
-    def finish(self) -> Stored:
+    def finish(self) -> ManifestEntry:
         """Sync the file, close it, and return its size and hash."""
         self.close()
-        return Stored(self._path.name, self.size, self._digest.hexdigest())
+        return ManifestEntry(self._path.name, self.size, self._digest.hexdigest())
 
 
-def make_folder(folder: Path) -> None:
+def create_view_folder(folder: Path) -> None:
     """
     Create the folder of a namespace and its parent.
 
@@ -507,33 +511,35 @@ def make_folder(folder: Path) -> None:
             sync_directory(each.parent)
 
 
-_READ: Final = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+READ_FLAGS: Final = os.O_RDONLY | sum(
+    getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
+)
 
 
-def _check(parts: Mapping[str, Part]) -> None:
+def _check_parts(parts: Mapping[str, SnapshotPart]) -> None:
     for name, part in parts.items():
-        if not _PART.fullmatch(name):
+        if not PART_NAME_PATTERN.fullmatch(name):
             raise InvalidArgument(f"a part's name must be lower-case letters, digits and _, got {name!r:.80}")
         blocks = [*part.arrays.items(), *(("segments", block) for segment in part.segments for block in segment.blocks)]
         for key, array in blocks:
-            if array.dtype.kind not in _KINDS:
+            if array.dtype.kind not in PLAIN_DTYPE_KINDS:
                 raise InvalidArgument(f"{name}.{key} must hold numbers or booleans, got {array.dtype}")
 
 
-def _bytes(array: NDArray[Any]) -> memoryview:
+def _as_bytes(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _text(path: Path) -> bytes:
-    with _opened_file(path) as file:
-        if os.fstat(file.fileno()).st_size > _LARGEST_MANIFEST:
+def _read_manifest_text(path: Path) -> bytes:
+    with _open_file(path) as file:
+        if os.fstat(file.fileno()).st_size > MAX_MANIFEST_BYTES:
             raise ValueError("it is too long for a manifest")
         return file.read()
 
 
-def _opened_file(path: Path) -> io.FileIO:
+def _open_file(path: Path) -> io.FileIO:
     """Open a regular file for reading. Opening a pipe or device could block forever."""
-    file = io.FileIO(os.open(path, _READ))
+    file = io.FileIO(os.open(path, READ_FLAGS))
     try:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is no regular file")
@@ -543,23 +549,23 @@ def _opened_file(path: Path) -> io.FileIO:
     return file
 
 
-def _manifest(text: bytes) -> dict[str, Any]:
+def _parse_manifest(text: bytes) -> dict[str, Any]:
     digest, _, body = text.partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise ValueError("the manifest is damaged")
     manifest = json.loads(body)
-    if manifest["format"] != FORMAT:
+    if manifest["format"] != MANIFEST_FORMAT:
         raise ValueError("the manifest is of another format")
-    if type(manifest["change"]) is not int or not 0 <= manifest["change"] < _MOST_CHANGES:
+    if type(manifest["change"]) is not int or not 0 <= manifest["change"] < CHANGE_NUMBER_LIMIT:
         raise ValueError("the manifest has no change that a journal can have")
     if not isinstance(manifest["parts"], dict):
         raise TypeError("the manifest has no parts")
-    _files(manifest["parts"])
+    _listed_files(manifest["parts"])
     result: dict[str, Any] = manifest
     return result
 
 
-def _files(entries: Mapping[str, Any]) -> set[str]:
+def _listed_files(entries: Mapping[str, Any]) -> set[str]:
     return {
         stored["name"]
         for entry in entries.values()
@@ -567,41 +573,41 @@ def _files(entries: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _opened(directory: Path, entry: Mapping[str, Any]) -> LoadedPart:
+def _load_part(directory: Path, entry: Mapping[str, Any]) -> LoadedPart:
     """Read the arrays of a part into memory, and open its other files."""
     meta = entry["meta"]
     if not isinstance(meta, dict):
         raise TypeError("the part's meta is no object")
-    content = io.BytesIO(_content(directory, _stored(entry["arrays"])))
-    arrays = {key: _array(content) for key in entry["names"]}
+    content = io.BytesIO(_read_verified(directory, _parse_manifest_entry(entry["arrays"])))
+    arrays = {key: _parse_array(content) for key in entry["names"]}
     # Hashing releases the GIL, so segments are verified concurrently.
-    with ThreadPoolExecutor(_READERS) as readers:
-        segments = tuple(readers.map(partial(_segment, directory), map(_stored, entry["segments"])))
-    files = {key: _stored(file) for key, file in entry["files"].items()}
+    with ThreadPoolExecutor(MAX_READERS) as readers:
+        segments = tuple(readers.map(partial(_load_segment, directory), map(_parse_manifest_entry, entry["segments"])))
+    files = {key: _parse_manifest_entry(file) for key, file in entry["files"].items()}
     opened = {key: StoredFile(directory / stored.name, stored) for key, stored in files.items()}
     return LoadedPart(meta, arrays, segments, opened)
 
 
-def _segment(directory: Path, stored: Stored) -> StoredArray:
+def _load_segment(directory: Path, stored: ManifestEntry) -> StoredArray:
     if hasattr(os, "preadv"):
         return StoredArray((FileRows(directory, stored),), stored)
-    return StoredArray((_array(io.BytesIO(_content(directory, stored))),), stored)
+    return StoredArray((_parse_array(io.BytesIO(_read_verified(directory, stored))),), stored)
 
 
-def _stored(entry: Mapping[str, Any]) -> Stored:
-    stored = Stored(entry["name"], entry["size"], entry["sha256"])
-    if not _FILE.fullmatch(stored.name) or type(stored.size) is not int:
+def _parse_manifest_entry(entry: Mapping[str, Any]) -> ManifestEntry:
+    stored = ManifestEntry(entry["name"], entry["size"], entry["sha256"])
+    if not VIEW_FILE_PATTERN.fullmatch(stored.name) or type(stored.size) is not int:
         raise ValueError("the manifest names a file that is none of ours")
     return stored
 
 
-def _content(directory: Path, stored: Stored) -> bytes:
+def _read_verified(directory: Path, stored: ManifestEntry) -> bytes:
     """
     Return the verified content of a file.
 
     Not mapped, because truncating a mapped file crashes the process.
     """
-    with _opened_file(directory / stored.name) as file:
+    with _open_file(directory / stored.name) as file:
         if os.fstat(file.fileno()).st_size != stored.size:
             raise ValueError("the file is not as long as it was written")
         content = file.read()
@@ -610,11 +616,11 @@ def _content(directory: Path, stored: Stored) -> bytes:
     return content
 
 
-def _array(content: io.BytesIO) -> NDArray[Any]:
+def _parse_array(content: io.BytesIO) -> NDArray[Any]:
     """Return the next array of a file, read-only."""
     # Not numpy.load, which also opens zip files.
     array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
-    if array.dtype.kind not in _KINDS:
+    if array.dtype.kind not in PLAIN_DTYPE_KINDS:
         raise ValueError("the array's type is none that we write")
     array.flags.writeable = False
     return array
@@ -625,6 +631,6 @@ def _header(file: io.FileIO) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("the file is of another version of the npy format")
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    if is_fortran or dtype.kind not in _KINDS:
+    if is_fortran or dtype.kind not in PLAIN_DTYPE_KINDS:
         raise ValueError("the array's type or order is none that we write")
     return dtype, shape, file.tell()

@@ -10,26 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import InvalidArgument
-from mama_structs.memory.embedding.protocol import are_unit
-from mama_structs.memory.engines.local.views.hnsw_labels import Mask, NodeLabels
-from mama_structs.memory.engines.local.views.snapshots import LoadedPart, Part
-from mama_structs.memory.engines.local.views.vector_store import Labels, RecentRows, VectorRows, Vectors
-from mama_structs.memory.types.engine import Matches, Nodes, Scores, sampled
+from mama_structs.memory.embedding.protocol import are_unit_vectors
+from mama_structs.memory.engines.local.views.hnsw_labels import HnswLabels, Mask
+from mama_structs.memory.engines.local.views.snapshots import LoadedPart, SnapshotPart
+from mama_structs.memory.engines.local.views.vector_store import Labels, RowCache, Vectors, VectorStore
+from mama_structs.memory.types.engine import Matches, Nodes, Scores, sample_slice
 
 if TYPE_CHECKING:
-    from mama_structs.memory.engines.local.views.hnsw import ServedGraph
+    from mama_structs.memory.engines.local.views.hnsw import BackgroundGraph
 
-VECTORS: Final = "vectors"
-GRAPH: Final = "graph"
+VECTORS_PART: Final = "vectors"
+GRAPH_PART: Final = "graph"
 
 _NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
 # Scanning this many selected rows is about as fast as a graph search with a much larger limit.
-_FEW: Final = 4_096
+MAX_SCANNED_SELECTION: Final = 4_096
 # With larger limits, a graph search is slower than an exact scan.
-_MOST: Final = 768
-_SMALLEST_DEAD: Final = 64
+MAX_GRAPH_RESULTS: Final = 768
+MIN_DEAD_TO_COMPACT: Final = 64
 # Maximum number of queries scored together. More would need too much memory for the scores.
-_TOGETHER: Final = 64
+MAX_QUERIES_PER_SCAN: Final = 64
 
 
 class VectorIndex:
@@ -39,8 +39,8 @@ class VectorIndex:
         if dimensions < 1:
             raise InvalidArgument(f"dimensions must be 1 or more, got {dimensions!r}")
         self._exact_up_to = exact_up_to
-        self._retired: list[ServedGraph] = []
-        self._adopt(VectorRows(dimensions), NodeLabels())
+        self._retired_graphs: list[BackgroundGraph] = []
+        self._reset(VectorStore(dimensions), HnswLabels())
 
     @classmethod
     def restore(cls, parts: Mapping[str, LoadedPart], *, dimensions: int, exact_up_to: int) -> VectorIndex | None:
@@ -49,49 +49,49 @@ class VectorIndex:
 
         The graph is loaded in the background.
         """
-        loaded = parts.get(VECTORS)
+        loaded = parts.get(VECTORS_PART)
         if loaded is None:
             return None
         try:
             if loaded.meta["dimensions"] != dimensions:
                 return None
             arrays = loaded.arrays
-            rows = VectorRows.of_blocks(
+            rows = VectorStore.from_blocks(
                 dimensions,
                 (*(segment.blocks[0] for segment in loaded.segments), arrays["tail"]),
                 alive=arrays["alive"],
-                prints=arrays["prints"],
+                fingerprints=arrays["prints"],
                 segments=tuple((one.stored, len(one)) for one in loaded.segments if one.stored is not None),
             )
-            nodes = NodeLabels.from_state(arrays["piece_nodes"], arrays["piece_labels"], rows=rows.count)
+            nodes = HnswLabels.from_state(arrays["piece_nodes"], arrays["piece_labels"], rows=rows.count)
             epoch = str(loaded.meta["epoch"])
         except (KeyError, TypeError, ValueError, IndexError):
             return None
         index = cls(dimensions, exact_up_to=exact_up_to)
-        index._adopt(rows, nodes)
+        index._reset(rows, nodes)
         index._epoch = epoch
-        graph = parts.get(GRAPH)
+        graph = parts.get(GRAPH_PART)
         is_usable = graph is not None and graph.files and graph.meta.get("epoch") == epoch
-        index._wake(graph if is_usable else None)
+        index._ensure_graph(graph if is_usable else None)
         return index
 
-    def _adopt(self, rows: VectorRows, nodes: NodeLabels) -> None:
+    def _reset(self, rows: VectorStore, nodes: HnswLabels) -> None:
         self._rows = rows
-        self._recent = RecentRows(rows)
+        self._recent = RowCache(rows)
         self._nodes = nodes
-        self._graph: ServedGraph | None = None
+        self._graph: BackgroundGraph | None = None
         self._sample: Vectors | None = None
         # Labels are comparable within one epoch only.
         self._epoch = uuid.uuid4().hex
 
-    def _wake(self, stored: LoadedPart | None = None) -> None:
+    def _ensure_graph(self, stored: LoadedPart | None = None) -> None:
         """Create the graph once there are enough rows, and start its background work."""
         if self._graph is None and self._rows.live > self._exact_up_to:
             from mama_structs.memory.engines.local.views import hnsw as graph  # noqa: PLC0415 - only for large stores
 
-            self._graph = graph.ServedGraph(self._rows, stored)
+            self._graph = graph.BackgroundGraph(self._rows, stored)
         if self._graph is not None:
-            self._graph.wake()
+            self._graph.start_background_work()
 
     @property
     def dimensions(self) -> int:
@@ -118,24 +118,24 @@ class VectorIndex:
         """Add the vectors of a new node."""
         if node < 0 or node in self._nodes:
             raise InvalidArgument(f"node must be a new one, got {node}")
-        vectors = _checked(vectors, self.dimensions)
+        vectors = _validate_vectors(vectors, self.dimensions)
         is_last = node > self._nodes.last
-        self._nodes.add(node, [self._rows.place(vector) for vector in vectors])
+        self._nodes.add(node, [self._rows.get_or_add_label(vector) for vector in vectors])
         live = len(self)
         # Invalidate the sample if the new memory belongs to it or is not the last node.
-        if not (is_last and live % sampled(live).step):
+        if not (is_last and live % sample_slice(live).step):
             self._sample = None
-        self._wake()
+        self._ensure_graph()
 
     def remove(self, node: int) -> None:
         """Remove the vectors of a node, if it has any."""
         self._sample = None
         for label in self._nodes.remove(node):
-            self._rows.bury(label)
-        if self._rows.dead > max(_SMALLEST_DEAD, self._rows.count // 3):
+            self._rows.mark_dead(label)
+        if self._rows.dead > max(MIN_DEAD_TO_COMPACT, self._rows.count // 3):
             self._compact()
 
-    def forget_gone(self) -> None:
+    def drop_erased_data(self) -> None:
         """Drop vectors that no node uses any more."""
         if self._rows.dead:
             self._compact()
@@ -151,7 +151,7 @@ class VectorIndex:
 
     def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
         """Return the cosine of *vector* and each node's best piece, 0 without vectors."""
-        query = self._query(vector)
+        query = self._validate_query(vector)
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         result = np.zeros(len(counts), np.float32)
         if len(labels):
@@ -162,28 +162,28 @@ class VectorIndex:
 
     def nearest(self, vector: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
         """Return the distinct nodes with the highest cosine between *vector* and their best piece."""
-        query = self._query(vector)
+        query = self._validate_query(vector)
         if limit < 1 or not len(self):
             return _NO_MATCHES
         chosen = None
         if mask is not None:
             if len(mask) < self._nodes.size:
                 mask = np.concatenate([mask, np.zeros(self._nodes.size - len(mask), np.bool_)])
-            chosen = self._nodes.selected(mask)
+            chosen = self._nodes.labels_in_mask(mask)
             if not len(chosen):
                 return _NO_MATCHES
-        found = self._by_graph(query, limit, mask, chosen)
-        return self._by_scan(query, limit, mask, chosen) if found is None else found
+        found = self._search_graph(query, limit, mask, chosen)
+        return self._search_exact(query, limit, mask, chosen) if found is None else found
 
     def nearest_many(self, vectors: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None) -> list[Matches]:
         """Return the results of `nearest` for each of *vectors*."""
         if limit < 1 or not len(self) or mask is not None:
             return [self.nearest(vector, limit, mask) for vector in vectors]
-        queries = np.stack([self._query(vector) for vector in vectors]) if len(vectors) else vectors
+        queries = np.stack([self._validate_query(vector) for vector in vectors]) if len(vectors) else vectors
         found: list[Matches] = []
-        for start in range(0, len(queries), _TOGETHER):
-            some = queries[start : start + _TOGETHER]
-            found += self._many_by_graph(some, limit) or self._many_by_scan(some, limit)
+        for start in range(0, len(queries), MAX_QUERIES_PER_SCAN):
+            some = queries[start : start + MAX_QUERIES_PER_SCAN]
+            found += self._search_many_graph(some, limit) or self._search_many_exact(some, limit)
         return found
 
     def sample(self) -> Vectors:
@@ -193,48 +193,48 @@ class VectorIndex:
             self._sample.flags.writeable = False
         return self._sample
 
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, SnapshotPart]:
         """
         Return the snapshot parts.
 
         They may be written in another thread while the index changes.
         """
         rows = self._rows
-        segments, tail = rows.stored()
+        segments, tail = rows.to_segments()
         nodes, labels = self._nodes.state()
         arrays: dict[str, NDArray[Any]] = {
             "tail": tail,
             "alive": rows.alive.copy(),
-            "prints": rows.prints.copy(),
+            "prints": rows.fingerprints.copy(),
             "piece_nodes": nodes,
             "piece_labels": labels,
         }
         meta = {"dimensions": rows.dimensions, "epoch": self._epoch}
-        parts = {VECTORS: Part(meta, arrays, segments)}
+        parts = {VECTORS_PART: SnapshotPart(meta, arrays, segments)}
         graph = None if self._graph is None else self._graph.part()
         if graph is not None:
-            parts[GRAPH] = Part({**graph.meta, "epoch": self._epoch}, graph.arrays, files=graph.files)
+            parts[GRAPH_PART] = SnapshotPart({**graph.meta, "epoch": self._epoch}, graph.arrays, files=graph.files)
         return parts
 
-    def saved(self, parts: Mapping[str, LoadedPart]) -> bool:
+    def record_saved_files(self, parts: Mapping[str, LoadedPart]) -> bool:
         """
         Remember the files that `parts` was written to, for reuse.
 
         Return False if they are of another epoch.
         """
-        loaded = parts.get(VECTORS)
+        loaded = parts.get(VECTORS_PART)
         if loaded is None or loaded.meta.get("epoch") != self._epoch:
             return False
-        self._rows.written(loaded.segments)
-        graph = parts.get(GRAPH)
+        self._rows.record_segments(loaded.segments)
+        graph = parts.get(GRAPH_PART)
         if graph is not None and self._graph is not None:
-            self._graph.saved(graph)
+            self._graph.record_saved_files(graph)
         return True
 
     def stats(self) -> dict[str, Any]:
         """Return counts and the search mode."""
         graph = self._graph
-        proved = None if graph is None else graph.proved
+        proved = None if graph is None else graph.verified_graph
         return {
             "nodes": len(self),
             "vectors": self._rows.live,
@@ -245,7 +245,7 @@ class VectorIndex:
             "ef": None if proved is None else proved.ef,
         }
 
-    def settled(self, timeout: float | None = None) -> bool:
+    def wait_until_idle(self, timeout: float | None = None) -> bool:
         """
         Wait until the graph is built, loaded or rejected.
 
@@ -253,8 +253,8 @@ class VectorIndex:
         """
         if self._graph is None:
             return True
-        self._graph.usable()
-        return self._graph.settled(timeout)
+        self._graph.get_usable_graph()
+        return self._graph.wait_until_idle(timeout)
 
     def rebuild(self) -> None:
         """Build the graph again. Searches are exact until then."""
@@ -263,56 +263,56 @@ class VectorIndex:
 
     def close(self) -> None:
         """Stop background work. Searches are exact from then on."""
-        for graph in (*self._retired, self._graph):
+        for graph in (*self._retired_graphs, self._graph):
             if graph is not None:
                 graph.close()
-        self._retired = []
+        self._retired_graphs = []
 
-    def _query(self, vector: NDArray[np.float32]) -> Vectors:
+    def _validate_query(self, vector: NDArray[np.float32]) -> Vectors:
         query = np.ascontiguousarray(vector, np.float32)
         if query.shape != (self.dimensions,) or not np.isfinite(query).all():
             raise InvalidArgument(f"vector must be {self.dimensions} finite numbers, got shape {query.shape}")
         return query
 
-    def _by_scan(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches:
+    def _search_exact(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches:
         rows = self._rows
         if chosen is None and rows.dead:
             chosen = np.flatnonzero(rows.alive)
         if chosen is None:
             scores, chosen = rows.all_scores(query), np.arange(rows.count)
-        elif len(chosen) < rows.sparse * rows.count:
+        elif len(chosen) < rows.max_gather_ratio * rows.count:
             scores = rows.scores(query, chosen)
         else:
             scores = rows.all_scores(query)[chosen]
         wanted = limit
         while True:
             if wanted >= len(chosen):
-                return self._nodes.best(chosen, scores, limit, mask)
+                return self._nodes.top_matches(chosen, scores, limit, mask)
             # Include all rows with the score of the last one, so that the newest of them come first.
             worst = np.partition(scores, len(scores) - wanted)[len(scores) - wanted]
             best = np.flatnonzero(scores >= worst)
-            matches = self._nodes.best(chosen[best], scores[best], limit, mask)
+            matches = self._nodes.top_matches(chosen[best], scores[best], limit, mask)
             if len(matches) >= limit:
                 return matches
             # Several pieces belong to one node, so look at more rows.
             wanted *= 4
 
-    def _by_graph(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches | None:
+    def _search_graph(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches | None:
         """Return matches from the graph plus newer rows, or None if they are too few."""
         served = self._graph
-        proved = None if served is None else served.usable()
+        proved = None if served is None else served.get_usable_graph()
         if served is None or proved is None or not query.any():
             return None
         rows, graph = self._rows, proved.graph
-        wanted = 2 * limit if self._nodes.several else limit
+        wanted = 2 * limit if self._nodes.nodes_with_several_pieces else limit
         if chosen is not None:
-            if len(chosen) <= min(_FEW, rows.live // 2):
+            if len(chosen) <= min(MAX_SCANNED_SELECTION, rows.live // 2):
                 return None
             wanted = int(1.3 * wanted * rows.live / len(chosen)) + limit
         start = len(graph)
         waiting = start + np.flatnonzero(rows.alive[start:])
         others = rows.all_scores(query, start)[waiting - start]
-        while wanted <= _MOST:
+        while wanted <= MAX_GRAPH_RESULTS:
             searched = served.search(proved, query[None], wanted)
             if searched is None:
                 return None
@@ -323,41 +323,41 @@ class VectorIndex:
             found = found[found < start]
             labels = np.concatenate([found, waiting])
             scores = np.concatenate([self._recent.scores(query, found), others])
-            matches = self._nodes.best(labels, scores, limit, mask)
+            matches = self._nodes.top_matches(labels, scores, limit, mask)
             if len(matches) >= limit or is_all:
                 return matches
             wanted *= 4
         return None
 
-    def _many_by_scan(self, queries: Vectors, limit: int) -> list[Matches]:
+    def _search_many_exact(self, queries: Vectors, limit: int) -> list[Matches]:
         rows = self._rows
         scores = np.empty((len(queries), rows.count), np.float32)
         for at, block in rows.slices(0, rows.count):
             np.matmul(queries, block.T, out=scores[:, at : at + len(block)])
         if rows.dead:
             scores[:, ~rows.alive] = -np.inf
-        return [self._best_of(own, query, limit) for own, query in zip(scores, queries, strict=True)]
+        return [self._best_nodes(own, query, limit) for own, query in zip(scores, queries, strict=True)]
 
-    def _best_of(self, scores: Scores, query: Vectors, limit: int) -> Matches:
+    def _best_nodes(self, scores: Scores, query: Vectors, limit: int) -> Matches:
         """Return the best nodes, given the scores of all rows."""
         if limit < len(scores):
             worst = np.partition(scores, len(scores) - limit)[len(scores) - limit]
             best = np.flatnonzero(scores >= worst)
             best = best[np.isfinite(scores[best])]
-            matches = self._nodes.best(best, scores[best], limit, None)
+            matches = self._nodes.top_matches(best, scores[best], limit, None)
             if len(matches) >= limit:
                 return matches
         # Several pieces belong to one node, or there are fewer rows than wanted.
-        return self._by_scan(query, limit, None, None)
+        return self._search_exact(query, limit, None, None)
 
-    def _many_by_graph(self, queries: Vectors, limit: int) -> list[Matches] | None:
+    def _search_many_graph(self, queries: Vectors, limit: int) -> list[Matches] | None:
         """
         Return graph matches of all queries, or None if the graph cannot be used.
 
         Queries with too few matches are repeated one by one.
         """
         served = self._graph
-        proved = None if served is None else served.usable()
+        proved = None if served is None else served.get_usable_graph()
         if served is None or proved is None or not queries.any(axis=1).all():
             return None
         rows, start = self._rows, len(proved.graph)
@@ -365,7 +365,7 @@ class VectorIndex:
         others = np.empty((len(queries), rows.count - start), np.float32)
         for at, block in rows.slices(start, rows.count):
             np.matmul(queries, block.T, out=others[:, at - start : at - start + len(block)])
-        searched = served.search(proved, queries, 2 * limit if self._nodes.several else limit)
+        searched = served.search(proved, queries, 2 * limit if self._nodes.nodes_with_several_pieces else limit)
         if searched is None:
             return None
         found = []
@@ -373,21 +373,21 @@ class VectorIndex:
             # A graph that grew meanwhile returns rows that the scan has already covered.
             labels = all_labels[rows.alive[all_labels] & (all_labels < start)]
             scores = np.concatenate([self._recent.scores(query, labels), late])
-            matches = self._nodes.best(np.concatenate([labels, waiting]), scores, limit, None)
+            matches = self._nodes.top_matches(np.concatenate([labels, waiting]), scores, limit, None)
             found.append(matches if len(matches) >= limit else self.nearest(query, limit))
         return found
 
     def _compact(self) -> None:
-        rows, moved = self._rows.compacted()
+        rows, moved = self._rows.copy_compacted()
         nodes, labels = self._nodes.state()
         if self._graph is not None:
             self._graph.abandon()
-            self._retired = [graph for graph in (*self._retired, self._graph) if graph.is_working]
-        self._adopt(rows, NodeLabels.from_state(nodes, moved[labels], rows=rows.count))
-        self._wake()
+            self._retired_graphs = [graph for graph in (*self._retired_graphs, self._graph) if graph.is_working]
+        self._reset(rows, HnswLabels.from_state(nodes, moved[labels], rows=rows.count))
+        self._ensure_graph()
 
 
-def _checked(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
+def _validate_vectors(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
     """
     Return validated vectors.
 
@@ -396,6 +396,6 @@ def _checked(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
     checked = np.ascontiguousarray(vectors, np.float32)
     if checked.ndim != 2 or checked.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise InvalidArgument(f"vectors must be of shape (pieces, {dimensions}), got {checked.shape}")
-    if not are_unit(checked):
+    if not are_unit_vectors(checked):
         raise InvalidArgument("vectors must be finite and of length 1")
     return checked + np.float32(0)

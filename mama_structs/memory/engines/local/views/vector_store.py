@@ -9,34 +9,34 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.engines.local.views.memory_table import Columns, Order, grown
-from mama_structs.memory.engines.local.views.snapshots import FileRows, Stored, StoredArray
+from mama_structs.memory.engines.local.views.memory_table import GrowingColumns, SortedRows, grow_array
+from mama_structs.memory.engines.local.views.snapshots import FileRows, ManifestEntry, StoredArray
 from mama_structs.memory.types.engine import Scores
 
 Labels = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 Block = NDArray[np.float32] | FileRows
 
-BLOCK: Final = 8_192
+BLOCK_ROWS: Final = 8_192
 """Rows per block in process memory. A snapshot writes full blocks as a segment, fewer rows with the other arrays."""
-HELD: Final = 16_384
+MIN_ROWS_ON_DISK: Final = 16_384
 """From this many rows on, rows of segments stay in their files, which slows down scans more than graph searches."""
 
-_SMALLEST_BLOCK: Final = 64
-_ROW: Final = {"alive": np.bool_, "print": np.uint64}
+MIN_BLOCK_ROWS: Final = 64
+_ROW_COLUMNS: Final = {"alive": np.bool_, "print": np.uint64}
 # Rows gathered at once, so that they fit the CPU cache.
-_GATHER: Final = 2_048
+GATHER_ROWS: Final = 2_048
 # Below this ratio of selected rows, gathering them is faster than scoring all rows, in memory and in files.
-_SPARSE: Final = 0.4
-_SPARSE_IN_FILES: Final = 0.1
+MAX_GATHER_RATIO: Final = 0.4
+MAX_GATHER_RATIO_ON_DISK: Final = 0.1
 # Rows read from a file at once, so that they stay in the CPU cache while they are scored.
-_READ: Final = 256
+READ_ROWS: Final = 256
 # Rows of files that are cached, because one search reads most of its rows three times.
-_RECENT: Final = 2_048
-_UNKNOWN: Final = -1
+MAX_CACHED_ROWS: Final = 2_048
+NOT_CACHED: Final = -1
 
 
-class VectorRows:
+class VectorStore:
     """Distinct vectors, stored as rows with the labels 0, 1, 2, …."""
 
     def __init__(self, dimensions: int) -> None:
@@ -45,34 +45,34 @@ class VectorRows:
         """Number of dead rows, which no node uses. A row becomes alive again if its vector is added again."""
         self.changes: int = 0
         """Counter of rows that died or became alive again."""
-        self.segments: tuple[tuple[Stored, int], ...] = ()
+        self.segments: tuple[tuple[ManifestEntry, int], ...] = ()
         """The files that contain the first rows, with the number of rows of each."""
         # Blocks and the label of each block's first row. One attribute, since other threads must read both atomically.
         self._layout: tuple[tuple[Block, ...], Labels] = ((), np.empty(0, np.int64))
-        self._known = Columns(_ROW)
-        self._by_print = Order()
+        self._known = GrowingColumns(_ROW_COLUMNS)
+        self._by_fingerprint = SortedRows()
 
     @classmethod
-    def of_blocks(
+    def from_blocks(
         cls,
         dimensions: int,
         blocks: tuple[Block, ...],
         *,
         alive: NDArray[np.bool_],
-        prints: NDArray[np.uint64],
-        segments: tuple[tuple[Stored, int], ...] = (),
-    ) -> VectorRows:
+        fingerprints: NDArray[np.uint64],
+        segments: tuple[tuple[ManifestEntry, int], ...] = (),
+    ) -> VectorStore:
         """Create rows from the blocks of a snapshot or of other rows."""
         rows = cls(dimensions)
         blocks = tuple(block for block in blocks if len(block))
         if any(block.dtype != np.float32 or block.shape[1:] != (dimensions,) for block in blocks):
             raise ValueError(f"rows must be float32 of {dimensions} dimensions")
         count = sum(map(len, blocks))
-        if alive.shape != (count,) or prints.shape != (count,) or alive.dtype != np.bool_:
+        if alive.shape != (count,) or fingerprints.shape != (count,) or alive.dtype != np.bool_:
             raise ValueError(f"alive (bool) and prints must have one item for each of the {count} rows")
-        rows._known.extend({"alive": alive, "print": prints})
+        rows._known.extend({"alive": alive, "print": fingerprints})
         rows.dead = count - int(np.count_nonzero(alive))
-        if count < HELD:
+        if count < MIN_ROWS_ON_DISK:
             blocks = tuple(block.slice(0, len(block)) if isinstance(block, FileRows) else block for block in blocks)
         rows._set_blocks(blocks)
         rows.segments = segments
@@ -99,9 +99,9 @@ class VectorRows:
         return self.count - sum(length for _, length in self.segments)
 
     @property
-    def sparse(self) -> float:
+    def max_gather_ratio(self) -> float:
         """Ratio of selected rows below which gathering them is faster than scoring all rows."""
-        return _SPARSE_IN_FILES if self.is_in_files else _SPARSE
+        return MAX_GATHER_RATIO_ON_DISK if self.is_in_files else MAX_GATHER_RATIO
 
     @property
     def is_in_files(self) -> bool:
@@ -109,18 +109,18 @@ class VectorRows:
         return isinstance(next(iter(self._layout[0]), None), FileRows)
 
     @property
-    def prints(self) -> NDArray[np.uint64]:
+    def fingerprints(self) -> NDArray[np.uint64]:
         """The fingerprint of each row."""
         return self._known["print"]
 
-    def place(self, vector: Vectors) -> int:
+    def get_or_add_label(self, vector: Vectors) -> int:
         """
         Return the label of a vector of shape (dimensions,), appending it if it is new.
 
         The row is then alive.
         """
         fingerprint = int.from_bytes(blake2b(vector.tobytes(), digest_size=8).digest(), "little")
-        for label in self._by_print.find(self.prints, fingerprint).tolist():
+        for label in self._by_fingerprint.find(self.fingerprints, fingerprint).tolist():
             # Fingerprints may collide, so compare the bytes.
             if self.take(np.array([label])).tobytes() == vector.tobytes():
                 if not self.alive[label]:
@@ -133,7 +133,7 @@ class VectorRows:
         # Append last: readers in other threads rely on the number of known rows.
         return self._known.append(alive=True, print=fingerprint)
 
-    def bury(self, label: int) -> None:
+    def mark_dead(self, label: int) -> None:
         """Mark a row as dead."""
         if self.alive[label]:
             self.alive[label] = False
@@ -144,20 +144,22 @@ class VectorRows:
         """Return the rows with these labels, of shape (n, dimensions)."""
         blocks, starts = self._layout
         if len(blocks) == 1:
-            return _taken(blocks[0], labels)
+            return _take_rows(blocks[0], labels)
         taken = np.empty((len(labels), self.dimensions), np.float32)
         where = np.searchsorted(starts, labels, side="right") - 1
         for number in np.unique(where).tolist():
             here = where == number
-            taken[here] = _taken(blocks[number], labels[here] - starts[number])
+            taken[here] = _take_rows(blocks[number], labels[here] - starts[number])
         return taken
 
     def scores(self, vector: Vectors, labels: Labels) -> Scores:
         """Return the inner products of *vector* with some rows, in steps that fit the CPU cache."""
-        if len(labels) <= _GATHER:
+        if len(labels) <= GATHER_ROWS:
             result: Scores = self.take(labels) @ vector
             return result
-        return np.concatenate([self.take(labels[at : at + _GATHER]) @ vector for at in range(0, len(labels), _GATHER)])
+        return np.concatenate(
+            [self.take(labels[at : at + GATHER_ROWS]) @ vector for at in range(0, len(labels), GATHER_ROWS)]
+        )
 
     def all_scores(self, vector: Vectors, start: int = 0) -> Scores:
         """Return the inner products of *vector* with all rows from *start* on."""
@@ -166,18 +168,18 @@ class VectorRows:
             np.dot(block, vector, out=result[at - start : at - start + len(block)])
         return result
 
-    def slices(self, start: int, stop: int, *, most: int | None = None) -> Iterator[tuple[int, Vectors]]:
+    def slices(self, start: int, stop: int, *, max_rows: int | None = None) -> Iterator[tuple[int, Vectors]]:
         """
         Yield the rows from *start* to *stop* in blocks, with the label of each first row.
 
-        A block has at most *most* rows.
+        A block has at most *max_rows* rows.
         """
         # Read once: the engine thread adds blocks and replaces the last one concurrently, but never changes a row.
         blocks, starts = self._layout
         for begin, block in zip(starts.tolist(), blocks, strict=True):
             first, last = max(start, begin), min(stop, begin + len(block))
             is_read = isinstance(block, FileRows)
-            step = most or (_READ if is_read else max(1, last - first))
+            step = max_rows or (READ_ROWS if is_read else max(1, last - first))
             for at in range(first, last, step):
                 place = slice(at - begin, min(last, at + step) - begin)
                 yield at, block.slice(place.start, place.stop) if isinstance(block, FileRows) else block[place]
@@ -192,30 +194,30 @@ class VectorRows:
             for block, begin in within
         )
 
-    def stored(self) -> tuple[list[StoredArray], Vectors]:
+    def to_segments(self) -> tuple[list[StoredArray], Vectors]:
         """Return the rows for a snapshot: segments with own files, and the remaining rows."""
         segments, start = [], 0
-        for stored, length in (*self.segments, *([(None, self.unsaved)] if self.unsaved >= BLOCK else [])):
+        for stored, length in (*self.segments, *([(None, self.unsaved)] if self.unsaved >= BLOCK_ROWS else [])):
             segments.append(StoredArray(self.blocks(start, start + length), stored))
             start += length
         tail = tuple(block for _, block in self.slices(start, self.count))
         return segments, np.concatenate([np.empty((0, self.dimensions), np.float32), *tail])
 
-    def written(self, segments: Sequence[StoredArray]) -> None:
+    def record_segments(self, segments: Sequence[StoredArray]) -> None:
         """Remember the segment files, and from `HELD` rows on read their rows from the files."""
         self.segments = tuple((one.stored, len(one)) for one in segments if one.stored is not None)
         files = tuple(block for one in segments for block in one.blocks)
         held = sum(map(len, files))
-        if self.count >= HELD and all(isinstance(block, FileRows) for block in files):
+        if self.count >= MIN_ROWS_ON_DISK and all(isinstance(block, FileRows) for block in files):
             rest = tuple(block.copy() for _, block in self.slices(held, self.count))
             self._set_blocks((*files, *rest))
 
-    def compacted(self) -> tuple[VectorRows, NDArray[np.int32]]:
+    def copy_compacted(self) -> tuple[VectorStore, NDArray[np.int32]]:
         """Return a copy without dead rows, and the new label of each old label, -1 for dead rows."""
         kept = np.flatnonzero(self.alive)
-        blocks = tuple(self.take(kept[at : at + BLOCK]) for at in range(0, len(kept), BLOCK))
+        blocks = tuple(self.take(kept[at : at + BLOCK_ROWS]) for at in range(0, len(kept), BLOCK_ROWS))
         alive = np.ones(len(kept), np.bool_)
-        fresh = VectorRows.of_blocks(self.dimensions, blocks, alive=alive, prints=self.prints[kept])
+        fresh = VectorStore.from_blocks(self.dimensions, blocks, alive=alive, fingerprints=self.fingerprints[kept])
         moved = np.full(self.count, -1, np.int32)
         moved[kept] = np.arange(len(kept))
         return fresh, moved
@@ -225,11 +227,11 @@ class VectorRows:
         blocks, starts = self._layout
         last = blocks[-1] if blocks else None
         # Rows in files are read-only.
-        if not isinstance(last, np.ndarray) or not last.flags.writeable or self.count - int(starts[-1]) >= BLOCK:
-            last = np.empty((_SMALLEST_BLOCK, self.dimensions), np.float32)
+        if not isinstance(last, np.ndarray) or not last.flags.writeable or self.count - int(starts[-1]) >= BLOCK_ROWS:
+            last = np.empty((MIN_BLOCK_ROWS, self.dimensions), np.float32)
             blocks, starts = (*blocks, last), np.append(starts, self.count)
         elif self.count - int(starts[-1]) == len(last):
-            larger = np.empty((min(BLOCK, max(_SMALLEST_BLOCK, 2 * len(last))), self.dimensions), np.float32)
+            larger = np.empty((min(BLOCK_ROWS, max(MIN_BLOCK_ROWS, 2 * len(last))), self.dimensions), np.float32)
             larger[: len(last)] = last
             blocks, last = (*blocks[:-1], larger), larger
         self._layout = (blocks, starts)
@@ -240,46 +242,46 @@ class VectorRows:
         self._layout = (blocks, np.cumsum([0, *lengths])[: len(lengths)].astype(np.int64))
 
 
-class RecentRows:
+class RowCache:
     """
     Cache of rows that were read recently, so that a search reads rows of files only once.
 
     Not thread-safe.
     """
 
-    def __init__(self, rows: VectorRows) -> None:
+    def __init__(self, rows: VectorStore) -> None:
         self._rows = rows
         self._known = np.empty((0, rows.dimensions), np.float32)
         self._used = 0
         # By label: its index in the cache.
-        self._place = np.full(_SMALLEST_BLOCK, _UNKNOWN, np.int32)
+        self._cache_index = np.full(MIN_BLOCK_ROWS, NOT_CACHED, np.int32)
 
     def take(self, labels: Labels) -> Vectors:
         """Return the rows with these labels, of shape (n, dimensions)."""
-        if not self._rows.is_in_files or len(labels) > _RECENT:
+        if not self._rows.is_in_files or len(labels) > MAX_CACHED_ROWS:
             return self._rows.take(labels)
-        if self._rows.count > len(self._place):
-            self._place = grown(self._place, self._rows.count, _UNKNOWN)
-        missing = np.unique(labels[self._place[labels] < 0])
+        if self._rows.count > len(self._cache_index):
+            self._cache_index = grow_array(self._cache_index, self._rows.count, NOT_CACHED)
+        missing = np.unique(labels[self._cache_index[labels] < 0])
         if self._used + len(missing) > len(self._known):
-            self._known = np.empty((_RECENT, self._rows.dimensions), np.float32)
-            self._place[:], self._used = _UNKNOWN, 0
+            self._known = np.empty((MAX_CACHED_ROWS, self._rows.dimensions), np.float32)
+            self._cache_index[:], self._used = NOT_CACHED, 0
             missing = np.unique(labels)
         end = self._used + len(missing)
         self._known[self._used : end] = self._rows.take(missing)
-        self._place[missing] = np.arange(self._used, end)
+        self._cache_index[missing] = np.arange(self._used, end)
         self._used = end
-        taken: Vectors = self._known[self._place[labels]]
+        taken: Vectors = self._known[self._cache_index[labels]]
         return taken
 
     def scores(self, vector: Vectors, labels: Labels) -> Scores:
         """Return the inner products of *vector* with some rows."""
-        if len(labels) > _RECENT:
+        if len(labels) > MAX_CACHED_ROWS:
             return self._rows.scores(vector, labels)
         result: Scores = self.take(labels) @ vector
         return result
 
 
-def _taken(block: Block, rows: Labels) -> Vectors:
+def _take_rows(block: Block, rows: Labels) -> Vectors:
     taken: Vectors = block.take(rows) if isinstance(block, FileRows) else block[rows]
     return taken

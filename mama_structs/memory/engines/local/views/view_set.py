@@ -12,75 +12,81 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mama_structs.errors import StoreDamaged
-from mama_structs.memory.engines.local.journal_rows import RowPlaces, numbered, own_number, read_change, whole
+from mama_structs.memory.engines.local.journal_rows import (
+    RowKeys,
+    number_key,
+    parse_number,
+    read_change,
+    require_intact,
+)
 from mama_structs.memory.engines.local.views.adjacency import Adjacency
-from mama_structs.memory.engines.local.views.memory_table import Catalogue, CatalogueItem
-from mama_structs.memory.engines.local.views.snapshots import Generation, Part, SnapshotStore
+from mama_structs.memory.engines.local.views.memory_table import MemoryRow, MemoryTable
+from mama_structs.memory.engines.local.views.snapshots import Generation, SnapshotPart, SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 from mama_structs.memory.engines.local.views.word_index import WordIndex
-from mama_structs.memory.types.codec import Entry, indexed_terms, told_by
-from mama_structs.memory.types.engine import Filter, names_of
+from mama_structs.memory.types.codec import Entry, indexed_terms, mutable_columns
+from mama_structs.memory.types.engine import Filter, filter_names
 from mama_structs.memory.types.model import Link, Memory, MemoryType
-from mama_structs.memory.types.text_analysis import ANALYSIS
-from mama_structs.storage.sealed_rows import Damaged, Snapshot
+from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
+from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
 
 Vectors = NDArray[np.float32]
 
 _TYPES: Final = tuple(MemoryType)
 
 
-class Indexes:
+class ViewSet:
     """The views derived from the journal: memory table, word index, vector index and links."""
 
     def __init__(self, dimensions: int, *, exact_up_to: int) -> None:
-        self.catalogue: Catalogue = Catalogue()
+        self.memory_table: MemoryTable = MemoryTable()
         self.words: WordIndex = WordIndex()
         self.vectors: VectorIndex = VectorIndex(dimensions, exact_up_to=exact_up_to)
         self.links: Adjacency = Adjacency()
         self._counts: Counter[str] = Counter()
         # True if the indexes still contain erased data, which must be dropped before a snapshot is written.
-        self.holds_erased: bool = False
+        self.has_erased_data: bool = False
         # Nodes whose words are not indexed yet. Background slices index them.
-        self.unindexed: dict[int, None] = {}
+        self.unindexed_nodes: dict[int, None] = {}
 
     def add(self, number: int, entry: Entry, vectors: Vectors, *, words: bool = True) -> int:
         """Add a memory without its links, and return its node."""
         memory = entry.memory
-        node = self.catalogue.add(CatalogueItem.of(number, entry))
+        node = self.memory_table.add(MemoryRow.from_entry(number, entry))
         self._counts[memory.type.value] += 1
         self.vectors.add(node, vectors)
         if words:
             self.words.add(node, indexed_terms(memory))
         else:
-            self.unindexed[node] = None
+            self.unindexed_nodes[node] = None
         return node
 
     def change(self, node: int, entry: Entry, vectors: Vectors | None) -> None:
         """Replace a memory by a new version, without changing its links."""
         memory = entry.memory
-        self.catalogue.change(
+        self.memory_table.change(
             node,
             version=entry.version,
             topic=memory.topic,
-            mentions=names_of(memory),
-            **told_by(memory),
+            mentions=filter_names(memory),
+            **mutable_columns(memory),
         )
         if vectors is not None:
             self.vectors.remove(node)
             self.vectors.add(node, vectors)
-        if node not in self.unindexed:
+        if node not in self.unindexed_nodes:
             self.words.add(node, indexed_terms(memory))
 
     def remove(self, node: int) -> dict[str, NDArray[Any]]:
         """Remove a memory and all its links, and return the links for `restore`."""
-        links = self.links.of_node(node)
-        facts = self.catalogue.facts(np.array([node]))
+        links = self.links.get_node_links(node)
+        facts = self.memory_table.facts(np.array([node]))
         self._counts[_TYPES[int(facts.types[0])].value] -= 1
         self.links.remove_node(node)
         self.vectors.remove(node)
-        if self.unindexed.pop(node, 0) == 0:
+        if self.unindexed_nodes.pop(node, 0) == 0:
             self.words.remove(node)
-        self.catalogue.remove(node)
+        self.memory_table.remove(node)
         return links
 
     def restore(
@@ -88,17 +94,17 @@ class Indexes:
     ) -> None:
         """Undo the removal of a memory."""
         memory = entry.memory
-        self.catalogue.restore(node, CatalogueItem.of(number, entry))
+        self.memory_table.restore(node, MemoryRow.from_entry(number, entry))
         self._counts[memory.type.value] += 1
         self.vectors.add(node, vectors)
         self.words.add(node, indexed_terms(memory))
-        self.links.put_back(links)
+        self.links.restore_links(links)
 
     def link(self, source: int, links: Iterable[Link]) -> list[int]:
         """Add links from a node whose targets exist, and return the targets."""
         ends = []
         for link in links:
-            target = self.catalogue.find(link.to_id)
+            target = self.memory_table.find(link.to_id)
             if target is not None:
                 self.links.add(source, target, link)
                 ends.append(target)
@@ -126,26 +132,26 @@ class Indexes:
         Targets are compared too, because hashes of link ids may collide.
         """
         for link in links:
-            target = self.catalogue.find(link.to_id)
+            target = self.memory_table.find(link.to_id)
             if target is not None:
                 self.links.remove(link.id, source=source, target=target)
 
     def index(self, node: int, memory: Memory) -> None:
         """Index the words of a memory if that was deferred."""
-        if self.unindexed.pop(node, 0) is None:
+        if self.unindexed_nodes.pop(node, 0) is None:
             self.words.add(node, indexed_terms(memory))
 
-    def forget_gone(self) -> None:
+    def drop_erased_data(self) -> None:
         """Drop erased data from the word and vector indexes."""
-        if self.holds_erased:
-            self.words.forget_gone()
-            self.vectors.forget_gone()
-            self.holds_erased = False
+        if self.has_erased_data:
+            self.words.drop_erased_data()
+            self.vectors.drop_erased_data()
+            self.has_erased_data = False
 
     def count(self) -> None:
         """Recompute the number of memories per type, after the memory table was loaded."""
         self._counts = Counter(
-            {kind.value: self.catalogue.count(Filter(types=frozenset({kind}))) for kind in MemoryType}
+            {kind.value: self.memory_table.count(Filter(types=frozenset({kind}))) for kind in MemoryType}
         )
 
     def stats(self) -> dict[str, Any]:
@@ -155,77 +161,77 @@ class Indexes:
             "types": {kind.value: self._counts[kind.value] for kind in MemoryType},
             "links": len(self.links),
             "vectors": self.vectors.stats(),
-            "words_to_index": len(self.unindexed),
+            "words_to_index": len(self.unindexed_nodes),
         }
 
 
 # Rows read per page.
-_PAGE: Final = 1000
+PAGE_ROWS: Final = 1000
 # Up to this many memories, words are indexed immediately, which takes some tenths of a second.
-_WORDS_AT_ONCE: Final = 2000
+MAX_MEMORIES_INDEXED_AT_LOAD: Final = 2000
 # Above this many new memories from other processes, words are indexed in background slices.
-_NEW_WORDS_AT_ONCE: Final = 500
+MAX_MEMORIES_INDEXED_AT_REPLAY: Final = 500
 # Above both thresholds, rebuilding the views without deleted nodes is worth the time.
-_FEW_HOLES: Final = 1000
-_MOSTLY_HOLES: Final = 1 / 3
+MIN_HOLES_TO_REBUILD: Final = 1000
+MIN_HOLE_RATIO_TO_REBUILD: Final = 1 / 3
 
-UNUSABLE: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+INVALID_VIEW_ERRORS: Final = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 """Exceptions raised when a change is applied to views that do not match the journal or one another."""
 
 _log: Final = logging.getLogger("mama_structs")
 
 
 @attrs.define(eq=False)
-class LoadedIndexes:
+class LoadedViews:
     """Views, with the change number they reflect and the damaged rows they omit."""
 
-    views: Indexes
+    views: ViewSet
     change: int = 0
     snapshot_at: int = 0
     damaged: dict[str, str] = attrs.field(factory=dict)
 
 
 def load_views(
-    rows: Snapshot, place: RowPlaces, snapshots: SnapshotStore | None, *, last: int, exact_up_to: int
-) -> LoadedIndexes:
+    rows: Snapshot, row_keys: RowKeys, snapshots: SnapshotStore | None, *, last: int, exact_up_to: int
+) -> LoadedViews:
     """Return the views, as of the snapshot's change number or of the journal's last change."""
-    generation = None if snapshots is None else snapshots.load(at_most=last)
+    generation = None if snapshots is None else snapshots.load(max_change=last)
     if generation is not None:
         if generation.damaged:
             _log.warning("derived anew, since their files are damaged: %s", ", ".join(generation.damaged))
-        loaded = _usable(rows, place, generation, exact_up_to)
+        loaded = _load_snapshot(rows, row_keys, generation, exact_up_to)
         if loaded is not None:
             return loaded
-    derivation = Derivation(place, last, exact_up_to=exact_up_to, words=last <= _WORDS_AT_ONCE)
-    while derivation.step(rows, _PAGE):
+    derivation = ViewBuilder(row_keys, last, exact_up_to=exact_up_to, words=last <= MAX_MEMORIES_INDEXED_AT_LOAD)
+    while derivation.step(rows, PAGE_ROWS):
         pass
     return derivation.loaded
 
 
-class Derivation:
+class ViewBuilder:
     """
     Builds views from the journal page by page, as of the change number *last*.
 
     Pages may be read at different times. `replay` with ``anew`` brings all rows to one change number.
     """
 
-    def __init__(self, place: RowPlaces, last: int, *, exact_up_to: int, words: bool = True) -> None:
-        self.loaded: LoadedIndexes = LoadedIndexes(Indexes(place.embedder.dimensions, exact_up_to=exact_up_to), last)
-        self._place = place
+    def __init__(self, place: RowKeys, last: int, *, exact_up_to: int, words: bool = True) -> None:
+        self.loaded: LoadedViews = LoadedViews(ViewSet(place.embedder.dimensions, exact_up_to=exact_up_to), last)
+        self._row_keys = place
         self._words = words
         self._after = ""
         self._deferred: list[tuple[int, Link]] = []
 
     def step(self, rows: Snapshot, size: int) -> bool:
         """Add the next page of rows, and return True if there may be more."""
-        views, place = self.loaded.views, self._place
+        views, place = self.loaded.views, self._row_keys
         page = rows.items(place.memories, after=self._after, limit=size)
         # Leave later rows to `replay`: one may reuse the id of a memory deleted in the meantime.
-        known = [row for row in page if (own_number(place.memories, row[0]) or 0) <= self.loaded.change]
-        for number, entry, vectors in read_entries(rows, place, known, views.catalogue.find, self._leave_out):
+        known = [row for row in page if (parse_number(place.memories, row[0]) or 0) <= self.loaded.change]
+        for number, entry, vectors in read_entries(rows, place, known, views.memory_table.find, self._record_damaged):
             node = views.add(number, entry, vectors, words=self._words)
             views.link(node, entry.links)
-            self._deferred += [(node, link) for link in entry.links if views.catalogue.find(link.to_id) is None]
+            self._deferred += [(node, link) for link in entry.links if views.memory_table.find(link.to_id) is None]
         if len(page) == size and len(known) == size:
             self._after = page[-1][0]
             return True
@@ -234,12 +240,12 @@ class Derivation:
         self._deferred.clear()
         return False
 
-    def _leave_out(self, key: str, error: StoreDamaged) -> None:
+    def _record_damaged(self, key: str, error: StoreDamaged) -> None:
         self.loaded.damaged[key] = error.findings[0]
 
 
 @attrs.frozen
-class Changes:
+class ChangeSet:
     """Changes other than new memories: changed and deleted memories, and their number."""
 
     count: int
@@ -248,75 +254,75 @@ class Changes:
     erased: bool = False  # True if some deleted or replaced data must be removed from disk.
 
 
-def changes_since(rows: Snapshot, place: RowPlaces, change: int) -> Changes | None:
+def read_changes_since(rows: Snapshot, row_keys: RowKeys, change: int) -> ChangeSet | None:
     """Return the changes after a change number, or None if any row is unreadable."""
     changed: set[int] = set()
     deleted: set[int] = set()
     erased = False
-    after = rows.items(place.changes, after=numbered(place.changes, change))
+    after = rows.items(row_keys.changes, after=number_key(row_keys.changes, change))
     # Skip malformed keys: check() reports them, and they would prevent every update.
-    found = [value for key, value in after if own_number(place.changes, key) is not None]
+    found = [value for key, value in after if parse_number(row_keys.changes, key) is not None]
     for value in found:
         try:
-            row = read_change(whole(value))
+            row = read_change(require_intact(value))
         except (ValueError, RecursionError) as error:
             _log.warning("a change cannot be read (%s): the views are derived anew", error)
             return None
         changed.update(row.changed)
         deleted.update(row.deleted)
         erased |= row.erased
-    return Changes(len(found), changed, deleted, erased)
+    return ChangeSet(len(found), changed, deleted, erased)
 
 
-def replay(
+def apply_changes(
     rows: Snapshot,
-    place: RowPlaces,
-    loaded: LoadedIndexes,
+    row_keys: RowKeys,
+    loaded: LoadedViews,
     last: int,
-    changes: Changes,
+    changes: ChangeSet,
     *,
-    anew: bool = False,
+    force_update: bool = False,
 ) -> set[int]:
     """
     Update views with all changes up to *last*, and return the touched nodes.
 
-    With *anew*, changed memories are updated even if their version matches, because rows may have been read at
+    With *force_update*, changed memories are updated even if their version matches, because rows may have been read at
     different times.
     """
     views = loaded.views
-    views.holds_erased |= changes.erased
-    new = rows.items(place.memories, after=numbered(place.memories, loaded.change))
+    views.has_erased_data |= changes.erased
+    new = rows.items(row_keys.memories, after=number_key(row_keys.memories, loaded.change))
 
     def leave_out(key: str, error: StoreDamaged) -> None:
         loaded.damaged[key] = error.findings[0]
         _log.warning("a damaged row of the memories is left out: see check()")
 
-    at_once = len(new) <= _NEW_WORDS_AT_ONCE
+    at_once = len(new) <= MAX_MEMORIES_INDEXED_AT_REPLAY
     touched: set[int] = set()
     # Deletions come first: a deleted memory may have been saved again under the same id.
     for number in sorted(changes.deleted):
-        loaded.damaged.pop(numbered(place.memories, number), None)
-        gone = views.catalogue.node_of(number)
+        loaded.damaged.pop(number_key(row_keys.memories, number), None)
+        gone = views.memory_table.node_of(number)
         if gone is not None:
             touched.add(gone)
             touched.update(views.neighbours(gone))
             views.remove(gone)
     # Skip malformed keys: check() reports them.
-    page = [(key, value) for key, value in new if own_number(place.memories, key) is not None]
+    page = [(key, value) for key, value in new if parse_number(row_keys.memories, key) is not None]
     added = [
         (views.add(number, entry, found, words=at_once), entry)
-        for number, entry, found in read_entries(rows, place, page, views.catalogue.find, leave_out)
+        for number, entry, found in read_entries(rows, row_keys, page, views.memory_table.find, leave_out)
     ]
     for node, entry in added:
         touched.update([node, *views.link(node, entry.links)])
     for number in sorted(changes.changed - changes.deleted):
-        known = views.catalogue.node_of(number)
-        key, vector_key = numbered(place.memories, number), numbered(place.vectors, number)
+        known = views.memory_table.node_of(number)
+        key, vector_key = number_key(row_keys.memories, number), number_key(row_keys.vectors, number)
         if known is None:
             continue
         try:
-            entry = place.entry(key, rows.get(key))
-            vectors = place.read_vectors(vector_key, rows.get(vector_key))
+            entry = row_keys.entry(key, rows.get(key))
+            vectors = row_keys.read_vectors(vector_key, rows.get(vector_key))
         except StoreDamaged as error:
             # A full rebuild would leave it out as well.
             leave_out(key, error)
@@ -324,45 +330,47 @@ def replay(
             views.remove(known)
             continue
         # An entry that was read at a later time may lack links to memories that were added after it.
-        if anew or views.catalogue.version_of(known) != entry.version:
+        if force_update or views.memory_table.version_of(known) != entry.version:
             touched.update([known, *views.relink(known, entry.links)])
             views.change(known, entry, None if views.has_vectors(known, vectors) else vectors)
     loaded.change = last
     return touched
 
 
-def snapshot_parts(rows: Snapshot, place: RowPlaces, views: Indexes, change: int) -> dict[str, Part]:
+def build_snapshot_parts(rows: Snapshot, row_keys: RowKeys, views: ViewSet, change: int) -> dict[str, SnapshotPart]:
     """Return the parts of a snapshot of the views."""
-    views.forget_gone()
+    views.drop_erased_data()
     words, arrays = views.words.state()
     return {
-        "journal": Part({"mark": _mark(rows, place, change)}),
-        "catalogue": Part(*views.catalogue.state()),
-        "words": Part({**words, "analysis": ANALYSIS}, arrays),
-        "links": Part(*views.links.state()),
+        "journal": SnapshotPart({"mark": _history_marker(rows, row_keys, change)}),
+        "catalogue": SnapshotPart(*views.memory_table.state()),
+        "words": SnapshotPart({**words, "analysis": ANALYSIS_VERSION}, arrays),
+        "links": SnapshotPart(*views.links.state()),
         **views.vectors.parts(),
     }
 
 
-def _usable(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
+def _load_snapshot(rows: Snapshot, row_keys: RowKeys, generation: Generation, exact_up_to: int) -> LoadedViews | None:
     """Return views from a snapshot, or None if it is invalid or mostly deleted nodes."""
     try:
-        loaded = _from_snapshot(rows, place, generation, exact_up_to)
-    except UNUSABLE as error:
+        loaded = _restore_snapshot(rows, row_keys, generation, exact_up_to)
+    except INVALID_VIEW_ERRORS as error:
         # Log only the type: the message of an error from the views may contain a memory id.
         _log.warning("the snapshot of the memories cannot be used (%s): derived from the journal", type(error).__name__)
         return None
     if loaded is None:
         return None
-    nodes, memories = len(loaded.views.catalogue), loaded.views.catalogue.count()
-    if nodes - memories > max(_FEW_HOLES, nodes * _MOSTLY_HOLES):
+    nodes, memories = len(loaded.views.memory_table), loaded.views.memory_table.count()
+    if nodes - memories > max(MIN_HOLES_TO_REBUILD, nodes * MIN_HOLE_RATIO_TO_REBUILD):
         _log.info("%d of %d nodes are holes: the views are derived from the journal", nodes - memories, nodes)
         loaded.views.vectors.close()
         return None
     return loaded
 
 
-def _from_snapshot(rows: Snapshot, place: RowPlaces, generation: Generation, exact_up_to: int) -> LoadedIndexes | None:
+def _restore_snapshot(
+    rows: Snapshot, row_keys: RowKeys, generation: Generation, exact_up_to: int
+) -> LoadedViews | None:
     """
     Return the views of a snapshot, or None if it belongs to another history.
 
@@ -370,62 +378,62 @@ def _from_snapshot(rows: Snapshot, place: RowPlaces, generation: Generation, exa
     """
     parts = generation.parts
     mark = parts["journal"].meta.get("mark")
-    if not mark or mark != _mark(rows, place, generation.change):
+    if not mark or mark != _history_marker(rows, row_keys, generation.change):
         _log.info("the snapshot of the memories is of another history: the views are derived from the journal")
         return None
-    views = Indexes(place.embedder.dimensions, exact_up_to=exact_up_to)
-    views.catalogue = Catalogue.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)
+    views = ViewSet(row_keys.embedder.dimensions, exact_up_to=exact_up_to)
+    views.memory_table = MemoryTable.from_state(parts["catalogue"].meta, parts["catalogue"].arrays)
     views.links = Adjacency.from_state(parts["links"].meta, parts["links"].arrays)
     views.count()
     try:
-        if parts["words"].meta.get("analysis") != ANALYSIS:
+        if parts["words"].meta.get("analysis") != ANALYSIS_VERSION:
             raise ValueError("the words were found by other rules")
         views.words = WordIndex.from_state(parts["words"].meta, parts["words"].arrays)
-    except UNUSABLE:
-        views.unindexed = dict.fromkeys(map(int, views.catalogue.after(-1, None)))
-    vectors = VectorIndex.restore(parts, dimensions=place.embedder.dimensions, exact_up_to=exact_up_to)
+    except INVALID_VIEW_ERRORS:
+        views.unindexed_nodes = dict.fromkeys(map(int, views.memory_table.after(-1, None)))
+    vectors = VectorIndex.restore(parts, dimensions=row_keys.embedder.dimensions, exact_up_to=exact_up_to)
     if vectors is None:
         raise ValueError("the snapshot has no vectors")
     views.vectors = vectors
-    return LoadedIndexes(views, generation.change, generation.change)
+    return LoadedViews(views, generation.change, generation.change)
 
 
 def read_entries(
     rows: Snapshot,
-    place: RowPlaces,
-    page: Sequence[tuple[str, bytes | Damaged]],
+    row_keys: RowKeys,
+    page: Sequence[tuple[str, bytes | DamagedValue]],
     find: Callable[[str], int | None],
     leave_out: Callable[[str, StoreDamaged], None],
 ) -> Iterator[tuple[int, Entry, Vectors]]:
     """Yield the valid memories among some rows. Others are passed to *leave_out*."""
-    numbers = {key: number for key, _ in page if (number := own_number(place.memories, key)) is not None}
-    keys = {key: numbered(place.vectors, number) for key, number in numbers.items()}
+    numbers = {key: number for key, _ in page if (number := parse_number(row_keys.memories, key)) is not None}
+    keys = {key: number_key(row_keys.vectors, number) for key, number in numbers.items()}
     vectors = rows.get_many(list(keys.values()))
     for key, value in page:
         try:
             if key not in numbers:
-                raise place.damaged(key, "the key is none of the memories' own")
-            entry = place.entry(key, value)
-            found = place.read_vectors(keys[key], vectors.get(keys[key]))
+                raise row_keys.damaged(key, "the key is none of the memories' own")
+            entry = row_keys.entry(key, value)
+            found = row_keys.read_vectors(keys[key], vectors.get(keys[key]))
             if find(entry.memory.id) is not None:
-                raise place.damaged(key, "another memory has the same id")
+                raise row_keys.damaged(key, "another memory has the same id")
         except StoreDamaged as error:
             leave_out(key, error)
             continue
         yield numbers[key], entry, found
 
 
-def _mark(rows: Snapshot, place: RowPlaces, change: int) -> str | None:
+def _history_marker(rows: Snapshot, row_keys: RowKeys, change: int) -> str | None:
     """Return a marker that distinguishes equal change numbers of different histories."""
-    key = numbered(place.changes, change)
+    key = number_key(row_keys.changes, change)
     value = rows.get(key)
     if isinstance(value, bytes):
         try:
             return f"change {read_change(value).salt}"
         except (ValueError, RecursionError):
             return None
-    key = numbered(place.memories, change)
+    key = number_key(row_keys.memories, change)
     try:
-        return f"memory {place.entry(key, rows.get(key)).memory.id}"
+        return f"memory {row_keys.entry(key, rows.get(key)).memory.id}"
     except StoreDamaged:
         return None

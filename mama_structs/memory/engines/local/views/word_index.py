@@ -12,16 +12,29 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from mama_structs.memory.engines.local.views.memory_table import Columns, Vocabulary, grown, packed, runs, unpacked
-from mama_structs.memory.types.codec import K1, LONGEST, MOST_PARTS, SPARE, UNIT
+from mama_structs.memory.engines.local.views.memory_table import (
+    GrowingColumns,
+    Vocabulary,
+    expand_runs,
+    grow_array,
+    pack_texts,
+    unpack_texts,
+)
+from mama_structs.memory.types.codec import (
+    BM25_K1,
+    EXTRA_LENGTH_TERMS,
+    MAX_LENGTH_TERMS,
+    MAX_TERM_COUNT_STEPS,
+    TERM_COUNT_STEP,
+)
 from mama_structs.memory.types.engine import Matches, Nodes, Scores
 
-Whole = NDArray[np.int32]
-Counts = NDArray[np.uint8]
+Int32Array = NDArray[np.int32]
+TermCounts = NDArray[np.uint8]
 """Term frequencies in units of `UNIT`, capped at 255, above which BM25 hardly increases."""
 
 # Postings processed at once, so that intermediate arrays stay in the CPU caches.
-_AT_ONCE: Final = 65_536
+MAX_POSTINGS_PER_STEP: Final = 65_536
 
 
 @attrs.frozen(eq=False)
@@ -32,23 +45,23 @@ class Segment:
     The postings of term ``keys[i]`` are ``nodes[bounds[i] : bounds[i + 1]]`` and the same slice of *counts*.
     """
 
-    keys: Whole
-    bounds: Whole
-    nodes: Whole
-    counts: Counts
+    keys: Int32Array
+    bounds: Int32Array
+    nodes: Int32Array
+    counts: TermCounts
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     @classmethod
-    def of(cls, nodes: Whole, terms: Whole, counts: Counts) -> Segment:
+    def from_postings(cls, nodes: Int32Array, terms: Int32Array, counts: TermCounts) -> Segment:
         """Build a segment from parallel arrays of postings."""
         order = np.argsort(terms, kind="stable")
         keys, sizes = np.unique(terms, return_counts=True)
         return cls(keys, _bounds(sizes), nodes[order], counts[order])
 
     @classmethod
-    def joined(cls, parts: Sequence[Segment]) -> Segment:
+    def merge_segments(cls, parts: Sequence[Segment]) -> Segment:
         """Merge segments that have no memory in common."""
         keys = np.unique(np.concatenate([part.keys for part in parts]))
         rows = [keys.searchsorted(part.keys) for part in parts]
@@ -69,10 +82,10 @@ class Segment:
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of terms with a limited number of postings, to limit the memory of a merge."""
-        edges = self.bounds.searchsorted(np.arange(0, len(self), _AT_ONCE))
+        edges = self.bounds.searchsorted(np.arange(0, len(self), MAX_POSTINGS_PER_STEP))
         return pairwise(np.unique(np.append(edges, len(self.keys))).tolist())
 
-    def bounds_of(self, numbers: Whole) -> tuple[Whole, Whole]:
+    def find_bounds(self, numbers: Int32Array) -> tuple[Int32Array, Int32Array]:
         """Return the start and the end of the postings of each term."""
         rows = self.keys.searchsorted(numbers)
         ends = rows + (self.keys.take(rows, mode="clip") == numbers)
@@ -86,55 +99,55 @@ class Segment:
         return Segment(self.keys[used], _bounds(sizes[used]), self.nodes[living], self.counts[living])
 
 
-def _bounds(sizes: NDArray[Any]) -> Whole:
+def _bounds(sizes: NDArray[Any]) -> Int32Array:
     bounds = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=bounds[1:])
     return bounds
 
 
-_FORM: Final = 2
-_POSTING: Final = {"term": np.int32, "count": np.uint8}
-_NOWHERE: Final = -1
+STATE_FORMAT: Final = 2
+_POSTING_COLUMNS: Final = {"term": np.int32, "count": np.uint8}
+NOT_INDEXED: Final = -1
 # Segment number of memories that are not in a segment yet.
-_FRESH: Final = 0
-_FRESH_POSTINGS: Final = 8_192
+FRESH_SEGMENT: Final = 0
+MAX_FRESH_POSTINGS: Final = 8_192
 # Number of new memories indexed together, since small arrays cost as much as arrays of thousands.
-_TOGETHER: Final = 128
+MAX_PENDING_MEMORIES: Final = 128
 # Shorter posting lists are gathered for all terms together, longer ones are copied term by term.
-_SHORT: Final = 1_024
+MAX_GATHERED_POSTINGS: Final = 1_024
 # Unused words are dropped if there are this many, and more than words in use.
-_UNUSED_WORDS: Final = 4_096
+MIN_UNUSED_WORDS_TO_DROP: Final = 4_096
 # Scores are dense over all nodes unless there are this many times more nodes than postings.
-_SPARSE: Final = 64
+SPARSE_NODE_RATIO: Final = 64
 # Number of strips in which the highest scores are searched for at once.
-_STRIPS: Final = 64
+TOP_SCORE_STRIPS: Final = 64
 
 
 @attrs.frozen
-class _Wanted:
+class _QueryTerm:
     """A term of a query: its number and the maximum that it can add to a score."""
 
     number: int
-    worth: float
+    weight: float
 
 
-class _Piece(NamedTuple):
+class _PostingBlock(NamedTuple):
     """Postings of one segment in query order, with the weight of each posting's term."""
 
     home: int
-    nodes: Whole
-    counts: Counts
-    worths: Scores
+    nodes: Int32Array
+    counts: TermCounts
+    weights: Scores
 
 
 @attrs.frozen(eq=False)
-class _Sums:
+class _ScoreAccumulator:
     """Scores of the given *nodes*, ascending, or of all nodes from 0 on if *nodes* is None."""
 
     scores: Scores
     nodes: Nodes | None = None
 
-    def of(self, nodes: Nodes) -> Scores:
+    def scores_of(self, nodes: Nodes) -> Scores:
         """Return the scores of *nodes*, 0 for nodes without a score."""
         found, known = np.zeros(len(nodes), np.float32), len(self.scores)
         places = nodes if self.nodes is None else self.nodes.searchsorted(nodes)
@@ -144,17 +157,17 @@ class _Sums:
         found[inside] = self.scores[places[inside]]
         return found
 
-    def best(self, limit: int, mask: NDArray[np.bool_] | None) -> Matches:
+    def top_matches(self, limit: int, mask: NDArray[np.bool_] | None) -> Matches:
         """Return the nodes with the best scores that pass *mask*."""
         if self.nodes is not None:
             scores = self.scores if mask is None else self.scores * mask[self.nodes]
-            return _best(self.nodes, scores, limit)
+            return _top_nodes(self.nodes, scores, limit)
         scores = self.scores if mask is None else self.scores * mask
-        nodes = _leading(scores, limit)
-        return _best(nodes, scores[nodes], limit)
+        nodes = _top_candidates(scores, limit)
+        return _top_nodes(nodes, scores[nodes], limit)
 
 
-_NOTHING: Final[tuple[list[_Wanted], _Sums]] = ([], _Sums(np.zeros(0, np.float32)))
+_NO_QUERY: Final[tuple[list[_QueryTerm], _ScoreAccumulator]] = ([], _ScoreAccumulator(np.zeros(0, np.float32)))
 
 
 class WordIndex:
@@ -172,73 +185,73 @@ class WordIndex:
         self._frequency = np.zeros(1024, np.int32)
         self._used = 0
         # Scratch array with the positions of the terms in one query. All 0 between queries.
-        self._turn = np.zeros(1024, np.int32)
+        self._position_scratch = np.zeros(1024, np.int32)
         # The forward index, and how many of its postings belong to removed memories.
-        self._terms = Columns(_POSTING)
-        self._gone = 0
+        self._terms = GrowingColumns(_POSTING_COLUMNS)
+        self._removed_postings = 0
         # The nodes of its last postings, which are not in a segment yet.
-        self._fresh = Columns({"node": np.int32})
+        self._fresh = GrowingColumns({"node": np.int32})
         # By node: its segment number, its first posting, number of postings, and its length in units of `UNIT`.
-        self._home = np.full(1024, _NOWHERE, np.int32)
+        self._segment_of = np.full(1024, NOT_INDEXED, np.int32)
         self._first = np.zeros(1024, np.int32)
         self._size = np.zeros(1024, np.int32)
         self._length = np.zeros(1024, np.float32)
         # Cache of the last query and its scores.
-        self._added: tuple[list[_Wanted], _Sums] = _NOTHING
+        self._last_scores: tuple[list[_QueryTerm], _ScoreAccumulator] = _NO_QUERY
         self._live = 0
         self._total = 0
         # By segment number: the segment, and how many of its postings belong to removed memories.
         self._segments: dict[int, Segment] = {}
         self._dead: dict[int, int] = {}
-        self._serial = _FRESH
+        self._last_segment = FRESH_SEGMENT
         self._waiting: dict[int, Mapping[str, float]] = {}
 
     def __len__(self) -> int:
-        self._take_up()
+        self._index_pending()
         return self._live
 
     def add(self, node: int, terms: Mapping[str, float] | Sequence[str]) -> None:
         """Index a memory, replacing the previous terms of *node*."""
         self._waiting.pop(node, None)
         self._waiting[node] = terms if isinstance(terms, Mapping) else Counter(terms)
-        if len(self._waiting) >= _TOGETHER:
-            self._take_up()
+        if len(self._waiting) >= MAX_PENDING_MEMORIES:
+            self._index_pending()
 
     def remove(self, node: int) -> None:
         """Remove a memory, if it is indexed."""
         self._waiting.pop(node, None)
         if not self._has(node):
             return
-        home, first, size = int(self._home[node]), int(self._first[node]), int(self._size[node])
+        home, first, size = int(self._segment_of[node]), int(self._first[node]), int(self._size[node])
         numbers = self._terms["term"][first : first + size]
         self._frequency[numbers] -= 1
         self._used -= int(np.count_nonzero(self._frequency[numbers] == 0))
         self._live -= 1
         self._total -= int(self._length[node])
-        self._home[node], self._size[node] = _NOWHERE, 0
-        self._gone += size
-        self._added = _NOTHING
-        if home == _FRESH:
+        self._segment_of[node], self._size[node] = NOT_INDEXED, 0
+        self._removed_postings += size
+        self._last_scores = _NO_QUERY
+        if home == FRESH_SEGMENT:
             first -= len(self._terms) - len(self._fresh)
-            self._fresh["node"][first : first + size] = _NOWHERE
+            self._fresh["node"][first : first + size] = NOT_INDEXED
         elif size:
             self._dead[home] += size
             if 2 * self._dead[home] > len(self._segments[home]):
                 self._replace([home])
                 self._merge()
-        if self._gone > max(_FRESH_POSTINGS, len(self._terms) // 2):
-            self._close_gaps()
-        if len(self._words) - self._used > max(_UNUSED_WORDS, self._used):
-            self._forget_words()
+        if self._removed_postings > max(MAX_FRESH_POSTINGS, len(self._terms) // 2):
+            self._drop_removed()
+        if len(self._words) - self._used > max(MIN_UNUSED_WORDS_TO_DROP, self._used):
+            self._drop_unused_words()
 
-    def forget_gone(self) -> None:
+    def drop_erased_data(self) -> None:
         """Drop removed memories, and words that occur only in them."""
-        self._take_up()
-        self._forget_words()
+        self._index_pending()
+        self._drop_unused_words()
 
     def terms(self, node: int) -> list[str]:
         """Return the distinct terms of a memory, empty if it is not indexed."""
-        self._take_up()
+        self._index_pending()
         if not self._has(node):
             return []
         numbers = self._terms["term"][self._first[node] : self._first[node] + self._size[node]]
@@ -246,54 +259,54 @@ class WordIndex:
 
     def rarity(self, terms: Iterable[str]) -> dict[str, float]:
         """Return the inverse document frequency of each term, the maximum for unknown ones."""
-        self._take_up()
+        self._index_pending()
         find = self._words.numbers.get
         return {term: self._rarity(find(term, -1)) for term in terms}
 
     def search(self, query: Mapping[str, float], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
         """Return the best memories that share at least one term with the query."""
-        wanted = self._wanted(query)
+        wanted = self._resolve_query(query)
         if limit <= 0 or not wanted:
             return Matches(np.empty(0, np.int64), np.empty(0, np.float32))
-        known, sums = self._added
-        mask = None if mask is None else _fitted(mask, len(self._home))
+        known, sums = self._last_scores
+        mask = None if mask is None else _resize_mask(mask, len(self._segment_of))
         if known != wanted:
-            if mask is not None and self._is_few(nodes := np.flatnonzero(mask), wanted):
-                return _best(nodes, self._scores(wanted, nodes), limit)
-            sums = self._summed(wanted)
-        return sums.best(limit, mask)
+            if mask is not None and self._should_score_directly(nodes := np.flatnonzero(mask), wanted):
+                return _top_nodes(nodes, self._scores(wanted, nodes), limit)
+            sums = self._accumulate_scores(wanted)
+        return sums.top_matches(limit, mask)
 
     def scores(self, query: Mapping[str, float], nodes: Nodes) -> Scores:
         """Return the score of each node, 0 if it shares no term with the query or is not indexed."""
-        wanted, nodes = self._wanted(query), np.asarray(nodes, np.int64)
-        known, sums = self._added
+        wanted, nodes = self._resolve_query(query), np.asarray(nodes, np.int64)
+        known, sums = self._last_scores
         if not wanted:
             return np.zeros(len(nodes), np.float32)
         if known == wanted:
-            return sums.of(nodes)
-        if self._is_few(nodes, wanted):
+            return sums.scores_of(nodes)
+        if self._should_score_directly(nodes, wanted):
             return self._scores(wanted, nodes)
-        return self._summed(wanted).of(nodes)
+        return self._accumulate_scores(wanted).scores_of(nodes)
 
     def lengths(self, nodes: Nodes) -> Scores:
         """Return the number of terms of each node, at most `LONGEST`, 0 if it is not indexed."""
-        self._take_up()
+        self._index_pending()
         inside = (nodes >= 0) & (nodes < len(self._length))
         places = np.where(inside, nodes, 0)
-        there = inside & (self._home[places] != _NOWHERE)
-        lengths: Scores = np.where(there, self._length[places], 0) * np.float32(UNIT)
+        there = inside & (self._segment_of[places] != NOT_INDEXED)
+        lengths: Scores = np.where(there, self._length[places], 0) * np.float32(TERM_COUNT_STEP)
         return lengths
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return JSON metadata and arrays for a snapshot. Later changes do not modify them."""
-        self._take_up()
-        self._settle()
-        text, ends = packed(self._words)
+        self._index_pending()
+        self._flush_fresh()
+        text, ends = pack_texts(self._words)
         meta = {
-            "form": _FORM,
+            "form": STATE_FORMAT,
             "live": self._live,
-            "gone": self._gone,
-            "serial": self._serial,
+            "gone": self._removed_postings,
+            "serial": self._last_segment,
             "dead": [[serial, count] for serial, count in self._dead.items()],
         }
         arrays: dict[str, NDArray[Any]] = {
@@ -303,7 +316,7 @@ class WordIndex:
             # Existing items of a column are never changed.
             "term": self._terms["term"],
             "count": self._terms["count"],
-            "home": self._home.copy(),
+            "home": self._segment_of.copy(),
             "first": self._first.copy(),
             "size": self._size.copy(),
             "length": self._length.copy(),
@@ -315,161 +328,165 @@ class WordIndex:
     @classmethod
     def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> WordIndex:
         """Return an index restored from a `state`."""
-        if meta.get("form") != _FORM:
-            raise ValueError(f"the state of a word index must be of form {_FORM}, got {meta.get('form')!r:.20}")
+        if meta.get("form") != STATE_FORMAT:
+            raise ValueError(f"the state of a word index must be of form {STATE_FORMAT}, got {meta.get('form')!r:.20}")
         index = cls()
-        index._words = Vocabulary(unpacked(arrays["words"], np.cumsum(arrays["word_lengths"])))
-        index._frequency = grown(arrays["frequency"], 1024)
-        index._turn = np.zeros_like(index._frequency)
+        index._words = Vocabulary(unpack_texts(arrays["words"], np.cumsum(arrays["word_lengths"])))
+        index._frequency = grow_array(arrays["frequency"], 1024)
+        index._position_scratch = np.zeros_like(index._frequency)
         index._used = int(np.count_nonzero(arrays["frequency"]))
-        index._terms.extend({name: arrays[name] for name in _POSTING})
+        index._terms.extend({name: arrays[name] for name in _POSTING_COLUMNS})
         # Copies, because the arrays of a snapshot may be read-only.
-        index._home, index._first, index._size, index._length = (
+        index._segment_of, index._first, index._size, index._length = (
             arrays[name].copy() for name in ("home", "first", "size", "length")
         )
-        index._live, index._gone, index._serial = meta["live"], meta["gone"], meta["serial"]
-        index._total = int(index._length[index._home != _NOWHERE].sum(dtype=np.float64))
+        index._live, index._removed_postings, index._last_segment = meta["live"], meta["gone"], meta["serial"]
+        index._total = int(index._length[index._segment_of != NOT_INDEXED].sum(dtype=np.float64))
         names = [field.name for field in attrs.fields(Segment)]
         for serial, dead in meta["dead"]:
             index._dead[serial] = dead
             index._segments[serial] = Segment(**{name: arrays[f"{serial}.{name}"] for name in names})
         return index
 
-    def _summed(self, wanted: list[_Wanted]) -> _Sums:
+    def _accumulate_scores(self, wanted: list[_QueryTerm]) -> _ScoreAccumulator:
         """Return the scores of all nodes, in one pass over the postings of all terms."""
-        if _SPARSE * self._postings(wanted) < len(self._home):
-            blocks = [*self._gains(wanted)]
+        if SPARSE_NODE_RATIO * self._postings(wanted) < len(self._segment_of):
+            blocks = [*self._iter_gains(wanted)]
             nodes, places = np.unique(np.concatenate([block[0] for block in blocks]), return_inverse=True)
             scores = np.zeros(len(nodes), np.float32)
             np.add.at(scores, places, np.concatenate([block[1] for block in blocks]))
-            sums = _Sums(scores, nodes)
+            sums = _ScoreAccumulator(scores, nodes)
         else:
-            sums = _Sums(np.zeros(len(self._home), np.float32))
-            for nodes, gains in self._gains(wanted):
+            sums = _ScoreAccumulator(np.zeros(len(self._segment_of), np.float32))
+            for nodes, gains in self._iter_gains(wanted):
                 np.add.at(sums.scores, nodes, gains)
-        self._added = (wanted, sums)
+        self._last_scores = (wanted, sums)
         return sums
 
-    def _postings(self, wanted: Sequence[_Wanted]) -> int:
+    def _postings(self, wanted: Sequence[_QueryTerm]) -> int:
         return sum(int(self._frequency[term.number]) for term in wanted)
 
-    def _is_few(self, nodes: Nodes, wanted: Sequence[_Wanted]) -> bool:
+    def _should_score_directly(self, nodes: Nodes, wanted: Sequence[_QueryTerm]) -> bool:
         """Return True if scoring single nodes by their terms is cheaper than scoring all postings."""
         postings = self._postings(wanted)
         return len(nodes) <= postings and len(nodes) + int(self._sizes(nodes).sum()) <= postings
 
-    def _gains(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[Nodes, Scores]]:
+    def _iter_gains(self, wanted: Sequence[_QueryTerm]) -> Iterator[tuple[Nodes, Scores]]:
         """Yield nodes and the gains of single terms, in the order of *wanted* for each node."""
-        block: list[_Piece] = []
+        block: list[_PostingBlock] = []
         size = 0
-        for piece in self._pieces(wanted):
-            if size + len(piece.nodes) > _AT_ONCE:
-                yield self._gained(block)
+        for piece in self._iter_posting_blocks(wanted):
+            if size + len(piece.nodes) > MAX_POSTINGS_PER_STEP:
+                yield self._compute_gains(block)
                 block, size = [], 0
             block.append(piece)
             size += len(piece.nodes)
         if block:
-            yield self._gained(block)
+            yield self._compute_gains(block)
 
-    def _gained(self, block: Sequence[_Piece]) -> tuple[Nodes, Scores]:
+    def _compute_gains(self, block: Sequence[_PostingBlock]) -> tuple[Nodes, Scores]:
         """Return the nodes and gains of several pieces, processed together for speed."""
         homes, all_nodes, all_counts, worths = zip(*block, strict=True)
         nodes, counts = np.concatenate(all_nodes, dtype=np.int64), np.concatenate(all_counts)
         worth = np.concatenate(worths)
         if any(self._dead.values()):
-            living = self._home[nodes] == np.array(homes).repeat([len(nodes) for nodes in all_nodes])
+            living = self._segment_of[nodes] == np.array(homes).repeat([len(nodes) for nodes in all_nodes])
             nodes, counts, worth = nodes[living], counts[living], worth[living]
-        return nodes, self._gain(worth, nodes, counts)
+        return nodes, self._bm25_gains(worth, nodes, counts)
 
-    def _pieces(self, wanted: Sequence[_Wanted]) -> Iterator[_Piece]:
+    def _iter_posting_blocks(self, wanted: Sequence[_QueryTerm]) -> Iterator[_PostingBlock]:
         """Yield the postings of the terms, by segment, then in the order of *wanted*."""
-        worths = np.array([term.worth for term in wanted], np.float32)
-        for home, nodes, counts, starts, stops in self._places(wanted):
+        worths = np.array([term.weight for term in wanted], np.float32)
+        for home, nodes, counts, starts, stops in self._find_postings(wanted):
             sizes = (stops - starts).astype(np.int64)
-            if int(sizes.sum()) <= min(_SHORT * len(wanted), _AT_ONCE):
-                places = runs(starts, sizes)
-                yield _Piece(home, nodes[places], counts[places], worths.repeat(sizes))
+            if int(sizes.sum()) <= min(MAX_GATHERED_POSTINGS * len(wanted), MAX_POSTINGS_PER_STEP):
+                places = expand_runs(starts, sizes)
+                yield _PostingBlock(home, nodes[places], counts[places], worths.repeat(sizes))
                 continue
             for worth, start, stop in zip(worths, starts.tolist(), stops.tolist(), strict=True):
-                for begin in range(start, stop, _AT_ONCE):
-                    end = min(begin + _AT_ONCE, stop)
-                    yield _Piece(home, nodes[begin:end], counts[begin:end], np.full(end - begin, worth))
+                for begin in range(start, stop, MAX_POSTINGS_PER_STEP):
+                    end = min(begin + MAX_POSTINGS_PER_STEP, stop)
+                    yield _PostingBlock(home, nodes[begin:end], counts[begin:end], np.full(end - begin, worth))
 
-    def _places(self, wanted: Sequence[_Wanted]) -> Iterator[tuple[int, Whole, Counts, Whole, Whole]]:
+    def _find_postings(
+        self, wanted: Sequence[_QueryTerm]
+    ) -> Iterator[tuple[int, Int32Array, TermCounts, Int32Array, Int32Array]]:
         """Yield the postings of each segment, with the start and end of each wanted term."""
         numbers = np.array([term.number for term in wanted], np.int32)
         for home, segment in self._segments.items():
-            yield home, segment.nodes, segment.counts, *segment.bounds_of(numbers)
+            yield home, segment.nodes, segment.counts, *segment.find_bounds(numbers)
         settled = len(self._terms) - len(self._fresh)
-        turns = self._turns(wanted, self._terms["term"][settled:])
+        turns = self._query_positions(wanted, self._terms["term"][settled:])
         found = np.flatnonzero(turns)
-        found = found[self._fresh["node"][found] != _NOWHERE]
+        found = found[self._fresh["node"][found] != NOT_INDEXED]
         found = found[turns[found].argsort(kind="stable")]
         bounds = turns[found].searchsorted(np.arange(1, len(wanted) + 2))
-        yield _FRESH, self._fresh["node"][found], self._terms["count"][settled:][found], bounds[:-1], bounds[1:]
+        yield FRESH_SEGMENT, self._fresh["node"][found], self._terms["count"][settled:][found], bounds[:-1], bounds[1:]
 
-    def _turns(self, wanted: Sequence[_Wanted], terms: Whole) -> Whole:
+    def _query_positions(self, wanted: Sequence[_QueryTerm], terms: Int32Array) -> Int32Array:
         """Return the positions of *terms* in the query, starting at 1, or 0 for other terms."""
         numbers = [term.number for term in wanted]
-        self._turn[numbers] = np.arange(1, len(numbers) + 1)
-        turns: Whole = self._turn[terms]
-        self._turn[numbers] = 0
+        self._position_scratch[numbers] = np.arange(1, len(numbers) + 1)
+        turns: Int32Array = self._position_scratch[terms]
+        self._position_scratch[numbers] = 0
         return turns
 
-    def _gain(self, worth: Scores, nodes: Nodes, counts: Counts) -> Scores:
+    def _bm25_gains(self, weights: Scores, nodes: Nodes, counts: TermCounts) -> Scores:
         """
         Return the BM25 gains of some postings.
 
         That is ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `UNIT`.
         """
         gains = self._length.take(nodes)
-        gains += np.float32(SPARE / UNIT)
-        gains *= np.float32(K1 / UNIT / (SPARE / UNIT + self._total / max(self._live, 1)))
+        gains += np.float32(EXTRA_LENGTH_TERMS / TERM_COUNT_STEP)
+        gains *= np.float32(
+            BM25_K1 / TERM_COUNT_STEP / (EXTRA_LENGTH_TERMS / TERM_COUNT_STEP + self._total / max(self._live, 1))
+        )
         found = counts.astype(np.float32)
         gains += found
         np.divide(found, gains, out=gains)
-        gains *= worth
+        gains *= weights
         return gains
 
-    def _scores(self, wanted: Sequence[_Wanted], nodes: Nodes) -> Scores:
+    def _scores(self, wanted: Sequence[_QueryTerm], nodes: Nodes) -> Scores:
         """Return the scores of some nodes, added up in the same order as in a search."""
         sizes = self._sizes(nodes)
-        places = runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
-        turns = self._turns(wanted, self._terms["term"][places])
+        places = expand_runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
+        turns = self._query_positions(wanted, self._terms["term"][places])
         found = np.flatnonzero(turns)
         found = found[turns[found].argsort(kind="stable")]
         owners = np.arange(len(nodes)).repeat(sizes)[found]
-        worths = np.array([term.worth for term in wanted], np.float32)
+        worths = np.array([term.weight for term in wanted], np.float32)
         scores = np.zeros(len(nodes), np.float32)
-        gains = self._gain(worths[turns[found] - 1], nodes[owners], self._terms["count"][places[found]])
+        gains = self._bm25_gains(worths[turns[found] - 1], nodes[owners], self._terms["count"][places[found]])
         np.add.at(scores, owners, gains)
         return scores
 
-    def _sizes(self, nodes: Nodes) -> Whole:
+    def _sizes(self, nodes: Nodes) -> Int32Array:
         """Return the number of postings of each node, 0 if it is not indexed."""
         inside = (nodes >= 0) & (nodes < len(self._size))
-        sizes: Whole = np.where(inside, self._size[np.where(inside, nodes, 0)], 0)
+        sizes: Int32Array = np.where(inside, self._size[np.where(inside, nodes, 0)], 0)
         return sizes
 
-    def _wanted(self, query: Mapping[str, float]) -> list[_Wanted]:
+    def _resolve_query(self, query: Mapping[str, float]) -> list[_QueryTerm]:
         """Return the known terms of a query, highest weight first, the order of additions."""
-        self._take_up()
+        self._index_pending()
         known = []
         for term, weight in query.items():
             number = self._words.numbers.get(term, -1)
             if number >= 0 and weight > 0 and self._frequency[number]:
                 known.append((-weight * self._rarity(number), term, number))
         # Sort equal weights by word, so that rounding does not depend on the order of indexing.
-        return [_Wanted(number, -worth) for worth, _, number in sorted(known)]
+        return [_QueryTerm(number, -worth) for worth, _, number in sorted(known)]
 
     def _rarity(self, number: int) -> float:
         having = 0 if number < 0 else int(self._frequency[number])
         return math.log1p((self._live - having + 0.5) / (having + 0.5))
 
     def _has(self, node: int) -> bool:
-        return 0 <= node < len(self._home) and int(self._home[node]) != _NOWHERE
+        return 0 <= node < len(self._segment_of) and int(self._segment_of[node]) != NOT_INDEXED
 
-    def _take_up(self) -> None:
+    def _index_pending(self) -> None:
         """Index the waiting memories."""
         if not self._waiting:
             return
@@ -477,42 +494,47 @@ class WordIndex:
         for node in waiting:
             self.remove(node)
         nodes = np.fromiter(waiting, np.int64, len(waiting))
-        self._reach(int(nodes.max()))
+        self._reserve_nodes(int(nodes.max()))
         sizes = np.fromiter(map(len, waiting.values()), np.int32, len(waiting))
         count = int(sizes.sum())
         numbers = np.fromiter(map(self._words.number, chain.from_iterable(waiting.values())), np.int32, count)
         exact = np.fromiter(chain.from_iterable(terms.values() for terms in waiting.values()), np.float64, count)
         if len(self._words) > len(self._frequency):
-            self._frequency, self._turn = (grown(known, len(self._words)) for known in (self._frequency, self._turn))
+            self._frequency, self._position_scratch = (
+                grow_array(known, len(self._words)) for known in (self._frequency, self._position_scratch)
+            )
         # Integer sums are exact, so adding and removing a memory leaves the statistics unchanged.
-        parts = np.maximum(np.rint(exact / UNIT), 1.0)
-        lengths = np.minimum(np.bincount(np.arange(len(nodes)).repeat(sizes), parts, len(nodes)), round(LONGEST / UNIT))
+        parts = np.maximum(np.rint(exact / TERM_COUNT_STEP), 1.0)
+        lengths = np.minimum(
+            np.bincount(np.arange(len(nodes)).repeat(sizes), parts, len(nodes)),
+            round(MAX_LENGTH_TERMS / TERM_COUNT_STEP),
+        )
         self._used += len(set(numbers[self._frequency[numbers] == 0].tolist()))
         np.add.at(self._frequency, numbers, 1)
-        self._home[nodes], self._size[nodes], self._length[nodes] = _FRESH, sizes, lengths
+        self._segment_of[nodes], self._size[nodes], self._length[nodes] = FRESH_SEGMENT, sizes, lengths
         self._first[nodes] = len(self._terms) + _bounds(sizes)[:-1]
         self._total += int(lengths.sum())
         self._live += len(nodes)
-        self._added = _NOTHING
-        self._terms.extend({"term": numbers, "count": np.minimum(parts, MOST_PARTS).astype(np.uint8)})
+        self._last_scores = _NO_QUERY
+        self._terms.extend({"term": numbers, "count": np.minimum(parts, MAX_TERM_COUNT_STEPS).astype(np.uint8)})
         self._fresh.extend({"node": nodes.repeat(sizes)})
-        if len(self._fresh) >= _FRESH_POSTINGS:
-            self._settle()
+        if len(self._fresh) >= MAX_FRESH_POSTINGS:
+            self._flush_fresh()
 
-    def _reach(self, node: int) -> None:
-        if node >= len(self._home):
-            self._home = grown(self._home, node + 1, _NOWHERE)
-            self._first, self._size = (grown(known, node + 1) for known in (self._first, self._size))
-            self._length = grown(self._length, node + 1)
+    def _reserve_nodes(self, node: int) -> None:
+        if node >= len(self._segment_of):
+            self._segment_of = grow_array(self._segment_of, node + 1, NOT_INDEXED)
+            self._first, self._size = (grow_array(known, node + 1) for known in (self._first, self._size))
+            self._length = grow_array(self._length, node + 1)
 
-    def _settle(self) -> None:
+    def _flush_fresh(self) -> None:
         """Build a segment of the memories that are not in a segment yet."""
         nodes, first = self._fresh["node"], len(self._terms) - len(self._fresh)
-        living = nodes != _NOWHERE
+        living = nodes != NOT_INDEXED
         if living.any():
-            terms, counts = (self._terms[name][first:][living] for name in _POSTING)
-            self._keep(Segment.of(nodes[living], terms, counts))
-        self._fresh = Columns({"node": np.int32})
+            terms, counts = (self._terms[name][first:][living] for name in _POSTING_COLUMNS)
+            self._add_segment(Segment.from_postings(nodes[living], terms, counts))
+        self._fresh = GrowingColumns({"node": np.int32})
         self._merge()
 
     def _merge(self) -> None:
@@ -526,26 +548,26 @@ class WordIndex:
 
     def _replace(self, serials: Sequence[int]) -> None:
         """Replace some segments by one, without removed memories."""
-        parts = [self._living(serial) for serial in serials]
+        parts = [self._without_removed(serial) for serial in serials]
         for serial in serials:
             del self._segments[serial], self._dead[serial]
         parts = [part for part in parts if len(part)]
         if parts:
-            self._keep(Segment.joined(parts) if len(parts) > 1 else parts[0])
+            self._add_segment(Segment.merge_segments(parts) if len(parts) > 1 else parts[0])
 
-    def _living(self, serial: int) -> Segment:
+    def _without_removed(self, serial: int) -> Segment:
         segment = self._segments[serial]
-        return segment.only(self._home[segment.nodes] == serial) if self._dead[serial] else segment
+        return segment.only(self._segment_of[segment.nodes] == serial) if self._dead[serial] else segment
 
-    def _keep(self, segment: Segment) -> None:
-        self._serial += 1
-        self._segments[self._serial] = segment
-        self._dead[self._serial] = 0
-        self._home[segment.nodes] = self._serial
+    def _add_segment(self, segment: Segment) -> None:
+        self._last_segment += 1
+        self._segments[self._last_segment] = segment
+        self._dead[self._last_segment] = 0
+        self._segment_of[segment.nodes] = self._last_segment
 
-    def _close_gaps(self) -> None:
+    def _drop_removed(self) -> None:
         """Remove the postings of removed memories from the forward index."""
-        self._settle()
+        self._flush_fresh()
         nodes = np.flatnonzero(self._size)
         nodes = nodes[self._first[nodes].argsort()]
         first, sizes = self._first[nodes], self._size[nodes]
@@ -554,22 +576,22 @@ class WordIndex:
         edges[first + sizes] -= 1
         self._terms.keep(np.cumsum(edges[:-1], dtype=np.int8) > 0)
         self._first[nodes] = _bounds(sizes)[:-1]
-        self._gone = 0
+        self._removed_postings = 0
 
-    def _forget_words(self) -> None:
-        self._close_gaps()
+    def _drop_unused_words(self) -> None:
+        self._drop_removed()
         self._replace(list(self._segments))
         used = self._frequency[: len(self._words)] > 0
         numbers = (np.cumsum(used) - 1).astype(np.int32)
         self._words = Vocabulary([self._words[number] for number in np.flatnonzero(used).tolist()])
-        self._frequency = grown(self._frequency[: len(used)][used], 1024)
-        known, self._terms = self._terms, Columns(_POSTING)
+        self._frequency = grow_array(self._frequency[: len(used)][used], 1024)
+        known, self._terms = self._terms, GrowingColumns(_POSTING_COLUMNS)
         self._terms.extend({"term": numbers[known["term"]], "count": known["count"]})
         for serial, segment in self._segments.items():
             self._segments[serial] = attrs.evolve(segment, keys=numbers[segment.keys])
 
 
-def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
+def _top_nodes(nodes: Nodes, scores: Scores, limit: int) -> Matches:
     """
     Return the nodes with the highest positive scores, equal ones newest first.
 
@@ -585,15 +607,15 @@ def _best(nodes: Nodes, scores: Scores, limit: int) -> Matches:
     return Matches(nodes[order].astype(np.int64), scores[order])
 
 
-def _leading(sums: Scores, limit: int) -> Nodes:
+def _top_candidates(sums: Scores, limit: int) -> Nodes:
     """Return a superset, ascending, of the *limit* nodes with the highest positive sums."""
     # At least *limit* strips reach this maximum, so the limit-th best score cannot be lower.
-    tops = sums.reshape(_STRIPS, -1).max(axis=0)
+    tops = sums.reshape(TOP_SCORE_STRIPS, -1).max(axis=0)
     least = np.partition(tops, len(tops) - limit)[len(tops) - limit] if limit <= len(tops) else np.float32(0)
     return np.flatnonzero(sums >= least if least > 0 else sums > 0)
 
 
-def _fitted(mask: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:
+def _resize_mask(mask: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:
     fitted = np.zeros(length, np.bool_)
     fitted[: min(len(mask), length)] = mask[:length]
     return fitted

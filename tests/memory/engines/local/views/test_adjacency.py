@@ -14,7 +14,7 @@ from memory_helpers import plain_link
 from mama_structs.memory.engines.local.views import adjacency
 from mama_structs.memory.engines.local.views import memory_table as catalogue
 from mama_structs.memory.engines.local.views.adjacency import Adjacency
-from mama_structs.memory.types.model import CREATORS, LinkType, milliseconds
+from mama_structs.memory.types.model import CREATORS, LinkType, to_milliseconds
 
 TYPES = tuple(LinkType)
 NODES = 7
@@ -51,9 +51,9 @@ steps = st.lists(one_step, max_size=8) | st.lists(one_step, min_size=15, max_siz
 def merging(request):
     """Merge changes into the arrays every few changes, or never in a small test."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalogue, "_LEAST_MERGED", request.param[0])
-        patch.setattr(catalogue, "_UNMERGED_SHARE", request.param[1])
-        patch.setattr(adjacency, "_FEW_DEAD", request.param[0])
+        patch.setattr(catalogue, "MIN_ROWS_TO_MERGE", request.param[0])
+        patch.setattr(catalogue, "UNMERGED_ROWS_DIVISOR", request.param[1])
+        patch.setattr(adjacency, "MIN_DEAD_LINKS_TO_COMPACT", request.param[0])
         yield
 
 
@@ -63,7 +63,7 @@ def rows_of(table):
 
 def row_of(source, target, link):
     kind, creator = TYPES.index(link.link_type), CREATORS.index(link.created_by)
-    return (source, target, kind, creator, link.confidence, milliseconds(link.created_at))
+    return (source, target, kind, creator, link.confidence, to_milliseconds(link.created_at))
 
 
 def played(steps):
@@ -139,7 +139,7 @@ def test_state_contains_existing_links_in_arrival_order(merging, steps):
 
 def test_candidates_contain_all_ids_with_equal_hash(monkeypatch):
     """If two ids have equal hashes, both links are candidates, and their ends decide which one is removed."""
-    monkeypatch.setattr(adjacency, "link_key", lambda _link_id: 2**64 - 1)
+    monkeypatch.setattr(adjacency, "hash_link_id", lambda _link_id: 2**64 - 1)
     links = Adjacency()
     for source, target in ((1, 2), (3, 4), (5, 6)):
         links.add(source, target, plain_link("a", "b", link_id=str(source)))

@@ -13,7 +13,7 @@ import pytest
 
 import mama_structs
 from mama_structs.memory.engines.local.views import hnsw as vector_graph
-from mama_structs.memory.engines.local.views.hnsw import Graph, GraphFailed, ServedGraph
+from mama_structs.memory.engines.local.views.hnsw import BackgroundGraph, GraphError, HnswGraph
 from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
@@ -70,8 +70,8 @@ def test_small_stores_are_searched_exactly():
 def test_graph_is_built_in_background_above_limit(monkeypatch):
     """Searches are exact during the build, and use the graph afterwards."""
     vectors, queries = clustered(4_000), clustered(50, seed=1)
-    looked, publish = threading.Event(), ServedGraph._publish
-    monkeypatch.setattr(ServedGraph, "_publish", lambda graph, proved: looked.wait() and publish(graph, proved))
+    looked, publish = threading.Event(), BackgroundGraph._publish
+    monkeypatch.setattr(BackgroundGraph, "_publish", lambda graph, proved: looked.wait() and publish(graph, proved))
     index = filled(vectors[:2_000])
     assert "building" == index.stats()["mode"]
     assert 1 == recall(index, vectors[:2_000], queries[:5])
@@ -93,12 +93,12 @@ def test_vector_missing_in_graph_is_found(index):
     """A new vector is found by the next search, before the graph contains it."""
     fresh = clustered(200, seed=7)
     # Complete the graph: the number of rows that arrived during the build depends on the machine.
-    index._graph._fill(index._graph.proved.graph, index._rows.count)
-    before = len(index._graph.proved.graph)
+    index._graph._fill(index._graph.verified_graph.graph, index._rows.count)
+    before = len(index._graph.verified_graph.graph)
     for at, vector in enumerate(fresh):
         index.add(5_000 + at, vector[None])
 
-    assert before == len(index._graph.proved.graph)
+    assert before == len(index._graph.verified_graph.graph)
     assert list(range(5_000, 5_200)) == [int(index.nearest(vector, 1).nodes[0]) for vector in fresh]
 
 
@@ -110,21 +110,21 @@ def test_graph_catches_up_with_added_vectors(index):
         index.nearest(vector, 3)
 
     assert index.settled(30)
-    assert 2_500 - len(index._graph.proved.graph) <= 256
+    assert 2_500 - len(index._graph.verified_graph.graph) <= 256
     assert 5_999 == index.nearest(fresh[999], 1).nodes[0]
 
 
 def test_graph_with_low_recall_is_rejected(monkeypatch, caplog):
     """Random vectors have no neighbourhoods that a graph could use. The rejection is logged."""
-    monkeypatch.setattr(vector_graph, "EFS", (10, 12))
-    monkeypatch.setattr(vector_graph, "_AT_ONCE", 100)
+    monkeypatch.setattr(vector_graph, "EF_CANDIDATES", (10, 12))
+    monkeypatch.setattr(vector_graph, "MAX_SYNCHRONOUS_ROWS", 100)
     random = np.random.default_rng(0).standard_normal((3_000, 64)).astype(np.float32)
     random /= np.linalg.norm(random, axis=1, keepdims=True)
     index = VectorIndex(64, exact_up_to=1_000)
     for node, vector in enumerate(random):
         index.add(node, vector[None])
 
-    assert index.settled(60)
+    assert index.wait_until_idle(60)
     assert "exact" == index.stats()["mode"]
     assert "of the nearest; searching exactly" in caplog.text
     assert 1 == recall(index, random, np.ascontiguousarray(random[:20]))
@@ -137,14 +137,14 @@ def test_graph_with_almost_sufficient_recall_is_built_with_other_parameters(monk
     def proof(self, graph):
         built.append(graph.plan)
         share = 0.9 if len(built) == 1 else 0.99
-        return vector_graph.Proved(graph=graph, ef=64, compared=64, recall=share, count=len(graph))
+        return vector_graph.VerifiedGraph(graph=graph, ef=64, compared=64, recall=share, count=len(graph))
 
-    monkeypatch.setattr(vector_graph.ServedGraph, "_proof", proof)
+    monkeypatch.setattr(vector_graph.BackgroundGraph, "_verify_recall", proof)
     index = filled(clustered(300))
 
     assert index.settled(30)
     index.nearest(clustered(1)[0], 1)
-    assert [plan for plan in vector_graph.PLANS if not plan.reduced] == built
+    assert [plan for plan in vector_graph.GRAPH_PARAMETERS if not plan.reduced] == built
     assert ("hnsw", 0.99) == (index.stats()["mode"], index.stats()["recall"])
     index.close()
 
@@ -159,14 +159,14 @@ def test_graph_projects_vectors_with_128_or_more_dimensions(tmp_path):
     index = VectorIndex(256, exact_up_to=1_000)
     for node, vector in enumerate(vectors):
         index.add(node, vector[None])
-    assert index.settled(60)
+    assert index.wait_until_idle(60)
     store = SnapshotStore(tmp_path, identity="x")
     assert store.write(1, index.parts())
     restored = VectorIndex.restore(store.load().parts, dimensions=256, exact_up_to=1_000)
-    assert restored.settled(60)
+    assert restored.wait_until_idle(60)
 
     for one in (index, restored):
-        assert (256, 128) == one._graph.proved.graph.basis.shape
+        assert (256, 128) == one._graph.verified_graph.graph.basis.shape
         assert recall(one, vectors, queries) > 0.97
         matches = one.nearest(queries[0], 10)
         np.testing.assert_allclose(vectors[matches.nodes] @ queries[0], matches.scores, rtol=1e-5)
@@ -180,12 +180,14 @@ def test_only_necessary_graph_results_are_rescored(monkeypatch):
     assert index.settled(30)
     index.nearest(clustered(1)[0], 1)
     served = index._graph
-    assert served.proved.compared <= 64
+    assert served.verified_graph.compared <= 64
     compared = []
     scores = type(index._recent).scores
     monkeypatch.setattr(type(index._recent), "scores", lambda *call: compared.append(len(call[2])) or scores(*call))
     for few in (16, 64):
-        monkeypatch.setattr(served, "proved", vector_graph.attrs.evolve(served.proved, ef=64, compared=few))
+        monkeypatch.setattr(
+            served, "verified_graph", vector_graph.attrs.evolve(served.verified_graph, ef=64, compared=few)
+        )
         index.nearest(clustered(1)[0], 4)
 
     assert [16, 64] == compared
@@ -193,27 +195,27 @@ def test_only_necessary_graph_results_are_rescored(monkeypatch):
 
 
 def test_graph_uses_all_dimensions_when_projection_has_low_recall(monkeypatch):
-    proof = vector_graph.ServedGraph._proof
+    proof = vector_graph.BackgroundGraph._verify_recall
 
     def refusing(self, graph):
         found = proof(self, graph)
         return vector_graph.attrs.evolve(found, recall=0.5) if graph.basis is not None else found
 
-    monkeypatch.setattr(vector_graph.ServedGraph, "_proof", refusing)
-    monkeypatch.setattr(vector_graph, "_MANY", 1)
+    monkeypatch.setattr(vector_graph.BackgroundGraph, "_verify_recall", refusing)
+    monkeypatch.setattr(vector_graph, "MIN_DIMENSIONS_TO_PROJECT", 1)
     index = filled(clustered(1_500))
 
     assert index.settled(30)
     index.nearest(clustered(1)[0], 1)
     assert "hnsw" == index.stats()["mode"]
-    assert index._graph.proved.graph.basis is None
+    assert index._graph.verified_graph.graph.basis is None
     index.close()
 
 
 def test_graph_is_used_during_import():
     """Rows that arrive during the build are scanned, so the graph need not wait for them."""
     index = filled(clustered(1_500), exact_up_to=10**6)
-    served = vector_graph.ServedGraph(index._rows)
+    served = vector_graph.BackgroundGraph(index._rows)
     counts = []
     publish, fill = served._publish, served._fill
 
@@ -240,10 +242,10 @@ def test_search_is_exact_when_graph_raises(index, monkeypatch, caplog, method):
     """
 
     def fails(*_, **__):
-        raise GraphFailed("hnswlib failed: RuntimeError")
+        raise GraphError("hnswlib failed: RuntimeError")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Graph, method, fails)
+        patch.setattr(HnswGraph, method, fails)
         for _ in range(6):
             index.remove(5)
             index.add(5, clustered(1, seed=50))
@@ -265,7 +267,7 @@ def _all(index):
 
 
 def test_search_is_exact_without_hnswlib(monkeypatch):
-    monkeypatch.setattr(vector_graph, "_library", lambda: None)
+    monkeypatch.setattr(vector_graph, "_load_library", lambda: None)
     vectors = clustered(500)
     index = filled(vectors, exact_up_to=0)
 
@@ -315,24 +317,24 @@ def test_removed_nodes_are_never_found(index):
 
 def test_graph_is_rebuilt_when_a_third_is_dead(index):
     """Dead rows are dropped from the graph too."""
-    graph = index._graph.proved.graph
+    graph = index._graph.verified_graph.graph
     for node in range(600):
         index.remove(node)
     assert index.settled(30)
     index.nearest(clustered(1)[0], 1)
 
-    assert index._graph.proved.graph is not graph
-    assert 999 >= len(index._graph.proved.graph) >= 900
+    assert index._graph.verified_graph.graph is not graph
+    assert 999 >= len(index._graph.verified_graph.graph) >= 900
     assert recall(index, clustered(1_500), clustered(20, seed=2), live=np.arange(1_500) >= 600) > 0.97
 
 
 def test_graph_that_misses_own_vectors_is_rebuilt(index, monkeypatch):
     """After many changes the graph is queried for sampled vectors."""
-    graph = index._graph.proved.graph
-    monkeypatch.setattr(vector_graph, "_PROBE_EVERY", 10)
+    graph = index._graph.verified_graph.graph
+    monkeypatch.setattr(vector_graph, "PROBE_INTERVAL_CHANGES", 10)
     monkeypatch.setattr(
-        vector_graph.ServedGraph,
-        "_knows_itself",
+        vector_graph.BackgroundGraph,
+        "_finds_own_vectors",
         lambda self, asked: asked is not graph,
     )
     for node in range(20):
@@ -341,17 +343,17 @@ def test_graph_that_misses_own_vectors_is_rebuilt(index, monkeypatch):
     index.nearest(clustered(1)[0], 1)
 
     assert "hnsw" == index.stats()["mode"]
-    assert index._graph.proved.graph is not graph
+    assert index._graph.verified_graph.graph is not graph
 
 
 def test_probe_detects_wrong_graph(index):
     """A graph of other vectors fails the probe, the graph in use passes it."""
     served = index._graph
-    torn = Graph(DIMENSIONS)
+    torn = HnswGraph(DIMENSIONS)
     torn.add(clustered(1_500, seed=12))
 
-    assert served._knows_itself(served.proved.graph)
-    assert not served._knows_itself(torn)
+    assert served._finds_own_vectors(served.verified_graph.graph)
+    assert not served._finds_own_vectors(torn)
 
 
 def test_recall_is_measured_again_when_store_has_doubled(index):
@@ -361,7 +363,7 @@ def test_recall_is_measured_again_when_store_has_doubled(index):
     index.nearest(clustered(1)[0], 1)
 
     assert index.settled(60)
-    proved = index._graph.proved
+    proved = index._graph.verified_graph
     assert proved.count > 1_500
     assert len(proved.graph) < 2 * proved.count
 
@@ -417,11 +419,11 @@ def test_stored_graph_is_loaded(index, tmp_path, monkeypatch):
     index.remove(3)
     store = SnapshotStore(tmp_path, identity="x")
     assert store.write(1, index.parts())
-    monkeypatch.setattr(vector_graph.ServedGraph, "_build", None)
+    monkeypatch.setattr(vector_graph.BackgroundGraph, "_build", None)
     restored = VectorIndex.restore(store.load().parts, dimensions=DIMENSIONS, exact_up_to=100)
     restored.remove(4)
 
-    assert restored.settled(30)
+    assert restored.wait_until_idle(30)
     assert index.stats()["recall"] == restored.stats()["recall"]
     assert "hnsw" == restored.stats()["mode"]
     assert not {3, 4} & set(restored.nearest(vectors[3], 100).nodes.tolist())
@@ -442,7 +444,7 @@ def test_graph_with_little_growth_is_not_written_again(index, tmp_path):
 
     assert first.parts["graph"].files["graph"].stored == second.parts["graph"].files["graph"].stored
     restored = VectorIndex.restore(store.load().parts, dimensions=DIMENSIONS, exact_up_to=100)
-    assert restored.settled(30)
+    assert restored.wait_until_idle(30)
     assert 3_299 == restored.nearest(clustered(300, seed=4)[299], 1).nodes[0]
     assert "hnsw" == restored.stats()["mode"]
     third = store.write(3, restored.parts())
@@ -460,7 +462,7 @@ def test_graph_with_more_rows_than_snapshot_is_left_out(index, tmp_path):
 
     assert {} == generation.parts["graph"].files
     restored = VectorIndex.restore(generation.parts, dimensions=DIMENSIONS, exact_up_to=100)
-    assert restored.settled(30)
+    assert restored.wait_until_idle(30)
     assert 1_500 == len(restored)
     restored.close()
 
@@ -510,9 +512,9 @@ def _foreign(path, other):
 
 def _older(path, other):
     """Return an older graph of the same rows with the same length."""
-    graph = Graph(DIMENSIONS)
+    graph = HnswGraph(DIMENSIONS)
     graph.add(clustered(1_500, seed=77))
-    graph.save(path, at_most=1_500)
+    graph.save(path, max_vectors=1_500)
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip, _page, _empty, _foreign, _older])

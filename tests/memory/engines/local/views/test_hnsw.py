@@ -17,7 +17,7 @@ import pytest
 
 import mama_structs
 from mama_structs.memory.engines.local.views import hnsw
-from mama_structs.memory.engines.local.views.hnsw import Graph, GraphBusy, GraphFailed, GraphPlan
+from mama_structs.memory.engines.local.views.hnsw import GraphBusy, GraphError, GraphParameters, HnswGraph
 
 pytest.importorskip("hnswlib")
 
@@ -32,7 +32,7 @@ def some(count, dimensions=8, *, seed=0):
 
 
 def graph_of(vectors, **keywords):
-    graph = Graph(vectors.shape[1], **keywords)
+    graph = HnswGraph(vectors.shape[1], **keywords)
     graph.add(vectors)
     return graph
 
@@ -58,7 +58,7 @@ def test_query_limit_is_clamped_to_live_vectors():
     assert {0, 2, 4} == set(graph.query(vectors[:1], 100, ef=10)[0].tolist())
     graph.mark(np.zeros(5, np.bool_))
     assert (2, 0) == graph.query(vectors[:2], 3, ef=10).shape
-    assert (1, 0) == Graph(8).query(vectors[:1], 3, ef=10).shape
+    assert (1, 0) == HnswGraph(8).query(vectors[:1], 3, ef=10).shape
 
 
 def test_marked_vectors_are_hidden_until_unmarked():
@@ -87,7 +87,7 @@ def test_marks_of_missing_vectors_are_ignored():
 def test_capacity_grows_before_it_is_full():
     """Any number of vectors can be added, singly or in batches, from an initial capacity of one."""
     vectors = some(700)
-    graph = Graph(8, capacity=1)
+    graph = HnswGraph(8, capacity=1)
     for at in (0, 1, 2, 3, 4, 5):
         graph.add(vectors[at : at + 1])
     graph.add(vectors[6:699])
@@ -124,8 +124,8 @@ def test_candidate_count_is_set_for_new_and_loaded_graphs(tmp_path):
     vectors, queries = some(2_000, 32), some(50, 32, seed=1)
     graph = graph_of(vectors)
     path = tmp_path / "graph"
-    marked = graph.save(path, at_most=2_000)
-    loaded = Graph.load(path, dimensions=32, plan=GraphPlan(), marked=marked)
+    marked = graph.save(path, max_vectors=2_000)
+    loaded = HnswGraph.load(path, dimensions=32, plan=GraphParameters(), marked=marked)
     right = exact(vectors, queries, 10)
     few, many = (
         np.mean([len(set(a) & set(b)) for a, b in zip(right, loaded.query(queries, 10, ef=ef), strict=True)])
@@ -144,7 +144,7 @@ def test_loaded_graph_keeps_marks_and_can_grow(tmp_path):
     alive = np.arange(30) != 4
     graph.mark(alive)
     path = tmp_path / "graph"
-    loaded = Graph.load(path, dimensions=8, plan=GraphPlan(), marked=graph.save(path, at_most=30))
+    loaded = HnswGraph.load(path, dimensions=8, plan=GraphParameters(), marked=graph.save(path, max_vectors=30))
 
     assert 29 == loaded.live
     assert 4 not in loaded.query(vectors[4:5], 29, ef=50)[0]
@@ -156,7 +156,7 @@ def test_loaded_graph_keeps_marks_and_can_grow(tmp_path):
 def test_save_to_missing_directory_raises_oserror(tmp_path):
     """The library reports no error in this case."""
     with pytest.raises(OSError, match="No such file"):
-        graph_of(some(10)).save(tmp_path / "none" / "graph", at_most=10)
+        graph_of(some(10)).save(tmp_path / "none" / "graph", max_vectors=10)
 
 
 def test_save_to_full_disk_raises_oserror(tmp_path):
@@ -184,7 +184,7 @@ except OSError as error:
 
 def test_save_fails_if_graph_has_grown(tmp_path):
     """A snapshot of 10 rows must not contain a graph of 11."""
-    assert graph_of(some(11)).save(tmp_path / "graph", at_most=10) is None
+    assert graph_of(some(11)).save(tmp_path / "graph", max_vectors=10) is None
     assert not (tmp_path / "graph").exists()
 
 
@@ -193,29 +193,29 @@ def test_save_fails_if_graph_has_grown(tmp_path):
     [
         {"marked": np.zeros(29, np.bool_)},
         {"marked": np.zeros(31, np.bool_)},
-        {"plan": GraphPlan(m=8)},
-        {"plan": GraphPlan(ef_construction=77)},
+        {"plan": GraphParameters(m=8)},
+        {"plan": GraphParameters(ef_construction=77)},
     ],
 )
 def test_load_rejects_file_that_differs_from_manifest(tmp_path, said):
     """Count, M and ef_construction must be equal."""
     path = tmp_path / "graph"
-    marked = graph_of(some(30)).save(path, at_most=30)
-    with pytest.raises(GraphFailed):
-        Graph.load(path, **{"dimensions": 8, "plan": GraphPlan(), "marked": marked} | said)
+    marked = graph_of(some(30)).save(path, max_vectors=30)
+    with pytest.raises(GraphError):
+        HnswGraph.load(path, **{"dimensions": 8, "plan": GraphParameters(), "marked": marked} | said)
 
 
 def test_load_rejects_file_that_is_no_graph(tmp_path):
     """Errors of the library are converted to one error type."""
     (tmp_path / "graph").write_bytes(b"")
-    with pytest.raises(GraphFailed, match="hnswlib failed"):
-        Graph.load(tmp_path / "graph", dimensions=8, plan=GraphPlan(), marked=np.zeros(1, np.bool_))
+    with pytest.raises(GraphError, match="hnswlib failed"):
+        HnswGraph.load(tmp_path / "graph", dimensions=8, plan=GraphParameters(), marked=np.zeros(1, np.bool_))
 
 
 def test_equal_input_yields_identical_file(tmp_path):
     """With one thread and a fixed seed, the bytes are equal."""
     for name in "ab":
-        graph_of(some(400)).save(tmp_path / name, at_most=400)
+        graph_of(some(400)).save(tmp_path / name, max_vectors=400)
 
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
@@ -251,7 +251,7 @@ def test_concurrent_operations_are_serialized(tmp_path):
 
     def save():
         for _ in range(5):
-            graph.save(tmp_path / "graph", at_most=10_000)
+            graph.save(tmp_path / "graph", max_vectors=10_000)
 
     threads = [threading.Thread(target=run, args=(work,)) for work in (add, query, query, mark, save)]
     for thread in threads:
@@ -290,15 +290,15 @@ def test_missing_library_is_logged_once(monkeypatch, caplog, error):
     def fails(name):
         raise error("not for this processor")
 
-    monkeypatch.setattr(hnsw, "loaded", fails)
-    hnsw._library.cache_clear()
+    monkeypatch.setattr(hnsw, "load_module", fails)
+    hnsw._load_library.cache_clear()
     try:
-        assert [False, False] == [hnsw.available(), hnsw.available()]
+        assert [False, False] == [hnsw.is_available(), hnsw.is_available()]
         assert 1 == caplog.text.count("hnswlib cannot be imported")
-        with pytest.raises(GraphFailed):
-            Graph(8)
+        with pytest.raises(GraphError):
+            HnswGraph(8)
     finally:
-        hnsw._library.cache_clear()
+        hnsw._load_library.cache_clear()
 
 
 def test_library_is_imported_lazily():
@@ -336,7 +336,7 @@ print("lives")
 
 def test_truncated_file_raises_instead_of_crashing(tmp_path):
     """Truncation after the hash comparison is detected by the file length."""
-    graph_of(some(500)).save(tmp_path / "graph", at_most=500)
+    graph_of(some(500)).save(tmp_path / "graph", max_vectors=500)
     done = subprocess.run(
         [sys.executable, "-c", CUT, str(tmp_path / "graph")],
         check=False,
@@ -355,12 +355,12 @@ def test_vectors_added_in_slices_are_projected_in_one_step(monkeypatch):
 
     The projection is slow for few rows, so it is computed for all.
     """
-    graph = Graph(8, basis=np.eye(8, 4, dtype=np.float32))
+    graph = HnswGraph(8, basis=np.eye(8, 4, dtype=np.float32))
     reduced, held = [], []
-    own, room = graph._reduced, graph._make_room
-    monkeypatch.setattr(graph, "_reduced", lambda vectors: reduced.append(len(vectors)) or own(vectors))
-    monkeypatch.setattr(graph, "_make_room", lambda end: held.append(end) or room(end))
-    graph.add(some(100, 8), hold=0.0)
+    own, room = graph._project, graph._ensure_capacity
+    monkeypatch.setattr(graph, "_project", lambda vectors: reduced.append(len(vectors)) or own(vectors))
+    monkeypatch.setattr(graph, "_ensure_capacity", lambda end: held.append(end) or room(end))
+    graph.add(some(100, 8), max_lock_seconds=0.0)
 
     assert [100] == reduced
     assert len(held) > 20

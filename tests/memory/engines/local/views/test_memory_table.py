@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mama_structs.memory.engines.local.views.memory_table import Catalogue, CatalogueItem
-from mama_structs.memory.types.engine import NEVER, Filter
+from mama_structs.memory.engines.local.views.memory_table import MemoryRow, MemoryTable
+from mama_structs.memory.types.engine import NEVER_EXPIRES_MS, Filter
 from mama_structs.memory.types.model import ORIGINS, MemoryType, from_milliseconds
 
 TYPES = tuple(MemoryType)
@@ -24,7 +24,7 @@ TOPICS = ["auth", "인증", unicodedata.normalize("NFD", "인증"), "café", "ca
 facts = {
     "topic": st.none() | st.sampled_from(TOPICS),
     "mentions": st.lists(st.sampled_from(["1-11", "2-1", "0-1", f"\0{EVIDENCE}"]), max_size=3),
-    "ends_ms": st.just(NEVER) | st.integers(BASE, BASE + 6),
+    "ends_ms": st.just(NEVER_EXPIRES_MS) | st.integers(BASE, BASE + 6),
     "origin": st.integers(0, len(ORIGINS) - 1),
     "trust": st.integers(0, len(ORIGINS) - 1),
 }
@@ -71,7 +71,7 @@ def mentioned(catalogue, mention):
 
 def played(steps, where=None):
     """Return the table and its plain model after some steps: the memories by node, and the removed ones."""
-    catalogue, model, removed, holes, versions = Catalogue(), {}, {}, set(), itertools.count(100)
+    catalogue, model, removed, holes, versions = MemoryTable(), {}, {}, set(), itertools.count(100)
     for kind, *values in steps:
         known = removed if kind == "restore" else model
         if kind in ("change", "remove", "restore") and known:
@@ -84,7 +84,7 @@ def played(steps, where=None):
                 "version": next(versions),
                 **values[0],
             }
-            assert node == catalogue.add(CatalogueItem(**row))
+            assert node == catalogue.add(MemoryRow(**row))
             model[node] = row
         elif kind == "change" and values[0] in model:
             row = model[values[0]]
@@ -96,14 +96,14 @@ def played(steps, where=None):
             removed[values[0]] = model.pop(values[0])
         elif kind == "restore" and values[0] in removed:
             model[values[0]] = removed.pop(values[0])
-            catalogue.restore(values[0], CatalogueItem(**model[values[0]]))
+            catalogue.restore(values[0], MemoryRow(**model[values[0]]))
         elif kind == "ask":
             # Cached masks must be invalidated by the next change.
             catalogue.mask(where)
             catalogue.mask(None)
             catalogue.window()
         elif kind == "reload":
-            catalogue = Catalogue.from_state(*catalogue.state())
+            catalogue = MemoryTable.from_state(*catalogue.state())
             # Removed memories leave only gaps.
             holes |= removed.keys()
             removed.clear()
@@ -125,7 +125,11 @@ def passes(row, where):
         and (where.origins is None or ORIGINS[row["origin"]] in where.origins)
         and (where.trust is None or row["trust"] <= ORIGINS.index(where.trust))
         and (not where.evidence or f"\0{EVIDENCE}" in row["mentions"])
-        and (where.valid_at is None or row["ends_ms"] == NEVER or from_milliseconds(row["ends_ms"]) > where.valid_at)
+        and (
+            where.valid_at is None
+            or row["ends_ms"] == NEVER_EXPIRES_MS
+            or from_milliseconds(row["ends_ms"]) > where.valid_at
+        )
     )
 
 
@@ -200,18 +204,18 @@ def test_state_round_trip_preserves_memories_and_gaps(steps):
     """A loaded table has the same state, including gaps, and accepts further changes in the same way."""
     catalogue, _, total = played(steps)
     meta, arrays = catalogue.state()
-    loaded = Catalogue.from_state(meta, arrays)
+    loaded = MemoryTable.from_state(meta, arrays)
     again_meta, again = loaded.state()
 
     assert meta == again_meta
     assert all(np.array_equal(arrays[name], again[name]) for name in arrays)
-    assert total == loaded.add(CatalogueItem(**memory("new")))
+    assert total == loaded.add(MemoryRow(**memory("new")))
 
 
 def test_validity_filter_is_cached_until_next_expiry():
     """The mask of unexpired memories is reused until one expires, and costs nothing if none ever expires."""
     catalogue = catalogue_of("one", "two")
-    catalogue.add(CatalogueItem(**memory("three", number=3, ends_ms=BASE + 5)))
+    catalogue.add(MemoryRow(**memory("three", number=3, ends_ms=BASE + 5)))
     masks = [catalogue.mask(Filter(valid_at=from_milliseconds(BASE + more))) for more in (0, 4, 5, 90)]
 
     assert masks[0] is None
@@ -234,9 +238,9 @@ def memory(name, **changed):
 
 
 def catalogue_of(*names, **changed):
-    made = Catalogue()
+    made = MemoryTable()
     for number, name in enumerate(names):
-        made.add(CatalogueItem(**memory(name, number=number, **changed)))
+        made.add(MemoryRow(**memory(name, number=number, **changed)))
     return made
 
 
@@ -244,12 +248,12 @@ def test_add_rejects_existing_id():
     """A second memory with an existing id is rejected, whether it is new or restored."""
     catalogue = catalogue_of("a")
     with pytest.raises(ValueError, match="there is a memory with the id a"):
-        catalogue.add(CatalogueItem(**memory("a")))
+        catalogue.add(MemoryRow(**memory("a")))
     catalogue.remove(0)
-    catalogue.add(CatalogueItem(**memory("a")))
+    catalogue.add(MemoryRow(**memory("a")))
 
     with pytest.raises(ValueError, match="there is a memory with the id a"):
-        catalogue.restore(0, CatalogueItem(**memory("a", number=0)))
+        catalogue.restore(0, MemoryRow(**memory("a", number=0)))
     assert 1 == catalogue.find("a")
 
 
@@ -261,7 +265,7 @@ def test_restore_accepts_only_removed_memory(node, name):
         catalogue.remove(0)
 
     with pytest.raises(ValueError, match="memory"):
-        catalogue.restore(node, CatalogueItem(**memory(name, number=0)))
+        catalogue.restore(node, MemoryRow(**memory(name, number=0)))
 
 
 @pytest.mark.parametrize("node", [0, 1, -1])
@@ -281,7 +285,7 @@ def test_reused_number_refers_to_later_memory():
     catalogue = catalogue_of("a", "b", "c")
     for node in (2, 1):
         catalogue.remove(node)
-    catalogue.add(CatalogueItem(**memory("d", number=1)))
+    catalogue.add(MemoryRow(**memory("d", number=1)))
 
     assert [0, 3, None] == [catalogue.node_of(number) for number in range(3)]
 
@@ -302,7 +306,7 @@ def test_repeated_updates_do_not_accumulate_mentions():
 
     assert [0] == mentioned(catalogue, "1-999") == mentioned(catalogue, "2-1")
     assert [] == mentioned(catalogue, "1-5")
-    assert len(catalogue._pairs) < 600
+    assert len(catalogue._mention_pairs) < 600
 
 
 REAL = [
@@ -339,7 +343,7 @@ def test_nearest_ids_accepts_adversarial_text(text):
 
     assert len(catalogue.nearest_ids(text, 2)) <= 2
     assert [] == catalogue.nearest_ids(REAL[0], 0)
-    assert [] == Catalogue().nearest_ids(text, 2)
+    assert [] == MemoryTable().nearest_ids(text, 2)
 
 
 @pytest.mark.parametrize(
@@ -362,7 +366,7 @@ def test_load_rejects_state_with_inconsistent_parts(damage):
     meta, arrays = catalogue_of("a", "b", topic="x", mentions=["1-1"]).state()
 
     with pytest.raises(ValueError, match=r"fit|end|decode|unpack|broadcast"):
-        Catalogue.from_state(meta, damage(arrays))
+        MemoryTable.from_state(meta, damage(arrays))
 
 
 def test_time_bounds_have_submillisecond_precision():
@@ -377,12 +381,12 @@ def test_time_bounds_have_submillisecond_precision():
 
 def test_window_sorts_memories_saved_out_of_order():
     """Old memories that are saved after newer ones are sorted by time, now and after further saves."""
-    catalogue = Catalogue()
+    catalogue = MemoryTable()
     for number, created in enumerate([50, 30, 10, 20, 30, 60, 10]):
-        catalogue.add(CatalogueItem(**memory(str(number), number=number, created_ms=created)))
+        catalogue.add(MemoryRow(**memory(str(number), number=number, created_ms=created)))
     before = catalogue.window(newest_first=False).tolist()
     for number, created in enumerate([15, 5, 60]):
-        catalogue.add(CatalogueItem(**memory(f"late {number}", number=7 + number, created_ms=created)))
+        catalogue.add(MemoryRow(**memory(f"late {number}", number=7 + number, created_ms=created)))
 
     assert [2, 6, 3, 1, 4, 0, 5] == before
     assert [8, 2, 6, 7, 3, 1, 4, 0, 5, 9] == catalogue.window(newest_first=False).tolist()
@@ -394,10 +398,10 @@ def test_cached_mask_is_invalidated_by_any_change():
     where = Filter(topic="x")
     seen = [catalogue.count(where)]
     changes = [
-        lambda: catalogue.add(CatalogueItem(**memory("b", number=1, topic="x"))),
+        lambda: catalogue.add(MemoryRow(**memory("b", number=1, topic="x"))),
         lambda: catalogue.change(1, version=2, topic="y", mentions=()),
         lambda: catalogue.remove(0),
-        lambda: catalogue.restore(0, CatalogueItem(**memory("a", number=0, topic="x"))),
+        lambda: catalogue.restore(0, MemoryRow(**memory("a", number=0, topic="x"))),
     ]
     for change in changes:
         change()

@@ -23,7 +23,7 @@ from hypothesis.extra import numpy as hnp
 import mama_structs
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.engines.local.views import snapshots as module
-from mama_structs.memory.engines.local.views.snapshots import Part, SnapshotStore, StoredArray
+from mama_structs.memory.engines.local.views.snapshots import SnapshotPart, SnapshotStore, StoredArray
 from mama_structs.storage.locks import LockFile
 
 # Child processes import the package under test.
@@ -58,13 +58,13 @@ def store_in(folder, identity="a"):
 
 def parts(number=1):
     return {
-        "words": Part(
+        "words": SnapshotPart(
             {"n": number, "text": "가\ud800"}, {"a": np.arange(5) + number, "b": np.zeros((0, 3), np.float32)}
         ),
-        "vectors": Part(
+        "vectors": SnapshotPart(
             {}, {"alive": np.array([True])}, [StoredArray((np.ones((3, 2), np.float32), np.zeros((1, 2), np.float32)))]
         ),
-        "graph": Part({}, files={"graph": lambda path: bool(path.write_bytes(b"graph"))}),
+        "graph": SnapshotPart({}, files={"graph": lambda path: bool(path.write_bytes(b"graph"))}),
     }
 
 
@@ -112,7 +112,7 @@ def test_arrays_keep_bytes_type_and_shape(array, meta):
     """Loaded arrays are equal, aligned and read-only, for all numeric types and shapes."""
     with tempfile.TemporaryDirectory() as folder:
         store = store_in(folder)
-        store.write(1, {"a": Part(meta, {"x": array, "": array})})
+        store.write(1, {"a": SnapshotPart(meta, {"x": array, "": array})})
         loaded = store.load().parts["a"]
         again = loaded.arrays["x"]
 
@@ -124,7 +124,7 @@ def test_arrays_keep_bytes_type_and_shape(array, meta):
 
 def test_loaded_arrays_survive_truncation_of_files(tmp_path):
     """They are copies in memory, because truncating a mapped file crashes the process."""
-    store_in(tmp_path).write(1, {"a": Part({}, {"x": np.arange(10)})})
+    store_in(tmp_path).write(1, {"a": SnapshotPart({}, {"x": np.arange(10)})})
     loaded = store_in(tmp_path).load().parts["a"]
     for path in files_of(tmp_path):
         os.truncate(path, 0)
@@ -135,7 +135,7 @@ def test_loaded_arrays_survive_truncation_of_files(tmp_path):
 
 def _rows_in_file(folder):
     segment = StoredArray((np.arange(12).reshape(4, 3),))
-    loaded = store_in(folder).write(1, {"a": Part({}, {}, [segment])}).parts["a"].segments[0]
+    loaded = store_in(folder).write(1, {"a": SnapshotPart({}, {}, [segment])}).parts["a"].segments[0]
     return loaded.blocks[0], folder / "views" / loaded.stored.name
 
 
@@ -154,9 +154,9 @@ def test_reading_modified_segment_raises(tmp_path, damage):
     rows, path = _rows_in_file(tmp_path)
     globals()[damage](path)
 
-    with pytest.raises(module.ViewLost):
+    with pytest.raises(module.SnapshotInvalid):
         rows.take(np.array([0]))
-    with pytest.raises(module.ViewLost):
+    with pytest.raises(module.SnapshotInvalid):
         rows.slice(0, 4)
 
 
@@ -194,36 +194,36 @@ def test_segment_file_stays_open_while_referenced(tmp_path):
 def test_arrays_of_objects_are_rejected(tmp_path, array):
     """They would have to be pickled."""
     with pytest.raises(InvalidArgument, match=r"a\.x must hold numbers"):
-        store_in(tmp_path).write(1, {"a": Part({}, {"x": array})})
+        store_in(tmp_path).write(1, {"a": SnapshotPart({}, {"x": array})})
 
 
 @pytest.mark.parametrize("name", ["", "../a", "A", "manifest-x", "a" * 40])
 def test_invalid_part_name_is_rejected(tmp_path, name):
     """A part name cannot lead out of the folder."""
     with pytest.raises(InvalidArgument):
-        store_in(tmp_path).write(1, {name: Part({})})
+        store_in(tmp_path).write(1, {name: SnapshotPart({})})
 
 
 def test_segment_file_is_reused(tmp_path):
     """Later generations use the same file, and it is deleted when none does."""
     store = store_in(tmp_path)
-    segments = store.write(1, {"a": Part({}, {}, [StoredArray((np.arange(9),))])}).parts["a"].segments
+    segments = store.write(1, {"a": SnapshotPart({}, {}, [StoredArray((np.arange(9),))])}).parts["a"].segments
     name = segments[0].stored.name
-    again = store.write(2, {"a": Part({}, {}, segments)}).parts["a"].segments
+    again = store.write(2, {"a": SnapshotPart({}, {}, segments)}).parts["a"].segments
 
     assert name == again[0].stored.name
-    store.write(3, {"a": Part({})})
+    store.write(3, {"a": SnapshotPart({})})
     assert name in [path.name for path in files_of(tmp_path)]
-    store.write(4, {"a": Part({})})
+    store.write(4, {"a": SnapshotPart({})})
     assert name not in [path.name for path in files_of(tmp_path)]
 
 
 def test_missing_segment_file_is_written_again(tmp_path):
     """Another process may have deleted it."""
     store = store_in(tmp_path)
-    segments = store.write(1, {"a": Part({}, {}, [StoredArray((np.arange(9),))])}).parts["a"].segments
+    segments = store.write(1, {"a": SnapshotPart({}, {}, [StoredArray((np.arange(9),))])}).parts["a"].segments
     (tmp_path / "views" / segments[0].stored.name).unlink()
-    store.write(2, {"a": Part({}, {}, segments)})
+    store.write(2, {"a": SnapshotPart({}, {}, segments)})
 
     assert list(range(9)) == content(store.load().parts["a"].segments[0])
 
@@ -233,7 +233,7 @@ def test_missing_file_of_other_library_is_left_out(tmp_path):
     store = store_in(tmp_path)
     file = store.write(1, parts()).parts["graph"].files["graph"]
     file.path.unlink()
-    store.write(2, {"graph": Part({}, files={"graph": file, "none": lambda path: False})})
+    store.write(2, {"graph": SnapshotPart({}, files={"graph": file, "none": lambda path: False})})
 
     assert {} == store.load().parts["graph"].files
 
@@ -243,7 +243,7 @@ def test_previous_generation_is_kept(tmp_path):
     store = store_in(tmp_path)
     for number in (1, 2, 3):
         store.write(number, parts(number))
-    (tmp_path / "views" / module.MANIFEST).write_bytes(b"")
+    (tmp_path / "views" / module.MANIFEST_FILE).write_bytes(b"")
 
     check_whole(store.load(), 2)
     assert store.write(4, parts(4))
@@ -266,8 +266,8 @@ def test_snapshot_newer_than_journal_is_ignored(tmp_path):
     store.write(1, parts())
     store.write(5, parts(5))
 
-    check_whole(store.load(at_most=4), 1)
-    assert store.load(at_most=0) is None
+    check_whole(store.load(max_change=4), 1)
+    assert store.load(max_change=0) is None
 
 
 def test_older_snapshot_does_not_replace_newer_one(tmp_path):
@@ -349,14 +349,14 @@ def test_previous_generation_is_loaded_when_manifest_is_damaged(tmp_path, damage
     store = store_in(tmp_path)
     store.write(1, parts())
     assert store.write(2, parts(2))
-    damage(tmp_path / "views" / module.MANIFEST)
+    damage(tmp_path / "views" / module.MANIFEST_FILE)
 
     check_whole(store.load(), 1)
 
 
 def _resealed(folder, change):
     """Change the manifest and update its checksum."""
-    path = folder / "views" / module.MANIFEST
+    path = folder / "views" / module.MANIFEST_FILE
     manifest = json.loads(path.read_bytes().partition(b"\n")[2])
     change(manifest)
     body = json.dumps(manifest).encode()
@@ -504,7 +504,7 @@ def test_manifest_with_impossible_change_is_ignored(tmp_path, change):
 def test_manifest_of_arbitrary_bytes_raises_no_error(tmp_path, text):
     store = store_in(tmp_path)
     store.write(1, parts())
-    path = tmp_path / "views" / module.MANIFEST
+    path = tmp_path / "views" / module.MANIFEST_FILE
     path.write_bytes(text)
     assert store.load() is None
 
@@ -521,7 +521,7 @@ def test_no_modified_byte_is_loaded(data):
         # File names are random, but their order by kind and size is not.
         files = [path for path in files_of(folder) if path.stat().st_size]
         files.sort(key=lambda path: (path.name.split("-")[0], path.stat().st_size))
-        path = [Path(folder) / "views" / module.MANIFEST, *files][data.draw(st.integers(0, len(files)))]
+        path = [Path(folder) / "views" / module.MANIFEST_FILE, *files][data.draw(st.integers(0, len(files)))]
         content = bytearray(path.read_bytes())
         at = data.draw(st.integers(0, len(content) - 1))
         content[at] ^= data.draw(st.integers(1, 255))
@@ -529,7 +529,7 @@ def test_no_modified_byte_is_loaded(data):
         generation = store.load()
 
         if generation is None:
-            assert module.MANIFEST == path.name
+            assert module.MANIFEST_FILE == path.name
         elif generation.damaged:
             assert [path.name.split("-")[0]] == generation.damaged
         else:
@@ -629,7 +629,7 @@ def test_write_is_skipped_while_another_process_writes(tmp_path):
     """It does not wait for the lock."""
     store = store_in(tmp_path)
     store.write(1, parts())
-    lock = LockFile.open(tmp_path / "views" / module.LOCK)
+    lock = LockFile.open(tmp_path / "views" / module.LOCK_FILE)
     assert lock.try_lock(0)
 
     assert store.write(2, parts(2)) is None
@@ -673,8 +673,8 @@ def test_concurrent_writers_leave_complete_generations(tmp_path):
 
     assert [0, 0] == [child.wait() for child in children]
     assert written >= 10
-    assert store.write(1_000_000, {"one": Part({})})
-    assert store.write(1_000_001, {"one": Part({})})
+    assert store.write(1_000_000, {"one": SnapshotPart({})})
+    assert store.write(1_000_001, {"one": SnapshotPart({})})
     assert 2 == len(files_of(tmp_path))
 
 
@@ -698,5 +698,5 @@ def test_killed_writer_leaves_complete_generation(tmp_path, wait):
     assert generation.change >= acknowledged[-1]
     store = store_in(tmp_path)
     for number in (20_000, 20_001):
-        store.write(number, {"one": Part({})})
+        store.write(number, {"one": SnapshotPart({})})
     assert 2 == len(files_of(tmp_path))

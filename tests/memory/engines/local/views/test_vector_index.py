@@ -25,7 +25,7 @@ POOL /= np.linalg.norm(POOL, axis=1, keepdims=True)
 
 MODES = [
     pytest.param(1_000, id="exact"),
-    pytest.param(0, id="hnsw", marks=pytest.mark.skipif(not hnsw.available(), reason="no hnswlib here")),
+    pytest.param(0, id="hnsw", marks=pytest.mark.skipif(not hnsw.is_available(), reason="no hnswlib here")),
 ]
 
 choices = st.lists(st.integers(0, len(POOL) - 1), min_size=0, max_size=3)
@@ -127,7 +127,7 @@ class Run:
 
     def save(self):
         self.changes += 1
-        assert self.index.saved(self.store.write(self.changes, self.index.parts()).parts)
+        assert self.index.record_saved_files(self.store.write(self.changes, self.index.parts()).parts)
 
     def restore(self):
         self.save()
@@ -135,7 +135,7 @@ class Run:
         generation = self.store.load()
         assert [] == generation.damaged
         self.index = VectorIndex.restore(generation.parts, dimensions=3, exact_up_to=self.exact_up_to)
-        assert self.index.settled(10)
+        assert self.index.wait_until_idle(10)
 
     def _put(self, node, chosen):
         self.model[node] = POOL[chosen]
@@ -316,7 +316,7 @@ def test_dead_rows_are_dropped_when_they_are_a_third():
 
 def test_snapshot_files_are_reused(tmp_path, monkeypatch):
     """Rows in a snapshot stay in their file, and later snapshots keep the segment."""
-    monkeypatch.setattr(rows_module, "BLOCK", 100)
+    monkeypatch.setattr(rows_module, "BLOCK_ROWS", 100)
     vectors = some(300)
     index = filled(vectors[:200])
     store = SnapshotStore(tmp_path, identity="x")
@@ -345,8 +345,8 @@ def test_snapshot_files_are_reused(tmp_path, monkeypatch):
 
 def test_large_index_reads_rows_from_files(tmp_path, monkeypatch):
     """After writing or loading a snapshot, only newer rows are in memory."""
-    monkeypatch.setattr(rows_module, "BLOCK", 100)
-    monkeypatch.setattr(rows_module, "HELD", 250)
+    monkeypatch.setattr(rows_module, "BLOCK_ROWS", 100)
+    monkeypatch.setattr(rows_module, "MIN_ROWS_ON_DISK", 250)
     vectors = some(400)
     index = filled(vectors[:200])
     store = SnapshotStore(tmp_path, identity="x")

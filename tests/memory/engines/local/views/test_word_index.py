@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mama_structs.memory.engines.local.views import word_index as words
-from mama_structs.memory.engines.local.views.word_index import K1, LONGEST, SPARE, WordIndex
+from mama_structs.memory.engines.local.views.word_index import BM25_K1, EXTRA_LENGTH_TERMS, MAX_LENGTH_TERMS, WordIndex
 
 TERMS = st.sampled_from([f"t{number}" for number in range(12)])
 WEIGHTS = st.sampled_from([0.1, 0.4, 0.5, 1.0, 2.0, 7.0])
@@ -36,7 +36,7 @@ def small(monkeypatch):
 def bm25(documents, query):
     """Return BM25 scores (Robertson and Zaragoza, in the form that Lucene uses)."""
     count = len(documents)
-    lengths = {node: min(sum(terms.values()), LONGEST) for node, terms in documents.items()}
+    lengths = {node: min(sum(terms.values()), MAX_LENGTH_TERMS) for node, terms in documents.items()}
     average = sum(lengths.values()) / count if count else 1.0
     scores = {}
     for node, terms in documents.items():
@@ -45,7 +45,7 @@ def bm25(documents, query):
             if term in terms:
                 having = sum(term in other for other in documents.values())
                 rarity = math.log(1 + (count - having + 0.5) / (having + 0.5))
-                divisor = terms[term] + K1 * (SPARE + lengths[node]) / (SPARE + average)
+                divisor = terms[term] + BM25_K1 * (EXTRA_LENGTH_TERMS + lengths[node]) / (EXTRA_LENGTH_TERMS + average)
                 score += weight * rarity * terms[term] / divisor
         if score > 0:
             scores[node] = score
@@ -204,8 +204,10 @@ def test_number_of_segments_is_logarithmic_with_many_snapshots():
 
 def test_postings_are_rarely_moved_while_loading(monkeypatch):
     """Merging takes linear time, up to a logarithmic factor."""
-    moved, joined = [], words.Segment.joined
-    monkeypatch.setattr(words.Segment, "joined", lambda parts: moved.append(sum(map(len, parts))) or joined(parts))
+    moved, joined = [], words.Segment.merge_segments
+    monkeypatch.setattr(
+        words.Segment, "merge_segments", lambda parts: moved.append(sum(map(len, parts))) or joined(parts)
+    )
     many(3_000)
 
     assert sum(moved) <= 9_000 * math.log2(9_000)
@@ -213,8 +215,8 @@ def test_postings_are_rarely_moved_while_loading(monkeypatch):
 
 def test_query_looks_up_its_terms_once_per_segment(monkeypatch):
     """A search and the scores of its candidates share one lookup per segment."""
-    looked, bounds_of = [], words.Segment.bounds_of
-    monkeypatch.setattr(words.Segment, "bounds_of", lambda *given: looked.append(given) or bounds_of(*given))
+    looked, bounds_of = [], words.Segment.find_bounds
+    monkeypatch.setattr(words.Segment, "find_bounds", lambda *given: looked.append(given) or bounds_of(*given))
     index = many(3_000)
     query = {"w1": 1.0, "v2": 1.0, "u3": 1.0, "u2999": 1.0}
     nodes = index.search(query, 96).nodes
