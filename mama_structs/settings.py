@@ -51,8 +51,8 @@ COUNT_VALIDATOR: Final = setting_validator(check_integer, 0)
 OPTIONAL_COUNT_VALIDATOR: Final = attrs.validators.optional(COUNT_VALIDATOR)
 POSITIVE_COUNT_VALIDATOR: Final = setting_validator(check_integer, 1)
 SECONDS_VALIDATOR: Final = setting_validator(check_seconds)
-OPTIONAL_SECONDS_VALIDATOR: Final = setting_validator(check_seconds, zero=True)
-SPAN_VALIDATOR: Final = setting_validator(check_seconds, zero=True, most=MAX_SPAN_SECONDS)
+OPTIONAL_SECONDS_VALIDATOR: Final = setting_validator(check_seconds, allow_zero=True)
+SPAN_VALIDATOR: Final = setting_validator(check_seconds, allow_zero=True, maximum=MAX_SPAN_SECONDS)
 RATIO_VALIDATOR: Final = setting_validator(check_ratio)
 
 
@@ -129,7 +129,7 @@ class DescriptorSettings:
     search_timeout: float = attrs.field(default=2.0, validator=SECONDS_VALIDATOR)
     conversation_ttl: float | None = attrs.field(
         default=None,
-        validator=attrs.validators.optional(setting_validator(check_seconds, most=MAX_SPAN_SECONDS)),
+        validator=attrs.validators.optional(setting_validator(check_seconds, maximum=MAX_SPAN_SECONDS)),
         metadata={"like": 0.0},
     )
     allow_hidden: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)

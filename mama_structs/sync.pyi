@@ -39,7 +39,6 @@ from mama_structs.refs.store.render import Rendering
 from mama_structs.refs.store.result_truncation import OwnShareFactory
 from mama_structs.refs.store.text import Excerpt, Mode
 from mama_structs.refs.store.text_search import SearchResult
-from mama_structs.session.session import SessionOpening
 from mama_structs.settings import AnswerSettings, DescriptorSettings, ReferenceSettings, Settings
 from mama_structs.storage.sqlite_errors import CheckReport, Finding
 from mama_structs.tools.exposed_tools import ToolView
@@ -297,7 +296,7 @@ class Session:
         judge: Judge | None = None, namespace: str = 'default', reads: Iterable[str] = (),
         conversation: str | None = None, files: str | os.PathLike[str] | None = None,
         references: ReferenceOptions | None = None, resolver: Resolver | None = None, settings: Settings | None = None,
-        exposure: Exposure | None = None) -> SessionOpening: ...
+        exposure: Exposure | None = None) -> Session: ...
     @staticmethod
     def conversations(location: str | os.PathLike[str], *, namespace: str = 'default') -> Conversations: ...
     @staticmethod

@@ -25,7 +25,7 @@ from mama_structs.adapters import mem0
 MODULES = (sync, mem0)
 _HEAD = '"""Types of `{}`; written by ``scripts/sync_stub.py``, never by hand."""\n'
 # The return type of a proxy for each return type of its object.
-_GIVEN = {"Opening": "Session", "AsyncIterator": "Iterator"}
+_GIVEN = {"SessionOpening": "Session", "AsyncIterator": "Iterator"}
 _CONSTRUCTED = ("Memory", "RefStore", "Resolver")
 _WIDTH = 120
 

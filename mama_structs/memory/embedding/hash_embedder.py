@@ -66,7 +66,7 @@ class HashEmbedder:
     """
 
     dimensions: int = attrs.field(
-        default=384, validator=_check.field_validator(_check.check_integer, 16, 65_536, mark=",")
+        default=384, validator=_check.field_validator(_check.check_integer, 16, 65_536, separator=",")
     )
     calibration: Calibration = _CALIBRATION
     max_tokens: ClassVar[int] = 128

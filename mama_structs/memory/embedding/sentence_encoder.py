@@ -66,7 +66,7 @@ class UniversalSentenceEmbedder:
 
     """
 
-    threads: int = attrs.field(default=1, validator=_check.field_validator(_check.check_integer, 1, mark=","))
+    threads: int = attrs.field(default=1, validator=_check.field_validator(_check.check_integer, 1, separator=","))
     calibration: Calibration = _CALIBRATION
 
     name: ClassVar[str] = "use-multilingual-3"
