@@ -160,6 +160,7 @@ def test_plugin_imports_only_its_own_modules(tmp_path):
     (tmp_path / "test_it.py").write_text("import sys\n\n\ndef test_it():\n    print(*sys.modules)\n")
     ours = {
         "mama_structs",
+        "mama_structs._internal",
         "mama_structs._internal.lazy_import",
         "mama_structs.testing",
         "mama_structs.testing.pytest_plugin",

@@ -171,6 +171,7 @@ def test_importing_hypothesis_imports_only_the_hook():
 
     ours = {
         "mama_structs",
+        "mama_structs._internal",
         "mama_structs._internal.lazy_import",
         "mama_structs.testing",
         "mama_structs.testing.hypothesis_hook",
