@@ -48,7 +48,7 @@ def test_read_pickle_returns_the_fields_of_an_object(protocol, payload):
     found = read_pickle(pickle.dumps(Point(id="1", payload=payload), protocol))
 
     assert isinstance(found, PickledObject)
-    assert found.name.endswith("test_pickled.Point")
+    assert found.name.endswith("test_safe_pickle.Point")
     assert ("1", payload, None) == (found.field("id"), to_jsonable_data(found.field("payload")), found.field("vector"))
 
 
