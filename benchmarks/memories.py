@@ -227,7 +227,7 @@ async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, 
     together: dict[str, Seconds] = {"raw batched transaction": [], "ours": []}
     synced = 0
     # Each transaction is synced once.
-    commits = count_calls(storage, "_in_transaction")
+    commits = count_calls(storage, "_run_transaction")
 
     def put(rows: Any, pair: tuple[bytes, bytes]) -> None:
         number = next(numbers)
@@ -275,7 +275,7 @@ async def saves(session: Session, lines: Corpus, start: int, count: int) -> dict
             options = {name: record[name] for name in ("topic", "created_at")}
             taken.append(await timed(memories.save_context(record["content"], **options)))
         links, links_cpu = list(wall), list(cpu)
-    drained = count_calls(memories._engine, "_drain")  # noqa: SLF001 - measured
+    drained = count_calls(memories._engine, "_run_transaction")  # noqa: SLF001 - measured
     several = [f"{text} once more" for text in lines.texts[:TASKS]]
     await memories._shared.embedding.documents(several)  # noqa: SLF001 - not measured
     together = await timed(asyncio.gather(*map(memories.save_context, several)))

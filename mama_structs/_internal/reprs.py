@@ -128,7 +128,7 @@ def truncate_line(text: str, max_columns: int) -> str:
 
 def format_line(name: str, content: ReprContent, *, opening: str = "<", closing: str = ">") -> str:
     """
-    Return one line of at most `WIDTH` columns.
+    Return one line of at most `MAX_LINE_COLUMNS` columns.
 
     The texts get the columns that the facts leave.
     """

@@ -24,7 +24,7 @@ T = TypeVar("T")
 MAX_SPAN_SECONDS: Final = 100 * 366 * 86400.0
 MIN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_TIME: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""Stored times are at least `FIRST` and less than `LAST`."""
+"""Stored times are at least `MIN_TIME` and less than `MAX_TIME`."""
 URL_PATTERN: Final = re.compile(r"\s*\w[\w+.-]+://")
 _MILLISECOND: Final = timedelta(milliseconds=1)
 

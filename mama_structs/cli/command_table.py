@@ -122,7 +122,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _describe_command(path: str) -> str:
-    """Return a command's line in the overview: from `_LINES` or its docstring."""
+    """Return a command's line in the overview: from `_SHORT_DESCRIPTIONS` or its docstring."""
     about = _COMMANDS[path][0].__doc__ if path in _COMMANDS else ""
     return _SHORT_DESCRIPTIONS.get(path) or f"{about[:1].lower()}{about[1:-1]}"
 
@@ -280,7 +280,7 @@ _SHORT_DESCRIPTIONS: Final = {
     "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
 }
 _EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
-# Each command's function, whose docstring is its description and, unless `_LINES` has a text, its line in the overview.
+# Each command's function, whose docstring is its description and, unless `_SHORT_DESCRIPTIONS` has a text, its line in the overview.
 # Then its arguments: name with metavar, help and options of `add_argument`; without options it is a flag. A plain text
 # starts a group.
 _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {

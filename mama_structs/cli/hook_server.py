@@ -135,7 +135,7 @@ class HookServer:
         self._warm_up_task: asyncio.Task[None] | None = None
 
     async def serve(self, listening: socket.socket) -> None:
-        """Serve requests until the idle time has passed or a client sends `QUIT`."""
+        """Serve requests until the idle time has passed or a client sends `QUIT_COMMAND`."""
         import asyncio  # noqa: PLC0415 - imported after the socket is ready
 
         from mama_structs.cli.hook_messages import MAX_REQUEST_BYTES, read_request, send_answer  # noqa: PLC0415

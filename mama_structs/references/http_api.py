@@ -132,7 +132,7 @@ class ResponseBody:
 
 
 def decode_json(content: bytes) -> Any:
-    """Parse strict JSON: UTF-8, finite numbers, and at most `MAX_DEPTH` levels."""
+    """Parse strict JSON: UTF-8, finite numbers, and at most `MAX_JSON_DEPTH` levels."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

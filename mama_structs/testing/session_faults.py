@@ -51,7 +51,7 @@ def inject_transaction_faults(storage: RowStorage, get_next_fault: Callable[[], 
 
         return type(storage)._run_transaction(storage, undone, **given)  # noqa: SLF001 - as above
 
-    vars(storage)["_in_transaction"] = in_transaction
+    vars(storage)["_run_transaction"] = in_transaction
 
 
 class SessionFaults:

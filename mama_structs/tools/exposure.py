@@ -430,7 +430,7 @@ class Exposure:
                     hint="add a ContextRule for a kind of your own",
                 )
         learned = {*LEARNED_KINDS[1:]} <= {*kinds} and {*_load_default_cues()} <= {*self.cues}
-        object.__setattr__(self, "_learned", learned)
+        object.__setattr__(self, "_uses_weights", learned)
 
     def detect(self, message: object) -> Context:
         """

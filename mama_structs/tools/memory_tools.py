@@ -74,7 +74,7 @@ class LinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 Links = Annotated[Sequence[Id | LinkRequest], Meta(max_length=MAX_LINKS)]
-# The schema for models. Other fields of `LinkTo` are accepted, too.
+# The schema for models. Other fields of `LinkRequest` are accepted, too.
 EMPTY_LIST_DEFAULT: Final[tuple[str, Any]] = ("default", [])
 LINKS_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "array",

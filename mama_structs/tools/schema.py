@@ -102,7 +102,7 @@ def _from_msgspec(kinds: Iterable[Any]) -> tuple[tuple[JSONSchema, ...], dict[st
 
     def anything(kind: type) -> JSONSchema:
         if kind is object:
-            # msgspec treats an empty schema as missing; `_tidied` removes the comment.
+            # msgspec treats an empty schema as missing; `_tidy` removes the comment.
             return {"$comment": "anything"}
         # By raising it, the hook leaves the type to msgspec, which then rejects it.
         raise NotImplementedError

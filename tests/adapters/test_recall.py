@@ -194,7 +194,7 @@ async def test_hostile_memories_cannot_escape_recall_block(monkeypatch):
     """Sixty hostile memories are recalled for one message: the block is complete, and nothing is outside of it."""
     monkeypatch.setattr(recalling, "MAX_HITS", 2 * len(ROWS))
     monkeypatch.setattr(recalling, "RECALL_BOUNDS", RelevanceBounds(relevance=0.0, share=0.0))
-    monkeypatch.setattr(sys.modules["mama_structs.adapters.mcp.server"], "MAX_CHARS", ROOM)
+    monkeypatch.setattr(sys.modules["mama_structs.adapters.mcp.server"], "DEFAULT_MAX_RECALL_CHARS", ROOM)
     said = "continue from yesterday"
     async with Session.open(embedder=HashEmbedder()) as session, Client(mcp.server(session)) as client:
         for row in ROWS:

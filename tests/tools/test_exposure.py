@@ -456,7 +456,7 @@ def test_exposure_accepts_custom_context():
 
 
 def test_detect_applies_masks_and_other_requests():
-    """A cue without a kind removes words; one of the kind `OTHER` competes."""
+    """A cue without a kind removes words; one of the kind `OTHER_KIND` competes."""
     base = (Cue(kind="searching", words=("look",), weight=0.9),)
     masked = Exposure(cues=(*base, Cue(kind=None, words=("look out",))))
     rivalled = Exposure(cues=(*base, Cue(kind=OTHER_KIND, words=("paint",))))

@@ -310,7 +310,7 @@ def determine_status(
 
 
 def _row_status(memory: Memory, present: Memory | None, was_there: Callable[[str], bool]) -> str | None:
-    """Return the difference between a stored memory and its row as a key of `_FATES`, or None."""
+    """Return the difference between a stored memory and its row as a key of `ROW_STATUS_NOTES`, or None."""
     if present is None:
         return "deleted_since" if was_there(memory.id) else None
     mark = MigrationMark.of(present)

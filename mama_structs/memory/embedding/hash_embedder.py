@@ -41,7 +41,7 @@ WIDE_NGRAM_LENGTHS: Final = (2, 3)  # N-gram lengths for scripts with a syllable
 WIDE_RANGES: Final = ((0x3040, 0xA4CF), (0xAC00, 0xD7A3), (0x20000, 0x3FFFF))
 
 SPLITMIX_INCREMENT: Final = (
-    0x9E3779B97F4A7C15  # Constant of SplitMix64 (Steele, Lea and Flood, 2014), whose finaliser is `_mixed`.
+    0x9E3779B97F4A7C15  # Constant of SplitMix64 (Steele, Lea and Flood, 2014), whose finaliser is `_mix`.
 )
 HASH_BASE: Final = 0xD1342543DE82EF95
 UINT64_ONE: Final = np.uint64(1)

@@ -285,7 +285,7 @@ async def _draft_save(
     known: Sequence[Memory],
     is_recalled: Callable[[str], bool],
 ) -> PreparedSave:
-    """Return the prepared save of a proposed record, or raise `_Refusal` with the reason."""
+    """Return the prepared save of a proposed record, or raise `RecordRejected` with the reason."""
     proposal = _validate_record(record)
     beyond = [number for number in proposal.messages if number > len(batch)]
     if beyond:

@@ -169,7 +169,7 @@ EXTRA_LENGTH_TERMS: Final = 30.0
 MAX_LENGTH_TERMS: Final = 200.0
 """Maximum text length in terms that BM25 uses. Without it, a rare word in a long text would count almost nothing."""
 MAX_TERM_COUNT_STEPS: Final = 255
-"""Maximum term count in units of `UNIT`. BM25 hardly increases beyond it."""
+"""Maximum term count in units of `TERM_COUNT_STEP`. BM25 hardly increases beyond it."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)

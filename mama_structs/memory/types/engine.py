@@ -185,7 +185,7 @@ def to_nfc(text: str) -> str:
 
 
 def expiry_milliseconds(memory: Memory) -> int:
-    """Return when a memory expires, in milliseconds since 1970 (UTC), or `NEVER`."""
+    """Return when a memory expires, in milliseconds since 1970 (UTC), or `NEVER_EXPIRES_MS`."""
     return NEVER_EXPIRES_MS if memory.valid_until is None else to_milliseconds(memory.valid_until)
 
 
@@ -215,7 +215,7 @@ class NodeAttributes:
     """Columns of attributes that can be read without the texts, with one item per node."""
 
     created: NDArray[np.int64]  # creation time, milliseconds since 1970 (UTC)
-    types: NDArray[np.int8]  # memory type as a number of `NUMBERS`
+    types: NDArray[np.int8]  # memory type as a number of `TYPE_NUMBERS`
     topics: NDArray[np.int32]  # a number per topic, -1 for none
     scripts: NDArray[np.uint8]  # scripts of the content, from `text_analysis.scripts_of`
     asking: NDArray[np.uint8]  # percentage of questions in the content, from `text_analysis.asking_of`
@@ -241,7 +241,7 @@ class LinkTable:
 
     sources: Nodes  # node at the start of the link
     targets: Nodes  # node at the end of the link
-    types: NDArray[np.int8]  # link type as a number of `NUMBERS`
+    types: NDArray[np.int8]  # link type as a number of `TYPE_NUMBERS`
     creators: NDArray[np.int8]  # index of the creator in `CREATORS`
     confidences: NDArray[np.float32]  # stored confidence, before decay
     created: NDArray[np.int64]  # creation time, milliseconds since 1970 (UTC)
@@ -386,7 +386,7 @@ class Reader(Protocol):
         """
         Return the sorted nodes for each duplicate fingerprint.
 
-        If there are many, only the first and the last `ALIKE` are returned.
+        If there are many, only the first and the last `MAX_DUPLICATES` are returned.
         """
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:

@@ -558,7 +558,7 @@ def _encode_handle(handle: str) -> str:
 
 
 def _decode_handle(text: str) -> str:
-    """Decode a handle that `_spelt` encoded; return any other handle unchanged."""
+    """Decode a handle that `_encode_handle` encoded; return any other handle unchanged."""
     kind, _, name = text.partition(":")
     ref_id, at, version = name.partition("@")
     if not ref_id.startswith(_PUNYCODE_MARKER):

@@ -442,7 +442,7 @@ class RefParser:
         return events
 
     # Each of the following methods parses from an index in its state. It returns the index from which the next state
-    # continues, or `_WAIT` if more text is needed.
+    # continues, or `_NEEDS_MORE_TEXT` if more text is needed.
 
     def _parse_plain(self, at: int, *, final: bool) -> int:
         text = self._text
@@ -533,7 +533,7 @@ class RefParser:
             self._report(_make_diagnostic("stray_close", None, message=message), at)
 
     def _report_tags_in_code(self, start: int, end: int, *, final: bool) -> int:
-        """Report opening tags in code. Return the index of an incomplete tag, or `_WAIT`."""
+        """Report opening tags in code. Return the index of an incomplete tag, or `_NEEDS_MORE_TEXT`."""
         text = self._text
         at = max(start, self._mark)
         while match := _TAG_START[final].search(text, at, end):

@@ -43,7 +43,7 @@ _OTHER_BLOCKS: Final = frozenset(
         *("tool_use", "server_tool_use", "mcp_tool_use", "function_call", "custom_tool_call"),
     }
 )
-# Types that contain no model text in any field, in addition to all types with a suffix of `_ENDS_WITHOUT_TEXT`.
+# Types that contain no model text in any field, in addition to all types with a suffix of `_NON_TEXT_SUFFIXES`.
 _NON_TEXT_TYPES: Final = _OTHER_BLOCKS | {
     *("audio", "video", "file", "document", "compaction", "program", "non_standard", "text-plain", "image_url"),
     # Parts of Pydantic AI.

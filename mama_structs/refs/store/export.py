@@ -565,7 +565,7 @@ def _run_export(place: _ResolvedPath) -> FileResult:
 
 
 def _try_export(place: _ResolvedPath, directory: int) -> FileResult:
-    """Try the export once; raise `_Changed` if another program interfered."""
+    """Try the export once; raise `_FileChanged` if another program interfered."""
     order = place.order
     with contextlib.ExitStack() as stack:
         old = _open_existing(place, directory, stack)

@@ -422,7 +422,7 @@ async def test_failed_save_stores_no_text(tmp_path, monkeypatch):
     """A full disk leaves nothing of the text, and a retry with space stores everything."""
     async with opened(tmp_path, Handles({"ref:a": "text"})) as store:
         await store.save_context("before")
-        owner, name = (PostgresWriter, "finish") if is_on_server() else (SqliteStorage, "_in_transaction")
+        owner, name = (PostgresWriter, "finish") if is_on_server() else (SqliteStorage, "_run_transaction")
         whole = getattr(owner, name)
 
         def failing(self, *work, **how):

@@ -361,8 +361,8 @@ async def test_opening_finishes_erasure_after_kill_at_any_point(tmp_path, monkey
 
         for owner, name in (
             (SqliteRows, "commit"),
-            (connection, "_rewritten"),
-            (connection, "_emptied"),
+            (connection, "_vacuum"),
+            (connection, "_truncate_wal"),
             (SnapshotStore, "clear"),
         ):
             real = getattr(owner, name)

@@ -480,7 +480,7 @@ class FetchSpec:
     ] = ()  # Link ends (source, target): fetch the complete links that have a node at such an end.
     successors: bool = False  # The versions that supersede them, transitively.
     walk_distance: int | None = (
-        0  # Distance in links to walk from the nodes, None for no limit. Capped by `_MOST_AROUND`.
+        0  # Distance in links to walk from the nodes, None for no limit. Capped by `MAX_WALK_VISITS`.
     )
     link_filter: LinkFilter = ("both", None)
     link_ids: Sequence[str] = ()  # Complete links by id.

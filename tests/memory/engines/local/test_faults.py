@@ -887,7 +887,7 @@ async def test_search_is_answered_during_rebuild(tmp_path):
 @pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"x" * 9_000)])
 async def test_damaged_vector_file_is_rebuilt_under_open_session(tmp_path, monkeypatch, caplog, damage):
     """The next reads, searches and saves are correct, and one warning is logged."""
-    for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
+    for name in ("BLOCK_ROWS", "HELD", "MIN_BLOCK_ROWS"):
         monkeypatch.setattr(rows_module, name, 20)
     async with opened(tmp_path, settings=MemorySettings(linking="off", snapshot_every=30)) as (place, store):
         await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(40)])
@@ -907,7 +907,7 @@ async def test_damaged_vector_file_is_rebuilt_under_open_session(tmp_path, monke
 @pytest.mark.parametrize("call", ["save", "adopt"])
 async def test_damaged_vector_file_does_not_block_updates_of_others(tmp_path, monkeypatch, call):
     """The update from another process detects the damage and continues with rebuilt views."""
-    for name in ("BLOCK", "HELD", "_SMALLEST_BLOCK"):
+    for name in ("BLOCK_ROWS", "HELD", "MIN_BLOCK_ROWS"):
         monkeypatch.setattr(rows_module, name, 20)
     options = {"settings": MemorySettings(linking="off")}
     async with opened(tmp_path, **options) as (place, store):

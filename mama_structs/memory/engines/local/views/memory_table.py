@@ -633,7 +633,7 @@ class MemoryTable:
         return np.flatnonzero(passing) if nodes is None else nodes[passing]
 
     def _find_similar_ids(self, text: str) -> list[str]:
-        """Return about `_CANDIDATES` ids that share a part with *text*, preferring the newest."""
+        """Return about `MAX_SUGGESTION_CANDIDATES` ids that share a part with *text*, preferring the newest."""
         # Try the time and the random digits first: a typing error usually affects a single part of an id.
         head, *tail = text.rsplit("_", 2)
         found = {memory_id: None for piece in tail for memory_id in self._find_ids_containing(piece)}

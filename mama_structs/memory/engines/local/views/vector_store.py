@@ -204,7 +204,7 @@ class VectorStore:
         return segments, np.concatenate([np.empty((0, self.dimensions), np.float32), *tail])
 
     def record_segments(self, segments: Sequence[StoredArray]) -> None:
-        """Remember the segment files, and from `HELD` rows on read their rows from the files."""
+        """Remember the segment files, and from `MIN_ROWS_ON_DISK` rows on read their rows from the files."""
         self.segments = tuple((one.stored, len(one)) for one in segments if one.stored is not None)
         files = tuple(block for one in segments for block in one.blocks)
         held = sum(map(len, files))

@@ -31,7 +31,7 @@ from mama_structs.memory.types.engine import Matches, Nodes, Scores
 
 Int32Array = NDArray[np.int32]
 TermCounts = NDArray[np.uint8]
-"""Term frequencies in units of `UNIT`, capped at 255, above which BM25 hardly increases."""
+"""Term frequencies in units of `TERM_COUNT_STEP`, capped at 255, above which BM25 hardly increases."""
 
 # Postings processed at once, so that intermediate arrays stay in the CPU caches.
 MAX_POSTINGS_PER_STEP: Final = 65_536
@@ -191,7 +191,7 @@ class WordIndex:
         self._removed_postings = 0
         # The nodes of its last postings, which are not in a segment yet.
         self._fresh = GrowingColumns({"node": np.int32})
-        # By node: its segment number, its first posting, number of postings, and its length in units of `UNIT`.
+        # By node: its segment number, its first posting, number of postings, and its length in units of `TERM_COUNT_STEP`.
         self._segment_of = np.full(1024, NOT_INDEXED, np.int32)
         self._first = np.zeros(1024, np.int32)
         self._size = np.zeros(1024, np.int32)
@@ -435,7 +435,7 @@ class WordIndex:
         """
         Return the BM25 gains of some postings.
 
-        That is ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `UNIT`.
+        That is ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `TERM_COUNT_STEP`.
         """
         gains = self._length.take(nodes)
         gains += np.float32(EXTRA_LENGTH_TERMS / TERM_COUNT_STEP)

@@ -151,13 +151,13 @@ def test_index_agrees_with_brute_force(exact_up_to, held, steps):
         # Small limits, so that a few vectors reach all of them.
         for owner, name, value in (
             (os, "fsync", lambda fd: None),
-            (rows_module, "BLOCK", 8),
+            (rows_module, "BLOCK_ROWS", 8),
             (rows_module, "HELD", held),
             (rows_module, "_READ", 3),
-            (rows_module, "_SMALLEST_BLOCK", 2),
-            (rows_module, "_GATHER", 4),
+            (rows_module, "MIN_BLOCK_ROWS", 2),
+            (rows_module, "GATHER_ROWS", 4),
             (rows_module, "_RECENT", 6),
-            (module, "_SMALLEST_DEAD", 4),
+            (module, "MIN_DEAD_TO_COMPACT", 4),
             (module, "_FEW", 3),
         ):
             patch.setattr(owner, name, value)
