@@ -235,7 +235,7 @@ class RelatedMemories:
         if not others:
             return first
         field_values = [attrs.asdict(one, recurse=False) for one in reversed(several)]
-        names = ("memories", "superseded_by", "leads_to", "before")
+        names = ("memories", "superseded_by", "explained_by", "predecessors")
         maps: dict[str, Any] = {
             name: {key: value for one in field_values for key, value in one[name].items()} for name in names
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import attrs
 
@@ -21,13 +21,15 @@ from mama_structs.memory.save.save_plan import FindContent, no_content
 from mama_structs.memory.search.reranker_runner import RerankerRunner
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.store.scopes import ScopedMemories, ScopedShared
-from mama_structs.memory.types.engine import EmbedderRecord, Engines, embedder_mismatch
+from mama_structs.memory.types.engine import EmbedderRecord, Engine, Engines, embedder_mismatch
 from mama_structs.memory.types.judge import Judge, check_judge
 from mama_structs.memory.types.reranker import Reranker, check_reranker
 from mama_structs.memory.upkeep.erasure import EraseTexts, erase_no_texts
 from mama_structs.memory.upkeep.maintenance import embedder_record
 from mama_structs.memory.upkeep.namespace_services import NamespaceServices
 from mama_structs.settings import MemorySettings
+
+ServicesT = TypeVar("ServicesT", bound=NamespaceServices)
 
 
 @attrs.define
@@ -80,33 +82,37 @@ async def open_memories(
     async with contextlib.AsyncExitStack() as closing:
         service = EmbeddingService(chosen, cache_entries=settings.embedding_cache)
         closing.push_async_callback(service.close)
-        reranking = None
+        reranker_runner = judge_runner = None
         if reranker is not None:
-            reranking = RerankerRunner(reranker, loop=loop, seconds=seconds, at_most=at_most)
-        known: dict[str, Any] = {
-            "settings": settings,
-            "loop": loop,
-            "reranking": reranking,
-            "find_mentions": find_mentions,
-            "erase_texts": erase_texts,
-            "clock": clock,
-        }
-        judging = None
+            reranker_runner = RerankerRunner(reranker, loop=loop, seconds=seconds, at_most=at_most)
         if judge is not None:
-            judging = JudgeRunner(judge, seconds=settings.judge_seconds, clock=clock)
+            judge_runner = JudgeRunner(judge, seconds=settings.judge_seconds, clock=clock)
+
+        def make_services(kind: type[ServicesT], engine: Engine, judge_runner: JudgeRunner | None = None) -> ServicesT:
+            return kind(
+                engine,
+                service,
+                settings=settings,
+                loop=loop,
+                reranker_runner=reranker_runner,
+                judge_runner=judge_runner,
+                find_mentions=find_mentions,
+                erase_texts=erase_texts,
+                clock=clock,
+            )
+
         opened = []
         for name in names:
             engine = await engines.open(name, embedder_record(chosen), settings)
             closing.push_async_callback(engines.release, name)
             opened.append(engine)
         if reads:
-            scoped = ScopedShared(opened[0], service, judge_runner=judging, **known)
-            scoped.others = tuple(MemoryStore(NamespaceServices(engine, service, **known)) for engine in opened[1:])
+            scoped = make_services(ScopedShared, opened[0], judge_runner)
+            scoped.others = tuple(MemoryStore(make_services(NamespaceServices, engine)) for engine in opened[1:])
             memories: MemoryStore = ScopedMemories(scoped, find_content=find_content)
         else:
-            memories = MemoryStore(
-                NamespaceServices(opened[0], service, judge_runner=judging, **known), find_content=find_content
-            )
+            services = make_services(NamespaceServices, opened[0], judge_runner)
+            memories = MemoryStore(services, find_content=find_content)
         # Closed before the engines are released, because pending embeddings may still use them.
         closing.push_async_callback(memories.close)
         return memories, closing.pop_all().aclose
