@@ -269,7 +269,7 @@ class Ours:
     def settle(self) -> None:
         """Wait until the vector graph and the word index are up to date."""
         engine = self.session.memories._engine  # noqa: SLF001 - measured
-        self.runner.run(engine.settled())
+        self.runner.run(engine.wait_until_idle())
         if self.url is None:
             engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - measured
 

@@ -277,7 +277,7 @@ async def saves(session: Session, lines: Corpus, start: int, count: int) -> dict
         links, links_cpu = list(wall), list(cpu)
     drained = count_calls(memories._engine, "_run_transaction")  # noqa: SLF001 - measured
     several = [f"{text} once more" for text in lines.texts[:TASKS]]
-    await memories._shared.embedding.documents(several)  # noqa: SLF001 - not measured
+    await memories._shared.embedding.embed_documents(several)  # noqa: SLF001 - not measured
     together = await timed(asyncio.gather(*map(memories.save_context, several)))
     return {
         "save": quantiles(taken),

@@ -364,7 +364,7 @@ async def searched(session: Session, lines: Corpus, *, until: Callable[[Seconds]
     taken: Seconds = []
     while not until(taken):
         question = lines.questions[len(taken) % len(lines.questions)]
-        await session.memories._shared.embedding.query(question)  # noqa: SLF001 - not measured
+        await session.memories._shared.embedding.embed_query(question)  # noqa: SLF001 - not measured
         taken.append(await timed(session.memories.search(question)))
     return taken
 

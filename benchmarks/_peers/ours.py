@@ -66,7 +66,7 @@ class Peer(Driver):
 
     def settle(self) -> None:
         """Wait until the vector graph and the word index are up to date."""
-        self.runner.run(self.engine.settled())
+        self.runner.run(self.engine.wait_until_idle())
         self.engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - for measuring
 
     def stored(self) -> list[int]:

@@ -61,14 +61,14 @@ class Driver:
         return None if found is None else found["memory"]
 
     def all(self, namespace: str) -> list[tuple[str, str]]:
-        return self._mention_pairs(self.memory.get_all(filters={"user_id": namespace}, top_k=1_000_000))
+        return self._pairs(self.memory.get_all(filters={"user_id": namespace}, top_k=1_000_000))
 
     def search(
         self, namespace: str, query: str, *, limit: int, where: Mapping[str, str] | None = None
     ) -> list[tuple[str, str]]:
         filters = {"user_id": namespace, **(where or {})}
         # By default mem0 drops hits with a similarity below 0.1.
-        return self._mention_pairs(self.memory.search(query, filters=filters, top_k=limit, threshold=0.0))
+        return self._pairs(self.memory.search(query, filters=filters, top_k=limit, threshold=0.0))
 
     def _pairs(self, found: dict[str, Any]) -> list[tuple[str, str]]:
         return [(one["id"], one["memory"]) for one in found["results"]]

@@ -370,7 +370,7 @@ class _Scanner:
                 if kind_of_value is str:
                     if contains in value and (kind := known[value]) is not None and value not in exclude:
                         rule = kind[key if name is None else name]
-                        if rule.plain:
+                        if rule.is_always_reference:
                             add((value, rule, key if in_rows else row, place, key))
                         else:
                             take((container, members, place, name, key if in_rows else row), key, value)
@@ -424,14 +424,14 @@ class _Scanner:
         if kind is None or text in self._exclude:
             return
         rule = kind[key if name is None else name]
-        if rule.own and name is None and not rule.denied and (entity := as_mapping(container)) is not None:
+        if rule.is_own_id_field and name is None and not rule.is_denied and (entity := as_mapping(container)) is not None:
             if kind.is_complete(entity):
                 self.scan.present_ids.add(text)
                 return
             # A mapping that is not a complete entity is a reference, named after the mapping's own name.
             rule = kind[find_holder_name(place) or key]
-        if not rule.denied:
-            (self.scan.matches if rule.accepted else self.scan.lookalikes).flat_items.extend(
+        if not rule.is_denied:
+            (self.scan.matches if rule.is_accepted else self.scan.lookalikes).flat_items.extend(
                 (text, rule, row, place, key)
             )
 

@@ -360,7 +360,7 @@ class Resolver:
         earlier = mapping.get(META_KEY, {}).get("omitted_ids", ())
         # Entries truncated to a line are fetched again.
         existing = {key: entry for key, entry in mapping.get(SECTION_KEY, {}).items() if not isinstance(entry, str)}
-        sought = self._make_draft(options, existing=existing, ceilings=ceilings or {})
+        sought = self._make_draft(options, existing_entries=existing, ceilings=ceilings)
         sought.omitted = {str(one): OMITTED_EARLIER for one in earlier}
 
         def choose() -> tuple[LevelPlan, Collection[str]]:
@@ -551,7 +551,13 @@ class Resolver:
             reference.remembered = remembered.get(entity_id, ())
         return {one: [dict(decision) for decision in remembered[one]] for one in about if one in remembered}
 
-    def _make_draft(self, options: ReferenceOptions, **more: Any) -> SectionDraft:
+    def _make_draft(
+        self,
+        options: ReferenceOptions,
+        *,
+        existing_entries: Mapping[str, Mapping[str, Any]] | None = None,
+        ceilings: Mapping[str, Any] | None = None,
+    ) -> SectionDraft:
         """Return the initial draft of a section, with the notes that need no query."""
         empty = [
             name
@@ -561,7 +567,11 @@ class Resolver:
         notes = (f"{' and '.join(empty)} found nothing: there are no ids of such a type",) if empty else ()
         paths = ExpandPaths(options.expand) if options.expand else None
         return SectionDraft(
-            paths=paths, get_shown_fields=functools.partial(self._get_shown_fields, options), notes=notes, **more
+            paths=paths,
+            get_shown_fields=functools.partial(self._get_shown_fields, options),
+            notes=notes,
+            existing_entries=existing_entries or {},
+            ceilings=ceilings or {},
         )
 
     def _get_shown_fields(self, options: ReferenceOptions, kind: str) -> Collection[str] | None:

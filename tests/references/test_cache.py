@@ -85,7 +85,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
 
     @rule(height=st.none() | st.integers(1, 5))
     def see(self, height):
-        self.cache.see(height)
+        self.cache.record_height(height)
         self.note(height)
 
     def note(self, height):
@@ -203,12 +203,12 @@ def test_zero_limit_disables_cache(options):
 def test_answer_expires_with_newer_block_in_block_mode():
     """The TTL still applies."""
     cache, clock = cache_of(cache_until="block", cache_ttl=10.0)
-    cache.see(5)
+    cache.record_height(5)
     for entity_id, height in (("1-1", 5), ("1-2", 5), ("1-3", None)):
         cache.put(entity_id, "player", answer(height=height))
 
     assert None is not cache.get("1-1")
-    cache.see(6)
+    cache.record_height(6)
     assert [None, None] == [cache.get("1-1"), cache.get("1-2")]
     assert None is not cache.get("1-3")
     clock.advance(10)
@@ -218,9 +218,9 @@ def test_answer_expires_with_newer_block_in_block_mode():
 def test_lower_height_does_not_revive_or_add_answers():
     """A query in flight during a new block may return the previous height."""
     cache, _ = cache_of(cache_until="block")
-    cache.see(6)
-    cache.see(5)
-    cache.see(None)
+    cache.record_height(6)
+    cache.record_height(5)
+    cache.record_height(None)
     cache.put("1-1", "player", answer(height=5))
 
     assert None is cache.get("1-1")
@@ -229,7 +229,7 @@ def test_lower_height_does_not_revive_or_add_answers():
 def test_lower_height_is_accepted_after_more_answers_than_parallel_queries():
     """The earlier height was wrong, or the chain was reset."""
     cache, _ = cache_of(cache_until="block")
-    cache.see(10**18)
+    cache.record_height(10**18)
     for _ in range(ReferenceSettings().max_parallel_queries + 1):
         cache.put("1-1", "player", answer(height=5))
 
@@ -249,7 +249,7 @@ def test_heights_are_tracked_per_source():
 def test_heights_are_ignored_in_ttl_mode():
     cache, _ = cache_of()
     cache.put("1-1", "player", answer(height=5))
-    cache.see(9)
+    cache.record_height(9)
 
     assert None is not cache.get("1-1")
 
@@ -257,6 +257,6 @@ def test_heights_are_ignored_in_ttl_mode():
 def test_not_found_survives_new_blocks():
     cache, _ = cache_of(cache_until="block")
     cache.put("1-1", "player", Failure("not_found", "Entity not found"))
-    cache.see(9)
+    cache.record_height(9)
 
     assert None is not cache.get("1-1")

@@ -85,7 +85,7 @@ def test_payload_with_one_array_of_entities_is_a_list(name):
     """The own ids of the rows are not references."""
     described = shape(LISTS[name])
 
-    assert ("list", None) == (described.kind, described.main)
+    assert ("list", None) == (described.kind, described.main_id)
     assert {"2-1", "2-2"} == described.own
     assert described.rows is not None
 
@@ -126,9 +126,9 @@ def test_other_payload_is_a_query(name):
     payload, main = QUERIES[name]
     described = shape(payload)
 
-    assert ("query", None, main) == (described.kind, described.rows, described.main)
+    assert ("query", None, main) == (described.kind, described.rows, described.main_id)
     assert frozenset({main} - {None}) == described.own
-    assert main == described.holder(None) == described.holder(3)
+    assert main == described.find_holder_id(None) == described.find_holder_id(3)
 
 
 def test_rows_are_the_payloads_own_list_object():
@@ -141,8 +141,8 @@ def test_holder_is_the_entity_of_the_row():
     payload = {"rows": [{"id": "2-1"}, {"x": 1}, {"Planet": {"id": "2-2"}}]}
     described, about = shape(payload), shape(payload, subject="1-1")
 
-    assert ["2-1", None, "2-2", None] == [described.holder(row) for row in (0, 1, 2, None)]
-    assert "1-1" == about.holder(None)
+    assert ["2-1", None, "2-2", None] == [described.find_holder_id(row) for row in (0, 1, 2, None)]
+    assert "1-1" == about.find_holder_id(None)
     assert {"2-1", "2-2", "1-1"} == about.own
 
 
@@ -150,15 +150,15 @@ def test_subject_is_the_main_id():
     """The payload's own id is not a reference either."""
     described = shape({"Player": {"id": "1-11"}}, subject="1-12")
 
-    assert "1-12" == described.main
+    assert "1-12" == described.main_id
     assert {"1-11", "1-12"} == described.own
-    assert ({"1-12"}, "1-12") == (shape({"a": 1}, subject="1-12").own, shape({"a": 1}, subject="1-12").main)
+    assert ({"1-12"}, "1-12") == (shape({"a": 1}, subject="1-12").own, shape({"a": 1}, subject="1-12").main_id)
 
 
 def test_kind_query_overrides_list_detection():
     described = shape({"Planet": PLANETS}, kind="query")
 
-    assert ("query", None, None) == (described.kind, described.rows, described.main)
+    assert ("query", None, None) == (described.kind, described.rows, described.main_id)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_kind_list_uses_first_array_as_rows(payload, rows):
 def test_kind_list_without_rows_has_own_id_of_entity():
     assert ({"2-1"}, "2-1") == (
         shape({"Planet": {"id": "2-1"}}, kind="list").own,
-        shape({"Planet": {"id": "2-1"}}, kind="list").main,
+        shape({"Planet": {"id": "2-1"}}, kind="list").main_id,
     )
 
 
@@ -210,8 +210,8 @@ def test_describe_terminates_for_cyclic_payload():
 def test_payload_with_many_members_is_not_an_envelope():
     many = {f"k{number}": {"x": number} for number in range(16)}
 
-    assert None is shape({**many, "last": {"id": "1-1"}}).main
-    assert "1-1" == shape({**dict(list(many.items())[:15]), "last": {"id": "1-1"}}).main
+    assert None is shape({**many, "last": {"id": "1-1"}}).main_id
+    assert "1-1" == shape({**dict(list(many.items())[:15]), "last": {"id": "1-1"}}).main_id
 
 
 @given(strategies.list_payloads(min_size=1))
@@ -220,7 +220,7 @@ def test_own_ids_of_generated_page_are_ids_of_rows(planted):
     described = shape(planted.payload)
 
     assert "list" == described.kind
-    assert [str(own) for own in planted.own_ids] == [described.holder(row) for row in range(len(planted.own_ids))]
+    assert [str(own) for own in planted.own_ids] == [described.find_holder_id(row) for row in range(len(planted.own_ids))]
     assert {str(own) for own in planted.own_ids} == described.own
 
 
@@ -230,7 +230,7 @@ def test_main_id_of_generated_payload_is_its_subject(planted):
     described = shape(planted.payload)
 
     assert "query" == described.kind
-    assert (None if planted.subject is None else str(planted.subject)) == described.main
+    assert (None if planted.subject is None else str(planted.subject)) == described.main_id
 
 
 def test_row_with_ids_is_not_an_envelope_of_related_entity():

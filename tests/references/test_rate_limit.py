@@ -51,7 +51,7 @@ def gate(time):
 
 def at_rest(gate):
     """Return True if no slot is held and nothing waits."""
-    return (0, 0, None) == (gate._busy, len(gate._queue), gate._probe)
+    return (0, 0, None) == (gate._slots_in_use, len(gate._queue), gate._probe)
 
 
 async def send(gate, time, *, refused=None, pause=0.1, left=10.0, log=None, attempt=None):
@@ -64,7 +64,7 @@ async def send(gate, time, *, refused=None, pause=0.1, left=10.0, log=None, atte
         if refused is None:
             gate.accept(period)
         else:
-            gate.refuse(period, retry_after=refused or None, backoff_seconds=pause)
+            gate.record_rejection(period, retry_after=refused or None, backoff_seconds=pause)
 
 
 async def turns(count=20):
@@ -153,7 +153,7 @@ async def test_slot_granted_to_cancelled_waiter_passes_to_next_waiter(gate, time
         await turns()
 
         assert all(one.done() for one in first)
-        assert (1, 0) == (gate._busy, len(gate._queue))
+        assert (1, 0) == (gate._slots_in_use, len(gate._queue))
         third.cancel()
         await turns()
         assert at_rest(gate)

@@ -197,7 +197,7 @@ async def test_source_with_invalid_tools_leaves_nothing_open(place):
         await Session.open(place, conversation="c", sources=[Offers()])
     assert ["open"] == await another_process(place)
     async with Session.open(place, conversation="c") as session:
-        assert 1 == session._shared.home.users
+        assert 1 == session._shared.home.session_count
 
 
 async def test_conversation_that_fails_to_load_is_unlocked(place, monkeypatch):
@@ -244,7 +244,7 @@ async def test_open_that_is_cancelled_twice_closes_the_directory(place):
         if isinstance(result, Session):
             await result.close()
     async with Session.open(place, conversation="c") as session:
-        assert 1 == session._shared.home.users
+        assert 1 == session._shared.home.session_count
 
 
 async def test_invalid_lock_file_raises_and_leaves_nothing_open(place):
@@ -256,7 +256,7 @@ async def test_invalid_lock_file_raises_and_leaves_nothing_open(place):
     assert before == threading.active_count()
     (place / "locks").rmdir()
     async with Session.open(place) as session:
-        assert 1 == session._shared.home.users
+        assert 1 == session._shared.home.session_count
 
 
 @pytest.mark.parametrize("location", ["", "a\0b", "x/" + "y" * 300, "\ud800", b"bytes", 7, "$HOME/x"])

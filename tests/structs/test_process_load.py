@@ -384,7 +384,7 @@ async def test_query_cancelled_while_waiting_for_rate_limiter_leaves_nothing_beh
             for _ in range(5):
                 await asyncio.sleep(0)
             gate = client._transport.limiter if client._transport else None
-            assert gate is None or (0, 0, None) == (gate._busy, len(gate._queue), gate._probe)
+            assert gate is None or (0, 0, None) == (gate._slots_in_use, len(gate._slot_waiters), gate._probe)
             assert {} == (await resolver.resolve(FIFTY[:4], ALL)).failed
         if is_late:
             break

@@ -496,7 +496,7 @@ async def test_retry_after_date_is_respected(node, client, http):
 
 async def test_retries_end_at_deadline_of_caller(node, client, http, attempt, clock):
     """A pause that would end after the deadline does not begin."""
-    attempt.expires = asyncio.get_running_loop().time() + 0.05
+    attempt.deadline = asyncio.get_running_loop().time() + 0.05
     node.says(http("busy", status=503))
     with pytest.raises(StructsAPIError):
         await client.query("1-11")

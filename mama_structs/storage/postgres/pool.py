@@ -201,7 +201,7 @@ class PostgresPool:
     def __init__(self, url: str, options: ServerSettings) -> None:
         self.url: str = check_url(url)
         self._failures, self._asyncpg = _import_modules()
-        self.location: str = self._failures.located(url)
+        self.location: str = self._failures.redact_url(url)
         self.options: ServerSettings = options
         self._pid = os.getpid()
         self._pool: Any = None
@@ -377,7 +377,7 @@ class PostgresPool:
         return self._answer_timeout + self.options.connect_timeout + self.options.wait + CLIENT_GRACE_SECONDS
 
     def _to_store_error(self, error: BaseException, started: float, namespace: str | None = None) -> MamaStructsError:
-        made: MamaStructsError = self._failures.server_error(
+        made: MamaStructsError = self._failures.to_store_error(
             error,
             self.location,
             waited=time.monotonic() - started,
@@ -786,7 +786,7 @@ def has_session(url: str) -> bool:
             return beside.submit(lambda: asyncio.run(query_migrations())).result()
         except Exception as error:  # noqa: BLE001 - converted to a typed error
             waited = time.monotonic() - started
-            failure: MamaStructsError = failures.server_error(error, failures.located(address), waited=waited)
+            failure: MamaStructsError = failures.to_store_error(error, failures.redact_url(address), waited=waited)
     raise failure
 
 

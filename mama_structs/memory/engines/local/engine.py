@@ -609,7 +609,7 @@ class LocalEngine:
         if isinstance(failure, SnapshotInvalid) or (is_full and len(group.plans) > 1):
             # Some plans may fit into the remaining space if they run separately.
             for one in reversed(group.plans):
-                one.result, one.error, one.alone = None, None, is_full
+                one.result, one.error, one.runs_alone = None, None, is_full
                 self._queue.appendleft(one)
             # The plans are in the queue again, which schedules another job.
             group.is_requeued = bool(group.plans)

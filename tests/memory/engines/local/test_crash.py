@@ -286,7 +286,7 @@ def test_copy_during_writes_contains_complete_calls_only(place):
                     return known
 
                 # Copy in the store's thread, because otherwise a checkpoint could run between the copies of two files.
-                images.append((image, await session._shared.home.storage.look(copy)))
+                images.append((image, await session._shared.home.storage.run_read(copy)))
                 await asyncio.sleep(0.01)
             await asyncio.gather(*writing)
         for image, known in images[:: max(1, len(images) // 8)]:
