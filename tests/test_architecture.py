@@ -8,7 +8,7 @@ import pytest
 import mama_structs
 
 ROOT = Path(mama_structs.__file__).parent
-LOADERS = {"import_module", "loaded", "__import__"}
+LOADERS = {"import_module", "load_module", "__import__"}
 
 
 def imports_of(file):

@@ -401,7 +401,7 @@ def test_query_without_time_words_skips_rules(monkeypatch, question):
         def finditer(self, text):
             raise AssertionError(text)
 
-    for rules in ("FIELD_VALIDATORS", "_ASCII_RULES"):
+    for rules in ("_RULES", "_ASCII_RULES"):
         monkeypatch.setattr(time_words, rules, [(Never(), None)])
 
     assert find_period(question, NOW) is None

@@ -326,7 +326,7 @@ async def test_other_process_writes_no_view_with_forgotten_data(tmp_path):
 async def test_large_forget_lets_other_saves_run_in_between(tmp_path, monkeypatch):
     """Many memories are deleted in many transactions, and concurrent saves do not wait for all of them."""
     for module in ("local.engine", "postgres.writer"):
-        monkeypatch.setattr(f"mama_structs.memory.engines.{module}._TRANSACTION_SECONDS", 0)
+        monkeypatch.setattr(f"mama_structs.memory.engines.{module}.MAX_TRANSACTION_SECONDS", 0)
     async with filled(tmp_path, count=30) as (_, store, _secret):
         told, between = [], []
 
@@ -400,7 +400,7 @@ from mama_structs.storage import connection
 
 async def main():
     session = await Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64))
-    connection._emptied = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    connection._truncate_wal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     await session.memories.forget(about="Quokkafish")
 
 asyncio.run(main())

@@ -507,7 +507,7 @@ from mama_structs.refs.store.text import Content
 
 def look(query, timeout):
     content = Content.of("a" * 60 + "b")
-    return asyncio.run(module.search(module.TextSearch(content, query, handle="fd:1", timeout=timeout, regex=True)))
+    return asyncio.run(module.search(module.TextSearchRequest(content, query, handle="fd:1", timeout=timeout, regex=True)))
 
 def hostile():
     try:
