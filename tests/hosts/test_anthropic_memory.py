@@ -282,7 +282,7 @@ async def test_call_on_closed_session_raises_to_the_host(session):
 
 async def test_labels_must_not_contain_memories(session):
     """Otherwise the files of a user named memories would be a folder in the tree of the default labels."""
-    with pytest.raises(InvalidArgument, match="must not have 'memories'"):
+    with pytest.raises(InvalidArgument, match="must not contain 'memories'"):
         anthropic_memory.memory_tool(session, labels=("anthropic", "memories"))
 
 

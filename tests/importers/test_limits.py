@@ -58,7 +58,7 @@ def test_read_pickle_raises_value_error_when_a_pickle_is_hostile():
         r"""
         import json, pickle, resource
         from mama_structs.importers.mem0 import safe_pickle as pickled
-        from mama_structs.importers.mem0.safe_pickle import plain, read_pickle
+        from mama_structs.importers.mem0.safe_pickle import to_jsonable_data, read_pickle
 
         # A crash that allocates all memory must not take the machine with it.
         resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30, 4 * 2**30))
@@ -93,7 +93,7 @@ def test_read_pickle_raises_value_error_when_a_pickle_is_hostile():
         }
         for name, data in samples.items():
             try:
-                plain(read_pickle(data))
+                to_jsonable_data(read_pickle(data))
             except ValueError as error:
                 print(json.dumps([name, str(error)]))
             else:

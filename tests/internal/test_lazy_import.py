@@ -16,16 +16,16 @@ SRC = str(Path(mama_structs.__file__).parents[1])
 FORK = """
 import os, signal, sys, threading
 sys.path.insert(0, sys.argv[1])
-from mama_structs._internal.lazy_import import loaded
+from mama_structs._internal.lazy_import import load_module
 
 sys.started, sys.go = threading.Event(), threading.Event()
-thread = threading.Thread(target=loaded, args=["slow"])
+thread = threading.Thread(target=load_module, args=["slow"])
 thread.start()
 sys.started.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(600)
-    os._exit(loaded("slow").DONE)
+    os._exit(load_module("slow").DONE)
 sys.go.set()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

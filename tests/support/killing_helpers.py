@@ -13,7 +13,10 @@ _RUNNER = """
     from mama_structs.storage.sealed_rows import SqliteRows, SqliteSnapshot
     from mama_structs.storage.postgres.pool import Connection
 
-    for name in "session _home composition memory.opening tools.exposure tools.memories tools.refs tools.view v1".split():
+    for name in (
+        "session.session session.backend session.wiring memory.store.factory importers.mama_v1 "
+        "tools.exposure tools.memory_tools tools.ref_tools tools.exposed_tools"
+    ).split():
         importlib.import_module(f"mama_structs.{name}")
 
     def counted(do):

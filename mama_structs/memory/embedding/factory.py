@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import attrs
 from numpy.typing import ArrayLike
@@ -20,10 +20,12 @@ from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbe
 _logger: Final = logging.getLogger("mama_structs")
 
 
-# Without an own fingerprint, the stored fingerprint contains this module's name.
 @attrs.define(kw_only=True)
 class CallableEmbedder(CalibratingEmbedder):
     """An embedder that calls a function. See `as_embedder`."""
+
+    # Stored fingerprints contain the module and the class under which the first stores were made.
+    STORED_CLASS: ClassVar = ("mama_structs.memory.embedding.callables", "CallableEmbedder")
 
     function: Callable[..., Any] = attrs.field(repr=False)
     name: str

@@ -141,7 +141,8 @@ def fingerprint_of(embedder: Embedder) -> str:
     if isinstance(own, str) and own:
         return own
     kind = type(embedder)
-    said = "\0".join((kind.__module__, kind.__qualname__, embedder.name, str(embedder.dimensions)))
+    stored_class = vars(kind).get("STORED_CLASS", (kind.__module__, kind.__qualname__))
+    said = "\0".join((*stored_class, embedder.name, str(embedder.dimensions)))
     return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 

@@ -135,7 +135,7 @@ def test_fingerprint_identifies_source_of_vectors():
     plain = as_embedder(len, name="x", dimensions=3)
 
     assert fingerprint_of(plain) == fingerprint_of(as_embedder(max, name="x", dimensions=3))
-    # Stored in databases: the module name of the class is part of it.
+    # Stored in databases, so it contains the name of the first module of the class.
     assert "e484ddb72e90019723ab9ea2588cf62b" == fingerprint_of(plain)
     assert "mine" == fingerprint_of(as_embedder(len, name="x", dimensions=3, fingerprint="mine"))
     assert 4 == len(

@@ -123,9 +123,9 @@ sys.stdin.read()
 KILLED = """
 import os, sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
-storage = Storage.open(Path(sys.argv[1]))
+storage = SqliteStorage.open(Path(sys.argv[1]))
 os.kill(os.getpid(), 9)
 """
 

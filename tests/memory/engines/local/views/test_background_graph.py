@@ -384,12 +384,12 @@ def test_program_can_exit_during_build():
     """The interpreter exits without waiting for the build and without a crash."""
     code = """
 import numpy as np
-from mama_structs.memory.engines.local.views.hnsw import ServedGraph
+from mama_structs.memory.engines.local.views.hnsw import BackgroundGraph
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 # However fast the machine, the end comes while one is built: none is ever ready.
-build = ServedGraph._build
-ServedGraph._build = lambda graph: [build(graph) for _ in iter(graph._stop.is_set, True)]
-ServedGraph._publish = lambda graph, proved: None
+build = BackgroundGraph._build
+BackgroundGraph._build = lambda graph: [build(graph) for _ in iter(graph._stop.is_set, True)]
+BackgroundGraph._publish = lambda graph, proved: None
 index = VectorIndex(64, exact_up_to=10)
 vectors = np.random.default_rng(0).standard_normal((6_000, 64)).astype(np.float32)
 vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -165,13 +165,13 @@ def test_save_to_full_disk_raises_oserror(tmp_path):
 import resource, sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.engines.local.views.hnsw import Graph
-graph = Graph(64)
+from mama_structs.memory.engines.local.views.hnsw import HnswGraph
+graph = HnswGraph(64)
 graph.add(np.random.default_rng(0).standard_normal((500, 64)).astype(np.float32))
 sys.dont_write_bytecode = True  # as in test_backup.py
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
-    graph.save(Path({str(tmp_path / "graph")!r}), at_most=500)
+    graph.save(Path({str(tmp_path / "graph")!r}), max_vectors=500)
 except OSError as error:
     print("noticed")
 """
@@ -320,14 +320,14 @@ CUT = """
 import sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.engines.local.views.hnsw import Graph, GraphFailed, GraphPlan
+from mama_structs.memory.engines.local.views.hnsw import HnswGraph, GraphError, GraphParameters
 path = Path(sys.argv[1])
 whole = path.read_bytes()
 for length in [*range(0, 120, 7), *range(120, len(whole), 997), len(whole) - 1]:
     path.write_bytes(whole[:length])
     try:
-        Graph.load(path, dimensions=8, plan=GraphPlan(), marked=np.zeros(500, np.bool_))
-    except GraphFailed:
+        HnswGraph.load(path, dimensions=8, plan=GraphParameters(), marked=np.zeros(500, np.bool_))
+    except GraphError:
         continue
     print("loaded", length)
 print("lives")

@@ -33,7 +33,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.engines.local.views.snapshots import Part, StoredArray, SnapshotStore
+from mama_structs.memory.engines.local.views.snapshots import SnapshotPart, StoredArray, SnapshotStore
 store = SnapshotStore(Path(sys.argv[1]), identity="a")
 first, step, last = map(int, sys.argv[2:])
 kept = ()
@@ -42,8 +42,8 @@ for change in range(first, last, step):
     if Path(sys.argv[1] + "-stop").exists():
         break
     parts = {
-        "one": Part({"change": change}, {"numbers": np.full(20_000, change)}, kept or [StoredArray((np.arange(50_000),))]),
-        "two": Part({"change": change}, {"numbers": np.full(10, change)}, files={"f": lambda path: bool(path.write_bytes(b"x" * 9000))}),
+        "one": SnapshotPart({"change": change}, {"numbers": np.full(20_000, change)}, kept or [StoredArray((np.arange(50_000),))]),
+        "two": SnapshotPart({"change": change}, {"numbers": np.full(10, change)}, files={"f": lambda path: bool(path.write_bytes(b"x" * 9000))}),
     }
     generation = store.write(change, parts)
     if generation is not None:
@@ -173,11 +173,11 @@ _AT_EXIT = """
 import atexit, sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.engines.local.views.snapshots import Part, SnapshotStore, StoredArray
+from mama_structs.memory.engines.local.views.snapshots import SnapshotPart, SnapshotStore, StoredArray
 read = []
 atexit.register(lambda: print(read[0].slice(0, 1).tolist()))
 segment = StoredArray((np.arange(6).reshape(2, 3),))
-read += SnapshotStore(Path(sys.argv[1]), identity="x").write(1, {"a": Part({}, {}, [segment])}).parts["a"].segments[0].blocks
+read += SnapshotStore(Path(sys.argv[1]), identity="x").write(1, {"a": SnapshotPart({}, {}, [segment])}).parts["a"].segments[0].blocks
 """
 
 
@@ -592,11 +592,11 @@ def test_full_disk_keeps_old_generation(tmp_path):
 import resource, sys
 from pathlib import Path
 import numpy as np
-from mama_structs.memory.engines.local.views.snapshots import Part, SnapshotStore
+from mama_structs.memory.engines.local.views.snapshots import SnapshotPart, SnapshotStore
 sys.dont_write_bytecode = True  # as in test_backup.py
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 store = SnapshotStore(Path({str(tmp_path / "views")!r}), identity="a")
-print(store.write(2, {{"a": Part({{}}, {{"x": np.zeros(100_000)}})}}))
+print(store.write(2, {{"a": SnapshotPart({{}}, {{"x": np.zeros(100_000)}})}}))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": SRC}, check=False, capture_output=True, text=True
