@@ -146,7 +146,9 @@ def format_line(name: str, content: ReprContent, *, opening: str = "<", closing:
         facts.append(id_)
         used_columns += _count_columns(id_)
     quoted_texts = [_quote(truncate_line(text, (MAX_LINE_COLUMNS - used_columns) // len(texts))) for text in texts]
-    return f"{opening}{name}{' ' if name else ''}{between.join(quoted_texts)}{' ' if facts else ''}{', '.join(facts)}{closing}"
+    prefix = f"{name} " if name else ""
+    suffix = f" {', '.join(facts)}" if facts else ""
+    return f"{opening}{prefix}{between.join(quoted_texts)}{suffix}{closing}"
 
 
 def format_count(count: int, singular: str, plural: str | None = None) -> str:
@@ -268,7 +270,8 @@ def format_entry(content: ReprContent, *, max_bar_value: float = 0.0, is_alone: 
     ]
     if is_alone and content.details:
         parts.append(format_table(content.details))
-    return f'<div style="padding:.4em 0 .4em .7em;border-left:3px solid {BORDER_COLOUR};margin:.3em 0">{"".join(parts)}</div>'
+    style = f"padding:.4em 0 .4em .7em;border-left:3px solid {BORDER_COLOUR};margin:.3em 0"
+    return f'<div style="{style}">{"".join(parts)}</div>'
 
 
 def format_entries(items: Iterable[ReprContent], count: int) -> str:
@@ -297,7 +300,8 @@ def format_table(rows: Sequence[Sequence[object]], *, count: int | None = None, 
     ]
     body = "".join(f"<tr>{row}</tr>" for row in [top, *cells] if row)
     style = "border-collapse:collapse;margin:.3em 0;font-size:90%;background:none"
-    return f'<table style="{style}">{body}</table>{format_omitted_count((len(rows) if count is None else count) - MAX_HTML_ENTRIES)}'
+    omitted_count = (len(rows) if count is None else count) - MAX_HTML_ENTRIES
+    return f'<table style="{style}">{body}</table>{format_omitted_count(omitted_count)}'
 
 
 def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, left_columns: int = 1) -> str:

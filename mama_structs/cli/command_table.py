@@ -280,9 +280,9 @@ _SHORT_DESCRIPTIONS: Final = {
     "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
 }
 _EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
-# Each command's function, whose docstring is its description and, unless `_SHORT_DESCRIPTIONS` has a text, its line in the overview.
-# Then its arguments: name with metavar, help and options of `add_argument`; without options it is a flag. A plain text
-# starts a group.
+# The function of each command, then its arguments. The function's docstring is the command's description, and its line
+# in the overview unless `_SHORT_DESCRIPTIONS` has one. An argument has a name with metavar, a help text, and options of
+# `add_argument`; without options it is a flag. A plain text starts a group.
 _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "demo": (
         serving.demo,

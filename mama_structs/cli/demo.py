@@ -367,8 +367,9 @@ def _describe_memory(days: DemoDays) -> Iterator[str]:
     yield "Tuesday. Another session opens the same directory. Before the model answers, it is told what matters:"
     for message, text in days.recalled_texts.items():
         yield f'"{message}"\n{textwrap.indent(text or "(nothing: no memory is about that)", "  ")}'
-    recalled_chars = sum(map(len, days.recalled_texts.values()))
-    yield f"That is {recalled_chars:,} characters (some {recalled_chars // _CHARS_PER_TOKEN:,} tokens) for {len(days.recalled_texts)} messages."
+    chars = sum(map(len, days.recalled_texts.values()))
+    tokens = chars // _CHARS_PER_TOKEN
+    yield f"That is {chars:,} characters (some {tokens:,} tokens) for {len(days.recalled_texts)} messages."
 
 
 def _describe_question(story: DemoStory) -> Iterator[str]:

@@ -355,7 +355,7 @@ class _Scanner:
         entered = 0
 
         # A single function, since a call per value doubles the time.
-        def walk(
+        def walk(  # noqa: C901, PLR0912, PLR0917
             container: Any, members: Members, place: ContainerPosition, name: Any, row: int | None, depth: int
         ) -> None:
             nonlocal entered

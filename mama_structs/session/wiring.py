@@ -66,7 +66,8 @@ def find_mentions(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
 
 MEMORY_ID_SCHEME: Final = IdScheme(
     name="memory",
-    pattern=rf"({'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{{MIN_RANDOM_CHARS},{MAX_RANDOM_CHARS}}}",
+    pattern=rf"({'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}"
+    rf"_[0-9a-z]{{{MIN_RANDOM_CHARS},{MAX_RANDOM_CHARS}}}",
     type_of={kind.value: kind.value for kind in MemoryType},
     types=frozenset(kind.value for kind in MemoryType),
     contains="_",

@@ -179,7 +179,7 @@ def _claim(directory: Path) -> LockFile | None:
 
 def _message(lost: int, frames: int) -> str:
     return (
-        f"{lost} of the {frames} pages that were written to {DATABASE_FILE}-wal before a process was killed are gone, and "
-        "the newest saves with them: the file was damaged or deleted since, or an older one was put in its place; "
+        f"{lost} of the {frames} pages that were written to {DATABASE_FILE}-wal before a process was killed are gone, "
+        "and the newest saves with them: the file was damaged or deleted since, or an older one was put in its place; "
         "put a newer backup back, or save again what is missing"
     )

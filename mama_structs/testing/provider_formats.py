@@ -69,8 +69,8 @@ def make_response(answer: ScriptedMessage) -> Data:
     text = {"type": "output_text", "text": answer.text, "annotations": []}
     said = {"type": "message", "id": f"{answer.id}_m", "role": "assistant", "status": "completed", "content": [text]}
     called = [
-        {"type": "function_call", "id": f"fc_{one.id}", "call_id": one.id, "name": one.name, "arguments": one.arguments_text,
-         "status": "completed"}
+        {"type": "function_call", "id": f"fc_{one.id}", "call_id": one.id, "name": one.name,
+         "arguments": one.arguments_text, "status": "completed"}
         for one in answer.calls
     ]  # fmt: skip
     output = [*([said] if answer.text or not called else []), *called]

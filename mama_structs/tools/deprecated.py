@@ -435,7 +435,8 @@ async def list_decisions(
     """
     found = await place.list_current_decisions(limit)
     lines = [
-        f"{number}. **{neutralize_and_truncate(memory.topic or '', MAX_PREVIEW_CHARS)}**: {neutralize_and_truncate(memory.content, MAX_PREVIEW_CHARS)} "
+        f"{number}. **{neutralize_and_truncate(memory.topic or '', MAX_PREVIEW_CHARS)}**: "
+        f"{neutralize_and_truncate(memory.content, MAX_PREVIEW_CHARS)} "
         f"· {_render_metadata(memory, place.now)} · {memory.id}"
         for number, memory in enumerate(found, 1)
     ]

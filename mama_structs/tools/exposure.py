@@ -426,7 +426,8 @@ class Exposure:
         for cue in self.cues:
             if cue.kind not in (None, OTHER_KIND, *kinds):
                 raise InvalidArgument(
-                    f"the kind of a cue must be one of {', '.join((*kinds, OTHER_KIND))} or None, got {repr_short(cue.kind)}",
+                    f"the kind of a cue must be one of {', '.join((*kinds, OTHER_KIND))} or None, "
+                    f"got {repr_short(cue.kind)}",
                     hint="add a ContextRule for a kind of your own",
                 )
         learned = {*LEARNED_KINDS[1:]} <= {*kinds} and {*_load_default_cues()} <= {*self.cues}

@@ -116,7 +116,8 @@ def _parse_time(name: str, text: str) -> datetime:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InvalidArgument(
-            f"{name} must be a date or time in ISO 8601, such as 2026-03-01 or 2026-03-01T09:30:00Z, got {repr_short(text)}",
+            f"{name} must be a date or time in ISO 8601, such as 2026-03-01 or 2026-03-01T09:30:00Z, "
+            f"got {repr_short(text)}",
             hint="work out the date; for words such as 'last week' use search/by_context, which understands them",
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -568,7 +568,8 @@ class Signature:
 
     def _describe_unknown(self, name: object) -> str:
         similar_name = find_similar_name(name, self.parameters)
-        return f"{describe_value(name)} is no argument of this tool{f', did you mean {similar_name}?' if similar_name else ''}"
+        suggestion = f", did you mean {similar_name}?" if similar_name else ""
+        return f"{describe_value(name)} is no argument of this tool{suggestion}"
 
     def fix_argument_names(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """

@@ -58,7 +58,8 @@ def select_profile(profile: str | tuple[str, ...], names: Sequence[str]) -> froz
         if name not in names:
             hint = "ToolSettings(forget=True) allows it" if name == "evolve/forget" else make_name_hint(name, names)
             if DEPRECATED_SUCCESSORS.get(name) in names:
-                hint = f"did you mean {DEPRECATED_SUCCESSORS[name]}? ToolSettings(deprecated=True) has the tools of v1.0, too"
+                successor = DEPRECATED_SUCCESSORS[name]
+                hint = f"did you mean {successor}? ToolSettings(deprecated=True) has the tools of v1.0, too"
             raise InvalidSetting(
                 f"profile names {repr_short(name)}, and there is no such tool", name="profile", hint=hint
             )

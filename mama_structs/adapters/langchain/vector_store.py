@@ -170,7 +170,11 @@ class SessionVectorStore(VectorStore):
         return await self.aget_by_ids(ids)
 
     async def _search_nearest(
-        self, query: Any, k: int = 4, *, filter: DocumentFilter | None = None
+        self,
+        query: Any,
+        k: int = 4,
+        *,
+        filter: DocumentFilter | None = None,  # noqa: A002 - LangChain's parameter name
     ) -> Sequence[RecordHit]:
         records, is_match = self._bridge.session.records, compile_filter(filter)
         return await records.nearest(query, self._labels, nested=False, where=is_match, limit=k)

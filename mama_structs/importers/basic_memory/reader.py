@@ -228,6 +228,7 @@ class NoteIndex:
 
     @classmethod
     def of(cls, notes: list[Note]) -> NoteIndex:
+        """Return the index of some notes. The paths of a name are sorted by depth, then by name."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for note in sorted(notes, key=lambda one: (one.path.count("/"), one.path)):
             names = (note.permalink or "", note.title, note.path, Path(note.path).stem)

@@ -111,6 +111,7 @@ class ItemCollector(ImportedData):
     indexed: Mapping[tuple[str, str], set[str]]
 
     def add_row(self, row: ForeignRow) -> None:
+        """Add the item of a row. An invalid value is skipped, an invalid expiry time is reported."""
         prefix, key = row.text("prefix") or "", row.text("key") or ""
         name = f"{prefix.replace('.', '/')}/{key}"
         try:

@@ -213,6 +213,7 @@ class VectorTable:
 
     @classmethod
     def of(cls, reader: Reader, ids: Sequence[str]) -> VectorTable:
+        """Load the vectors of the memories; unknown ids are ignored."""
         nodes = np.array([node for node in reader.find_many(ids) if node is not None], np.int64)
         pieces, counts = reader.pieces(nodes)
         return cls(nodes, reader.facts(nodes).created, pieces, np.cumsum(counts) - counts)

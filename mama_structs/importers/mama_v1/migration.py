@@ -389,9 +389,11 @@ class MigrationRun:
 
     @property
     def name(self) -> str:
+        """The name of the migration: the digest of the old content."""
         return self.old.content
 
     async def run(self) -> MigrationReport:
+        """Run the migration, or resume an interrupted one, and return its report."""
         notes = await self.shared.read(read_notes)
         self.note, self.at = notes.get(self.name), self.shared.now
         if self.note is None:

@@ -238,9 +238,11 @@ class RowReader:
 
     @property
     def extra(self) -> dict[str, Any]:
+        """The preserved values, as the extra metadata of the memory."""
         return {OLD_COLUMNS_KEY: self.preserved} if self.preserved else {}
 
     def text(self, column: str) -> str | None:
+        """Return a column's text, or None. Problems are reported; an incompletely read value is preserved."""
         found = read_text(self.row.get(column))
         if found.kind is not None:
             self.tell(found.kind, f"{column}: {found.note}")
@@ -258,12 +260,14 @@ class RowReader:
         return None
 
     def content(self, column: str, most: int) -> str:
+        """Return a text, or a default text if it is missing. A text longer than *most* is reported."""
         text = self.required_text(column, column, f"{DEFAULT_TEXT!r} stands for it")
         if text is not None:
             self.check_length(column, text, most)
         return text or DEFAULT_TEXT
 
     def check_length(self, column: str, text: str, most: int) -> None:
+        """Report a text with more than *most* characters."""
         if len(text) > most:
             what = f"{len(text):,} characters, more than the {most:,} of a new memory, and is kept whole"
             self.tell("long_text", f"{column} has {what}")
@@ -280,6 +284,7 @@ class RowReader:
             return None
 
     def time(self, column: str) -> TimeResult:
+        """Read a column's time, and preserve its value if it is unusual or invalid."""
         found = read_time(self.row.get(column))
         if found.note is not None:
             self.keep(column)
@@ -320,12 +325,14 @@ class RowReader:
         return moment, False
 
     def updated(self, created: datetime) -> datetime:
+        """Return the time of the last update, never before *created*."""
         found = self.time("updated_at")
         if found.at is None and self.row.get("updated_at") not in (None, 0):
             self.tell("no_time", f"updated_at: {found.note}; created_at stands for it")
         return created if found.at is None else max(created, found.at)
 
     def confidence(self) -> float:
+        """Return the confidence, clamped to 0 to 1. Invalid values are reported."""
         value = self.row.get("confidence")
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
@@ -362,6 +369,7 @@ class RowReader:
         return outcome, reasons
 
     def open_files(self) -> tuple[str, ...]:
+        """Return the open files. Entries that are not texts are reported and preserved."""
         found = self.json("open_files")
         if isinstance(found, str) and found.strip():
             self.tell("bad_open_files", "open_files is one text and no list: it is taken for one file")

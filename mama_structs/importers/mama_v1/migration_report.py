@@ -113,9 +113,10 @@ class MigrationReport:
         reasons = [
             f"left out: {to_printable(one.table)} ({one.rows:,}): {one.reason}" for one in self.tables if one.reason
         ]
+        counts = f"{self.added:,} memories {would}added, {self.known:,} were there already"
         lines = [
             f"{to_printable(self.source)} -> namespace {to_printable(self.namespace)}",
-            f"{self.added:,} memories {would}added, {self.known:,} were there already ({_format_counts(self.memories)})",
+            f"{counts} ({_format_counts(self.memories)})",
             "",
             *count_table(("table", "rows", "migrated", "left out"), tables),
             "",

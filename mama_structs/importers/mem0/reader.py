@@ -136,6 +136,7 @@ class Mem0Collector(ImportedData):
     has_points: bool = attrs.field(init=False, default=False)
 
     def add_database(self, database: SqliteCopy) -> None:
+        """Add the memories or the events of a database. Raise an import error if it has neither."""
         tables = database.names()
         if "points" in tables:
             self._add_points(database)

@@ -126,10 +126,13 @@ def to_jsonable_data(value: Any) -> Any:
 
 @attrs.define
 class PlainConverter:
+    """Converter of pickled values to JSON-able data, with limits on parts and characters."""
+
     parts: int = 0
     characters: int = 0
 
     def of(self, value: Any, depth: int) -> Any:
+        """Return a value as JSON-able data. Raise `ValueError` if it is not JSON or exceeds a limit."""
         self.parts += 1
         if depth > MAX_DEPTH:
             raise ValueError(TOO_DEEP_ERROR)
@@ -146,6 +149,7 @@ class PlainConverter:
         raise ValueError("it holds something that is no JSON")
 
     def text(self, value: str) -> str:
+        """Count the characters of a text and return it. Raise `ValueError` above the limit."""
         self.characters += len(value)
         if self.characters > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES:,} characters")
@@ -160,6 +164,7 @@ class PickleMachine:
     memo: dict[int, Any] = attrs.field(factory=dict)
 
     def step(self, name: str, argument: Any) -> None:
+        """Execute one instruction. Raise `ValueError` if plain data does not need it."""
         if name in PUSH_OPCODES:
             if isinstance(argument, int) and argument.bit_length() > _MAX_INTEGER_BITS:
                 raise ValueError(f"it has an integer of more than {_MAX_INTEGER_BITS:,} bits")
@@ -172,6 +177,7 @@ class PickleMachine:
             raise ValueError(f"it has the instruction {name}, which plain data does not need")
 
     def pop_to_mark(self) -> list[Any]:
+        """Remove the values above the last mark, and the mark, from the stack, and return the values."""
         place = len(self.stack) - 1
         while self.stack[place] is not _MARK:
             place -= 1
@@ -182,6 +188,7 @@ class PickleMachine:
         return items
 
     def put(self, number: int | None) -> None:
+        """Store the top of the stack in the memo, at the next free index if *number* is None."""
         index = len(self.memo) if number is None else number
         if not 0 <= index <= _MAX_MEMO_INDEX:
             raise ValueError(f"it has a memo index above {_MAX_MEMO_INDEX:,}")
@@ -240,6 +247,7 @@ class PickleMachine:
         self.collect(items)
 
     def call(self) -> None:
+        """Replace a named object and its arguments by an object of that name with these arguments."""
         arguments, called = self.stack.pop(), self.stack.pop()
         if not isinstance(called, PickledObject):
             raise TypeError(INVALID_PICKLE_ERROR)
@@ -249,6 +257,7 @@ class PickleMachine:
         self.stack.append(made)
 
     def build(self) -> None:
+        """Pop a value, and set it as the state of the object below it."""
         state, made = self.stack.pop(), self.stack[-1]
         if not isinstance(made, PickledObject):
             raise TypeError(INVALID_PICKLE_ERROR)

@@ -314,8 +314,9 @@ def _text_arguments(text: str) -> dict[str, Any]:
     if missing and fonts not in _warned_font_counts:
         _warned_font_counts.add(fonts)
         warnings.warn(
-            f"no installed font has {', '.join(missing[:_MAX_LISTED_CHARS])}: these are drawn as {_REPLACEMENT_CHAR}. Install one "
-            "that has them, such as Noto Sans CJK, or give its file to fontManager.addfont of matplotlib.font_manager",
+            f"no installed font has {', '.join(missing[:_MAX_LISTED_CHARS])}: these are drawn as {_REPLACEMENT_CHAR}. "
+            "Install one that has them, such as Noto Sans CJK, or give its file to fontManager.addfont of "
+            "matplotlib.font_manager",
             stacklevel=2,
         )
     drawn = "".join(_REPLACEMENT_CHAR if one in missing else one for one in text if one not in unseen)

@@ -540,14 +540,16 @@ _LINK_ID_PATTERN: Final = re.compile(r"link_[0-9a-f]{24}")
 # Unicode categories not allowed in ids: controls, invisible format characters, line breaks and surrogates.
 _FORBIDDEN_ID_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _ID_PATTERN: Final = re.compile(
-    rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}_[0-9a-z]{{{MIN_RANDOM_CHARS},{MAX_RANDOM_CHARS}}}"
+    rf"(?:{'|'.join(kind.value for kind in MemoryType)})_\S*_[0-9]{{10,}}"
+    rf"_[0-9a-z]{{{MIN_RANDOM_CHARS},{MAX_RANDOM_CHARS}}}"
 )
 
 
 def new_id(kind: MemoryType, title: str, created_at: datetime) -> str:
     """Return a new memory id: ``<type>_<slug>_<milliseconds>_<8 hexadecimal digits>``."""
     # Ids occur in every answer, so the slug is short: a few words are enough to recognize the memory.
-    return f"{kind.value}_{make_slug(title, max_chars=_MAX_ID_SLUG_CHARS)}_{to_milliseconds(created_at)}_{secrets.token_hex(4)}"
+    slug = make_slug(title, max_chars=_MAX_ID_SLUG_CHARS)
+    return f"{kind.value}_{slug}_{to_milliseconds(created_at)}_{secrets.token_hex(4)}"
 
 
 def new_link_id() -> str:

@@ -89,7 +89,10 @@ _TYPE_BY_WORD: Final[Mapping[str, LinkType]] = MappingProxyType(
 
 def check_relationship(word: object) -> str:
     """Validate a relationship word and return it in NFC without surrounding spaces."""
-    rule = f"relationship must be 1 to {MAX_RELATIONSHIP_CHARS} letters, digits, spaces, '_' or '-', with a letter or digit"
+    rule = (
+        f"relationship must be 1 to {MAX_RELATIONSHIP_CHARS} letters, digits, spaces, '_' or '-', "
+        "with a letter or digit"
+    )
     if not isinstance(word, str):
         raise InvalidArgument(f"{rule}, got {type(word).__name__}")
     # Skip normalization of longer texts: it cannot shorten them to a valid word.

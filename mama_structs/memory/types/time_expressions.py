@@ -256,9 +256,11 @@ def _match_iso_week(*_: Any, year: int, number: int) -> TimeExpression:
 
 @_rule(
     r"(?P<as_week>\bweek of (?:the )?)?(?<![\w.,:/-])"
-    rf"(?P<day>{_DAY_NUMBER_REGEX})(?:{_RANGE_JOIN_REGEX}(?P<last>{_DAY_NUMBER_REGEX}))? (?:of )?(?P<month>{_MONTH_REGEX})\b{_FOLLOWING_YEAR_REGEX}?",
+    rf"(?P<day>{_DAY_NUMBER_REGEX})(?:{_RANGE_JOIN_REGEX}(?P<last>{_DAY_NUMBER_REGEX}))? "
+    rf"(?:of )?(?P<month>{_MONTH_REGEX})\b{_FOLLOWING_YEAR_REGEX}?",
     rf"(?P<as_week>\bweek of )?\b(?P<month>{_MONTH_REGEX})\.? (?:the )?"
-    rf"(?P<day>{_DAY_NUMBER_REGEX})(?:{_RANGE_JOIN_REGEX}(?P<last>{_DAY_NUMBER_REGEX}))?(?![\w:%]|[.,-]\d){_FOLLOWING_YEAR_REGEX}?",
+    rf"(?P<day>{_DAY_NUMBER_REGEX})(?:{_RANGE_JOIN_REGEX}(?P<last>{_DAY_NUMBER_REGEX}))?"
+    rf"(?![\w:%]|[.,-]\d){_FOLLOWING_YEAR_REGEX}?",
 )
 def _match_date(
     _: Match,
@@ -360,7 +362,8 @@ def _match_half_year(_: Match, now: datetime, *, nth: int, year: int | None = No
 
 @_rule(
     r"\b(?P<back>last|this) (?P<season>spring|summer|autumn|fall|winter)\b",
-    rf"(?:{_PERIOD_PREPOSITION_REGEX}|(?<=\bin the )|(?<=\bof the ))(?P<season>spring|summer|autumn|winter|(?<=the )fall)\b"
+    rf"(?:{_PERIOD_PREPOSITION_REGEX}|(?<=\bin the )|(?<=\bof the ))"
+    r"(?P<season>spring|summer|autumn|winter|(?<=the )fall)\b"
     rf"(?! ?(?:boot|mvc|framework|cloud|data|security)|[-_.]\w){_FOLLOWING_YEAR_REGEX}?",
     rf"\b(?P<season>spring|summer|autumn|fall|winter) (?:of )?(?P<year>{_YEAR_REGEX}|last year|this year)\b",
     rf"{_KOREAN_YEAR_REGEX}(?<![가-힣])(?:(?P<back>지난) ?|올)?(?P<season>봄|여름|가을|겨울)"
@@ -418,7 +421,8 @@ def _match_weekend(_: Match, now: datetime) -> TimeExpression:
     rf"\b(?:in|over|within|during|for|of|from) the (?:last|past) {_PLURAL_UNIT_REGEX}\b(?!-)",
     r"\b(?:the )?(?:last|past|previous) "
     rf"(?:(?P<vague>(?:a )?few|several|(?:a )?couple of)|(?P<count>{_COUNT_REGEX})) {_PLURAL_UNIT_REGEX}\b(?!-)",
-    rf"(?:최근|지난) (?:(?P<count>{_KOREAN_COUNT_REGEX})|(?P<vague>몇)) ?{_KOREAN_UNIT_REGEX}(?: ?(?:간|동안))?{_KOREAN_BOUNDARY_REGEX}",
+    rf"(?:최근|지난) (?:(?P<count>{_KOREAN_COUNT_REGEX})|(?P<vague>몇)) ?{_KOREAN_UNIT_REGEX}"
+    rf"(?: ?(?:간|동안))?{_KOREAN_BOUNDARY_REGEX}",
 )
 def _match_last_units(_: Match, now: datetime, *, unit: str, count: int = 1, vague: str = "") -> TimeExpression:
     return TimeExpression(_span_until_now(now, unit, 3 if vague else count), _VAGUE_STRENGTH if vague else 1.0)
@@ -525,7 +529,8 @@ def find_time_expressions(text: str, now: datetime) -> Iterator[TimeExpression]:
 _LEFT_CONTEXT_CHARS: Final = 48
 _PART_PATTERN: Final = re.compile(
     r"\b(?P<part>early|mid|middle|late|beginning|start|end|begin|close|first half|second half|"
-    rf"(?P<nth>first|second|third|fourth|1st|2nd|3rd|4th|last|final) (?:(?P<count>{_COUNT_REGEX}) )?(?P<unit>day|week)s?)"
+    r"(?P<nth>first|second|third|fourth|1st|2nd|3rd|4th|last|final) "
+    rf"(?:(?P<count>{_COUNT_REGEX}) )?(?P<unit>day|week)s?)"
     r"(?:[ -]| (?:of|in) (?:the )?(?:month of )?)$",
     re.IGNORECASE,
 )
@@ -635,7 +640,7 @@ def _range_period(text: str, one: TimeExpression, other: TimeExpression | None) 
         one.is_unambiguous
         or other.is_unambiguous
         or first in {"between", "from", "in", "during", "of"}
-        or word in "-–—~"
+        or word in "-–—~"  # noqa: RUF001 - dashes of people
     ):
         return None
     since, until = one.span[0], other.span[1]

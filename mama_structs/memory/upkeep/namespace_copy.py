@@ -281,9 +281,9 @@ class NamespaceCopier:
             digests = [digest for one in whole for digest in one.texts]
             stored, texts, ends = await self.target.read(
                 lambda reader: (
-                    self._read_existing(reader, whole),
-                    reader.contents(digests),
-                    self._first_and_last_node(reader, whole),
+                    self._read_existing(reader, whole),  # noqa: B023 - awaited
+                    reader.contents(digests),  # noqa: B023 - awaited
+                    self._first_and_last_node(reader, whole),  # noqa: B023 - awaited
                 )
             )
             compare = functools.partial(self._compare_page, whole, stored, texts, is_next=not ends or ends[0] > last)

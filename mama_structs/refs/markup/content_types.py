@@ -246,7 +246,8 @@ _DEFINITION_KEYWORDS: Final = _alternation(
 # A Go method has its receiver before its name.
 _DEFINITION: Final = re.compile(
     rf"\s*+(?:(?:{_NAME_MODIFIERS}|pub\([^ ]*+) ++)*+"
-    rf"(?:(?P<strong>func \([^)]*+\)|(?:{_DEFINITION_KEYWORDS})(?= ))|(?P<create>(?i:create)) |(?:const|let|var|val|type) )"
+    rf"(?:(?P<strong>func \([^)]*+\)|(?:{_DEFINITION_KEYWORDS})(?= ))|"
+    r"(?P<create>(?i:create)) |(?:const|let|var|val|type) )"
     r"(?P<rest>.*)"
 )
 _SQL_KINDS: Final = _split_words("table view function procedure index trigger type schema")

@@ -17,7 +17,8 @@ _BLANK: Final = r"[ \t\r]*+"
 _CLOSING_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}{{3,}}+){_BLANK}(?=\n)") for mark in "`~"}
 _LAST_LINE: Final = {mark: re.compile(rf"\n {{0,3}}(?P<run>{mark}*+)(?P<blank>{_BLANK})\Z") for mark in "`~"}
 _FENCE_LINE: Final = re.compile(
-    rf"^ {{0,3}}(?P<run>`{{3,{MAX_RUN_CHARS}}}+(?![^`\n]{{0,{MAX_SPAN_CHARS}}}+`)|~{{3,{MAX_RUN_CHARS}}}+(?!~))(?P<info>[^\n]*)",
+    rf"^ {{0,3}}(?P<run>`{{3,{MAX_RUN_CHARS}}}+(?![^`\n]{{0,{MAX_SPAN_CHARS}}}+`)|~{{3,{MAX_RUN_CHARS}}}+(?!~))"
+    r"(?P<info>[^\n]*)",
     re.MULTILINE,
 )
 

@@ -211,7 +211,8 @@ class ExportRequest:
             raise self.denied("holds a control or bidirectional character", "use letters, digits and punctuation")
         hidden = [part for part in parts if part.startswith(".") and part != "."]
         if hidden and self.by_model and not self.allow_hidden:
-            rule = f"cannot be written: {hidden[0][:_MAX_DISPLAYED_CHARS]!r} begins with a dot, and hidden names are not allowed"
+            name = hidden[0][:_MAX_DISPLAYED_CHARS]
+            rule = f"cannot be written: {name!r} begins with a dot, and hidden names are not allowed"
             raise self.denied(rule, "choose a name without a dot at its beginning")
 
     def check_not_protected(self, status: os.stat_result) -> None:

@@ -464,7 +464,8 @@ def _ref_attributes(ref: Ref) -> dict[str, Attribute]:
 
 
 def _describe_preview(descriptor: Descriptor, shown: Preview) -> str:
-    what = f"{descriptor.handle} holds {format_count(descriptor.chars, 'character')} in {format_count(descriptor.lines, 'line')}"
+    chars, lines = format_count(descriptor.chars, "character"), format_count(descriptor.lines, "line")
+    what = f"{descriptor.handle} holds {chars} in {lines}"
     if shown.omitted_range is None:
         return f"{what}, all of which are shown."
     ends = [name for name, part in (("beginning", shown.head), ("end", shown.tail)) if part]

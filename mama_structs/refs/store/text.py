@@ -423,14 +423,15 @@ def split_pasted(text: str, *, descriptor_chars: int) -> PastedText:
 
     The user's words often contain the question. A fenced block with more than half of the text is pasted text; its
     fences stay outside. Otherwise the first and last paragraphs stay, at most 1,000 characters at each end. Everything
-    counts as pasted if there is no blank line, or if the descriptor would not be longer than half of *descriptor_chars*.
+    counts as pasted if there is no blank line, or if the pasted text would not be longer than half of
+    *descriptor_chars*.
 
     Args:
         text: The user's message.
         descriptor_chars: The length in characters from which on texts become descriptors.
 
     """
-    _check.check_integer("over", descriptor_chars)
+    _check.check_integer("descriptor_chars", descriptor_chars)
     around_fence = _split_at_fence(text, max_visible_chars=max(_VISIBLE_CHARS_LIMITS[0], descriptor_chars // 2))
     if around_fence is not None and 2 * len(around_fence.pasted) > descriptor_chars:
         return around_fence

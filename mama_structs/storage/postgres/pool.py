@@ -519,7 +519,8 @@ class PostgresPool:
             if is_exhausted or self._is_exhausted:
                 max_connections = self.options.connections
                 failure = StoreBusy(
-                    f"all {max_connections} connections of this process to {self.location} were in use for {patience:.1f} s",
+                    f"all {max_connections} connections of this process to {self.location} "
+                    f"were in use for {patience:.1f} s",
                     waited=patience,
                     hint="nothing was stored; try again, or allow more connections",
                 )

@@ -81,7 +81,7 @@ def test_split_pasted_keeps_fewer_words_when_rest_is_short():
 @pytest.mark.parametrize("over", [-1, 1.5, True, None, "8"])
 def test_split_pasted_rejects_invalid_length(over):
     """The length must be an integer."""
-    with pytest.raises(InvalidArgument, match="over"):
+    with pytest.raises(InvalidArgument, match="descriptor_chars"):
         split_pasted("a", descriptor_chars=over)
 
 

@@ -101,7 +101,8 @@ def check_dimensions(record: EmbedderRecord) -> None:
     """Raise if a server cannot store vectors of this many dimensions."""
     if record.dimensions > MAX_STORED_DIMENSIONS:
         raise InvalidArgument(
-            f"{record.name:.80} has {record.dimensions} dimensions, but a server stores at most {MAX_STORED_DIMENSIONS}",
+            f"{record.name:.80} has {record.dimensions} dimensions, "
+            f"but a server stores at most {MAX_STORED_DIMENSIONS}",
             hint="use an embedder with fewer dimensions, or store the memories in a directory",
         )
 
@@ -196,8 +197,8 @@ class NamespaceIndex:
                 )
             elif self._lacks_privilege and not head.index:
                 messages.append(
-                    f"the server's user may make no index: the {head.chunk_count} vectors of {name} are compared one by "
-                    "one; open a session once as the owner of the tables"
+                    f"the server's user may make no index: the {head.chunk_count} vectors of {name} are compared "
+                    "one by one; open a session once as the owner of the tables"
                 )
         if self.recall is not None and self.recall < MIN_RECALL:
             messages.append(

@@ -290,7 +290,10 @@ class DuplicateQuery:
     def select_sql(self, statement: Statement, _name: str) -> str:
         """Return the SELECT of nodes. Their rows contain the wording hashes."""
         wanted = statement.add_argument(sorted(set(self.wordings) - {0}), "bigint[]")
-        some = f"(SELECT node FROM memories WHERE namespace = $1 AND wording = said ORDER BY node {{}} LIMIT {MAX_DUPLICATES})"
+        some = (
+            "(SELECT node FROM memories WHERE namespace = $1 AND wording = said "
+            f"ORDER BY node {{}} LIMIT {MAX_DUPLICATES})"
+        )
         return (
             f"SELECT m.node, 0::float8 AS score FROM unnest({wanted}) AS said "
             f"CROSS JOIN LATERAL ({some.format('ASC')} UNION {some.format('DESC')}) AS m"
@@ -351,7 +354,8 @@ class NearestQuery:
         vector = statement.add_argument(self.array, "vector")
         limit = statement.add_argument(max(self.limit, 0), "bigint")
         joined, rules = filter_join(statement, self.where, "p.node")
-        pieces = f"pieces p{joined} WHERE p.namespace = $1 AND p.embedder = {statement.add_argument(self.embedder, 'text')}{rules}"
+        embedder = statement.add_argument(self.embedder, "text")
+        pieces = f"pieces p{joined} WHERE p.namespace = $1 AND p.embedder = {embedder}{rules}"
         every = f"SELECT p.node, max(-({VECTOR_SQL} <#> {vector}))::float8 AS score FROM {pieces}"
         found = f"{every} GROUP BY p.node"
         looked_at = max(
@@ -365,7 +369,8 @@ class NearestQuery:
                 chosen = filter_conditions(statement, attrs.evolve(self.where, valid_at=None))
                 few = statement.add_table(
                     f"{name}_few",
-                    f"SELECT m.node FROM memories m WHERE m.namespace = $1{chosen} LIMIT {MAX_EXACT_FILTERED_MEMORIES + 1}",
+                    f"SELECT m.node FROM memories m WHERE m.namespace = $1{chosen} "
+                    f"LIMIT {MAX_EXACT_FILTERED_MEMORIES + 1}",
                 )
                 is_many = f"(SELECT count(*) FROM {few}) > {MAX_EXACT_FILTERED_MEMORIES}"
                 found = f"{every} AND NOT {is_many} AND p.node = ANY(ARRAY(SELECT node FROM {few})) GROUP BY p.node"
@@ -393,8 +398,8 @@ class Words:
     """
     Full-text query for the memories that match words best.
 
-    The server does not have pending memories yet. *more* is the number of them that contain each term, *live* is their
-    number and *length* their total length.
+    The server does not have pending memories yet. *pending_frequencies* is the number of them that contain each term,
+    *pending_count* their number, and *pending_length* their total length.
     """
 
     terms: tuple[tuple[str, float], ...]
@@ -410,8 +415,8 @@ class Words:
         # An empty list needs an explicit type.
         wanted = (
             f"SELECT * FROM unnest({given([term for term, _ in self.terms], 'text[]')}, "
-            f"{given([weight for _, weight in self.terms], 'float8[]')}, {given(list(self.pending_frequencies), 'bigint[]')}) "
-            "AS a(term, weight, more)"
+            f"{given([weight for _, weight in self.terms], 'float8[]')}, "
+            f"{given(list(self.pending_frequencies), 'bigint[]')}) AS a(term, weight, more)"
         )
         asked = statement.add_table(f"{name}_asked", wanted)
         found = statement.add_table(
@@ -419,23 +424,26 @@ class Words:
             f"SELECT a.term, a.weight, a.more, x.node, x.count, x.length FROM {asked} a "
             "JOIN terms x ON x.namespace = $1 AND x.term = a.term",
         )
+        extra_length = EXTRA_LENGTH_TERMS / TERM_COUNT_STEP
         worth = statement.add_table(
             f"{name}_worth",
             "SELECT f.term, f.weight * ln(1 + (h.live - f.often + 0.5) / (f.often + 0.5)) AS worth, "
-            f"{BM25_K1 / TERM_COUNT_STEP}::float8 / ({EXTRA_LENGTH_TERMS / TERM_COUNT_STEP} + h.length / greatest(h.live, 1)) AS norm FROM "
+            f"{BM25_K1 / TERM_COUNT_STEP}::float8 / ({extra_length} + h.length / greatest(h.live, 1)) AS norm FROM "
             f"(SELECT term, weight, count(*) + more AS often FROM {found} GROUP BY term, weight, more) f, "
-            f"(SELECT (SELECT sum(one) FROM unnest(types) one)::float8 + {given(self.pending_count, 'bigint')} AS live, "
+            "(SELECT (SELECT sum(one) FROM unnest(types) one)::float8 "
+            f"+ {given(self.pending_count, 'bigint')} AS live, "
             f"length::float8 + {given(self.pending_length, 'bigint')} AS length "
             "FROM memory_heads WHERE namespace = $1) h",
             # Without statistics the planner expects few rows, and would count the terms again for each matching row.
             materialized=True,
         )
         joined, rules = filter_join(statement, self.where, "f.node")
+        score = f"sum(w.worth * f.count / (f.count + w.norm * ({extra_length} + f.length)))"
         return (
-            f"SELECT f.node, sum(w.worth * f.count / (f.count + w.norm * ({EXTRA_LENGTH_TERMS / TERM_COUNT_STEP} + f.length))) AS score "
+            f"SELECT f.node, {score} AS score "
             f"FROM {found} f JOIN {worth} w ON w.term = f.term{joined} WHERE f.count > 0{rules} "
-            f"GROUP BY f.node ORDER BY round(sum(w.worth * f.count / (f.count + w.norm * ({EXTRA_LENGTH_TERMS / TERM_COUNT_STEP} + f.length)))"
-            f"::numeric, 7) DESC, f.node DESC LIMIT {given(max(self.limit, 0), 'bigint')}"
+            f"GROUP BY f.node ORDER BY round({score}::numeric, 7) DESC, f.node DESC "
+            f"LIMIT {given(max(self.limit, 0), 'bigint')}"
         )
 
 
@@ -573,7 +581,8 @@ def _add_walk(statement: Statement, fetch_spec: FetchSpec) -> str:
     depth = 1 if fetch_spec.walk_distance is None else statement.add_argument(fetch_spec.walk_distance, "int")
     statement.add_table(
         "walked",
-        f"SELECT node, 0 AS depth FROM found UNION SELECT l.node, w.depth + {0 if fetch_spec.walk_distance is None else 1} "
+        "SELECT node, 0 AS depth FROM found "
+        f"UNION SELECT l.node, w.depth + {0 if fetch_spec.walk_distance is None else 1} "
         f"FROM walked w, LATERAL ({ways}) l WHERE w.depth < {depth}",
     )
     return statement.add_table(

@@ -841,7 +841,8 @@ class PostgresReader(Reader):
         """
         sql = (
             "SELECT avg(CASE WHEN n.best >= $3::float8 THEN 1.0 ELSE 0.0 END)::float8 AS share "
-            f"FROM unnest($2::vector[]) AS v(vector), LATERAL (SELECT max(-({questions.VECTOR_SQL} <#> v.vector)) AS best "
+            "FROM unnest($2::vector[]) AS v(vector), "
+            f"LATERAL (SELECT max(-({questions.VECTOR_SQL} <#> v.vector)) AS best "
             "FROM (SELECT p.vector, p.half FROM pieces p WHERE p.namespace = $1 AND p.embedder = $4 "
             f"ORDER BY {index.order_by_sql('v.vector')} LIMIT 10) p) n"
         )

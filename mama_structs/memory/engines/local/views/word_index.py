@@ -191,7 +191,7 @@ class WordIndex:
         self._removed_postings = 0
         # The nodes of its last postings, which are not in a segment yet.
         self._fresh = GrowingColumns({"node": np.int32})
-        # By node: its segment number, its first posting, number of postings, and its length in units of `TERM_COUNT_STEP`.
+        # By node: segment number, first posting, number of postings, and length in units of `TERM_COUNT_STEP`.
         self._segment_of = np.full(1024, NOT_INDEXED, np.int32)
         self._first = np.zeros(1024, np.int32)
         self._size = np.zeros(1024, np.int32)
@@ -435,7 +435,8 @@ class WordIndex:
         """
         Return the BM25 gains of some postings.
 
-        That is ``worth * count / (count + k1 * (spare + length) / (spare + average))``, all of them in `TERM_COUNT_STEP`.
+        The formula is ``weight * count / (count + k1 * (extra + length) / (extra + average))``. Counts and lengths are
+        in units of `TERM_COUNT_STEP`.
         """
         gains = self._length.take(nodes)
         gains += np.float32(EXTRA_LENGTH_TERMS / TERM_COUNT_STEP)

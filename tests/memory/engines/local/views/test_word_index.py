@@ -24,7 +24,13 @@ NODES = st.integers(min_value=0, max_value=30)
 
 def make_small(monkeypatch):
     """Lower all size limits, so that a small test reaches them."""
-    for name, value in {"MAX_FRESH_POSTINGS": 9, "_AT_ONCE": 5, "_SHORT": 1, "MIN_UNUSED_WORDS_TO_DROP": 2, "_TOGETHER": 3}.items():
+    for name, value in {
+        "MAX_FRESH_POSTINGS": 9,
+        "MAX_POSTINGS_PER_STEP": 5,
+        "MAX_GATHERED_POSTINGS": 1,
+        "MIN_UNUSED_WORDS_TO_DROP": 2,
+        "MAX_PENDING_MEMORIES": 3,
+    }.items():
         monkeypatch.setattr(words, name, value)
 
 
