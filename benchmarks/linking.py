@@ -41,6 +41,7 @@ from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 from mama_structs.memory.save import automatic_links as linking
+from mama_structs.memory.save import link_candidates
 from mama_structs.memory.types.model import METADATA_TYPES, Link, LinkMetadata, LinkType, Memory, MemoryType
 from mama_structs.memory.types.text_analysis import embedded_text
 from mama_structs.settings import LinkingPolicy
@@ -103,7 +104,7 @@ class Pairs:
 
     @property
     def chained(self) -> NDArray[np.bool_]:
-        return self.features[:, linking.FEATURES.index("chain")] > 0
+        return self.features[:, link_candidates.FEATURES.index("chain")] > 0
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -297,7 +298,7 @@ def gather(records: Store, vectors: Sequence[Vectors], embedder: Embedder) -> Pa
     for position, record in enumerate(records):
         own = vectors[position]
         if record.memory.type is not MemoryType.CHECKPOINT:
-            found = linking.collect_link_candidates(
+            found = link_candidates.collect_link_candidates(
                 reader, record.memory, own, calibration=embedder.calibration, explicit=record.explicit
             )
             new.append(np.full(len(found.nodes), position))
@@ -422,8 +423,8 @@ def as_shipped(
     reader, links = PlainReader(), []
     matters = {record.memory.id: record.matters for record in records}
     for record, own in zip(records, vectors, strict=True):
-        asked = linking.PendingLinks(memory=record.memory, vectors=own, explicit=record.explicit)
-        usual = linking.SimilarityBaseline.of(reader, embedder.calibration)
+        asked = link_candidates.PendingLinks(memory=record.memory, vectors=own, explicit=record.explicit)
+        usual = link_candidates.SimilarityBaseline.of(reader, embedder.calibration)
         rules = linking.LinkingContext(policy=policy, calibration=embedder.calibration)
         (made,) = linking.choose_automatic_links(reader, [asked], rules, usual)
         reader.put(record.memory, vectors=own, links=[*explicit_links(record), *made])
@@ -463,7 +464,7 @@ def main() -> None:
     }
     if chosen.fit:
         weights = fitted(found)
-        named = dict(zip(linking.FEATURES, weights[1:].round(2).tolist(), strict=True))
+        named = dict(zip(link_candidates.FEATURES, weights[1:].round(2).tolist(), strict=True))
         print("BIAS", round(weights[0], 2), "WEIGHTS", named)
 
     presets = {"default": LinkingPolicy.default(), "strict": LinkingPolicy.strict()}

@@ -7,6 +7,7 @@ Write the type stubs of synchronous proxies, such as ``mama_structs/sync.pyi``.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import itertools
 import sys
@@ -37,12 +38,7 @@ class _Annotations(ast.NodeTransformer):
         self._module = module
         self._own = own
         self._needed = needed
-        self._homes: dict[str, tuple[str, str]] = {}
-        for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                self._homes |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
-            elif isinstance(node, ast.Import):
-                self._homes |= {alias.name: (alias.name, "") for alias in node.names}
+        self._homes = _imports(module)
 
     def __call__(self, annotation: str) -> str:
         return ast.unparse(self.visit(ast.parse(annotation, mode="eval")))
@@ -64,6 +60,18 @@ class _Annotations(ast.NodeTransformer):
         if name not in self._own:
             self._needed[sync.__name__ if name in sync.__all__ else home].add(name)
         return ast.Name(name)
+
+
+@functools.cache
+def _imports(module: str) -> dict[str, tuple[str, str]]:
+    """Return the module and the original name of each name that a module imports."""
+    homes: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            homes |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            homes |= {alias.name: (alias.name, "") for alias in node.names}
+    return homes
 
 
 def target(module: ModuleType) -> Path:
@@ -105,23 +113,28 @@ def _home(kind: type) -> str:
 
 def _members(facade: Any, own: list[str], needed: dict[str, set[str]]) -> Iterator[str]:
     kind = facade._kind
+
+    def method(name: str, function: Any) -> str:
+        # A base class may be defined in another module, with other imports.
+        return _method(name, function, _Annotations(function.__module__, own, needed))
+
     annotations = _Annotations(_home(kind), own, needed)
     for name, annotation in _attributes(kind):
         yield f"    {name}: {annotations(annotation)}\n"
     if facade.__name__ in _CONSTRUCTED:
-        yield _method("__init__", kind.__init__, annotations)
+        yield method("__init__", kind.__init__)
     for name, member in vars(facade).items():
         if name in ("__enter__", "__exit__", "__iter__", "__len__", "__contains__", "__getitem__") or name[0] != "_":
             if isinstance(member, property):
-                yield "    @property\n" + _method(name, member.fget, annotations)
+                yield "    @property\n" + method(name, member.fget)
             elif isinstance(member, staticmethod):
-                yield "    @staticmethod\n" + _method(name, member.__func__, annotations)
+                yield "    @staticmethod\n" + method(name, member.__func__)
             elif name == "__enter__":
                 yield f"    def __enter__(self) -> {facade.__name__}: ...\n"
             elif name == "__exit__":
                 yield "    def __exit__(self, *raised: object) -> None: ...\n"
             else:
-                yield _method(name, vars(kind)[name], annotations)
+                yield method(name, getattr(kind, name))
 
 
 def _attributes(kind: type) -> Iterator[tuple[str, str]]:

@@ -93,7 +93,7 @@ def test_error_has_traceback_from_caller_to_origin(session):
 
     files = [Path(frame.filename).name for frame in traceback.extract_tb(raised.value.__traceback__)]
     assert Path(__file__).name == files[0]
-    assert {"memory_store.py", "save_plan.py"} < set(files)
+    assert {"memory_reader.py", "save_plan.py"} < set(files)
 
 
 def test_threads_share_a_session(session):

@@ -228,7 +228,8 @@ def _wrap_result(value: Any, thread: LoopThread) -> Any:
 def make_proxy_class(kind: type[Any], *, module: str) -> Any:
     """Return a proxy class whose methods block until the async methods of *kind* are done."""
     members: dict[str, Any] = {"__module__": module, "__doc__": kind.__doc__, "_kind": kind}
-    for name, value in vars(kind).items():
+    own = _class_members(kind)
+    for name, value in own.items():
         if isinstance(value, property):
             members[name] = property(_make_method(value.fget), doc=value.__doc__)
         elif isinstance(value, staticmethod | classmethod):
@@ -242,13 +243,21 @@ def make_proxy_class(kind: type[Any], *, module: str) -> Any:
         for name, value in members.items()
         if not name.startswith("_") or name in ("__module__", "__doc__", "_kind", *FORWARDED_METHODS)
     }
-    if "__iter__" in vars(kind):
+    if "__iter__" in own:
         members["__iter__"] = _iterate
-    if "__aenter__" in vars(kind):
+    if "__aenter__" in own:
         members.update(__enter__=_enter, __exit__=_exit)
     made = type(kind.__name__, (SyncProxy,), members)
     _proxy_classes[kind] = made
     return made
+
+
+def _class_members(kind: type[Any]) -> dict[str, Any]:
+    """Return the members of a class and of its base classes, except `object`."""
+    members: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        members |= vars(base)
+    return members
 
 
 def _make_method(function: Any) -> Callable[..., Any]:

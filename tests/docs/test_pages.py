@@ -373,8 +373,8 @@ def test_memory_store_methods_are_in_the_reference_with_signatures(docs):
     rows = dict(re.findall(r"^\| `(\w+)\((.*?)\)`", _section(docs, "MemoryStore"), re.MULTILINE))
     known = {
         name: _written(inspect.signature(value))
-        for name, value in vars(MemoryStore).items()
-        if callable(value) and not name.startswith("_")
+        for name, value in inspect.getmembers(MemoryStore, callable)
+        if not name.startswith("_")
     }
 
     assert 'id, *, direction="both"' == known["connected"]

@@ -11,7 +11,7 @@ from memory_helpers import SMALL
 from mama_structs import Session, as_embedder
 from mama_structs.importers import import_from
 from mama_structs.memory.engines.local.plans import JournalWriter
-from mama_structs.memory.save import automatic_links as linking
+from mama_structs.memory.save import link_candidates
 from mama_structs.memory.types.claims import Claims
 from mama_structs.storage.sealed_rows import Rows
 
@@ -38,14 +38,14 @@ def work(monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    real = linking._LinkEvidence.of
+    real = link_candidates._LinkEvidence.of
 
     def found(reader, *arguments):
         candidates = real(reader, *arguments)
         counts["candidates of one"] = max(counts["candidates of one"], len(candidates.nodes))
         return candidates
 
-    monkeypatch.setattr(linking._LinkEvidence, "of", found)
+    monkeypatch.setattr(link_candidates._LinkEvidence, "of", found)
     counted(Claims, "by", what="comparisons")
     counted(JournalWriter, "get", lambda self, nodes: len(nodes), "memories read")
     counted(JournalWriter, "put", what="memories written again")

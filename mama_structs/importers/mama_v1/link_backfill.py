@@ -20,13 +20,8 @@ import numpy as np
 
 from mama_structs.importers.mama_v1.migration_plan import BACKFILLED_KEY, MIGRATION_MARK_KEY, PlannedMemory, link_id
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.save.automatic_links import (
-    CLOSE_IN_TIME_WORD,
-    RELATED_WORD,
-    NearestFunction,
-    collect_link_candidates,
-    same_subject_probabilities,
-)
+from mama_structs.memory.save.automatic_links import CLOSE_IN_TIME_WORD, RELATED_WORD, same_subject_probabilities
+from mama_structs.memory.save.link_candidates import NearestFunction, collect_link_candidates
 from mama_structs.memory.types.engine import Filter, Matches, Reader, Vectors
 from mama_structs.memory.types.model import Link, LinkMetadata, LinkType, Memory, MemoryType, to_milliseconds
 from mama_structs.settings import LinkingPolicy

@@ -20,7 +20,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from mama_structs.memory.save.automatic_links import in_sorted
+from mama_structs.memory.save.link_candidates import in_sorted
 from mama_structs.memory.types.engine import (
     SYSTEM_CREATOR_INDEX,
     TYPE_NUMBERS,

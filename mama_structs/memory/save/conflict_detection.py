@@ -20,7 +20,8 @@ import numpy as np
 
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.embedding.protocol import Calibration
-from mama_structs.memory.save.automatic_links import LinkCandidates, PendingLinks, same_subject_probabilities
+from mama_structs.memory.save.automatic_links import same_subject_probabilities
+from mama_structs.memory.save.link_candidates import LinkCandidates, PendingLinks
 from mama_structs.memory.types.claims import Claims, both_have_unshared, merge_values
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, has_failed, is_duplicate, superseded_nodes
 from mama_structs.memory.types.engine import Nodes, Reader

@@ -19,15 +19,9 @@ from mama_structs._internal.event_loop import run_in_own_thread
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs.errors import HandleNotFound, InvalidArgument, InvalidHandle, MemoryNotFound
 from mama_structs.memory.embedding.batch_service import EmbeddingService
-from mama_structs.memory.save.automatic_links import (
-    LinkingContext,
-    PendingLinks,
-    SimilarityBaseline,
-    choose_automatic_links,
-    find_candidates,
-    query_terms_to_prefetch,
-)
+from mama_structs.memory.save.automatic_links import LinkingContext, choose_automatic_links, find_candidates
 from mama_structs.memory.save.conflict_detection import apply_verdicts, detect_conflicts, find_same_subject
+from mama_structs.memory.save.link_candidates import PendingLinks, SimilarityBaseline, query_terms_to_prefetch
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, find_current_duplicate, with_repetition
 from mama_structs.memory.types.engine import Filter, NewMemory, Nodes, Prefetch, Reader, Vectors, Writer
 from mama_structs.memory.types.judge import Verdict

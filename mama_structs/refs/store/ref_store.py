@@ -1,4 +1,4 @@
-"""`RefStore`: stores refs and descriptors, reads, edits, searches and exports them."""
+"""`RefStore`: stores, edits and deletes refs and descriptors."""
 
 from __future__ import annotations
 
@@ -6,36 +6,22 @@ import copy
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, TypeVar, cast, get_args
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.event_loop import LoopGuard, run_in_own_thread
 from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_ITEMS, InputSize, check_sync_size, measure_input
-from mama_structs._internal.reprs import format_count, format_entries, format_heading, wrap_html
-from mama_structs.errors import (
-    InvalidArgument,
-    InvalidParameter,
-    SessionClosed,
-    StoreBusy,
-    WrongLoop,
-    repr_short,
-)
+from mama_structs._internal.reprs import format_count
+from mama_structs.errors import InvalidArgument, StoreBusy, repr_short
 from mama_structs.provenance import ORIGINS, Origin, Provenance, get_inserted_provenance
-from mama_structs.refs.markup.content_types import Category, Suggestion, detect_category, suggest_ids
+from mama_structs.refs.markup.content_types import detect_category
 from mama_structs.refs.messages.provider_messages import extract_model_text
 from mama_structs.refs.store.drafts import ChangeLog, DraftLog, WriterLock
-from mama_structs.refs.store.editing import (
-    Revision,
-    append_revision,
-    is_append_requested,
-    is_unchanged,
-    make_unified_diff,
-    replace_text,
-)
+from mama_structs.refs.store.editing import Revision, append_revision, is_append_requested, is_unchanged, replace_text
 from mama_structs.refs.store.entries import (
     EXTRACT_SOURCE_PREFIX,
     DeletedEntry,
@@ -44,25 +30,22 @@ from mama_structs.refs.store.entries import (
     Entry,
     EntryErasure,
     Ref,
-    Usage,
     as_ref,
     id_in,
     with_kind,
 )
-from mama_structs.refs.store.export import ExportMode, ExportRequest, FileResult, export, resolve_files_root
+from mama_structs.refs.store.export import resolve_files_root
 from mama_structs.refs.store.ingestion import RecentAnswers, ingest_refs
 from mama_structs.refs.store.ref_collector import CollectedRefs, Ingested, RefCollector, RefStream, check_refs
-from mama_structs.refs.store.render import Rendering, render_instructions
+from mama_structs.refs.store.ref_reader import IN_THREAD_HINT, RefReader
+from mama_structs.refs.store.render import Rendering
 from mama_structs.refs.store.result_truncation import DescriptorSink, OwnShareFactory, ResultTruncation
-from mama_structs.refs.store.text import Content, Excerpt, Mode, read_excerpt
-from mama_structs.refs.store.text_search import SearchResult, TextSearchRequest, search
+from mama_structs.refs.store.text import Content, Mode
 from mama_structs.settings import AnswerSettings, DescriptorSettings, get_answer_budget
 
-_CATEGORIES: Final = get_args(Category)
 # Maximum number of drafts that are discarded because the store changed, before the caller gets an error.
 _MAX_DRAFTS: Final = 10
-_IN_THREAD_HINT: Final = "await refs.run_in_thread(lambda refs: refs.{})"
-_WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {_IN_THREAD_HINT.format('wrap(result)')}"
+_WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {IN_THREAD_HINT.format('wrap(result)')}"
 
 T = TypeVar("T")
 
@@ -79,7 +62,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class RefStore:
+class RefStore(RefReader):
     """
     Stores refs, the marked parts of a model's answers, and descriptors, large texts.
 
@@ -233,12 +216,6 @@ class RefStore:
         self._recent = draft._recent
         self._version += 1
 
-    def _check_size(self, name: str, *texts: object, call: str, items: int = 0) -> None:
-        """Raise `InvalidArgument` for an input that is too large for a synchronous call."""
-        if not self._is_draft:
-            chars = sum(len(text) for text in texts if isinstance(text, str | bytes))
-            check_sync_size(name, InputSize(chars, items), hint=_IN_THREAD_HINT.format(call))
-
     def fork(self) -> Self:
         """
         Return a store with a copy of all refs and descriptors.
@@ -255,50 +232,12 @@ class RefStore:
         child._loop.check_or_bind_thread()  # noqa: SLF001 - as above
         return child
 
-    @property
-    def is_here(self) -> bool:
-        """True if this thread may use the store."""
-        try:
-            self._loop.check_or_bind_thread()
-        except WrongLoop:
-            return False
-        return True
-
-    def now(self) -> datetime:
-        """Return the time of the store's clock."""
-        return self._clock()
-
     def __repr__(self) -> str:
         usage = self._entries.usage
         state = ", closed" if self._closed else ""
         return (
             f"<RefStore {format_count(usage.handles, 'handle')}, {usage.bytes:,} of {usage.max_bytes:,} bytes{state}>"
         )
-
-    def _repr_html_(self) -> str:
-        live = [] if self._closed else [*self._entries.live()]
-        newest = (one._repr_content() for one in reversed(live))  # noqa: SLF001 - one of ours
-        return wrap_html(format_heading(repr(self)[1:-1]), format_entries(newest, len(live)))
-
-    def __len__(self) -> int:
-        """Return the number of descriptors and refs; each version of a ref counts."""
-        self._check_open()
-        return self._entries.usage.handles
-
-    def __contains__(self, handle: object) -> bool:
-        """Return True if `get` would return an entry."""
-        self._check_open()
-        return self._entries.holds(with_kind(handle))
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield all handles, including all versions of refs, oldest first."""
-        self._check_open()
-        return (entry.versioned for entry in self._entries.live())
-
-    @property
-    def usage(self) -> Usage:
-        """The used handles and bytes, and their limits."""
-        return self._entries.usage
 
     # Model output
 
@@ -438,38 +377,6 @@ class RefStore:
         self._check_size("the ref", ref.text, call="adopt(child, ref_id)")
         return self._store_revision(ref.id, Revision(ref.text, ref.attributes, ref.complete, provenance=ref.provenance))
 
-    def diff(self, before: str, after: str) -> str:
-        """
-        Return a unified diff between two handles, or "" if their texts are equal.
-
-        Args:
-            before: The handle of the older text.
-            after: The handle of the newer text.
-
-        Raises:
-            InvalidArgument: The texts have more than 1,000,000 characters or 10,000 lines, see `run_in_thread`.
-
-        """
-        old, new = self.get(before), self.get(after)
-        lines = old.lines + new.lines
-        self._check_size("the texts", old.body.text, new.body.text, call="diff(before, after)", items=lines)
-        return make_unified_diff(old, new)
-
-    def suggest(self, text: str) -> list[Suggestion]:
-        """
-        Return suggested ids for the code blocks of a text that are not in refs.
-
-        Args:
-            text: A model's answer.
-
-        Raises:
-            InvalidArgument: It has more than 1,000,000 characters, see `run_in_thread`.
-
-        """
-        self._check_size("text", text, call="suggest(text)")
-        taken = {entry.id for entry in self._entries.live() if isinstance(entry, Ref)}
-        return suggest_ids(text, used_ids=taken)
-
     # Large texts
 
     def add(
@@ -595,80 +502,6 @@ class RefStore:
         )
         return wrapping.shown(result)
 
-    # Reading
-
-    def get(self, handle: str) -> Ref | Descriptor:
-        """Return the entry of a handle. An id without ``ref:`` is the id of a ref."""
-        return self._find(handle)
-
-    def list(self, *, category: Category | None = None) -> tuple[Ref, ...]:
-        """
-        Return the newest version of every ref, oldest id first.
-
-        Args:
-            category: If given, only refs of this category.
-
-        Raises:
-            InvalidParameter: *category* is unknown.
-
-        """
-        self._check_open()
-        if category is not None and category not in _CATEGORIES:
-            raise InvalidParameter(
-                f"category must be one of {', '.join(_CATEGORIES)}, got {repr_short(category)}", parameter="category"
-            )
-        newest = {entry.id: entry for entry in self._entries.live() if isinstance(entry, Ref)}
-        return tuple(ref for ref in newest.values() if category in {None, ref.category})
-
-    def descriptors(self) -> tuple[Descriptor, ...]:
-        """Return all descriptors, oldest first."""
-        self._check_open()
-        return tuple(entry for entry in self._entries.live() if isinstance(entry, Descriptor))
-
-    def versions(self, ref_id: str) -> tuple[str, ...]:
-        """
-        Return the handles of all versions of a ref, oldest first.
-
-        Args:
-            ref_id: With or without ``ref:``.
-
-        """
-        entry = self.get(ref_id)
-        return self._entries.versions(entry.id) if isinstance(entry, Ref) else (entry.handle,)
-
-    def read(
-        self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
-    ) -> Excerpt:
-        """
-        Return pages, lines or characters of a text. All count from 1.
-
-        Args:
-            handle: ``fd:<n>``, ``ref:<id>`` or ``ref:<id>@<version>``.
-            mode: The unit of *start* and *count*.
-            start: The first unit to read.
-            count: The number of units; fewer are read at the end of the content.
-            read_all: Whether to read everything; *mode*, *start* and *count* are ignored.
-
-        Returns:
-            The exact text, its position, the start of the next part, and the remaining size.
-
-        Raises:
-            InvalidPage: There is no such page; the error has the valid range.
-            InvalidRange: There is no such line or character.
-            InvalidParameter: *mode*, *start* or *count* is invalid.
-
-        """
-        entry = self._find(handle)
-        return read_excerpt(
-            entry.body,
-            handle=entry.versioned,
-            mode=mode,
-            start=start,
-            count=count,
-            page_size=entry.page_size,
-            read_all=read_all,
-        )
-
     def extract(
         self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
     ) -> Descriptor:
@@ -679,105 +512,7 @@ class RefStore:
         self._check_size("the part", excerpt.text, call="extract(handle)")
         return self._add(Content.of(excerpt.text), f"{EXTRACT_SOURCE_PREFIX}{excerpt.handle}", provenance)
 
-    async def search(
-        self,
-        handle: str,
-        query: str,
-        *,
-        regex: bool = False,
-        case_sensitive: bool = False,
-        start: int = 1,
-        context: int = 0,
-        limit: int = 20,
-    ) -> SearchResult:
-        """
-        Search for a text or a regular expression.
-
-        The search does not block the event loop, and ends within ``settings.search_timeout`` seconds.
-
-        Args:
-            handle: The handle of the text to search.
-            query: The text, or a pattern of the package ``regex`` (a superset of `re`), in which ``^`` and ``$`` match
-                at every line.
-            regex: Whether *query* is a pattern. A pattern is case-sensitive, unless it starts with ``(?i)``.
-            case_sensitive: Whether a text query is case-sensitive.
-            start: The character from which to search.
-            context: The number of lines to return before and after each match.
-            limit: The maximum number of matches to return.
-
-        Raises:
-            InvalidParameter: *query* is empty or not a valid pattern, or a number is out of range.
-            InvalidRange: There is no such character.
-            SearchTimeout: The search exceeded the timeout.
-
-        """
-        entry = self._find(handle)
-        work = TextSearchRequest(
-            entry.body,
-            query,
-            handle=entry.versioned,
-            regex=regex,
-            case_sensitive=case_sensitive,
-            start=start,
-            context=context,
-            limit=limit,
-            timeout=self.settings.search_timeout,
-            page_size=entry.page_size,
-        )
-        return await search(work)
-
-    async def to_file(
-        self,
-        handle: str,
-        file_path: str | os.PathLike[str],
-        *,
-        mode: ExportMode = "write",
-        insert_at: int | None = None,
-        create: bool = True,
-        exist_ok: bool = True,
-        parents: bool = False,
-        exact: bool = False,
-        by_model: bool = False,
-    ) -> FileResult:
-        """
-        Write the complete body to a file below ``root`` in UTF-8, atomically.
-
-        After a crash, the file has its old or its new content. A ref is written as complete lines: it ends with a line
-        break, and starts on a new line when appended. A descriptor is written byte for byte.
-
-        Args:
-            handle: The handle of the text or bytes to write.
-            file_path: Relative to ``root``, or absolute and below it.
-            mode: ``"write"`` replaces the file, ``"append"`` adds to its end, ``"insert"`` adds complete lines.
-            insert_at: For ``"insert"``: the line, counted from 1, before which they are inserted.
-            create: Whether a missing file may be created.
-            exist_ok: Whether an existing file may be changed.
-            parents: Whether missing directories may be created.
-            exact: Whether a ref, too, is written byte for byte.
-            by_model: Whether a model chose the path. Then the path is rejected if it is hidden, executable, read-only,
-                a symlink, or has invisible characters, as the description of the tool ``fd_to_file`` says.
-
-        Raises:
-            InvalidParameter: An argument is invalid.
-            InvalidRange: The file has no such line.
-            ExportError: The file was not written and is unchanged; the subclass states the reason.
-
-        """
-        entry = self._find(handle)
-        order = ExportRequest(
-            entry.body.text if entry.content.is_text else entry.content.data,
-            file_path,
-            handle=entry.versioned,
-            mode=mode,
-            insert_at=insert_at,
-            create=create,
-            exist_ok=exist_ok,
-            parents=parents,
-            lines=isinstance(entry, Ref) and not exact,
-            by_model=by_model,
-            allow_hidden=self.settings.allow_hidden,
-        )
-        return await run_in_own_thread(functools.partial(export, order, root=self.root, kept=self._directory))
+    # Deletion
 
     def delete(self, handle: str) -> None:
         """
@@ -798,35 +533,7 @@ class RefStore:
             self._put(one.versioned, deleted)
         return doomed
 
-    def prompt(self, *, handles: bool = False) -> str:
-        """
-        Return the system prompt about refs and descriptors.
-
-        Args:
-            handles: Whether to list the stored handles, newest first, as many as fit in the budget of an answer.
-
-        """
-        text = render_instructions(self.settings, files=self.files is not None)
-        if not (handles and text):
-            return text
-        return f"{text}\n\n{self.rendering.handles((*self.descriptors(), *self.list()))}"
-
     # Storage
-
-    def _check_open(self) -> None:
-        self._loop.check_or_bind_thread()
-        if self._closed:
-            raise SessionClosed(
-                "the session of these refs was closed",
-                hint="come back to them with Session.open(..., conversation=session.conversation)",
-            )
-
-    def _ref(self, ref_id: str) -> Ref:
-        return as_ref(self.get(ref_id), ref_id)
-
-    def _find(self, handle: str) -> Entry:
-        self._check_open()
-        return self._entries.find(with_kind(handle))
 
     def _store_collected(self, collected: CollectedRefs) -> Ingested:
         """Store the refs of one message."""

@@ -12,15 +12,17 @@ from memory_helpers import plain_link, plain_memory
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 from mama_structs.memory.save.automatic_links import (
     BIAS,
-    FEATURES,
     WEIGHTS,
-    LinkFeatures,
     LinkingContext,
+    choose_automatic_links,
+    same_subject_probabilities,
+)
+from mama_structs.memory.save.link_candidates import (
+    FEATURES,
+    LinkFeatures,
     PendingLinks,
     SimilarityBaseline,
-    choose_automatic_links,
     collect_link_candidates,
-    same_subject_probabilities,
 )
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.memory.types.text_analysis import embedded_text

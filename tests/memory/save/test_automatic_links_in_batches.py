@@ -8,12 +8,8 @@ from hypothesis import strategies as st
 from memory_helpers import plain_link, plain_memory
 
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
-from mama_structs.memory.save.automatic_links import (
-    LinkingContext,
-    PendingLinks,
-    SimilarityBaseline,
-    choose_automatic_links,
-)
+from mama_structs.memory.save.automatic_links import LinkingContext, choose_automatic_links
+from mama_structs.memory.save.link_candidates import PendingLinks, SimilarityBaseline
 from mama_structs.memory.types.engine import NewMemory
 from mama_structs.memory.types.model import LinkType, MemoryType
 from mama_structs.memory.types.text_analysis import embedded_text

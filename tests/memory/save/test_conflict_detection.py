@@ -11,8 +11,9 @@ from memory_helpers import SMALL, OpenedDirectory, PlainEngines, plain_memory
 
 from mama_structs.errors import InvalidArgument
 from mama_structs.memory.save import save_plan as saving
-from mama_structs.memory.save.automatic_links import LinkingContext, PendingLinks, SimilarityBaseline, find_candidates
+from mama_structs.memory.save.automatic_links import LinkingContext, find_candidates
 from mama_structs.memory.save.conflict_detection import detect_conflicts
+from mama_structs.memory.save.link_candidates import PendingLinks, SimilarityBaseline
 from mama_structs.memory.types.duplicates import duplicate_fingerprint, is_duplicate
 from mama_structs.memory.types.model import MemoryType
 from mama_structs.settings import LinkingPolicy, MemorySettings

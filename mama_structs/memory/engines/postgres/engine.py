@@ -16,7 +16,8 @@ from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
 from mama_structs.memory.engines.postgres.client_state import ClientState
 from mama_structs.memory.engines.postgres.consistency_check import ConsistencyCheck
 from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, check_dimensions
-from mama_structs.memory.engines.postgres.reader import NamespaceHead, PostgresReader, decode_embedder
+from mama_structs.memory.engines.postgres.namespace_rows import NamespaceHead, decode_embedder
+from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
 from mama_structs.memory.types.engine import EmbedderRecord, ProgressCallback, Reader, Writer, embedder_mismatch
 from mama_structs.memory.types.model import MemoryType

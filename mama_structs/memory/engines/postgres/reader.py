@@ -8,7 +8,7 @@ import difflib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import msgspec
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.engines.postgres import queries as questions
 from mama_structs.memory.engines.postgres.client_state import CachedSample, ClientState
+from mama_structs.memory.engines.postgres.namespace_rows import LinkRow, MemoryRow, NamespaceHead
 from mama_structs.memory.engines.postgres.prefetch import PrefetchRecorder, is_successor_query, to_node_list
 from mama_structs.memory.engines.postgres.queries import (
     ENDS_BY_DIRECTION,
@@ -36,12 +37,10 @@ from mama_structs.memory.engines.postgres.queries import (
     embedder_key,
     index_name,
 )
-from mama_structs.memory.save.automatic_links import extract_topic_terms
+from mama_structs.memory.save.link_candidates import extract_topic_terms
 from mama_structs.memory.types.codec import (
     BM25_K1,
     EXTRA_LENGTH_TERMS,
-    MAX_LENGTH_TERMS,
-    MAX_TERM_COUNT_STEPS,
     TERM_COUNT_STEP,
     decode_memory,
     find_invalid_field,
@@ -66,8 +65,8 @@ from mama_structs.memory.types.engine import (
     sample_slice,
     to_nfc,
 )
-from mama_structs.memory.types.model import Link, LinkType, Memory, MemoryType, text_digest
-from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION, resolve_terms
+from mama_structs.memory.types.model import Link, LinkType, Memory, text_digest
+from mama_structs.memory.types.text_analysis import resolve_terms
 from mama_structs.storage.postgres.pool import Connection
 
 T = TypeVar("T")
@@ -78,83 +77,7 @@ MAX_PREFETCHED_NODES: Final = 1_000
 MAX_ID_CANDIDATES: Final = 1_000
 MAX_ID_CHARS: Final = 200
 NO_NODES: Final = np.empty(0, np.int64)
-decode_embedder: Final = msgspec.json.Decoder(EmbedderRecord).decode
 _decode_link: Final = msgspec.json.Decoder(Link).decode
-
-
-@attrs.frozen
-class NamespaceHead:
-    """State of a namespace as a whole."""
-
-    change: int = 0
-    next_node: int = 0
-    length: int = 0
-    link_count: int = 0
-    chunk_count: int = 0
-    maintained_at: int = 0
-    analysis: int = ANALYSIS_VERSION
-    half_precision: bool = False
-    # None if there is no vector index, False if it is incomplete.
-    index: bool | None = None
-    types: tuple[int, ...] = (0,) * len(MemoryType)
-    embedder: EmbedderRecord | None = None
-
-    @classmethod
-    def from_row(cls, row: Any, default: NamespaceHead) -> NamespaceHead:
-        """Return the state in a result row, or *default* if the namespace is empty."""
-        change, next_node, length, links, pieces, maintained_at, analysis, half, index, *types = row["numbers"]
-        text = row["texts"][0]
-        if text is None:
-            return attrs.evolve(default, change=change)
-        return cls(
-            change,
-            next_node,
-            length,
-            links,
-            pieces,
-            maintained_at,
-            analysis,
-            half_precision=bool(half),
-            index=None if index is None else bool(index),
-            types=tuple(types),
-            embedder=decode_embedder(text),
-        )
-
-    @property
-    def memory_count(self) -> int:
-        """Number of memories."""
-        return sum(self.types)
-
-
-class MemoryRow(NamedTuple):
-    """
-    Columns of a memory without its text, in the order of `Facts`.
-
-    The length is in tenths of a term.
-    """
-
-    memory_id: str
-    topic: str | None
-    created: int
-    type: int
-    scripts: int
-    asking: int
-    ends: int
-    origin: int
-    trust: int
-    wording: int
-    length: int
-
-
-class LinkRow(NamedTuple):
-    """A link with the columns of `LinkTable`."""
-
-    source: int
-    target: int
-    type: int
-    creator: int
-    created: int
-    confidence: float
 
 
 class PostgresReader(Reader):
@@ -902,16 +825,3 @@ def _top_matches(nodes: Nodes, scores: Scores, limit: int) -> Matches:
 def _decode_notes(rows: Iterable[Any]) -> dict[str, str]:
     """Return the notes in rows, by name."""
     return {questions.unescape_text(row["name"]): questions.unescape_text(row["text"]) for row in rows}
-
-
-def to_term_counts(terms: Mapping[str, float]) -> dict[str, int]:
-    """Return the counts of terms in tenths, from their weights."""
-    return {term: min(max(round(weight / TERM_COUNT_STEP), 1), MAX_TERM_COUNT_STEPS) for term, weight in terms.items()}
-
-
-def text_length(terms: Mapping[str, float]) -> int:
-    """Return the length of a text with these terms, in tenths of a term."""
-    return min(
-        sum(max(round(weight / TERM_COUNT_STEP), 1) for weight in terms.values()),
-        round(MAX_LENGTH_TERMS / TERM_COUNT_STEP),
-    )

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from mama_structs.memory.engines.postgres.client_state import CachedSample, ClientState
+from mama_structs.memory.engines.postgres.namespace_rows import LinkRow, MemoryRow, text_length, to_term_counts
 from mama_structs.memory.engines.postgres.queries import (
     FetchSpec,
     NodeQuery,
@@ -27,8 +28,8 @@ from mama_structs.memory.engines.postgres.queries import (
     escape_text,
     round_to_half,
 )
-from mama_structs.memory.engines.postgres.reader import LinkRow, MemoryRow, PostgresReader, text_length, to_term_counts
-from mama_structs.memory.save.automatic_links import extract_topic_terms
+from mama_structs.memory.engines.postgres.reader import PostgresReader
+from mama_structs.memory.save.link_candidates import extract_topic_terms
 from mama_structs.memory.types.codec import Entry, check_vectors, encode_entry, indexed_terms, mutable_columns
 from mama_structs.memory.types.engine import (
     TYPE_NUMBERS,

@@ -1,0 +1,676 @@
+"""
+Link candidates of a memory that is saved, with their features (DESIGN section 6).
+
+Candidates are similar in meaning or words, close in time, or connected by topic, mentions or explicit links.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from operator import itemgetter
+from typing import Any, Final
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from mama_structs.memory.embedding.protocol import Calibration
+from mama_structs.memory.types.duplicates import duplicate_fingerprint
+from mama_structs.memory.types.engine import (
+    SYSTEM_CREATOR_INDEX,
+    Filter,
+    Matches,
+    NodeAttributes,
+    Nodes,
+    Prefetch,
+    Reader,
+)
+from mama_structs.memory.types.model import LinkType, Memory, MemoryType, to_milliseconds
+from mama_structs.memory.types.text_analysis import TextAnalysis, analyse_text, indexed_text, query_terms
+
+Values = NDArray[np.float64]
+Terms = Mapping[str, float]
+NearestFunction = Callable[[NDArray[np.float32], int, Filter | None], Matches]
+"""Replacement for `Reader.nearest`, for callers that query many memories at once."""
+
+
+# Maximum number of candidates per query. Features are computed for all of them.
+_MAX_NEAREST: Final = 32
+_MAX_WORD_MATCHES: Final = 24
+_MAX_RECENT: Final = 32
+# Records are excluded: hosts may write hundreds at once, which would crowd out all other memories.
+TEMPORAL_LINK_TYPES: Final = frozenset(MemoryType) - {MemoryType.RECORD}
+_MAX_SAME_TOPIC: Final = 16
+# A topic with more memories than this is too broad to be evidence, so counting stops here.
+_MAX_COUNTED_TOPIC_MEMORIES: Final = 64
+_MAX_CHAIN_NODES: Final = 32
+_MAX_MENTIONS: Final = 8
+# Only the first chunks and characters of a long memory are compared.
+_MAX_COMPARED_CHUNKS: Final = 4
+_MAX_COMPARED_CHARS: Final = 2_000
+_MAX_QUERY_WORDS: Final = 16
+ONE_HOUR: Final = timedelta(hours=1)
+MILLISECOND: Final = timedelta(milliseconds=1)
+_QUARTER_HOUR_MS: Final = 15 * 60_000
+# The baseline of a store is computed from its sample and this many virtual memories with the embedder's prior.
+# Unrelated pairs have odds of exp(-2) by the calibration, and their spread follows from its slope.
+_PRIOR_SAMPLES: Final = 12
+_UNRELATED_LOG_ODDS: Final = 2.0
+# Upper bound of the similarity feature, in spreads. Larger values only occur for duplicates.
+_MAX_COSINE_SPREADS: Final = 8.0
+# Number of virtual memories without a given word. Without them, words would look rare in a store of two memories.
+_PRIOR_MEMORIES: Final = 32
+# Added to the total word weight (natural logarithms), because the few words of a short text are weak evidence.
+_EXTRA_WORD_WEIGHT: Final = 60.0
+# Number of neighbours at which the mutual rank has half of its full weight.
+_RANK_HALF_WEIGHT_COUNT: Final = 20
+# Number of memories at which recency has half of its full weight.
+_RECENCY_HALF_WEIGHT_COUNT: Final = 8
+# A subject has few memories. With this many others in a topic, half of them are assumed to be on other subjects.
+_TYPICAL_SUBJECT_SIZE: Final = 4
+# Mean mutual rank in a random order of any length (the integral of -log from 0 to 1). Related memories have much more.
+_RANDOM_MUTUAL_RANK: Final = 1.0
+_CLOSE_MUTUAL_RANK: Final = 2.5
+# Smaller differences of cosines are rounding errors of the summation order.
+_COSINE_TOLERANCE: Final = 1e-6
+_EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
+
+
+@attrs.frozen(kw_only=True)
+class LinkFeatures:
+    """Features of the pairs of a new memory and each candidate, with one item per candidate."""
+
+    cosine_spreads: Values  # cosine, in spreads above the expected cosine of these two memories
+    # Mutual rank: 0 if many other memories are closer to one of the pair, higher if few are.
+    standing: Values
+    # Rarity-weighted ratio of the new memory's words and mentions that the candidate contains, 0 to 1. Short texts are
+    # discounted, and topic words are ignored.
+    words: Values
+    # evidence of an equal topic, 0 to 1: high for a rare topic whose few memories are similar; 0 for other topics
+    topic: Values
+    topics_differ: Values  # 1 if both have topics and these differ, else 0
+    # rarity-weighted ratio of one memory's topic words that the other contains, 0 to 1; 0 for equal topics
+    naming: Values
+    nearness: Values  # 1 for the previous save if it is at most a quarter of an hour old, decreasing to 0
+    chain: Values  # 1 if explicit links connect the new memory and the candidate via others, else 0
+
+    def table(self) -> Values:
+        """Return an array of shape (candidates, features), in the order of `FEATURES`."""
+        return np.stack([getattr(self, name) for name in FEATURES], axis=1)
+
+
+FEATURES: Final = tuple(field.name for field in attrs.fields(LinkFeatures))
+
+
+@attrs.frozen(kw_only=True)
+class LinkCandidates:
+    """Link candidates of a new memory with their features, and the saves of the hour before."""
+
+    nodes: Nodes
+    created: NDArray[np.int64]
+    types: NDArray[np.int8]
+    cosines: NDArray[np.float32]
+    features: LinkFeatures
+    recent: Nodes
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class PendingLinks:
+    """
+    A memory to be linked automatically, with the ids that it links explicitly.
+
+    A stored memory has a *node*. A *fresh* one is saved in a batch, and must not be linked to later ones of the batch.
+    """
+
+    memory: Memory
+    vectors: NDArray[np.float32]
+    explicit: Collection[str] = ()
+    node: int | None = None
+    fresh: bool = False
+
+    def seen(self, nodes: Nodes, limit: int | None = None) -> Nodes:
+        """Return the first *limit* of *nodes* to which it may be linked."""
+        if self.node is not None:
+            nodes = nodes[nodes < self.node if self.fresh else nodes != self.node]
+        return nodes[:limit]
+
+
+@attrs.frozen(eq=False)
+class SimilarityBaseline:
+    """Baseline of cosines in a store, which a small store mixes with the embedder's prior."""
+
+    memories: int
+    sample: NDArray[np.float32]
+    centre: Values
+    # Expected cosine of unrelated texts according to the embedder's calibration.
+    expected_cosine: float
+    spread: float
+
+    @classmethod
+    def of(cls, reader: Reader, calibration: Calibration) -> SimilarityBaseline:
+        """Compute the baseline from the present sample of a store."""
+        sample = reader.sample()
+        centre = sample.mean(axis=0, dtype=np.float64) if len(sample) else np.zeros(sample.shape[1])
+        strange = calibration.midpoint - _UNRELATED_LOG_ODDS / calibration.slope
+        return cls(reader.count(), sample, centre, strange, 1 / calibration.slope)
+
+    def mean(self, cosines: Any) -> Any:
+        """Return mean cosines to the sample, mixed with the embedder's prior."""
+        return (len(self.sample) * cosines + _PRIOR_SAMPLES * self.expected_cosine) / (
+            len(self.sample) + _PRIOR_SAMPLES
+        )
+
+    def mean_cosine(self) -> float:
+        """Return the mean cosine of two distinct memories."""
+        count = len(self.sample)
+        return float(self.mean((count * float(self.centre @ self.centre) - 1) / (count - 1) if count > 1 else 0.0))
+
+    def baselines(self, vectors: NDArray[np.float32]) -> tuple[Values, Values]:
+        """Return the mean and the spread of each vector's cosines to the store."""
+        count = len(self.sample)
+        own = vectors @ self.sample.T if count else np.zeros((len(vectors), 0), np.float32)
+        means = self.mean(own.sum(axis=1, dtype=np.float64) / max(count, 1))
+        # Sum the squares around the mixed mean, which differs from the mean of the sample.
+        squares = np.einsum("ij,ij->i", own, own, dtype=np.float64)
+        squares += means * (count * means - 2 * own.sum(axis=1, dtype=np.float64))
+        squares += _PRIOR_SAMPLES * (self.spread**2 + np.square(self.expected_cosine - means))
+        return means, np.sqrt(squares / (count + _PRIOR_SAMPLES))
+
+    def share(self, half: int) -> float:
+        """Return the weight of a feature that has half of its weight at *half* memories."""
+        return self.memories / (self.memories + half)
+
+
+def collect_link_candidates(
+    reader: Reader,
+    memory: Memory,
+    vectors: NDArray[np.float32],
+    *,
+    calibration: Calibration,
+    explicit: Collection[str] = (),
+    nearest: NearestFunction | None = None,
+) -> LinkCandidates:
+    """Return the link candidates of a memory among the older ones, with their features."""
+    asked = PendingLinks(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
+    return collect_many_link_candidates(reader, [asked], SimilarityBaseline.of(reader, calibration), nearest=nearest)[0]
+
+
+def collect_many_link_candidates(
+    reader: Reader,
+    asked: Sequence[PendingLinks],
+    usual: SimilarityBaseline,
+    *,
+    topic_window: float = 0.0,
+    nearest: NearestFunction | None = None,
+) -> list[LinkCandidates]:
+    """Return the link candidates of each memory among the older ones, with their features."""
+    if not asked:
+        return []
+    # A batch may yield fresh memories that must not be linked, so query correspondingly more candidates.
+    spare = min(len(asked), _MAX_NEAREST)
+    sought = [
+        _LinkQuery.of(reader, one, topic_window if one.memory.type is MemoryType.DECISION else 0.0) for one in asked
+    ]
+    reader.expect(lambda ahead: _prefetch_queries(ahead, sought, spare))
+    near = _nearest_nodes(reader, asked, spare, nearest)
+    found = [_LinkEvidence.of(reader, one, nodes, spare) for one, nodes in zip(sought, near, strict=True)]
+    known = _CandidateFacts.of(reader, union_nodes([one.nodes for one in found]), usual)
+    firsts = [one.vectors[0] for one in asked if len(one.vectors)]
+    scales = zip(*usual.baselines(np.stack(firsts)), strict=True) if firsts else iter(())
+    return [one.candidates(reader, known, usual, next(scales) if len(one.asked.vectors) else None) for one in found]
+
+
+def _newer_nodes(reader: Reader, asked: Sequence[PendingLinks]) -> Nodes:
+    """Return some memories that are newer than the oldest one in *asked*."""
+    return reader.window(_after_oldest(asked), limit=len(asked) + 1)
+
+
+def _after_oldest(asked: Sequence[PendingLinks]) -> Filter:
+    """Return the filter for memories that are newer than the oldest one in *asked*."""
+    first = min((one.memory.created_at for one in asked), default=None)
+    return Filter(since=first and first + MILLISECOND)
+
+
+def _first_vectors(asked: Sequence[PendingLinks]) -> list[NDArray[np.float32]]:
+    return [piece for one in asked for piece in one.vectors[:_MAX_COMPARED_CHUNKS]]
+
+
+def _nearest_nodes(
+    reader: Reader, asked: Sequence[PendingLinks], spare: int, nearest: NearestFunction | None
+) -> Iterator[list[Nodes]]:
+    """Yield for each memory the nearest nodes of each of its chunks."""
+    newer = _newer_nodes(reader, asked)
+    fresh = np.array(sorted(one.node for one in asked if one.fresh and one.node is not None), np.int64)
+    # An unfiltered query is cheaper, and most memories are the newest ones when they are saved.
+    are_newest = bool(in_sorted(newer, fresh).all())
+    pieces = _first_vectors(asked)
+    if are_newest and nearest is None:
+        matches = iter(reader.nearest_many(np.stack(pieces), _MAX_NEAREST + spare) if pieces else [])
+    else:
+        wheres = [
+            None if are_newest else Filter(until=one.memory.created_at + MILLISECOND)
+            for one in asked
+            for _ in one.vectors[:_MAX_COMPARED_CHUNKS]
+        ]
+        ask = nearest or reader.nearest
+        matches = (ask(piece, _MAX_NEAREST + spare, where) for piece, where in zip(pieces, wheres, strict=True))
+    for one in asked:
+        yield [one.seen(next(matches).nodes, _MAX_NEAREST) for _ in one.vectors[:_MAX_COMPARED_CHUNKS]]
+
+
+@attrs.frozen(eq=False)
+class _CandidateFacts:
+    """Attributes and vectors of the candidates of all memories in a batch."""
+
+    nodes: Nodes
+    facts: NodeAttributes
+    # All vectors, the index of each node's first vector, their number per node, and the first vector of each node.
+    vectors: NDArray[np.float32]
+    starts: Nodes
+    counts: Nodes
+    first: NDArray[np.float32]
+    # Mean cosine of each first vector to the memories of the store.
+    usual: Values
+    # Rarity of the words of each topic, and the topics that contain each word.
+    topics: Mapping[int, Terms]
+    topics_by_word: Mapping[str, Sequence[int]]
+
+    @classmethod
+    def of(cls, reader: Reader, nodes: Nodes, usual: SimilarityBaseline) -> _CandidateFacts:
+        """Read the attributes of *nodes*, which must be sorted."""
+        facts = reader.facts(nodes)
+        vectors, counts = reader.pieces(nodes)
+        starts = np.cumsum(counts) - counts
+        first = np.zeros((len(nodes), vectors.shape[1]), np.float32)
+        first[counts > 0] = vectors[starts[counts > 0]]
+        means = (
+            usual.mean(first @ usual.centre)
+            if len(nodes) and len(usual.sample)
+            else np.full(len(nodes), usual.expected_cosine)
+        )
+        numbers, at = np.unique(facts.topics, return_index=True)
+        named = numbers >= 0
+        words = [extract_topic_terms(topic) for topic in reader.topics(nodes[at[named]])]
+        rarity = reader.rarity(dict.fromkeys(itertools.chain(*words), 1.0))
+        topics: dict[int, Terms] = {}
+        topics_of: dict[str, list[int]] = {}
+        for number, terms in zip(numbers[named].tolist(), words, strict=True):
+            topics[number] = {term: rarity[term] for term in terms}
+            for term in terms:
+                topics_of.setdefault(term, []).append(number)
+        return cls(nodes, facts, vectors, starts, counts, first, means, topics, topics_of)
+
+    def cosines(self, pieces: NDArray[np.float32], places: Nodes) -> NDArray[np.float32]:
+        """
+        Return the highest cosine between *pieces* and the vectors of each node at *places*.
+
+        The value is 0 for nodes without vectors.
+        """
+        counts = self.counts[places]
+        best = np.zeros(len(places), np.float32)
+        if not len(pieces) or not counts.any():
+            return best
+        if counts.max() == 1:
+            best[counts > 0] = (self.first[places[counts > 0]] @ pieces.T).max(axis=1)
+            return best
+        rows = np.repeat(self.starts[places] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+        scores = (self.vectors[rows] @ pieces.T).max(axis=1)
+        best[counts > 0] = np.maximum.reduceat(scores, (np.cumsum(counts) - counts)[counts > 0])
+        return best
+
+    def naming(self, terms: Terms) -> dict[int, float]:
+        """
+        Return the topics that share words with *terms*.
+
+        The values are rarity-weighted ratios of shared words of the topic.
+        """
+        said: dict[int, float] = {}
+        for term in terms:
+            for number in self.topics_by_word.get(term, ()):
+                said[number] = said.get(number, 0.0) + self.topics[number][term]
+        return {number: share / whole for number, share in said.items() if (whole := sum(self.topics[number].values()))}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _LinkQuery:
+    """Candidate queries of a memory, computed from its text and the rarity of its words."""
+
+    asked: PendingLinks
+    total: int
+    # Rarity of its terms, and query weights that yield scores by this rarity.
+    term_rarity: Terms
+    weights: Terms
+    words: Terms
+    recent: Filter
+    topic: Filter | None
+    decision_filter: Filter | None
+    mentions: Sequence[Filter]
+
+    @classmethod
+    def of(cls, reader: Reader, asked: PendingLinks, topic_window: float) -> _LinkQuery:
+        """
+        Compute the queries of a memory.
+
+        Decisions on its topic are candidates for *topic_window* seconds.
+        """
+        memory, until = asked.memory, asked.memory.created_at + MILLISECOND
+        # Exclude the topic, which has its own features: its words would count twice and make a broad topic look
+        # related.
+        said = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
+        known = reader.rarity(said.asked())
+        itself = asked.node is not None
+        total = reader.count() + 1
+        # Invert the BM25 formula: the number of other memories with each term, plus one half.
+        having = {term: max(total * math.exp(-found) - itself, 0.5) for term, found in known.items()}
+        # Add virtual memories, and treat words that no other memory has like words of one other memory. Otherwise new
+        # words would outweigh all others in a small store.
+        rare = {
+            term: math.log((total - itself + _PRIOR_MEMORIES) / max(others, 1.5)) for term, others in having.items()
+        }
+        decided = None
+        if memory.topic is not None and topic_window:
+            decided = Filter(
+                topic=memory.topic,
+                types=frozenset({memory.type}),
+                since=memory.created_at - timedelta(seconds=topic_window),
+                until=until,
+            )
+        return cls(
+            asked=asked,
+            total=total,
+            term_rarity=rare,
+            weights={term: rare[term] / found for term, found in known.items()},
+            words=said.asked(_rarest_words(said, rare, having)),
+            recent=Filter(types=TEMPORAL_LINK_TYPES, since=memory.created_at - ONE_HOUR, until=until),
+            topic=None if memory.topic is None else Filter(topic=memory.topic, until=until),
+            decision_filter=decided,
+            mentions=[Filter(mentions=frozenset({one}), until=until) for one in memory.mentions[:_MAX_MENTIONS]],
+        )
+
+    def find_same_topic(self, reader: Reader, spare: int) -> tuple[Nodes, int]:
+        """
+        Return the newest memories and decisions on the topic, and its number of memories.
+
+        Counting stops at a limit.
+        """
+        if self.topic is None:
+            return np.zeros(0, np.int64), 0
+        having = self.asked.seen(
+            reader.window(self.topic, limit=_MAX_COUNTED_TOPIC_MEMORIES + spare), _MAX_COUNTED_TOPIC_MEMORIES
+        )
+        if self.decision_filter is None:
+            return having[:_MAX_SAME_TOPIC], len(having)
+        decided = self.asked.seen(reader.window(self.decision_filter, limit=_MAX_SAME_TOPIC + spare), _MAX_SAME_TOPIC)
+        return union_nodes([having[:_MAX_SAME_TOPIC], decided]), len(having)
+
+    def find_same_mentions(self, reader: Reader, spare: int) -> list[tuple[Nodes, float]]:
+        """Return for each mentioned id the newest memories that mention it, and its rarity."""
+        itself = self.asked.node is not None
+        found = []
+        for where in self.mentions:
+            having = max(reader.count(where) - itself, 1)
+            newest = self.asked.seen(reader.window(where, limit=_MAX_SAME_TOPIC + spare), _MAX_SAME_TOPIC)
+            found.append((newest, math.log((self.total - 1 - itself + _PRIOR_MEMORIES + 1) / (having + 0.5))))
+        return found
+
+
+def query_terms_to_prefetch(memory: Memory) -> Terms:
+    """Return the terms that candidate queries of the memory will use."""
+    said = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
+    return {**said.asked(), **extract_topic_terms(memory.topic)}
+
+
+def _prefetch_queries(ahead: Prefetch, sought: Sequence[_LinkQuery], spare: int) -> None:
+    """Prefetch the candidate queries of memories, assuming that they are the newest ones."""
+    asked = [one.asked for one in sought]
+    ahead.window(_after_oldest(asked), limit=len(asked) + 1)
+    pieces = _first_vectors(asked)
+    if pieces:
+        ahead.nearest_many(np.stack(pieces), _MAX_NEAREST + spare)
+    ahead.duplicates([duplicate_fingerprint(one.memory) for one in asked])
+    none = np.zeros(0, np.int64)
+    for one in sought:
+        ahead.words(one.words, _MAX_WORD_MATCHES + spare)
+        ahead.word_scores(one.weights, none)
+        ahead.word_scores(extract_topic_terms(one.asked.memory.topic), none)
+        ahead.window(one.recent, limit=_MAX_RECENT + spare)
+        if one.topic is not None:
+            ahead.window(one.topic, limit=_MAX_COUNTED_TOPIC_MEMORIES + spare)
+        if one.decision_filter is not None:
+            ahead.window(one.decision_filter, limit=_MAX_SAME_TOPIC + spare)
+        for where in one.mentions:
+            ahead.count(where)
+            ahead.window(where, limit=_MAX_SAME_TOPIC + spare)
+    ahead.find_many([memory_id for one in asked for memory_id in one.explicit])
+    ahead.links(none)
+    ahead.topics(none)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _LinkEvidence:
+    """Candidates found for a memory, per query, and its weighted terms."""
+
+    asked: PendingLinks
+    nodes: Nodes
+    near: Nodes
+    recent: Nodes
+    topic: Nodes
+    topic_count: int
+    explicit_nodes: Nodes
+    chain: Nodes
+    shared: Sequence[tuple[Nodes, float]]
+    # Rarity of its terms, and query weights that yield scores by this rarity.
+    term_rarity: Terms
+    weights: Terms
+
+    @classmethod
+    def of(cls, reader: Reader, sought: _LinkQuery, near: Sequence[Nodes], spare: int) -> _LinkEvidence:
+        """Run the candidate queries of a memory."""
+        asked = sought.asked
+        words = reader.words(sought.words, _MAX_WORD_MATCHES + spare).nodes
+        recent = reader.window(sought.recent, limit=_MAX_RECENT + spare)
+        topic, having_topic = sought.find_same_topic(reader, spare)
+        direct = find_nodes(reader, asked.explicit) if asked.explicit else np.zeros(0, np.int64)
+        chain = _explicit_chain(reader, direct)
+        shared = sought.find_same_mentions(reader, spare)
+        recent, words, close = asked.seen(recent, _MAX_RECENT), asked.seen(words, _MAX_WORD_MATCHES), union_nodes(near)
+        found = union_nodes([close, words, recent, topic, asked.seen(chain), *(naming for naming, _ in shared)])
+        return cls(
+            asked=asked,
+            nodes=found,
+            near=close,
+            recent=recent,
+            topic=topic,
+            topic_count=having_topic,
+            explicit_nodes=direct,
+            chain=chain,
+            shared=shared,
+            term_rarity=sought.term_rarity,
+            weights=sought.weights,
+        )
+
+    def candidates(
+        self, reader: Reader, known: _CandidateFacts, usual: SimilarityBaseline, scale: tuple[float, float] | None
+    ) -> LinkCandidates:
+        """
+        Return the older candidates with their features.
+
+        *scale* is mean and spread of the memory's own cosines.
+        """
+        memory, created = self.asked.memory, to_milliseconds(self.asked.memory.created_at)
+        places = np.searchsorted(known.nodes, self.nodes)
+        all_cosines = known.cosines(self.asked.vectors[:_MAX_COMPARED_CHUNKS], places)
+        times = known.facts.created[places]
+        kept = times <= created
+        if len(self.explicit_nodes):
+            kept &= ~in_sorted(self.nodes, self.explicit_nodes)
+        nodes, cosines, times, at = self.nodes[kept], all_cosines[kept], times[kept], places[kept]
+        topics = known.facts.topics[at]
+        own = int(known.facts.topics[np.searchsorted(known.nodes, self.topic[0])]) if len(self.topic) else -1
+        same = (topics == own) & (topics >= 0)
+        close = np.searchsorted(self.nodes, self.near)
+        standing = _mutual_ranks(known.first[places[close]], self.near, all_cosines[close], nodes, cosines)
+        likeness = np.zeros(len(nodes))
+        if scale is not None:
+            mean, spread = scale
+            likeness = (cosines - mean - known.usual[at] + usual.mean_cosine()) / spread
+        features = LinkFeatures(
+            cosine_spreads=np.clip(likeness, -_MAX_COSINE_SPREADS / 2, _MAX_COSINE_SPREADS),
+            standing=standing * len(self.near) / (len(self.near) + _RANK_HALF_WEIGHT_COUNT),
+            words=self._words(reader, nodes),
+            topic=same * _topic_evidence(standing[same], times[same], self.topic_count, usual.memories),
+            topics_differ=((topics != own) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
+            naming=self._naming(reader, known, nodes, topics) * ~same,
+            nearness=_recencies(nodes, times, self.recent, created) * usual.share(_RECENCY_HALF_WEIGHT_COUNT),
+            chain=in_sorted(nodes, np.sort(self.chain)).astype(np.float64),
+        )
+        return LinkCandidates(
+            nodes=nodes,
+            created=times,
+            types=known.facts.types[at],
+            cosines=cosines,
+            features=features,
+            recent=self.recent,
+        )
+
+    def _words(self, reader: Reader, nodes: Nodes) -> Values:
+        """Return the rarity-weighted ratio of the memory's words that each candidate contains."""
+        whole = _EXTRA_WORD_WEIGHT + sum(self.term_rarity.values()) + sum(rarity for _, rarity in self.shared)
+        scores = reader.word_scores(self.weights, nodes).astype(np.float64)
+        for having, rarity in self.shared:
+            scores += rarity * np.isin(nodes, having)
+        return np.minimum(scores / whole, 1.0)
+
+    def _naming(self, reader: Reader, known: _CandidateFacts, nodes: Nodes, topics: NDArray[np.int32]) -> Values:
+        """
+        Return the ratio of topic words of one memory that occur in the text of the other.
+
+        The larger ratio of both directions counts.
+        """
+        said = np.zeros(len(nodes))
+        if self.asked.memory.topic is not None:
+            words = extract_topic_terms(self.asked.memory.topic)
+            rarity = sum(reader.rarity(words).values())
+            if rarity > 0:
+                said = np.minimum(reader.word_scores(words, nodes) / rarity, 1.0)
+        for number, share in known.naming(self.term_rarity).items():
+            of_topic = topics == number
+            said[of_topic] = np.maximum(said[of_topic], share)
+        return said
+
+
+def find_nodes(reader: Reader, ids: Collection[str]) -> Nodes:
+    """Return the nodes of the existing memories, in order of saving."""
+    return np.array(sorted(node for node in reader.find_many(list(set(ids))) if node is not None), np.int64)
+
+
+def union_nodes(parts: Iterable[Nodes]) -> Nodes:
+    """Return the sorted union of several arrays of nodes."""
+    nodes = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+    # For some hundred nodes, this takes a tenth of the time of `np.unique`.
+    is_first = np.ones(len(nodes), np.bool_)
+    np.not_equal(nodes[1:], nodes[:-1], out=is_first[1:])
+    return nodes[is_first]
+
+
+def in_sorted(nodes: Nodes, sorted_nodes: Nodes) -> NDArray[np.bool_]:
+    """Return a mask of the *nodes* that occur in *sorted_nodes*, which must be sorted."""
+    if not len(sorted_nodes):
+        return np.zeros(len(nodes), np.bool_)
+    same: NDArray[np.bool_] = (
+        sorted_nodes[np.minimum(np.searchsorted(sorted_nodes, nodes), len(sorted_nodes) - 1)] == nodes
+    )
+    return same
+
+
+def _explicit_chain(reader: Reader, direct: Nodes) -> Nodes:
+    """
+    Return the nodes connected to *direct* by explicit links, including *direct*.
+
+    They are ordered nearest first, and limited in number.
+    """
+    seen = front = direct
+    while len(front) and len(seen) < _MAX_CHAIN_NODES:
+        table = reader.links(front, "both", _EXPLICIT_TYPES)
+        kept = table.creators != SYSTEM_CREATOR_INDEX
+        front = np.setdiff1d(union_nodes([table.sources[kept], table.targets[kept]]), seen)[
+            : _MAX_CHAIN_NODES - len(seen)
+        ]
+        seen = np.concatenate([seen, front])
+    return seen
+
+
+def _mutual_ranks(
+    vectors: NDArray[np.float32],
+    near: Nodes,
+    near_cosines: NDArray[np.float32],
+    nodes: Nodes,
+    cosines: NDArray[np.float32],
+) -> Values:
+    """Return the mutual rank of each pair: few other memories are closer to either of them."""
+    # Neighbours of the new memory approximate the neighbours of each candidate, which saves a search per candidate.
+    # Ranks are comparable across embedders, but have little meaning for few neighbours.
+    standing = np.zeros(len(nodes))
+    if not len(near):
+        return standing
+    close = np.flatnonzero(in_sorted(nodes, near))
+    before = len(near) - np.searchsorted(np.sort(near_cosines), cosines[close] + _COSINE_TOLERANCE, side="right")
+    # Each row contains the neighbours of one candidate. `near` is sorted, so its nodes can be looked up by bisection.
+    own = np.searchsorted(near, nodes[close])
+    others = vectors[own] @ vectors.T > cosines[close, None] + _COSINE_TOLERANCE
+    others[np.arange(len(own)), own] = False
+    ranks: Values = np.log1p(before) + np.log1p(others.sum(axis=1))
+    standing[close] = math.log1p(len(near)) - ranks / 2
+    return standing
+
+
+def _topic_evidence(standing: Values, times: NDArray[np.int64], topic_count: int, memory_count: int) -> float:
+    """
+    Return how much evidence an equal topic is, 0 to 1.
+
+    A broad topic, or one with dissimilar memories, is none.
+    """
+    if not len(standing):
+        return 0.0
+    newest = np.argsort(-times, kind="stable")[:_MAX_SAME_TOPIC]
+    near = (float(standing[newest].mean()) - _RANDOM_MUTUAL_RANK) / (_CLOSE_MUTUAL_RANK - _RANDOM_MUTUAL_RANK)
+    rarity = math.log((memory_count + 1) / (topic_count + 1)) / 3
+    return (
+        min(max(near, 0.0), 1.0)
+        * min(max(rarity, 0.0), 1.0)
+        * _TYPICAL_SUBJECT_SIZE
+        / (_TYPICAL_SUBJECT_SIZE + topic_count)
+    )
+
+
+def _rarest_words(said: TextAnalysis, rare: Terms, having: Terms) -> list[str]:
+    """
+    Return the rarest words of a text that other memories contain.
+
+    Frequent words cost most time and add little.
+    """
+    ranked = []
+    for written, word in said.words.items():
+        known = [rare[term] for term, _ in word.asked if having[term] > 1]
+        if known:
+            ranked.append((max(known), written))
+    ranked.sort(key=itemgetter(0), reverse=True)
+    return [written for _, written in ranked[:_MAX_QUERY_WORDS]]
+
+
+def extract_topic_terms(topic: str | None) -> Terms:
+    """Return the terms of the words in a topic."""
+    return query_terms((topic or "").replace("_", " ").replace("-", " "))
+
+
+def _recencies(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
+    """Return how close in time each candidate is, 0 to 1. Saves in between reduce the value."""
+    age = (created - times).astype(np.float64)
+    between = np.full(len(nodes), len(recent))
+    kept = np.flatnonzero(in_sorted(recent, nodes))
+    between[np.searchsorted(nodes, recent[kept])] = kept
+    near: Values = np.exp(-np.maximum(age / _QUARTER_HOUR_MS - 1, 0)) / (1 + between)
+    return near
