@@ -30,11 +30,10 @@ from mama_structs.references.section import References
 from mama_structs.refs.conversations.conversation_info import ConversationInfo
 from mama_structs.refs.markup.content_types import Category, Suggestion
 from mama_structs.refs.markup.parser import Event
-from mama_structs.refs.store.drafts import ChangeLog
 from mama_structs.refs.store.entries import Descriptor, Entries, Entry, EntryErasure, Ref, Usage
 from mama_structs.refs.store.export import ExportMode, FileResult
 from mama_structs.refs.store.ref_collector import Ingested
-from mama_structs.refs.store.ref_store import HasRefs, T
+from mama_structs.refs.store.ref_store import ChangeLog, HasRefs, T
 from mama_structs.refs.store.render import Rendering
 from mama_structs.refs.store.result_truncation import OwnShareFactory
 from mama_structs.refs.store.text import Excerpt, Mode

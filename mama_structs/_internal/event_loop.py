@@ -358,3 +358,21 @@ def _find_open_sessions() -> list[SessionLike]:
         # Another thread may open or close a session during the iteration, which raises RuntimeError.
         with contextlib.suppress(RuntimeError):
             return [session for session in list(open_sessions) if session.is_open]
+
+
+class WriterLock:
+    """The lock of async writers, one for each event loop."""
+
+    def __init__(self) -> None:
+        self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+
+    def for_running_loop(self) -> asyncio.Lock:
+        """
+        Return the lock of the running loop.
+
+        A store without a session may be used in several loops, one after another.
+        """
+        loop = asyncio.get_running_loop()
+        if self._lock is None or self._lock[0] is not loop:
+            self._lock = loop, asyncio.Lock()
+        return self._lock[1]

@@ -424,7 +424,12 @@ class _Scanner:
         if kind is None or text in self._exclude:
             return
         rule = kind[key if name is None else name]
-        if rule.is_own_id_field and name is None and not rule.is_denied and (entity := as_mapping(container)) is not None:
+        if (
+            rule.is_own_id_field
+            and name is None
+            and not rule.is_denied
+            and (entity := as_mapping(container)) is not None
+        ):
             if kind.is_complete(entity):
                 self.scan.present_ids.add(text)
                 return

@@ -19,10 +19,10 @@ from urllib.parse import quote
 import attrs
 
 from mama_structs._internal.event_loop import LoopGuard
+from mama_structs._internal.urls import parse_base_url
 from mama_structs.errors import EntityNotFound, InvalidArgument, MalformedResponse, SessionClosed, repr_short
 from mama_structs.references.rate_limit import RateLimiter, get_rate_limiter
 from mama_structs.references.schemes import INFORMATIVE_FIELD_NAMES, EntitySource, IdScheme
-from mama_structs.references.urls import parse_base_url
 
 if TYPE_CHECKING:
     from mama_structs.references.http_api import HttpClient, HttpResponse

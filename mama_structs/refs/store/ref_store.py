@@ -6,21 +6,20 @@ import copy
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from mama_structs._internal import validation as _check
 from mama_structs._internal.budget import Budget
-from mama_structs._internal.event_loop import LoopGuard, run_in_own_thread
+from mama_structs._internal.event_loop import LoopGuard, WriterLock, run_in_own_thread
 from mama_structs._internal.offload import MAX_SYNC_CHARS, MAX_SYNC_ITEMS, InputSize, check_sync_size, measure_input
 from mama_structs._internal.reprs import format_count
 from mama_structs.errors import InvalidArgument, StoreBusy, repr_short
 from mama_structs.provenance import ORIGINS, Origin, Provenance, get_inserted_provenance
 from mama_structs.refs.markup.content_types import detect_category
 from mama_structs.refs.messages.provider_messages import extract_model_text
-from mama_structs.refs.store.drafts import ChangeLog, DraftLog, WriterLock
 from mama_structs.refs.store.editing import Revision, append_revision, is_append_requested, is_unchanged, replace_text
 from mama_structs.refs.store.entries import (
     EXTRACT_SOURCE_PREFIX,
@@ -48,6 +47,34 @@ _MAX_DRAFTS: Final = 10
 _WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {IN_THREAD_HINT.format('wrap(result)')}"
 
 T = TypeVar("T")
+PreparedT = TypeVar("PreparedT")
+
+
+class ChangeLog(Protocol[PreparedT]):
+    """The durable, asynchronously written log of a store's changes."""
+
+    def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
+        """Record an entry with its text, or a deletion."""
+
+    def prepare(self, changes: Sequence[tuple[str, Entry | DeletedEntry]]) -> PreparedT:
+        """Serialize changes that follow the last recorded one. May run in any thread."""
+
+    def follows(self, prepared: PreparedT) -> bool:
+        """Return True if nothing was recorded since *prepared* was made."""
+
+    def put_prepared(self, prepared: PreparedT) -> None:
+        """Record prepared changes atomically."""
+
+
+class DraftLog:
+    """The changes of a draft, in order."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, Entry | DeletedEntry]] = []
+
+    def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
+        """Append a change."""
+        self.changes.append((handle, slot))
 
 
 class HasRefs(Protocol):

@@ -86,7 +86,9 @@ class PageRequest:
     def from_query(cls, query: Mapping[str, str]) -> PageRequest:
         """Parse the parameters named ``pagination.*``; all others are ignored."""
         given = {name: query.get(f"pagination.{name}") for name in _PARSERS}
-        return cls(**{name: _PARSERS[name](text, parameter=f"pagination.{name}") for name, text in given.items() if text})
+        return cls(
+            **{name: _PARSERS[name](text, parameter=f"pagination.{name}") for name, text in given.items() if text}
+        )
 
 
 _PARSERS: Final[Mapping[str, Any]] = {
