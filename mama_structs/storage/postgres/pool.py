@@ -201,7 +201,7 @@ class PostgresPool:
     def __init__(self, url: str, options: ServerSettings) -> None:
         self.url: str = check_url(url)
         self._failures, self._asyncpg = _import_modules()
-        self.location: str = self._failures.located(url)
+        self.location: str = self._failures.redact_url(url)
         self.options: ServerSettings = options
         self._pid = os.getpid()
         self._pool: Any = None
@@ -377,7 +377,7 @@ class PostgresPool:
         return self._answer_timeout + self.options.connect_timeout + self.options.wait + CLIENT_GRACE_SECONDS
 
     def _to_store_error(self, error: BaseException, started: float, namespace: str | None = None) -> MamaStructsError:
-        made: MamaStructsError = self._failures.server_error(
+        made: MamaStructsError = self._failures.to_store_error(
             error,
             self.location,
             waited=time.monotonic() - started,
@@ -659,7 +659,7 @@ class PostgresPool:
             f"BEGIN ISOLATION LEVEL {kind}",
             # JIT-compiling a complex statement takes longer than running it.
             "SET LOCAL jit = off",
-            f"SET LOCAL search_path = {self._schema_state.path}",
+            f"SET LOCAL search_path = {self._schema_state.search_path}",
             f"SET LOCAL statement_timeout = {milliseconds}",
             # 0 would disable the timeout.
             f"SET LOCAL lock_timeout = {max(1, int(transaction.wait_seconds * 1000))}",
