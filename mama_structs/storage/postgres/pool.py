@@ -659,7 +659,7 @@ class PostgresPool:
             f"BEGIN ISOLATION LEVEL {kind}",
             # JIT-compiling a complex statement takes longer than running it.
             "SET LOCAL jit = off",
-            f"SET LOCAL search_path = {self._schema_state.path}",
+            f"SET LOCAL search_path = {self._schema_state.search_path}",
             f"SET LOCAL statement_timeout = {milliseconds}",
             # 0 would disable the timeout.
             f"SET LOCAL lock_timeout = {max(1, int(transaction.wait_seconds * 1000))}",

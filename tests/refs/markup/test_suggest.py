@@ -137,9 +137,9 @@ def test_suggest_numbers_used_ids():
     block = fenced("def go():\n    a\n    b", "python")
 
     assert ["go", "go_2", "go_3"] == ids(block * 3)
-    assert ["go_2", "go_4"] == ids(block * 2, taken=["go", "go_3"])
+    assert ["go_2", "go_4"] == ids(block * 2, used_ids=["go", "go_3"])
     assert ["go_2"] == ids(f'<ref id="go">x</ref>\n{block}')
-    assert ["text-2", "text-3"] == ids(fenced(LONG) * 2, taken={"text-1"})
+    assert ["text-2", "text-3"] == ids(fenced(LONG) * 2, used_ids={"text-1"})
     assert ["x" * 64, f"{'x' * 54}_2"] == ids(fenced(LONG, "", f"## {'x' * 99}") * 2)
 
 

@@ -109,4 +109,6 @@ def test_split_pasted_takes_linear_steps(piece, steps):
     """Eight times the text takes at most about eight times the steps."""
     short, long = (piece * (length // len(piece)) for length in (50_000, 400_000))
 
-    assert steps(split_pasted, long, over=OVER) < 12 * steps(split_pasted, short, over=OVER) + 100
+    assert (
+        steps(split_pasted, long, descriptor_chars=OVER) < 12 * steps(split_pasted, short, descriptor_chars=OVER) + 100
+    )
