@@ -71,14 +71,14 @@ CHOICES: Final[Mapping[str, Sequence[float]]] = {
     "inside": (0.1, 0.3, 0.5),
     "recency": (0.0, 0.05, 0.1),
 }
-LEAST: Final = 0.0005
+MIN_RECALL_GAIN: Final = 0.0005
 _ROUNDS: Final = 2
 
 Stores = Mapping[str, Sequence[Saved]]
 
 
 @attrs.frozen(eq=False)
-class Prepared:
+class PreparedStore:
     """The questions of a store, with the gathered candidates and their features."""
 
     store: Saved
@@ -97,16 +97,16 @@ class Prepared:
                 candidates = attrs.evolve(gathered.candidates, evidence=ranking.candidate_evidence(clues, weights))
                 hits, _ = rank_candidates(attrs.evolve(gathered, query=query, candidates=candidates))
             ids = [self.names[hit.node] for hit in hits]
-            found.append(self.store.named(ids))
+            found.append(self.store.get_labels(ids))
             judged.append(self.store.judged(question, ids, [hit.relevance for hit in hits]))
         return Answers(found, judged)
 
 
-async def prepared(store: Saved, embedding: EmbeddingService) -> Prepared:
+async def prepared(store: Saved, embedding: EmbeddingService) -> PreparedStore:
     """Return the questions of a store with their gathered candidates."""
     requests = await requests_of(store, embedding)
 
-    def plan(reader: Reader) -> Prepared:
+    def plan(reader: Reader) -> PreparedStore:
         questions: list[tuple[CandidateSet, CandidateSignals] | None] = []
         for request in requests:
             found = collect_candidates(reader, request, ScoreWeights(**START))
@@ -118,7 +118,7 @@ async def prepared(store: Saved, embedding: EmbeddingService) -> Prepared:
             found.chains.newest(nodes)
             questions.append((found, found.query.compute_signals(reader, nodes, found.candidates.facts, found.best)[0]))
         nodes = reader.window()
-        return Prepared(store, questions, dict(zip(nodes.tolist(), reader.ids(nodes), strict=True)))
+        return PreparedStore(store, questions, dict(zip(nodes.tolist(), reader.ids(nodes), strict=True)))
 
     return await store.memories._engine.read(plan)  # noqa: SLF001 - no public API for plans
 
@@ -128,12 +128,14 @@ async def fit(stores: Stores, embedding: EmbeddingService) -> ScoreWeights:
     ready = {name: [await prepared(one, embedding) for one in some] for name, some in stores.items()}
     known: dict[ScoreWeights, float] = {}
 
-    def ask(weights: ScoreWeights) -> dict[str, list[Answers]]:
+    def compute_answers(weights: ScoreWeights) -> dict[str, list[Answers]]:
         return {name: [one.asked_with(weights) for one in some] for name, some in ready.items()}
 
     def score(weights: ScoreWeights) -> float:
         if weights not in known:
-            known[weights] = float(np.mean([recall(stores[name], some) for name, some in ask(weights).items()]))
+            known[weights] = float(
+                np.mean([recall(stores[name], some) for name, some in compute_answers(weights).items()])
+            )
         return known[weights]
 
     chosen = ScoreWeights(**START)
@@ -142,11 +144,11 @@ async def fit(stores: Stores, embedding: EmbeddingService) -> ScoreWeights:
         for name, values in CHOICES.items():
             for value in values:
                 other = attrs.evolve(chosen, **{name: value})
-                if score(other) >= score(chosen) + LEAST:
+                if score(other) >= score(chosen) + MIN_RECALL_GAIN:
                     chosen = other
         if chosen == before:
             break
-    chosen = believing(chosen, list(ask(chosen).values()))
+    chosen = believing(chosen, list(compute_answers(chosen).values()))
     print(f"chosen on {', '.join(stores)} ({len(known)} tried): {chosen}", file=sys.stderr, flush=True)
     return chosen
 

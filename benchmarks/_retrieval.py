@@ -34,14 +34,14 @@ from mama_structs.settings import MemorySettings, Settings
 LIMIT: Final = 10
 METRICS: Final = ("recall@1", "recall@5", "recall@10", "MRR")
 # Two memories may share one label: a decision and its outcome.
-ASKED: Final = 16
+MAX_REQUESTED_HITS: Final = 16
 
 Record = Mapping[str, Any]
 Found = Sequence[tuple[str, ...]]
 """What a system gave for a question, best first: of each result, the labelled memories that it stands for."""
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Parse a time; times without a zone are UTC."""
     at = datetime.fromisoformat(text)
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -58,13 +58,13 @@ class Question:
     as_of: datetime
 
     @classmethod
-    def of(cls, record: Record, end: datetime) -> Question:
+    def from_record(cls, record: Record, end: datetime) -> Question:
         """Parse a question, asked at the end of its day, or at *end* if it has none."""
         text = record.get("query") or record["question"]
         relevant = record["relevant"] if "relevant" in record else record["evidence"]
         # The language label, if there is one; jiwoo_callum is asked in both languages.
         lang = record.get("lang") or ("ko" if re.search("[가-힣]", text) else "en")
-        as_of = end if record.get("as_of") is None else moment(record["as_of"]) + timedelta(hours=23, minutes=59)
+        as_of = end if record.get("as_of") is None else parse_time(record["as_of"]) + timedelta(hours=23, minutes=59)
         return cls(text, tuple(relevant), record["kind"], lang, as_of)
 
 
@@ -76,7 +76,7 @@ class Sample:
     questions: Sequence[Question]
 
     @classmethod
-    def of(cls, records: Sequence[Record], questions: Sequence[Record]) -> Sample:
+    def from_records(cls, records: Sequence[Record], questions: Sequence[Record]) -> Sample:
         """
         Convert records of any set to a sample.
 
@@ -86,9 +86,9 @@ class Sample:
             {"type": "context", "content": record.get("text"), "created_at": record.get("at")} | dict(record)
             for record in records
         ]
-        same.sort(key=lambda record: moment(record["created_at"]))
-        end = moment(same[-1]["created_at"]) + timedelta(days=1)
-        return cls(same, [Question.of(question, end) for question in questions])
+        same.sort(key=lambda record: parse_time(record["created_at"]))
+        end = parse_time(same[-1]["created_at"]) + timedelta(days=1)
+        return cls(same, [Question.from_record(question, end) for question in questions])
 
 
 Sets = Mapping[str, Sequence[Sample]]
@@ -128,19 +128,19 @@ def read(folder: Path) -> dict[str, list[Sample]]:
         for number, pair in pairs
     ]
     return {
-        "decisions": [Sample.of(rows(folder / "memories.jsonl"), rows(folder / "queries.jsonl"))],
+        "decisions": [Sample.from_records(rows(folder / "memories.jsonl"), rows(folder / "queries.jsonl"))],
         "chat": _apart(chats, rows(folder / "chat/questions.jsonl"), "chat"),
         "long": _apart(messages, long, "dialogue"),
-        "long together": [Sample.of(messages, long)],
-        "passages": [Sample.of(passages, rows(folder / "passages/questions.jsonl"))],
-        "exact sets": [Sample.of(passages, exact)],
-        "pairs": [Sample.of(sentences, asked)],
+        "long together": [Sample.from_records(messages, long)],
+        "passages": [Sample.from_records(passages, rows(folder / "passages/questions.jsonl"))],
+        "exact sets": [Sample.from_records(passages, exact)],
+        "pairs": [Sample.from_records(sentences, asked)],
     }
 
 
 def _apart(records: Sequence[Record], questions: Sequence[Record], by: str) -> list[Sample]:
     return [
-        Sample.of([row for row in records if row[by] == one], [row for row in questions if row[by] == one])
+        Sample.from_records([row for row in records if row[by] == one], [row for row in questions if row[by] == one])
         for one in dict.fromkeys(row[by] for row in records)
     ]
 
@@ -179,7 +179,7 @@ def _nonsense(seed: int) -> Sample:
             {"query": " ".join(chance.sample(own, 4)), "relevant": names, "kind": kind} for kind in ("words", "current")
         ]
         questions.append({"query": f"zz{thread} qq{thread}", "relevant": [], "kind": "none"})
-    return Sample.of(records, questions)
+    return Sample.from_records(records, questions)
 
 
 def texts_of(record: Record) -> list[str]:
@@ -206,11 +206,11 @@ class Saved:
     labels: Mapping[str, str]
 
     @property
-    def asked(self) -> int:
+    def hit_limit(self) -> int:
         """The number of hits to request in order to get `LIMIT` labels."""
-        return ASKED if len(set(self.labels.values())) < len(self.labels) else LIMIT
+        return MAX_REQUESTED_HITS if len(set(self.labels.values())) < len(self.labels) else LIMIT
 
-    def named(self, ids: Sequence[str]) -> Found:
+    def get_labels(self, ids: Sequence[str]) -> Found:
         """Return the labels of hits, deduplicated."""
         return [(label,) for label in dict.fromkeys(self.labels[name] for name in ids)][:LIMIT]
 
@@ -264,8 +264,8 @@ def _events(records: Sequence[Record]) -> list[tuple[datetime, Record, bool]]:
     """Return the events in order of time: a record, and whether its outcome is reported."""
     replaced: dict[str | None, datetime] = {}
     for record in records:
-        replaced.setdefault(record.get("supersedes"), moment(record["created_at"]))
-    events = [(moment(record["created_at"]), record, False) for record in records]
+        replaced.setdefault(record.get("supersedes"), parse_time(record["created_at"]))
+    events = [(parse_time(record["created_at"]), record, False) for record in records]
     second = timedelta(seconds=1)
     # The sample contains no time of an outcome: use the time just before the supersession, or else the end.
     last = events[-1][0] + second
@@ -291,13 +291,13 @@ async def _save(memories: MemoryStore, record: Record, ids: Mapping[str, str], a
     return memory.id
 
 
-async def asked(store: Saved) -> Answers:
+async def answer_questions(store: Saved) -> Answers:
     """Ask every question with a normal search."""
     found, judged, given = [], [], []
     for question in store.sample.questions:
-        hits = await store.memories.search(question.text, as_of=question.as_of, limit=store.asked)
+        hits = await store.memories.search(question.text, as_of=question.as_of, limit=store.hit_limit)
         ids = [hit.memory.id for hit in hits]
-        found.append(store.named(ids))
+        found.append(store.get_labels(ids))
         judged.append(store.judged(question, ids, [hit.relevance for hit in hits]))
         given.append(hits)
     return Answers(found, judged, given)
@@ -311,7 +311,7 @@ async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchR
             vector=await embedding.embed_query(question.text),
             as_of=question.as_of,
             now=question.as_of,
-            limit=store.asked,
+            limit=store.hit_limit,
             calibration=store.memories.embedder.calibration,
         )
         for question in store.sample.questions
@@ -327,7 +327,7 @@ async def asked_with(store: Saved, weights: ScoreWeights, embedding: EmbeddingSe
         results = [[] if one is None else rank_candidates(one)[0] for one in found]
         ids = [reader.ids([one.node for one in some]) for some in results]
         return Answers(
-            [store.named(some) for some in ids],
+            [store.get_labels(some) for some in ids],
             [
                 store.judged(question, some, [one.relevance for one in hits])
                 for question, some, hits in zip(store.sample.questions, ids, results, strict=True)

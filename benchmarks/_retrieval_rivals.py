@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 import numpy as np
-from _retrieval import LIMIT, Found, Sample, moment, texts_of
+from _retrieval import LIMIT, Found, Sample, parse_time, texts_of
 from numpy.typing import NDArray
 from snowballstemmer.english_stemmer import EnglishStemmer
 
@@ -125,7 +125,7 @@ class Rivals:
     scores: Sequence[dict[str, Values]]
 
     @classmethod
-    async def of(cls, sample: Sample, embedding: EmbeddingService) -> Rivals:
+    async def from_sample(cls, sample: Sample, embedding: EmbeddingService) -> Rivals:
         """Index all texts of each memory."""
         texts = [
             " ".join([(record.get("topic") or "").replace("_", " "), *texts_of(record)]).strip()
@@ -139,14 +139,14 @@ class Rivals:
         vectors = np.concatenate(pieces)
         scores = []
         for question in sample.questions:
-            count = sum(moment(record["created_at"]) < question.as_of for record in sample.records)
+            count = sum(parse_time(record["created_at"]) < question.as_of for record in sample.records)
             words = index.scores(query_terms(question.text), np.arange(len(texts)))
             cosines = np.maximum.reduceat(vectors @ await embedding.embed_query(question.text), begins)
             parts = (words, plain.scores(question.text), cosines)
             scores.append({name: part[:count].astype(np.float64) for name, part in zip(PARTS, parts, strict=True)})
         return cls([record["id"] for record in sample.records], scores)
 
-    def found(self, name: str) -> list[Found]:
+    def search(self, name: str) -> list[Found]:
         """Return the result of a member of `PARTS` or `SUMS`, or of "RRF"."""
         found: list[Found] = []
         for parts in self.scores:

@@ -23,7 +23,7 @@ import numpy as np
 
 DIMENSIONS, NEAREST = 384, 10
 START = datetime(2025, 1, 1, tzinfo=UTC)
-AT_ONCE = {"raw": 256, "chroma": 5_000, "ours": 10_000}  # the number of memories per call
+BATCH_SIZES = {"raw": 256, "chroma": 5_000, "ours": 10_000}  # the number of memories per call
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
@@ -42,7 +42,7 @@ class Rows:
             -1, self.dimensions
         )
 
-    def whole(self, at: int) -> str:
+    def get_embedded_text(self, at: int) -> str:
         """Return the embedded text of a memory: its topic followed by its text."""
         return f"{self.topics[at].replace('_', ' ')}: {self.texts[at]}" if self.topics[at] else self.texts[at]
 
@@ -110,8 +110,8 @@ class Raw:
 
     def bulk(self, start: int, stop: int) -> None:
         self.index.resize_index(stop + 10_000)
-        for at in range(start, stop, AT_ONCE["raw"]):
-            end = min(at + AT_ONCE["raw"], stop)
+        for at in range(start, stop, BATCH_SIZES["raw"]):
+            end = min(at + BATCH_SIZES["raw"], stop)
             vectors = self.rows.vectors(at, end)
             with self.cache.transact():
                 for number, vector in enumerate(vectors, at):
@@ -171,8 +171,8 @@ class Chroma:
         self.some.count()
 
     def bulk(self, start: int, stop: int) -> None:
-        for at in range(start, stop, AT_ONCE["chroma"]):
-            self._add(at, min(at + AT_ONCE["chroma"], stop))
+        for at in range(start, stop, BATCH_SIZES["chroma"]):
+            self._add(at, min(at + BATCH_SIZES["chroma"], stop))
 
     def _add(self, at: int, end: int) -> None:
         self.some.add(
@@ -200,7 +200,7 @@ class Chroma:
         pass
 
 
-class Known:
+class LookupEmbedder:
     """An embedder that looks up vectors, and measures the time of the lookups."""
 
     name, dimensions, max_tokens, batch_size = "known", DIMENSIONS, 100_000, 256
@@ -211,7 +211,7 @@ class Known:
         self.calibration = Calibration(0.5, 12.0)
         self.rows, self.taken = rows, 0.0
         hashes = np.array(
-            [hash(rows.whole(at) if at < rows.count else rows.texts[at]) for at in range(len(rows.texts))]
+            [hash(rows.get_embedded_text(at) if at < rows.count else rows.texts[at]) for at in range(len(rows.texts))]
         )
         self.order = hashes.argsort().astype(np.int32)
         self.hashes = hashes[self.order]
@@ -221,7 +221,7 @@ class Known:
         wanted = np.array([hash(text) for text in texts])
         places = self.order[np.minimum(self.hashes.searchsorted(wanted), len(self.hashes) - 1)]
         for text, place in zip(texts, places.tolist(), strict=True):
-            if text not in {self.rows.texts[place], place < self.rows.count and self.rows.whole(place)}:
+            if text not in {self.rows.texts[place], place < self.rows.count and self.rows.get_embedded_text(place)}:
                 raise LookupError("a text that is not the corpus's own")
         vectors = np.concatenate([self.rows.vectors(place, place + 1) for place in places.tolist()])
         self.taken += time.perf_counter() - started
@@ -235,7 +235,7 @@ class Ours:
         from mama_structs import Session  # noqa: PLC0415 - not in Chroma's environment
         from mama_structs.settings import MemorySettings, Settings  # noqa: PLC0415 - as above
 
-        self.rows, self.embedder = rows, Known(rows)
+        self.rows, self.embedder = rows, LookupEmbedder(rows)
         # On a server each store is a namespace.
         self.url = settings.pop("url", None)
         self.made = lambda store: Session.open(
@@ -262,16 +262,16 @@ class Ours:
         return {"type": "context", "content": rows.texts[at], "topic": rows.topics[at], "created_at": moment}
 
     def bulk(self, start: int, stop: int) -> None:
-        for at in range(start, stop, AT_ONCE["ours"]):
-            end = min(at + AT_ONCE["ours"], stop)
+        for at in range(start, stop, BATCH_SIZES["ours"]):
+            end = min(at + BATCH_SIZES["ours"], stop)
             self.runner.run(self.session.memories.save_many([self.record(number) for number in range(at, end)]))
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until the vector graph and the word index are up to date."""
         engine = self.session.memories._engine  # noqa: SLF001 - measured
         self.runner.run(engine.wait_until_idle())
         if self.url is None:
-            engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - measured
+            engine._views.vectors.wait_until_idle(3_600.0)  # noqa: SLF001 - measured
 
     def save(self, start: int, stop: int) -> tuple[list[float], list[Any]]:
         taken = []
@@ -338,7 +338,7 @@ class Walks(Ours):
                 memory = Memory(
                     id=walked(number),
                     type=MemoryType.CONTEXT,
-                    content=said(number),
+                    content=make_link_text(number),
                     namespace=engine.namespace,
                     metadata=METADATA_TYPES[MemoryType.CONTEXT](),
                     created_at=created,
@@ -359,7 +359,7 @@ class Walks(Ours):
         return [taken for taken, _ in walks], [[len(reached)] for _, reached in walks]
 
 
-def said(number: int) -> str:
+def make_link_text(number: int) -> str:
     return f"Of {number} it is known what it is worth, and since when it is so."
 
 

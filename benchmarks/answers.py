@@ -32,7 +32,7 @@ DEMO = {"pagination_limit": 16, "include_references": True, "reference_types": [
 SECTION, META, SHORTENED = "references", "references_meta", "shortened"
 # The maximum number of references that a tool's answer lists.
 MOST_IDS = 20
-WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
+UNTRUNCATED_SETTINGS = Settings(descriptors=DescriptorSettings(enabled=False))
 INNER = re.compile(r"<fd_content[^>]*>(.*)</fd_content[^>]*>", re.DOTALL)
 CHECKS = ("within", "json", "keys", "lines", "joined")
 
@@ -99,7 +99,7 @@ def seen_in(answer: Any, found: dict[str, Any]) -> dict[str, str]:
 async def measure(node: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of one call."""
     plain = {key: value for key, value in asked.items() if not key.startswith(("include_", "reference_"))}
-    async with Session.open(structs=node.url, settings=WHOLE) as session:
+    async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
         payload = await session.call(name, asked)
         keys = set(await session.call(name, plain))
     async with Session.open(structs=node.url) as session:
@@ -129,7 +129,7 @@ async def measure(node: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]
 
 async def first_id(node: Any, kind: str) -> str:
     """Return the id of the entity with the longest text in a list."""
-    async with Session.open(structs=node.url, settings=WHOLE) as session:
+    async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
         page = await session.call(f"structs_list_{kind}s", {"pagination_limit": 20})
     rows = next(value for value in page.values() if isinstance(value, list))
     return str(max(rows, key=lambda row: len(text_of(row)))["id"])

@@ -49,14 +49,14 @@ def payloads(size: int) -> dict[str, dict[str, Any]]:
         for at in range(1, size)
     )
     return {
-        "list of players": {"Player": _cut(world.rows("player"), size), "pagination": {"next_key": None}},
-        "planets with slots": {"Planet": _cut(world.rows("planet"), size), "pagination": {"next_key": None}},
-        "nested query": {"id": "0-1", "report": {"members": _cut(members, size)}},
-        "list of ids": {"Fleet": _cut(fleets, size), "pagination": {"next_key": None}},
+        "list of players": {"Player": _truncate_rows(world.rows("player"), size), "pagination": {"next_key": None}},
+        "planets with slots": {"Planet": _truncate_rows(world.rows("planet"), size), "pagination": {"next_key": None}},
+        "nested query": {"id": "0-1", "report": {"members": _truncate_rows(members, size)}},
+        "list of ids": {"Fleet": _truncate_rows(fleets, size), "pagination": {"next_key": None}},
     }
 
 
-def _cut(rows: Iterable[Any], size: int) -> list[Any]:
+def _truncate_rows(rows: Iterable[Any], size: int) -> list[Any]:
     """Return the first rows up to *size* bytes."""
     kept, total = [], 0
     for row in rows:

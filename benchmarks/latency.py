@@ -17,7 +17,7 @@ from mama_structs.settings import ReferenceSettings
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 
 # Answers are not truncated, so that both sides of a comparison transfer the same data.
-WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
+UNTRUNCATED_SETTINGS = Settings(descriptors=DescriptorSettings(enabled=False))
 
 LATENCY = 20
 PLAYERS = 40
@@ -37,7 +37,7 @@ async def cold(url: str, rounds: int) -> dict[str, list[float]]:
     """Time the first call of a new session, without open connections and cached entities."""
 
     async def first(call: dict[str, Any]) -> float:
-        async with Session.open(structs=url, settings=WHOLE) as session:
+        async with Session.open(structs=url, settings=UNTRUNCATED_SETTINGS) as session:
             return await _timed(session.call(TOOL, call))
 
     rivals = {"without references": lambda: first(PLAYER), "with references": lambda: first(WITH)}
@@ -47,7 +47,7 @@ async def cold(url: str, rounds: int) -> dict[str, list[float]]:
 
 async def cached(url: str, calls: int, rounds: int) -> dict[str, list[float]]:
     """Return the seconds per call if its own query and all references are cached."""
-    async with Session.open(structs=url, settings=WHOLE) as session:
+    async with Session.open(structs=url, settings=UNTRUNCATED_SETTINGS) as session:
 
         async def repeated(call: dict[str, Any]) -> float:
             started = time.perf_counter()
@@ -68,7 +68,7 @@ async def cached(url: str, calls: int, rounds: int) -> dict[str, list[float]]:
 
 async def hit_rate(url: str, players: int) -> dict[str, float]:
     """Query all players once, with references, in 40 concurrent tool calls."""
-    async with Session.open(structs=url, settings=WHOLE) as session:
+    async with Session.open(structs=url, settings=UNTRUNCATED_SETTINGS) as session:
         ids = [f"1-{index}" for index in range(1, players + 1)]
         await asyncio.gather(*(session.call(TOOL, {"player_id": one, "include_references": True}) for one in ids))
         first = session.resolver.stats

@@ -424,7 +424,7 @@ def as_shipped(
     matters = {record.memory.id: record.matters for record in records}
     for record, own in zip(records, vectors, strict=True):
         asked = link_candidates.PendingLinks(memory=record.memory, vectors=own, explicit=record.explicit)
-        usual = link_candidates.SimilarityBaseline.of(reader, embedder.calibration)
+        usual = link_candidates.SimilarityBaseline.from_reader(reader, embedder.calibration)
         rules = linking.LinkingContext(policy=policy, calibration=embedder.calibration)
         (made,) = linking.choose_automatic_links(reader, [asked], rules, usual)
         reader.put(record.memory, vectors=own, links=[*explicit_links(record), *made])

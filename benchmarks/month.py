@@ -86,7 +86,7 @@ def labelled(rows: Rows) -> Pairs:
     return pairs
 
 
-def named(kept: Mapping[str, Memory], merged: Mapping[str, Memory]) -> Pairs:
+def collect_relations(kept: Mapping[str, Memory], merged: Mapping[str, Memory]) -> Pairs:
     """Return the reported relations between saves: warnings and merges."""
     known = {memory.id: name for name, memory in kept.items()}
     pairs: Pairs = defaultdict(set)
@@ -106,7 +106,7 @@ def named(kept: Mapping[str, Memory], merged: Mapping[str, Memory]) -> Pairs:
 
 async def figures(rows: Rows, embedder: Embedder) -> dict[str, dict[str, Counter[str]]]:
     """Return the numbers of correct, wrong and labelled pairs, by half and kind."""
-    found = named(await live(rows, embedder), await live(rows, embedder, on_duplicate="merge"))
+    found = collect_relations(await live(rows, embedder), await live(rows, embedder, on_duplicate="merge"))
     true = labelled(rows)
     half = {row["id"]: row["half"] for row in rows}
     counted: dict[str, dict[str, Counter[str]]] = {one: {kind: Counter() for kind in KINDS} for one in "ab"}

@@ -13,7 +13,7 @@ from mama_structs.refs.store.text import Content, make_preview, read_excerpt
 from mama_structs.refs.store.text_search import TextSearchRequest, search
 
 CHARS = 10_000_000
-PAGE = 4_000
+PAGE_CHARS = 4_000
 # Reads per measurement: a single read is too short for the clock.
 TIMES = 100
 
@@ -40,8 +40,8 @@ def indexing(text: str, rounds: int) -> dict[str, dict[str, float]]:
             {
                 "str.splitlines": lambda: text.splitlines(keepends=True),
                 "StringIO.readlines": lambda: string_io(text),
-                "naive slices": lambda: [text[start : start + PAGE] for start in range(0, len(text), PAGE)],
-                "Content and index": lambda: Content.of(text).pages(PAGE),
+                "naive slices": lambda: [text[start : start + PAGE_CHARS] for start in range(0, len(text), PAGE_CHARS)],
+                "Content and index": lambda: Content.of(text).pages(PAGE_CHARS),
             },
             rounds,
         ),
@@ -56,18 +56,18 @@ def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
     The rivals start from the plain text, because they have no index.
     """
     content = Content.of(text)
-    pages = len(content.pages(PAGE))
-    last = (len(text) - 1) // PAGE * PAGE
+    pages = len(content.pages(PAGE_CHARS))
+    last = (len(text) - 1) // PAGE_CHARS * PAGE_CHARS
 
     def repeated(action: Any) -> Any:
         return lambda: [action() for _ in range(TIMES)]
 
     def reader(mode: Any, start: int) -> Any:
-        return repeated(lambda: read_excerpt(content, handle="fd:1", mode=mode, start=start, page_size=PAGE))
+        return repeated(lambda: read_excerpt(content, handle="fd:1", mode=mode, start=start, page_size=PAGE_CHARS))
 
     rivals = take_turns(
         {
-            "naive slice": repeated(lambda: text[last : last + PAGE]),
+            "naive slice": repeated(lambda: text[last : last + PAGE_CHARS]),
             "last page": reader("page", pages),
             "last line": reader("line", content.lines),
             "last character": reader("char", content.chars),
@@ -83,12 +83,12 @@ def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
 def searching(text: str, rounds: int) -> dict[str, dict[str, float]]:
     """Search for a string that occurs once, at the end, and count a frequent string."""
     content = Content.of(f"{text}needle 42")
-    content.pages(PAGE)
+    content.pages(PAGE_CHARS)
     common = text[0]
 
     def find(query: str, **options: Any) -> Any:
         return lambda: asyncio.run(
-            search(TextSearchRequest(content, query, handle="fd:1", timeout=60, page_size=PAGE, **options))
+            search(TextSearchRequest(content, query, handle="fd:1", timeout=60, page_size=PAGE_CHARS, **options))
         )
 
     return compared(
@@ -122,7 +122,7 @@ def main() -> None:
             rows += comparison_rows(name, case)
     report(
         "pages",
-        f"Texts of {size / 1e6:g} million characters, pages of {PAGE}; milliseconds, and the ratio to the first of each\n"
+        f"Texts of {size / 1e6:g} million characters, pages of {PAGE_CHARS}; milliseconds, and the ratio to the first of each\n"
         "group in the same run. Targets: content and index below 100 ms, the last page below 1 ms.",
         ("text", "what", "min ms", "median ms", "min ratio", "median ratio"),
         rows,

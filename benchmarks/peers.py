@@ -30,7 +30,7 @@ from _common import RESULTS, quantiles, report
 from _peers_table import PEERS, lines_of, page_with
 from _retrieval import METRICS, Question, Sample, bootstrap, measured
 from _scale import Rows
-from scale import EFS, HERE, Process, Rival, in_turns, make_corpus, nearest, on_disk, recall
+from scale import EFS, HERE, Process, Rival, make_corpus, nearest, on_disk, recall, run_interleaved
 from scale import Sizes as CorpusSizes
 
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
@@ -38,8 +38,8 @@ from mama_structs.memory.embedding.protocol import Embedder
 from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder
 
 MONTH: Final = HERE.parent / "tests" / "data" / "month"
-PAGE: Final = HERE.parent / "docs" / "comparison.md"
-FIGURES: Final = PAGE.with_suffix(".json")
+PAGE_PATH: Final = HERE.parent / "docs" / "comparison.md"
+FIGURES: Final = PAGE_PATH.with_suffix(".json")
 RECALL: Final = 0.99
 TUNING: Final = 100
 """Questions at which `ef` is chosen, and which are not measured."""
@@ -69,10 +69,10 @@ class Failed(Exception):
 class Peer(Process):
     """A peer in its own process; its messages go to a file."""
 
-    def ask(self, *command: Any) -> None:
+    def send(self, *command: Any) -> None:
         """Send a request; if the process has ended, `answer` raises."""
         with suppress(BrokenPipeError):
-            super().ask(*command)
+            super().send(*command)
 
     def __init__(self, rival: Rival, corpus: Path, store: Path, under: Sequence[str] = ()) -> None:
         self.log = store.with_suffix(".log")
@@ -159,7 +159,7 @@ def loaded(
             peer = Peer(rival, corpus, folder / name)
             figures[name] |= peer("about")[1]
             peer("open")
-            bulk = peer("bulk", 0, sizes.memories)[0] + peer("settle")[0]
+            bulk = peer("bulk", 0, sizes.memories)[0] + peer("wait_until_idle")[0]
             figures[name] |= {"bulk": sizes.memories / bulk, "ef": tuned(peer, rows, sizes)}
             peer("search", 0, 1)
         except Failed as why:
@@ -168,11 +168,11 @@ def loaded(
         running[name] = peer
         print(f"{name}: {figures[name]}", file=sys.stderr) if sizes.memories > 100 else None
     for what in ("nearest", "search"):
-        for name, (seconds, found) in in_turns(running, what, 0, sizes.searches, sizes.turn).items():
+        for name, (seconds, found) in run_interleaved(running, what, 0, sizes.searches, sizes.turn).items():
             figures[name][what] = quantiles(seconds)
             if what == "nearest":
                 figures[name]["recall"] = recall(rows, truth, found, range(sizes.searches))
-    saved = in_turns(running, "save", sizes.memories, sizes.memories + sizes.saves, sizes.turn)
+    saved = run_interleaved(running, "save", sizes.memories, sizes.memories + sizes.saves, sizes.turn)
     for name, (seconds, _) in saved.items():
         figures[name]["save"] = quantiles(seconds)
         figures[name]["peak"] = running[name]("memory")[1]["peak"]
@@ -216,7 +216,7 @@ def writers(rival: Rival, corpus: Path, folder: Path, count: int) -> dict[str, A
         else:
             peers.append((number, peer))
     for number, peer in peers:
-        peer.ask("stream", number * count, number * count + count, str(folder / f"told{number}"))
+        peer.send("stream", number * count, number * count + count, str(folder / f"told{number}"))
     for number, peer in peers:
         try:
             error = peer.answer("stream")[1]
@@ -226,8 +226,8 @@ def writers(rival: Rival, corpus: Path, folder: Path, count: int) -> dict[str, A
             peer.end()
         except Failed as failed:
             wrong.append(str(failed))
-        acknowledged += told(folder / f"told{number}")
-    return {"asked": 2 * count, "wrong": wrong} | kept(rival, corpus, folder / "store", acknowledged)
+        acknowledged += read_acknowledged(folder / f"told{number}")
+    return {"asked": 2 * count, "wrong": wrong} | count_stored_saves(rival, corpus, folder / "store", acknowledged)
 
 
 def killed(rival: Rival, corpus: Path, folder: Path, rounds: int) -> dict[str, Any]:
@@ -241,27 +241,27 @@ def killed(rival: Rival, corpus: Path, folder: Path, rounds: int) -> dict[str, A
             peer("open")
         except Failed as failed:
             return {"rounds": number, "acknowledged": len(acknowledged), "opens": False, "why": str(failed)}
-        peer.ask("stream", share * number, share * number + share, str(path))
+        peer.send("stream", share * number, share * number + share, str(path))
         end = time.monotonic() + PATIENCE
-        while len(told(path)) < min(7 + 9 * number, share // 2) and time.monotonic() < end:
+        while len(read_acknowledged(path)) < min(7 + 9 * number, share // 2) and time.monotonic() < end:
             time.sleep(0.0003)
         peer.kill()
-        acknowledged += told(path)
-    return {"rounds": rounds, "opens": True} | kept(rival, corpus, folder / "store", acknowledged)
+        acknowledged += read_acknowledged(path)
+    return {"rounds": rounds, "opens": True} | count_stored_saves(rival, corpus, folder / "store", acknowledged)
 
 
-def told(path: Path) -> list[int]:
+def read_acknowledged(path: Path) -> list[int]:
     """Return the acknowledged saves."""
     return [int(line) for line in path.read_text(encoding="ascii").splitlines()] if path.exists() else []
 
 
-def kept(rival: Rival, corpus: Path, store: Path, acknowledged: list[int]) -> dict[str, Any]:
+def count_stored_saves(rival: Rival, corpus: Path, store: Path, acknowledged: list[int]) -> dict[str, Any]:
     """Reopen a store, and count the acknowledged saves that are stored and that are found."""
     counts = {"acknowledged": len(acknowledged)}
     try:
         with opened(rival, corpus, store) as peer:
             there = set(peer("stored")[1]) & set(acknowledged)
-            return counts | {"kept": len(there), "found": len(peer("found", sorted(there))[1])}
+            return counts | {"kept": len(there), "found": len(peer("find_by_own_vectors", sorted(there))[1])}
     except Failed as failed:
         return counts | {"kept": 0, "found": 0, "opens": False, "why": str(failed)}
 
@@ -299,7 +299,7 @@ def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
         for row in questions
         if row["answers"] and known.issuperset(row["answers"])
     ]
-    texts = [whole(row["save"]) for row in saves]
+    texts = [join_texts(row["save"]) for row in saves]
     vectors = [embedder.embed(texts, kind="document"), embedder.embed([one.text for one in asked], kind="query")]
     folder.mkdir()
     (folder / "vectors.f32").write_bytes(np.concatenate(vectors).astype(np.float32).tobytes())
@@ -311,7 +311,7 @@ def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
     return Sample([{"id": row["id"]} for row in saves], asked)
 
 
-def whole(save: Mapping[str, Any]) -> str:
+def join_texts(save: Mapping[str, Any]) -> str:
     """Return all texts of a save as one text."""
     given = (save.get(name) for name in ("topic", "content", "decision", "summary", "reasoning", "next_steps"))
     said = (one if isinstance(one, str) else ". ".join(one) for one in given if one)
@@ -337,7 +337,7 @@ def retrieval(
         )
         with opened(rival._replace(settings=settings), corpus, folder / name) as peer:
             peer("bulk", 0, len(labels))
-            peer("settle")
+            peer("wait_until_idle")
             quality[name] = {}
             for what in ("nearest", "search"):
                 lists = peer(what, 0, count)[1][1]
@@ -346,7 +346,7 @@ def retrieval(
                 quality[name][what] = {metric: float(values[metric].mean()) for metric in METRICS}
                 quality[name][what]["recall@10 b"] = float(values["recall@10"][second].mean()) if second.any() else None
                 every[name, what] = values["recall@10"]
-            folded = peer("folded", 0, count)[1]
+            folded = peer("find_with_duplicates", 0, count)[1]
             if folded:
                 found = [[tuple(labels[at] for at in group) for group in one] for one in folded]
                 quality[name]["folded"] = float(measured([sample], [found])["recall@10"].mean())
@@ -431,7 +431,7 @@ def main() -> None:
 def write_page() -> None:
     """Write the table of docs/comparison.json into the page."""
     written = json.loads(FIGURES.read_text(encoding="utf-8"))
-    PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), written), encoding="utf-8")
+    PAGE_PATH.write_text(page_with(PAGE_PATH.read_text(encoding="utf-8"), written), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 from _common import RESULTS, report
-from _retrieval import LIMIT, Answers, Question, Sets, asked, made_up, read, saved
+from _retrieval import LIMIT, Answers, Question, Sets, answer_questions, made_up, read, saved
 from _retrieval_rivals import Remembering
 
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
@@ -33,7 +33,7 @@ from mama_structs.memory.search.search_plan import worth_showing
 from mama_structs.memory.types.engine import DISPLAY_BOUNDS, RelevanceBounds
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
-ALONE: Final = ("long together", "pairs")
+EXCLUDED_SETS: Final = ("long together", "pairs")
 """Sets that say nothing more of a cut: the same texts again, and sentences that contradict each other."""
 RELEVANCES: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 SHARES: Final = (0.0, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
@@ -51,7 +51,7 @@ async def all_asked(sets: Sets, embedder: Embedder) -> dict[str, Asked]:
         lists: list[tuple[Question, Sequence[Hit], Mapping[str, str]]] = []
         for sample in samples:
             async with saved(sample, embedder) as store:
-                answers: Answers = await asked(store)
+                answers: Answers = await answer_questions(store)
                 lists += [
                     (question, hits[:LIMIT], store.labels)
                     for question, hits in zip(sample.questions, answers.hits, strict=True)
@@ -60,7 +60,7 @@ async def all_asked(sets: Sets, embedder: Embedder) -> dict[str, Asked]:
     return found
 
 
-def shown(lists: Asked, cut: RelevanceBounds) -> dict[str, float]:
+def evaluate_bounds(lists: Asked, cut: RelevanceBounds) -> dict[str, float]:
     """Return the figures of a cut-off on some questions."""
     precisions, recalls, empty, sums = [], [], [], []
     for question, hits, labels in lists:
@@ -79,12 +79,14 @@ def shown(lists: Asked, cut: RelevanceBounds) -> dict[str, float]:
 def chosen(found: Mapping[str, Asked]) -> RelevanceBounds:
     """Return the cut-off with the best F1 on every second question of the sets."""
     cuts = [RelevanceBounds(relevance=relevance, share=share) for relevance in RELEVANCES for share in SHARES]
-    return max(cuts, key=lambda cut: float(np.mean([shown(lists[::2], cut)["F1"] for lists in found.values()])))
+    return max(
+        cuts, key=lambda cut: float(np.mean([evaluate_bounds(lists[::2], cut)["F1"] for lists in found.values()]))
+    )
 
 
 async def run(sets: Sets, embedder: Embedder) -> dict[str, Any]:
     """Choose the cut-off, and return the figures."""
-    found = await all_asked({name: some for name, some in sets.items() if name not in ALONE}, embedder)
+    found = await all_asked({name: some for name, some in sets.items() if name not in EXCLUDED_SETS}, embedder)
     cut = chosen(found)
     return {
         "chosen": {"relevance": cut.relevance, "share": cut.share},
@@ -93,8 +95,8 @@ async def run(sets: Sets, embedder: Embedder) -> dict[str, Any]:
             name: {
                 half: {
                     "questions": len(lists[first::2]),
-                    "without": shown(lists[first::2], WITHOUT),
-                    "cut": shown(lists[first::2], cut),
+                    "without": evaluate_bounds(lists[first::2], WITHOUT),
+                    "cut": evaluate_bounds(lists[first::2], cut),
                 }
                 for first, half in enumerate(("chosen on", "told for"))
             }

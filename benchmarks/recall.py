@@ -31,7 +31,7 @@ from mama_structs.session.recall_builder import RECALL_BOUNDS, build_recall
 DATA = Path(__file__).parents[1] / "tests" / "data"
 FLOORS = (0.15, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6)
 
-SIZES = (1_000, 10_000)
+MEMORY_COUNTS = (1_000, 10_000)
 ROUNDS = 200
 RESUMING = "continue from yesterday"
 
@@ -66,13 +66,15 @@ async def measured(lines: Corpus, count: int, rounds: int, folder: Path) -> dict
 async def timed_with(call: Any) -> tuple[float, Any]:
     found = []
 
-    async def kept() -> None:
+    async def append_result() -> None:
         found.append(await call)
 
-    return await timed(kept()), found[0]
+    return await timed(append_result()), found[0]
 
 
-async def told(lines: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], *, quick: bool) -> list[Any]:
+async def search_questions(
+    lines: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], *, quick: bool
+) -> list[Any]:
     """Return for each question its half, its answers, and the hits of a search for it."""
     async with Session.open(embedder=HashEmbedder() if quick else None) as session:
         ids: dict[str, str] = {}
@@ -118,7 +120,7 @@ def read(path: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     options = arguments(__doc__)
-    sizes, rounds = ((60,), 3) if options.quick else (SIZES, ROUNDS)
+    sizes, rounds = ((60,), 3) if options.quick else (MEMORY_COUNTS, ROUNDS)
     every, rows = [], []
     for count in sizes:
         lines = corpus(count, quick=options.quick)
@@ -131,7 +133,9 @@ def main() -> None:
     asked += [{"half": "other", "question": one["text"], "answers": []} for one in read("exposure/messages.jsonl")]
     asked = [one for one in asked if one["question"].strip()]
     some = slice(None, None, 20 if options.quick else 1)
-    bounds, chosen = bound_rows(asyncio.run(told(lines, [*asked[:70], *asked[70:470]][some], quick=options.quick)))
+    bounds, chosen = bound_rows(
+        asyncio.run(search_questions(lines, [*asked[:70], *asked[70:470]][some], quick=options.quick))
+    )
     header = ("store", "what", "min ms", "median ms", "of the search (min)", "(median)")
     report(
         "recall",

@@ -45,7 +45,7 @@ from _retrieval import (
     Saved,
     Sets,
     Values,
-    asked,
+    answer_questions,
     asked_with,
     auc,
     bootstrap,
@@ -115,8 +115,8 @@ async def rivals(sets: Sets, embedding: EmbeddingService) -> Measures:
     systems = (*PARTS, "RRF", *SUMS)
     measures: Measures = {}
     for name, samples in sets.items():
-        indexed = [await Rivals.of(sample, embedding) for sample in samples]
-        measures[name] = {system: measured(samples, [one.found(system) for one in indexed]) for system in systems}
+        indexed = [await Rivals.from_sample(sample, embedding) for sample in samples]
+        measures[name] = {system: measured(samples, [one.search(system) for one in indexed]) for system in systems}
     for name, systems_of in measures.items():
         training = others(name, sets)
         best = max(
@@ -205,7 +205,7 @@ async def reranked(sets: Sets, embedder: Embedder, reranker: Reranker) -> tuple[
         answers, stats = [], []
         for sample in samples:
             async with saved(sample, embedder, reranker) as store:
-                answers.append(await asked(store))
+                answers.append(await answer_questions(store))
                 stats.append((await store.memories.stats())["reranking"])
         measures[name] = {RERANKED: measured(samples, [one.found for one in answers])}
         total = {key: sum(one[key] for one in stats) for key in stats[0]}
@@ -235,7 +235,7 @@ async def run(
                 name: [await asked_with(one, chosen[name], embedding) for one in stores[name]] for name in stores
             }
         else:
-            answers = {name: [await asked(one) for one in some] for name, some in stores.items()}
+            answers = {name: [await answer_questions(one) for one in some] for name, some in stores.items()}
         measures = await rivals(sets, embedding)
         ablation = await ablated(stores, sets, embedding) if ablate else {}
     again, costs = ({}, {}) if reranker is None else await reranked(sets, embedder, reranker)

@@ -42,7 +42,7 @@ LATENT, DECAY, ELSE = 128, 0.3, 0.3  # meaningful dimensions, the decay of their
 WORDS, ASKED = 15, 6
 RECALL, EFS = 0.98, (16, 32, 64, 96, 128, 192, 256, 384, 512)
 MEGA = 1e6
-SIZES = [10_000, 50_000, 100_000]
+MEMORY_COUNTS = [10_000, 50_000, 100_000]
 
 
 class Sizes(NamedTuple):
@@ -88,10 +88,10 @@ class Process:
 
     def __call__(self, *command: Any) -> tuple[float, Any]:
         """Execute a request, and return its duration and result."""
-        self.ask(*command)
+        self.send(*command)
         return self.answer(*command)
 
-    def ask(self, *command: Any) -> None:
+    def send(self, *command: Any) -> None:
         """Send a request."""
         print(json.dumps(command), file=self._process.stdin, flush=True)
 
@@ -200,7 +200,9 @@ def on_disk(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("**/*") if path.is_file())
 
 
-def in_turns(running: dict[str, Process], command: str, first: int, last: int, turn: int) -> dict[str, tuple[Any, Any]]:
+def run_interleaved(
+    running: dict[str, Process], command: str, first: int, last: int, turn: int
+) -> dict[str, tuple[Any, Any]]:
     """Run the parts of an operation interleaved over all rivals; return times and results."""
     taken: dict[str, tuple[list[float], list[Any]]] = {name: ([], []) for name in running}
     for at in range(first, last, turn):
@@ -227,14 +229,14 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
     for name, process in running.items():
         process("open")
         bulk = process("bulk", 0, sizes.memories)[0]
-        settling = process("settle")[0]
+        settling = process("wait_until_idle")[0]
         figures[name] |= {"bulk": sizes.memories / bulk, "settled": sizes.memories / (bulk + settling)}
         figures[name]["ef"] = tune(process, rivals[name], rows, sizes.memories, tuning)
         figures[name]["loaded"] = process("memory")[1]
         if not quick:
             print(name, json.dumps(figures[name]), file=sys.stderr)
-    searched = in_turns(running, "search", 0, sizes.searches, sizes.turn)
-    asked = in_turns(running, "nearest", 0, sizes.searches, sizes.turn)
+    searched = run_interleaved(running, "search", 0, sizes.searches, sizes.turn)
+    asked = run_interleaved(running, "nearest", 0, sizes.searches, sizes.turn)
     rows_about = rows.about[: sizes.searches]
     for name, (seconds, found) in searched.items():
         hits = [about in ids for about, ids in zip(rows_about, found, strict=True)]
@@ -244,7 +246,7 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
             "found": sum(hits) / len(hits),
             "recall": recall(rows, truth, asked[name][1], questions),
         }
-    for name, (seconds, _) in in_turns(running, "save", sizes.memories, rows.count, sizes.turn).items():
+    for name, (seconds, _) in run_interleaved(running, "save", sizes.memories, rows.count, sizes.turn).items():
         figures[name]["save"] = quantiles(seconds)
     for name, process in running.items():
         figures[name] |= {"peak": process("memory")[1], "stats": process("stats")[1]}
@@ -256,7 +258,7 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
         figures[name]["open"] = process("open")[0]
         process("tune", figures[name]["ef"])
         figures[name]["first"] = process("search", 0, 1)[0]
-    for name, (seconds, _) in in_turns(running, "search", 0, sizes.searches, sizes.turn).items():
+    for name, (seconds, _) in run_interleaved(running, "search", 0, sizes.searches, sizes.turn).items():
         figures[name]["reopened"] = quantiles(seconds)
     for name, process in running.items():
         figures[name]["after"] = process("memory")[1]
@@ -289,7 +291,7 @@ def walks(sizes: Sizes, rivals: dict[str, Rival], folder: Path) -> dict[str, Any
         running[name] = Process(rival._replace(kind="walks"), folder / "corpus", folder / name.replace(" ", "-"))
         running[name]("open")
         running[name]("bulk", 0, sizes.walked)
-    taken = in_turns(running, "search", 0, sizes.searches // 3, sizes.turn)
+    taken = run_interleaved(running, "search", 0, sizes.searches // 3, sizes.turn)
     for process in running.values():
         process("close")
         process.end()
@@ -357,7 +359,7 @@ def table(count: int, figures: dict[str, dict[str, Any]]) -> list[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that it works")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="(%(default)s)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=MEMORY_COUNTS, help="(%(default)s)")
     parser.add_argument("--synthetic", type=int, help="so many memories, without links and Chroma; raw on two threads")
     parser.add_argument("--walked", type=int, default=100_000, help="memories that walks go over, 0 for no walks")
     parser.add_argument("--searches", type=int, default=300, help="questions (%(default)s)")
@@ -370,7 +372,9 @@ def main() -> None:
     counts = [60] if given.quick else [given.synthetic] if given.synthetic else given.sizes
     figures: dict[str, Any] = {}
     # Separate names keep partial runs from overwriting each other's results.
-    written = "_".join(["scale", *(f"{count // 1000}k" for count in counts if counts != SIZES and not given.quick)])
+    written = "_".join(
+        ["scale", *(f"{count // 1000}k" for count in counts if counts != MEMORY_COUNTS and not given.quick)]
+    )
     with ExitStack() as stack:
         packages = {"ours": HERE.parent}
         if given.against:

@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from _common import MILLI, RESULTS, quantiles, report
-from _postgres import administer, database, served
+from _postgres import administer, database, run_server
 from _scale import DIMENSIONS, Rows
-from scale import HERE, WORDS, Process, Rival, Sizes, in_turns, make_corpus, nearest, recall
+from scale import HERE, WORDS, Process, Rival, Sizes, make_corpus, nearest, recall, run_interleaved
 
 from mama_structs._internal.reprs import align_columns
 
-PAGE: Final = HERE.parent / "docs" / "performance.md"
+PAGE_PATH: Final = HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- server: begin -->", "<!-- server: end -->"
 LANGGRAPH: Final = ("langgraph-checkpoint-postgres", "psycopg[binary]")
 BASE: Final = "langgraph"
@@ -80,18 +80,18 @@ def measured(
     figures: dict[str, dict[str, Any]] = {name: {} for name in rivals}
     with running(rivals, url, corpus, folder) as (processes, urls):
         for name, process in processes.items():
-            bulk = process("bulk", 0, sizes.memories)[0] + process("settle")[0]
+            bulk = process("bulk", 0, sizes.memories)[0] + process("wait_until_idle")[0]
             figures[name]["bulk"] = sizes.memories / bulk
             print(name, figures[name], file=sys.stderr) if not quick else None
         # The server's autovacuum would do this within about a minute.
         for one in urls:
             administer(one, "VACUUM ANALYZE")
         for what, kept in (("search", "search"), ("nearest", "vectors")):
-            for name, (seconds, found) in in_turns(processes, what, 0, sizes.searches, sizes.turn).items():
+            for name, (seconds, found) in run_interleaved(processes, what, 0, sizes.searches, sizes.turn).items():
                 figures[name][kept] = quantiles(seconds)
                 if what == "nearest":
                     figures[name]["recall"] = recall(rows, truth, found, range(sizes.searches))
-        for name, (seconds, _) in in_turns(processes, "save", sizes.memories, rows.count, sizes.turn).items():
+        for name, (seconds, _) in run_interleaved(processes, "save", sizes.memories, rows.count, sizes.turn).items():
             figures[name]["save"] = quantiles(seconds)
         taken: dict[str, list[float]] = {name: [] for name in rivals}
         for _ in range(opens):
@@ -109,7 +109,7 @@ def measured(
             process("bulk", 0, sizes.memories)
         for one in urls:
             administer(one, "VACUUM ANALYZE")
-        for name, (seconds, found) in in_turns(processes, "search", 0, sizes.walked, sizes.turn).items():
+        for name, (seconds, found) in run_interleaved(processes, "search", 0, sizes.walked, sizes.turn).items():
             figures[name]["walk"] = quantiles(seconds) | {"reached": max(map(max, found))}
     return figures
 
@@ -148,7 +148,7 @@ def lines(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def written(title: str, tables: list[str], busy: str) -> str:
+def render_section(title: str, tables: list[str], busy: str) -> str:
     """Return the text between the marks of the page."""
     blocks = "\n\n".join(f"```text\n{one}\n```" for one in tables)
     return f"{BEGIN}\n\n{title}\n{busy}\n\n{blocks}\n\n{END}"
@@ -175,7 +175,7 @@ def main() -> None:
     figures: dict[str, Any] = {}
     tables = []
     load = [os.getloadavg()[0]]
-    with served() if given.url is None else nullcontext(given.url) as url:
+    with run_server() if given.url is None else nullcontext(given.url) as url:
         version = administer(url, "SELECT current_setting('server_version')")[0][0]
         for count in [40] if given.quick else given.sizes:
             sizes = Sizes(count, 4, 4, 2, 4) if given.quick else Sizes(count, 200, 200, 20, 60)
@@ -193,9 +193,9 @@ def main() -> None:
         title = f"Taken on {date} on PostgreSQL {version.split()[0]} on the machine of its clients, with {os.cpu_count()} cores."
         busy = f"The load average before and after each size was {', '.join(f'{one:.1f}' for one in load)}"
         busy += ": the machine was busy with other work." if load[0] > 1 else "."
-        page = PAGE.read_text(encoding="utf-8")
+        page = PAGE_PATH.read_text(encoding="utf-8")
         before, rest = page.split(BEGIN)
-        PAGE.write_text(before + written(title, tables, busy) + rest.split(END)[1], encoding="utf-8")
+        PAGE_PATH.write_text(before + render_section(title, tables, busy) + rest.split(END)[1], encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from _common import MILLI, RESULTS, report
-from _postgres import served
+from _postgres import run_server
 from vectors import corpus
 
 from mama_structs.memory.engines.postgres.engine import PostgresEngine, PostgresEngines
@@ -28,7 +28,7 @@ from mama_structs.settings import MemorySettings, ServerSettings
 from mama_structs.storage.postgres.pool import PostgresPool
 
 START, DAYS = datetime(2024, 1, 1, tzinfo=UTC), 1_000
-NEAREST, AT_ONCE, EXACT = 10, 500, 2**62
+NEAREST, BATCH_SIZE, EXACT = 10, 500, 2**62
 # The types that people and models save. Records of hosts have their own labels.
 KINDS, SHARES = [*MemoryType][:4], (0.5, 0.09, 0.4, 0.01)
 MENTIONED = {"1-1": 0.3, "1-2": 0.1, "1-3": 0.03, "1-4": 0.01, "1-5": 0.001, "1-6": 0.0001}
@@ -84,14 +84,14 @@ async def filled(engine: PostgresEngine, count: int, vectors: Any) -> None:
     some: list[NewMemory] = []
     for one in memories(count, engine.namespace, vectors):
         some.append(one)
-        if len(some) == AT_ONCE:
+        if len(some) == BATCH_SIZE:
             await engine.write(lambda writer, new=tuple(some): writer.put_new(new, lambda _: [()] * len(new)))  # type: ignore[misc]
             some.clear()
     if some:
         await engine.write(lambda writer: writer.put_new(some, lambda _: [()] * len(some)))
 
 
-async def asked(engine: PostgresEngine, vector: Any, where: Filter) -> tuple[float, Any]:
+async def time_search(engine: PostgresEngine, vector: Any, where: Filter) -> tuple[float, Any]:
     """Return the duration and the result of one search."""
     started = time.perf_counter()
     found = await engine.read(lambda reader: reader.nearest(vector, NEAREST, where))
@@ -103,8 +103,8 @@ async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: 
     passing = await exact.read(lambda reader: reader.count(where))
     recalls, few, fast, slow = [], 0, [], []
     for vector in queries:
-        took, found = await asked(approximate, vector, where)
-        all_of_it, true = await asked(exact, vector, where)
+        took, found = await time_search(approximate, vector, where)
+        all_of_it, true = await time_search(exact, vector, where)
         fast.append(took)
         slow.append(all_of_it)
         few += len(found) < min(NEAREST, passing)
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--url", help="an empty database, instead of that of a server that is started")
     given = parser.parse_args()
     count, queries = (6_000, 5) if given.quick else (given.count, given.queries)
-    with served() if given.url is None else nullcontext(given.url) as url:
+    with run_server() if given.url is None else nullcontext(given.url) as url:
         made = asyncio.run(run(url, count, queries, ServerSettings(halfvec=given.halfvec), quick=given.quick))
     rows = [
         [

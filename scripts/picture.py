@@ -58,14 +58,14 @@ def picture() -> str:
     assert (link.from_id, link.to_id, failed.id) == (new.id, old.id, old.id)
     back = 'd="M 590 100 C 550 142, 180 142, 110 104" fill="none" stroke="#64748b" stroke-width="2"'
     parts = [
-        *_said(112, 22, f"{old.created_at:%A}"),
+        *_draw_text(112, 22, f"{old.created_at:%A}"),
         *_box(10, 34, 204, 66, _BAD, old.content, old.metadata.reasoning),
         *_arrow(214, 67, 240, 67),
         *_box(242, 34, 262, 66, _BAD, str(failed.metadata.outcome), why),
-        *_said(613, 22, f"{new.created_at:%A}"),
+        *_draw_text(613, 22, f"{new.created_at:%A}"),
         *_box(512, 34, 202, 66, _GOOD, new.content, new.metadata.reasoning),
         f'<path {back} marker-end="url(#a)"/>',
-        *_said(360, 152, "takes its place"),
+        *_draw_text(360, 152, "takes its place"),
         *_box(10, 198, 212, 56, _ASKED, QUESTION),
         *_arrow(222, 226, 252, 226),
         *_box(
@@ -89,7 +89,7 @@ def _box(x: int, y: int, width: int, height: int, colours: tuple[str, str], *lin
         yield f'<text {middle} fill="#1e293b" {style}>{escape(line)}</text>'
 
 
-def _said(x: int, y: int, text: str) -> Iterator[str]:
+def _draw_text(x: int, y: int, text: str) -> Iterator[str]:
     yield f'<text x="{x}" y="{y}" text-anchor="middle" fill="{_QUIET}" font-size="13">{escape(text)}</text>'
 
 

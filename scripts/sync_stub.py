@@ -26,7 +26,7 @@ from mama_structs.adapters import mem0
 MODULES = (sync, mem0)
 _HEAD = '"""Types of `{}`; written by ``scripts/sync_stub.py``, never by hand."""\n'
 # The return type of a proxy for each return type of its object.
-_GIVEN = {"SessionOpening": "Session", "AsyncIterator": "Iterator"}
+_PROXY_RETURN_TYPES = {"SessionOpening": "Session", "AsyncIterator": "Iterator"}
 _CONSTRUCTED = ("Memory", "RefStore", "Resolver")
 _WIDTH = 120
 
@@ -56,7 +56,7 @@ class _Annotations(ast.NodeTransformer):
         return node if name in vars(__import__("builtins")) else self._name(name, home)
 
     def _name(self, name: str, home: str) -> ast.Name:
-        name = _GIVEN.get(name, name)
+        name = _PROXY_RETURN_TYPES.get(name, name)
         if name not in self._own:
             self._needed[sync.__name__ if name in sync.__all__ else home].add(name)
         return ast.Name(name)

@@ -21,10 +21,10 @@ from mama_structs.settings import ReferenceSettings
 from mama_structs.structs import tools
 from mama_structs.testing import FakeNode, Fault
 
-WHOLE = Settings(descriptors=DescriptorSettings(enabled=False))
+UNTRUNCATED_SETTINGS = Settings(descriptors=DescriptorSettings(enabled=False))
 # A long timeout, so that slow machines do not fail the tests.
-PATIENT = Settings(references=ReferenceSettings(query_timeout=600.0), descriptors=WHOLE.descriptors)
-LIMITED = Settings(references=ReferenceSettings(query_timeout=1.0), descriptors=WHOLE.descriptors)
+PATIENT = Settings(references=ReferenceSettings(query_timeout=600.0), descriptors=UNTRUNCATED_SETTINGS.descriptors)
+LIMITED = Settings(references=ReferenceSettings(query_timeout=1.0), descriptors=UNTRUNCATED_SETTINGS.descriptors)
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ async def test_depth_two_includes_queried_player_once_from_cache(session, node):
 
 async def test_concurrent_calls_query_each_id_once_and_five_at_a_time(node):
     node.latency["*"] = 0.002
-    async with Session.open(structs=node.url, settings=WHOLE) as session:
+    async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
         await asyncio.gather(
             *(
                 session.call("structs_query_player", {"player_id": f"1-{n % 40 + 1}", "include_references": True})
@@ -107,7 +107,7 @@ async def test_concurrent_calls_query_each_id_once_and_five_at_a_time(node):
 @pytest.mark.usefixtures("latency_in_turns")
 async def test_list_tools_share_query_slots(node):
     node.latency["*"] = 0.005
-    async with Session.open(structs=node.url, settings=WHOLE) as session:
+    async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
         await asyncio.gather(
             *(
                 session.call(f"structs_list_{kind}s", {"pagination_limit": 3})
@@ -120,7 +120,10 @@ async def test_list_tools_share_query_slots(node):
 
 
 async def test_list_of_a_hundred_planets_stays_within_limits():
-    async with FakeNode.world(seed=2, players=120) as node, Session.open(structs=node.url, settings=WHOLE) as session:
+    async with (
+        FakeNode.world(seed=2, players=120) as node,
+        Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session,
+    ):
         result = await session.call("structs_list_planets", {"include_references": True})
 
         rows = {planet["id"] for planet in result["Planet"]}
@@ -189,7 +192,7 @@ async def test_types_without_ids_are_never_fetched(session, node):
 @pytest.mark.parametrize("status", [500, 404, 200])
 async def test_not_found_is_detected_by_body_for_any_status(node, status):
     node.not_found_status = status
-    async with Session.open(structs=node.url, settings=WHOLE) as session:
+    async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
         enriched = await session.resolver.enrich({"planetId": "2-99999"})
 
         assert "Entity not found" == enriched["references"]["2-99999"]["error"]
@@ -237,7 +240,7 @@ async def test_faulty_answer_fails_only_one_reference(node, name):
 async def test_hung_reference_times_out_and_releases_its_connection(node, clock):
     planet = node.data.envelope("1-11")["Player"]["planetId"]
     node.faults.add(Fault.hung(), on=planet)
-    async with Session.open(structs=node.url, settings=WHOLE) as session:
+    async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
 
         @session.with_references(deadline=0.3)
         async def look() -> dict[str, object]:
@@ -304,7 +307,7 @@ async def test_cached_answer_is_valid_until_next_block(node):
 
 async def test_chain_data_with_misleading_values_is_resolved(node):
     """A pfp that looks like a struct id, an id of a pruned struct, and empty references."""
-    async with Session.open(structs=node.url, settings=WHOLE) as session:
+    async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
         seen = set()
         async with StructsClient(node.url) as client:
             async for planet in client.planets(page_size=50):

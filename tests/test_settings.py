@@ -99,14 +99,14 @@ REFERENCES = st.builds(
     not_found_ttl=st.floats(min_value=0, allow_infinity=False),
     include_memories=st.booleans(),
 )
-SIZES = st.integers(min_value=0)
+SIZE_LIMITS = st.integers(min_value=0)
 DESCRIPTORS = st.builds(
     DescriptorSettings,
     enabled=st.booleans(),
     references_enabled=st.booleans(),
     page_size=st.integers(min_value=1),
-    max_bytes=SIZES,
-    max_handles=SIZES,
+    max_bytes=SIZE_LIMITS,
+    max_handles=SIZE_LIMITS,
     search_timeout=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     conversation_ttl=st.floats(min_value=0, exclude_min=True, max_value=MAX_SPAN_SECONDS),
     allow_hidden=st.booleans(),
@@ -115,12 +115,12 @@ DESCRIPTORS = st.builds(
 POLICIES = st.builds(
     LinkingPolicy,
     threshold=st.floats(0, 1),
-    max_semantic=SIZES,
-    max_temporal=SIZES,
+    max_semantic=SIZE_LIMITS,
+    max_temporal=SIZE_LIMITS,
     temporal_window=st.floats(0, 3e9),
     temporal_same_topic=st.booleans(),
     topic_window=st.floats(0, 3e9),
-    max_incoming=SIZES,
+    max_incoming=SIZE_LIMITS,
     minimum=st.floats(0, 1),
 )
 
@@ -130,15 +130,15 @@ def memory(policies):
     return st.builds(
         MemorySettings,
         linking=policies,
-        exact_up_to=SIZES,
-        traversal_entries=SIZES,
+        exact_up_to=SIZE_LIMITS,
+        traversal_entries=SIZE_LIMITS,
         traversal_ttl=st.floats(0, 3e9),
         prune_every=st.floats(0, 3e9),
         prune_below=st.floats(0, 1),
         prune_temporal_after=st.floats(0, 3e9),
         max_content=st.integers(min_value=1),
-        max_evidence=SIZES,
-        embedding_cache=SIZES,
+        max_evidence=SIZE_LIMITS,
+        embedding_cache=SIZE_LIMITS,
         rerank_seconds=st.floats(0.001, 3e9),
         rerank_at_most=st.integers(min_value=1),
         snapshot_every=st.integers(min_value=1),

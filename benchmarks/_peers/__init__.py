@@ -23,7 +23,7 @@ class Driver:
     Base class of the peers. Memories and questions are numbers of *rows*.
 
     A peer implements `open`, `put`, `stored`, `close` and `by_vector`. It may also implement `by_question` (search with
-    words), `tune` (adjustable recall) and `settle` (wait for background indexing).
+    words), `tune` (adjustable recall) and `wait_until_idle` (wait for background indexing).
     """
 
     at_once = 1_000
@@ -48,7 +48,7 @@ class Driver:
 
     def by_question(self, number: int) -> Sequence[int]:
         """Return the result of the peer's full search for a question."""
-        return self.by_vector(self.asked(number))
+        return self.by_vector(self.get_question_vector(number))
 
     def close(self) -> None:
         pass
@@ -56,7 +56,7 @@ class Driver:
     def tunable(self) -> bool:
         return hasattr(self, "tune")
 
-    def asked(self, number: int) -> Vectors:
+    def get_question_vector(self, number: int) -> Vectors:
         return self.vector(self.rows.count + number)
 
     def vector(self, at: int) -> Vectors:
@@ -72,7 +72,7 @@ class Driver:
         return [clock(self.put, at, at + 1)[0] for at in range(start, stop)], []
 
     def nearest(self, start: int, stop: int) -> Timed:
-        return self._timed(lambda number: self.by_vector(self.asked(number)), start, stop)
+        return self._timed(lambda number: self.by_vector(self.get_question_vector(number)), start, stop)
 
     def search(self, start: int, stop: int) -> Timed:
         return self._timed(self.by_question, start, stop)
@@ -94,7 +94,7 @@ class Driver:
         os.close(told)
         return wrong
 
-    def found(self, numbers: list[int]) -> list[int]:
+    def find_by_own_vectors(self, numbers: list[int]) -> list[int]:
         """Return the memories that a search with their own vectors finds."""
         return [at for at in numbers if at in {int(one) for one in self.by_vector(self.vector(at))}]
 

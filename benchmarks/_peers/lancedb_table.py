@@ -31,7 +31,7 @@ class Peer(Driver):
             [{"number": at, "text": self.rows.texts[at], "vector": vector} for at, vector in enumerate(vectors, start)]
         )
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Build the full-text index, which a hybrid search needs."""
         self.table.create_index("text", config=FTS())
 
@@ -43,7 +43,7 @@ class Peer(Driver):
 
     def by_question(self, number: int) -> Sequence[int]:
         words = " ".join(re.findall(r"\w+", self.rows.question(number)))
-        asked = self.table.search(query_type="hybrid").vector(self.asked(number)).text(words)
+        asked = self.table.search(query_type="hybrid").vector(self.get_question_vector(number)).text(words)
         return self._numbers(asked.distance_type("cosine"))
 
     def _numbers(self, query: object) -> list[int]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _scale import NEAREST, Rows, linked_from, said, walked
+from _scale import NEAREST, Rows, linked_from, make_link_text, walked
 from langgraph.store.base import GetOp, PutOp
 from langgraph.store.postgres import AsyncPostgresStore
 
 SPACE, LINKED = ("memories",), ("linked",)
-AT_ONCE = 1_000
+BATCH_SIZE = 1_000
 DEEPEST, MOST = 5, 1_000
 """As far as `MemoryStore.traverse` goes by default, and as many as it returns."""
 
@@ -46,8 +46,8 @@ class LangGraph:
         self.runner.run(opened())
 
     def bulk(self, start: int, stop: int) -> None:
-        for at in range(start, stop, AT_ONCE):
-            some = range(at, min(at + AT_ONCE, stop))
+        for at in range(start, stop, BATCH_SIZE):
+            some = range(at, min(at + BATCH_SIZE, stop))
             self.runner.run(self.store.abatch([PutOp(SPACE, str(one), self._value(one)) for one in some]))
 
     def _value(self, at: int) -> dict[str, Any]:
@@ -93,9 +93,11 @@ class Walks(LangGraph):
                 ends[number].add(end)
                 ends[end].add(number)
         self.count = stop
-        for at in range(start, stop, AT_ONCE):
-            some = range(at, min(at + AT_ONCE, stop))
-            values = [{"text": said(one), "linked": [walked(end) for end in sorted(ends[one])]} for one in some]
+        for at in range(start, stop, BATCH_SIZE):
+            some = range(at, min(at + BATCH_SIZE, stop))
+            values = [
+                {"text": make_link_text(one), "linked": [walked(end) for end in sorted(ends[one])]} for one in some
+            ]
             puts = [PutOp(LINKED, walked(one), value, False) for one, value in zip(some, values, strict=True)]
             self.runner.run(self.store.abatch(puts))
 

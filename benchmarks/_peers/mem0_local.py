@@ -17,7 +17,7 @@ from mem0 import Memory
 USER = "someone"
 
 
-class Known:
+class LookupEmbedder:
     """An embedder with mem0's interface that looks up known vectors."""
 
     def __init__(self, driver: Driver) -> None:
@@ -36,7 +36,7 @@ class Peer(Driver):
     def __init__(self, rows: Rows, settings: dict[str, Any]) -> None:
         super().__init__(rows, settings)
         logging.disable(logging.WARNING)
-        self.known = Known(self)
+        self.known = LookupEmbedder(self)
 
     def open(self, store: Path) -> None:
         store.mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ from pymilvus import MilvusClient
 from _peers import NEAREST, Driver, Vectors
 
 NAME = "memories"
-PAGE = 16_000  # The most that one query gives.
+MAX_QUERY_ROWS = 16_000  # The most that one query gives.
 
 
 class Peer(Driver):
@@ -31,7 +31,9 @@ class Peer(Driver):
         )
 
     def stored(self) -> list[int]:
-        return [row["id"] for row in self.client.query(NAME, filter="id >= 0", output_fields=["id"], limit=PAGE)]
+        return [
+            row["id"] for row in self.client.query(NAME, filter="id >= 0", output_fields=["id"], limit=MAX_QUERY_ROWS)
+        ]
 
     def by_vector(self, vector: Vectors) -> Sequence[int]:
         (found,) = self.client.search(NAME, data=[vector.tolist()], limit=NEAREST, output_fields=["text"])

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from _scale import START, Known
+from _scale import START, LookupEmbedder
 
 import mama_structs
 from _peers import NEAREST, Driver, Rows, Vectors
@@ -31,7 +31,7 @@ class Peer(Driver):
         given = settings.get("records")
         self.records = json.loads(Path(given).read_text(encoding="utf-8")) if given else None
         self.as_of = datetime.fromisoformat(self.records[-1]["created_at"]) + timedelta(days=1) if given else None
-        self.embedder = getattr(mama_structs, settings["embedder"])() if given else Known(rows)
+        self.embedder = getattr(mama_structs, settings["embedder"])() if given else LookupEmbedder(rows)
         self.numbers: dict[str, int] = {}
         with tempfile.TemporaryDirectory() as folder:
             # Import lazily loaded modules before timing.
@@ -64,10 +64,10 @@ class Peer(Driver):
             saved = self.runner.run(self.memories.save_many([self.record(at) for at in range(start, stop)]))
         self.numbers.update((memory.id, at) for at, memory in enumerate(saved, start))
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until the vector graph and the word index are up to date."""
         self.runner.run(self.engine.wait_until_idle())
-        self.engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - for measuring
+        self.engine._views.vectors.wait_until_idle(3_600.0)  # noqa: SLF001 - for measuring
 
     def stored(self) -> list[int]:
         places = {text: at for at, text in enumerate(self.rows.texts)}
@@ -87,7 +87,7 @@ class Peer(Driver):
     def by_question(self, number: int) -> Sequence[int]:
         return [self.numbers.get(hit.memory.id, -1) for hit in self._hits(number)]
 
-    def folded(self, start: int, stop: int) -> list[list[list[int]]]:
+    def find_with_duplicates(self, start: int, stop: int) -> list[list[list[int]]]:
         """Return the number of each hit with the numbers of its folded duplicates, by question."""
         return [
             [[self.numbers.get(name, -1) for name in (hit.memory.id, *hit.copies)] for hit in self._hits(number)]

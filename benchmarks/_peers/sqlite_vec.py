@@ -52,7 +52,7 @@ class Peer(Driver):
             "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rank LIMIT ?", (words, 5 * NEAREST)
         )
         scores: dict[int, float] = {}
-        for ranked in (self.by_vector(self.asked(number), 5 * NEAREST), [row[0] for row in matched]):
+        for ranked in (self.by_vector(self.get_question_vector(number), 5 * NEAREST), [row[0] for row in matched]):
             for rank, at in enumerate(ranked, 1):
                 scores[at] = scores.get(at, 0.0) + 1 / (60 + rank)
         return sorted(scores, key=lambda at: -scores[at])[:NEAREST]

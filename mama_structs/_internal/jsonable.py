@@ -328,7 +328,7 @@ def copy_answer(answer: object) -> dict[str, Any]:
         raise MalformedResponse(f"the source answered {type(answer).__name__} instead of a mapping")
     remaining_members = MAX_ANSWER_MEMBERS
 
-    def counted(members: Iterable[Any]) -> Iterator[Any]:
+    def limit_members(members: Iterable[Any]) -> Iterator[Any]:
         nonlocal remaining_members
         for member in members:
             remaining_members -= 1
@@ -344,10 +344,10 @@ def copy_answer(answer: object) -> dict[str, Any]:
             raise MalformedResponse(f"the answer is nested deeper than {MAX_DEPTH} levels")
         plain = to_plain_level(value)
         if isinstance(plain, Mapping):
-            return {str(key): copied(member, depth - 1) for key, member in counted(plain.items())}
+            return {str(key): copied(member, depth - 1) for key, member in limit_members(plain.items())}
         if plain is None or isinstance(plain, str):
             return value if plain is None else plain
-        return [copied(member, depth - 1) for member in counted(plain)]
+        return [copied(member, depth - 1) for member in limit_members(plain)]
 
     own: dict[str, Any] = copied(mapping, MAX_DEPTH)
     return own

@@ -90,21 +90,21 @@ def report_progress(
             from tqdm.auto import tqdm  # type: ignore[import-untyped]  # tqdm has no type information
 
             bar = tqdm(desc=action, unit=f" {unit}", file=sys.stderr, leave=False, dynamic_ncols=True)
-    told, last = time.monotonic(), ""
+    reported_at, last = time.monotonic(), ""
 
-    def tell(done: int, total: int) -> None:
-        nonlocal told, last
+    def update_progress(done: int, total: int) -> None:
+        nonlocal reported_at, last
         if bar is not None:
             bar.total = total
             bar.update(done - bar.n)
             return
         last = f"{action} {done:,} of {total:,} {unit}\n"
-        if (lines or is_terminal) and time.monotonic() - told >= _PROGRESS_INTERVAL_SECONDS:
-            told = time.monotonic()
+        if (lines or is_terminal) and time.monotonic() - reported_at >= _PROGRESS_INTERVAL_SECONDS:
+            reported_at = time.monotonic()
             write_stderr(last)
 
     try:
-        yield tell
+        yield update_progress
     except asyncio.CancelledError:
         if resumable:
             write_stderr("mama-structs: interrupted; run it again to go on\n")

@@ -269,7 +269,7 @@ class HttpClient:
     # Hint for a response that such an API does not send.
     wrong_base_url_hint: str = "is the base URL that of the API?"
 
-    async def ask(self, path: str, target: str, parse_response: Callable[[HttpResponse], T]) -> T:
+    async def send_get(self, path: str, target: str, parse_response: Callable[[HttpResponse], T]) -> T:
         """
         Send a GET request for *target* and return the result of *parse_response* for its response.
 

@@ -209,7 +209,9 @@ class Backend:
             self._release(key)
             raise
         refs.keep(log, entries=entries, directory=self.path)
-        conversation = OpenConversation(key, refs, log, [loop], RecallLog.of(log_rows, _make_log_writer(log, refs)))
+        conversation = OpenConversation(
+            key, refs, log, [loop], RecallLog.from_rows(log_rows, _make_log_writer(log, refs))
+        )
         if log.is_started:
             try:
                 await self._note_use(conversation)
@@ -481,18 +483,18 @@ class Backend:
         try:
             if isinstance(self._locks, Leases):
                 # No other session knows a fresh name, so the claim need not wait for the server.
-                (self._locks.claim_later if is_fresh else self._locks.claim)(key.part, key.namespace)
+                (self._locks.claim_later if is_fresh else self._locks.claim)(key.key_part, key.namespace)
             elif self._locks is not None:
-                self._locks.claim(key.lock)
+                self._locks.claim(key.lock_name)
         except StoreBusy as error:
             raise _make_busy_error(key.name, "another process or event loop") from error
 
     def _release(self, key: ConversationKey) -> None:
         if isinstance(self._locks, Leases):
-            pending_release = self._locks.release(key.part)
+            pending_release = self._locks.release(key.key_part)
             self._pending_releases += [] if pending_release is None else [pending_release]
         elif self._locks is not None:
-            self._locks.release(key.lock)
+            self._locks.release(key.lock_name)
 
     async def _wait_for_releases(self) -> None:
         """Wait until the released locks are available to others."""
@@ -505,8 +507,8 @@ class Backend:
         locks = self._locks
         if isinstance(locks, Leases):
             claimed = await run_in_own_thread(locks.find_claimed_names)
-            return lambda key: key.part in claimed
-        return lambda key: locks is not None and locks.is_claimed(key.lock)
+            return lambda key: key.key_part in claimed
+        return lambda key: locks is not None and locks.is_claimed(key.lock_name)
 
 
 @contextlib.asynccontextmanager
@@ -574,7 +576,7 @@ def _open_server(url: str, options: ServerSettings | None) -> Backend:
 
 def _make_log_writer(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, RowChange]], None]:
     """Return a function that stores the recall log of a persistent conversation."""
-    return lambda rows: None if log is None else log.tell(rows, refs.now())
+    return lambda rows: None if log is None else log.write_recall_rows(rows, refs.now())
 
 
 def _make_exists_error(name: str) -> InvalidArgument:

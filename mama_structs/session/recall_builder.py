@@ -147,7 +147,7 @@ def _get_default_exposure() -> Exposure:
 def is_recalled(text: str, recall_log: RecallLog) -> bool:
     """Return True if a text only repeats recalled text, which must not be saved again."""
     rest = remove_recalled(text)
-    return (rest != text and not rest.strip()) or recall_log.said(_normalize(rest))
+    return (rest != text and not rest.strip()) or recall_log.contains_text(_normalize(rest))
 
 
 def _normalize(text: str) -> str:
@@ -318,7 +318,7 @@ class _RecallLine:
         """Return the entry of the recall log for this line."""
         cut = (quote(text, max_chars=most) for text in self.texts for most in TRUNCATED_CHARS if len(text) > most)
         return RecalledFact(
-            about=self.subject,
+            subject=self.subject,
             state="\0".join(self.state),
             texts=tuple(filter(None, map(_normalize, (rendered, *self.texts, *cut)))),
         )
@@ -343,7 +343,7 @@ def render_recall(grounds: RelatedMemories, hits: Sequence[Hit], recall_log: Rec
                 break
     if not chosen:
         return Recall()
-    recall_log.note(line.make_fact(said) for line, said in chosen.values())
+    recall_log.record(line.make_fact(said) for line, said in chosen.values())
     lines = [line for title, own in zip(SECTION_TITLES, sections, strict=True) if own for line in (title, *own)]
     objects = [line.object for line, _ in chosen.values()]
     return Recall(

@@ -462,7 +462,7 @@ class Session:
                 for one in extract_transcript(messages)
             ]
 
-        utterances = await self.refs.look(measure_input(messages), read)
+        utterances = await self.refs.run_read(measure_input(messages), read)
         return await extract_memories(self.memories, utterances, extract, is_recalled=self.is_recalled, origin=origin)
 
     # Refs and descriptors
@@ -489,10 +489,10 @@ class Session:
         load = measure_message(message)
         # An adapter and the host may observe one message concurrently: the second one must find the first.
         async with self._observe_lock:
-            ingested = await run_inline_or_in_thread(load, self._observed_messages.before, message)
+            ingested = await run_inline_or_in_thread(load, self._observed_messages.find_earlier, message)
             if ingested is None:
                 ingested = await self.refs.change(load, lambda refs: refs.ingest(message))
-                self._observed_messages.keep(message, ingested)
+                self._observed_messages.record(message, ingested)
         await self.flush()
         return ingested
 
@@ -502,7 +502,7 @@ class Session:
         return SessionStream(self.refs.stream(), self._finish_stream)
 
     async def _finish_stream(self, ingested: mama_structs.Ingested) -> None:
-        self._observed_messages.streamed(ingested)
+        self._observed_messages.record_stream(ingested)
         await self.flush()
 
     async def wrap(self, result: Any, *, source: str = "tool_result") -> Any:

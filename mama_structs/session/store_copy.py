@@ -196,7 +196,7 @@ def _check_foreign_rows(target_rows: TransferRows, source_rows: TransferRows) ->
     for key, row in target_rows.rows.items():
         if not key.startswith(VOLATILE_PREFIXES) and source_rows.rows.get(key) != row:
             raise_store_differs(
-                target_rows.spaces[key], "has other conversations, or other things in them, than the source", [key]
+                target_rows.namespaces[key], "has other conversations, or other things in them, than the source", [key]
             )
 
 
@@ -243,7 +243,7 @@ async def _copy_rows(target: RowStorage, source_rows: TransferRows) -> None:
     """Copy the other rows, in order within each namespace."""
     by_namespace: dict[str, list[tuple[str, bytes]]] = {}
     for key, row in source_rows.rows.items():
-        by_namespace.setdefault(source_rows.spaces[key], []).append((key, row))
+        by_namespace.setdefault(source_rows.namespaces[key], []).append((key, row))
 
     def put(rows: Rows, some: Sequence[tuple[str, bytes]]) -> None:
         there = rows.get_many([key for key, _ in some])
@@ -252,7 +252,7 @@ async def _copy_rows(target: RowStorage, source_rows: TransferRows) -> None:
             if not isinstance(have, bytes):
                 rows.put(key, row)
             elif have != row and not key.startswith(VOLATILE_PREFIXES):
-                raise_store_differs(source_rows.spaces[key], "has other conversations than the source", [key])
+                raise_store_differs(source_rows.namespaces[key], "has other conversations than the source", [key])
 
     for name, items in by_namespace.items():
         for start in range(0, len(items), MAX_PAGE_ROWS):
@@ -272,7 +272,7 @@ async def _compare_conversations(
 
     def compare() -> None:
         _check_foreign_rows(target_rows, source_rows)
-        missing = [(source_rows.spaces[key], key) for key in source_rows.rows if key not in target_rows.rows]
+        missing = [(source_rows.namespaces[key], key) for key in source_rows.rows if key not in target_rows.rows]
         missing += [
             text for text in source_rows.texts if text not in unreadable_texts and text not in target_rows.texts
         ]
@@ -283,7 +283,7 @@ async def _compare_conversations(
         for key, row in sorted(target_rows.rows.items()):
             if not key.startswith(VOLATILE_PREFIXES):
                 kind = "conversations" if key.startswith(START_PREFIX) else "changes"
-                tallies[target_rows.spaces[key]].add(kind, key.encode() + row)
+                tallies[target_rows.namespaces[key]].add(kind, key.encode() + row)
 
     load = InputSize(items=len(target_rows.rows) + len(source_rows.rows))
     await run_inline_or_in_thread(load, compare)

@@ -126,7 +126,7 @@ class ToolCalls:
         # Compare the version, not the number of handles: answers of memory tools replace older ones.
         version, inserted = self._refs._version, None  # noqa: SLF001 - internal API of this package, as below
         try:
-            resolved = await self._refs.look(load, lambda refs: substitute_handles(given_arguments, tool, refs.get))
+            resolved = await self._refs.run_read(load, lambda refs: substitute_handles(given_arguments, tool, refs.get))
         except (DescriptorError, InvalidArgument) as error:
             if tool.on_error is None:
                 raise
@@ -168,7 +168,7 @@ class ToolCalls:
         if resolved.handles:
             note = f"{tool.name} got the text of {', '.join(resolved.handles)}"
             _log.info("%s", note)
-            self._heard.say(note)
+            self._heard.add_note(note)
         about = {"conversation__id": session.conversation}
         with (
             using_session(session),

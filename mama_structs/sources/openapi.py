@@ -322,7 +322,7 @@ class OpenApiSource:
                 raise MalformedResponse(f"the answer of {route.path} is no object")
             return entity
 
-        return await self._connect().ask(route.path, target, judge)
+        return await self._connect().send_get(route.path, target, judge)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
         """Return the answer unchanged: it already contains the entity's fields."""

@@ -36,10 +36,10 @@ _OPEN_BYTE: Final = 128
 
 # Byte of the mark file. The process that locks it inspects the crash; others wait, so that they do not reset the index.
 _CLAIM: Final = 2
-_TRIES: Final = 200
-_PAUSE: Final = 0.01
+_MAX_ATTEMPTS: Final = 200
+_RETRY_SECONDS: Final = 0.01
 # SQLite increments one salt whenever it restarts the log. A log of another origin has unrelated salts.
-_NEAR: Final = 2**16
+_MAX_SALT_DISTANCE: Final = 2**16
 
 _log: Final = logging.getLogger("mama_structs")
 
@@ -85,7 +85,7 @@ def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
         # If no frame is left, all copied frames are in the database.
         # If some are left, newer copied ones are not visible.
         return max(0, before.frames - (after.frames or before.copied))
-    if after is not None and 0 < (after.salts[0] - before.salts[0]) % 2**32 <= _NEAR:
+    if after is not None and 0 < (after.salts[0] - before.salts[0]) % 2**32 <= _MAX_SALT_DISTANCE:
         # The log was restarted, which happens only after a full checkpoint. A power loss left an outdated index.
         return 0
     if not alone or before.frames == 0:
@@ -167,13 +167,13 @@ def _claim(directory: Path) -> LockFile | None:
         return None
     with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
         stack.callback(file.close)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             if file.try_lock(_CLAIM):
                 stack.pop_all()
                 return file
             if _left(directory) is None:
                 break
-            time.sleep(_PAUSE)
+            time.sleep(_RETRY_SECONDS)
     return None
 
 

@@ -28,7 +28,7 @@ class NodeTransport(HttpClient):
 
     async def get(self, request: ChainRequest) -> RawAnswer:
         """Return the JSON object of the response, or raise the error that it represents."""
-        return await self.ask(request.path, request.target, functools.partial(_parse_envelope, request))
+        return await self.send_get(request.path, request.target, functools.partial(_parse_envelope, request))
 
 
 def _parse_envelope(request: ChainRequest, answer: HttpResponse) -> RawAnswer:

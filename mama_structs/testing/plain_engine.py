@@ -201,7 +201,7 @@ class PlainReader(Writer):
             nodes.reverse()
         return np.array(nodes[:limit], np.int64)
 
-    def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
+    def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         order = self.window(newest_first=False).tolist()
         created = dict(zip(order, self.facts(np.array(order, np.int64)).created.tolist(), strict=True))
         pairs = [pair for pair in itertools.pairwise(order) if created[pair[1]] - created[pair[0]] <= apart_ms]

@@ -59,12 +59,12 @@ async def read_fd(
         start = page
     excerpt = store.read(fd, mode=mode, start=start, count=count, read_all=read_all)
     if not extract_to_new_fd:
-        return store.rendering.content(excerpt)
+        return store.rendering.render_content(excerpt)
     load = measure_input(excerpt.text)
     made = await store.change(
         load, lambda refs: refs.extract(fd, mode=mode, start=start, count=count, read_all=read_all)
     )
-    return store.rendering.extraction(excerpt, made)
+    return store.rendering.render_extraction(excerpt, made)
 
 
 async def fd_to_file(
@@ -112,7 +112,7 @@ async def list_refs(*, category: Literal["code", "data", "text"] | None = None, 
     last = max(1, len(refs))
     if not 1 <= start <= last:
         raise InvalidRange(f"the list has no ref {format_number(start)}", valid=(1, last))
-    return store.rendering.refs(newest_first(refs), start=start, category=category)
+    return store.rendering.render_refs(newest_first(refs), start=start, category=category)
 
 
 async def get_ref(ref_id: str, *, store: RefStore) -> str:
@@ -128,7 +128,7 @@ async def get_ref(ref_id: str, *, store: RefStore) -> str:
     entry = store.get(ref_id)
     if not isinstance(entry, Ref):
         raise InvalidHandle(f"{ref_id} is no ref", handle=ref_id, hint="use read_fd")
-    return store.rendering.ref(entry, store.read(entry.versioned, read_all=True))
+    return store.rendering.render_ref(entry, store.read(entry.versioned, read_all=True))
 
 
 async def search_fd(
@@ -166,7 +166,7 @@ async def search_fd(
         context=min(context, MAX_CONTEXT_LINES),
         limit=min(limit, MAX_MATCHES),
     )
-    return store.rendering.matches(result)
+    return store.rendering.render_matches(result)
 
 
 async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
@@ -184,7 +184,9 @@ async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
     entry = store.get(ref_id)
     # Editing reads the whole text, so its length counts.
     load = measure_input(old, new, entry.content.text)
-    return store.rendering.stored(await store.change(load, lambda refs: refs.edit(ref_id, old, new, origin="model")))
+    return store.rendering.render_stored(
+        await store.change(load, lambda refs: refs.edit(ref_id, old, new, origin="model"))
+    )
 
 
 async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
@@ -198,7 +200,7 @@ async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
         text: All of it
 
     """
-    return store.rendering.stored(
+    return store.rendering.render_stored(
         await store.change(measure_input(text), lambda refs: refs.put(ref_id, text, origin="model"))
     )
 
@@ -256,4 +258,4 @@ def _render_error(error: MamaStructsError, arguments: Mapping[str, Any], *, rend
     handle = given if isinstance(given, str) else None
     if type(error) is InvalidArgument:
         error = InvalidParameter(error.args[0], parameter="arguments", handle=handle, hint=error.hint)
-    return ErrorText(rendering.error(error, handle=handle), error.type)
+    return ErrorText(rendering.render_error(error, handle=handle), error.type)

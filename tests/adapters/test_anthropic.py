@@ -24,7 +24,7 @@ types = anthropic.types
 accumulate_event = pytest.importorskip("anthropic.lib.streaming._messages").accumulate_event
 
 SHOUT = {"type": "tool_use", "id": "toolu_1", "name": "shout", "input": {"text": "a"}}
-SAID = {"type": "text", "text": "Hello"}
+TEXT_BLOCK = {"type": "text", "text": "Hello"}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "A", "is_error": False}
 
 
@@ -296,13 +296,13 @@ class TestHandle:
             message(SHOUT),
             as_object(message(SHOUT)),
             message(SHOUT)["content"],
-            as_object(message(SAID, SHOUT)).content,
+            as_object(message(TEXT_BLOCK, SHOUT)).content,
             [SHOUT],
             {"role": "assistant", "content": [SHOUT]},
             message(SHOUT, stop_reason="end_turn"),
             message(
                 {"type": "thinking", "thinking": "Hm", "signature": "s"},
-                SAID,
+                TEXT_BLOCK,
                 {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}},
                 SHOUT,
             ),
@@ -318,8 +318,8 @@ class TestHandle:
         "answered",
         [
             [],
-            message(SAID, stop_reason="end_turn"),
-            as_object(message(SAID, stop_reason="end_turn")),
+            message(TEXT_BLOCK, stop_reason="end_turn"),
+            as_object(message(TEXT_BLOCK, stop_reason="end_turn")),
             {"role": "assistant", "content": "Hello"},
             message({"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}),
         ],
@@ -348,7 +348,7 @@ class TestHandle:
     async def test_handle_returns_all_results_in_one_message_in_order(self, session):
         """Anthropic requires the results of one message together."""
         blocks = [{**SHOUT, "id": f"t{number}", "input": {"text": str(number)}} for number in range(5)]
-        results = await adapter.handle(session, message(SAID, *blocks))
+        results = await adapter.handle(session, message(TEXT_BLOCK, *blocks))
 
         assert ["0", "1", "2", "3", "4"] == session.heard == [one["content"] for one in results["content"]]
         assert ["t0", "t1", "t2", "t3", "t4"] == [one["tool_use_id"] for one in results["content"]]
@@ -383,7 +383,7 @@ class TestHandle:
             cut,
             types.Message.construct(**cut),
             cut["content"],
-            {**cut, "content": [*cut["content"], SAID]},
+            {**cut, "content": [*cut["content"], TEXT_BLOCK]},
         ):
             session.heard.clear()
             results = await adapter.handle(session, answered)

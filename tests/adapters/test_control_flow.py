@@ -186,7 +186,7 @@ def _graph(session: Any, *calls: tuple[str, dict[str, Any]]):
     return agents.create_agent(model, tools=langchain.tools(session), checkpointer=memory.InMemorySaver())
 
 
-ASKED = {"messages": [("user", "pay")]}
+GRAPH_INPUT = {"messages": [("user", "pay")]}
 THREAD = {"configurable": {"thread_id": "1"}}
 
 
@@ -213,7 +213,7 @@ async def test_langgraph_interrupt_pauses_and_resumes(session, in_thread, approv
 
     session.tools.add(pay_in_thread if in_thread else pay, name="pay")
     graph = _graph(session, call("pay", amount=5))
-    paused = await graph.ainvoke(ASKED, THREAD)
+    paused = await graph.ainvoke(GRAPH_INPUT, THREAD)
     before = [*paid]
     resumed = await graph.ainvoke(types.Command(resume=approved), THREAD)
 
@@ -239,7 +239,7 @@ async def test_langgraph_interrupt_in_task_group_pauses_and_resumes(session):
 
     session.tools.add(pay)
     graph = _graph(session, call("pay"))
-    paused = await graph.ainvoke(ASKED, THREAD)
+    paused = await graph.ainvoke(GRAPH_INPUT, THREAD)
     resumed = await graph.ainvoke(types.Command(resume="yes"), THREAD)
 
     assert ["approve?"] == [one.value for one in paused["__interrupt__"]]
@@ -263,7 +263,7 @@ async def test_langgraph_interrupt_keeps_results_of_parallel_calls(session):
     session.tools.add(pay)
     session.tools.add(note)
     graph = _graph(session, call("note", text="a"), call("pay"), call("note", text="b"))
-    paused = await graph.ainvoke(ASKED, THREAD)
+    paused = await graph.ainvoke(GRAPH_INPUT, THREAD)
     resumed = await asyncio.wait_for(graph.ainvoke(types.Command(resume="yes"), THREAD), 30)
 
     assert ["approve?"] == [one.value for one in paused["__interrupt__"]]
@@ -282,7 +282,7 @@ def test_langgraph_interrupt_pauses_and_resumes_with_sync_session():
     with sync.Session.open(embedder=HashEmbedder()) as session:
         session.tools.add(pay)
         graph = _graph(session, call("pay", amount=5))
-        paused = graph.invoke(ASKED, THREAD)
+        paused = graph.invoke(GRAPH_INPUT, THREAD)
         resumed = graph.invoke(types.Command(resume=True), THREAD)
 
     assert ["approve?"] == [one.value for one in paused["__interrupt__"]]
@@ -303,7 +303,7 @@ async def test_langgraph_interprets_command_and_tool_message(session, as_list):
         return types.Command(update={"messages": [said]}, goto="__end__")
 
     session.tools.add(finish)
-    result = await _graph(session, call("finish")).ainvoke(ASKED, THREAD)
+    result = await _graph(session, call("finish")).ainvoke(GRAPH_INPUT, THREAD)
 
     last = next(one for one in reversed(result["messages"]) if one.type == "tool")
     assert ("finished", {"own": 1}) == (last.content, last.artifact)

@@ -30,7 +30,7 @@ SHOUT = {
     "status": "completed",
 }
 SHOUT_IN_CHAT = {"id": "call_1", "type": "function", "function": {"name": "shout", "arguments": '{"text": "a"}'}}
-SAID = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": []}
+MESSAGE_ITEM = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": []}
 
 
 # Nearly valid answers.
@@ -323,7 +323,10 @@ class TestHandle:
             [SHOUT],
             (SHOUT,),
             response(
-                {"type": "reasoning", "id": "r", "summary": []}, SAID, {"type": "web_search_call", "id": "w"}, SHOUT
+                {"type": "reasoning", "id": "r", "summary": []},
+                MESSAGE_ITEM,
+                {"type": "web_search_call", "id": "w"},
+                SHOUT,
             ),
         ],
     )
@@ -357,12 +360,12 @@ class TestHandle:
         [
             [],
             response(),
-            response(SAID),
-            as_object(response(SAID)),
+            response(MESSAGE_ITEM),
+            as_object(response(MESSAGE_ITEM)),
             completion({"content": "Hello"}),
             as_object(completion({"content": "Hello"})),
             {"role": "assistant", "content": "Hello"},
-            SAID,
+            MESSAGE_ITEM,
             {"choices": []},
         ],
     )
@@ -449,7 +452,7 @@ class TestHandle:
                 # The item itself has the status "completed".
                 continue
             session.heard.clear()
-            outputs = await adapter.handle(session, response(SHOUT, last, SAID, status=status))
+            outputs = await adapter.handle(session, response(SHOUT, last, MESSAGE_ITEM, status=status))
 
             assert ["a"] == session.heard
             assert [False, True] == ["cut off" in one["output"] for one in outputs]
@@ -525,7 +528,10 @@ class TestHandle:
     )
     async def test_handle_runs_calls_and_reports_item_when_item_cannot_be_read(self, session, caplog, item):
         """The calls run, refs of the other items are stored, and the item is logged and reported to the model."""
-        said = {**SAID, "content": [{"type": "output_text", "text": '<ref id="plan">shield</ref>', "annotations": []}]}
+        said = {
+            **MESSAGE_ITEM,
+            "content": [{"type": "output_text", "text": '<ref id="plan">shield</ref>', "annotations": []}],
+        }
         for answered in (response(said, item, SHOUT), [said, item, SHOUT]):
             session.heard.clear()
             caplog.clear()

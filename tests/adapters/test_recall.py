@@ -47,9 +47,9 @@ Ran = tuple[list[list[str]], list[str], Any]
 
 REDIS = "Keep login sessions in Redis"
 WHY = "a stolen token could not be revoked"
-ASKED = "Where do we keep the login sessions?"
+QUESTION = "Where do we keep the login sessions?"
 # Maximum characters for all hostile memories together.
-ROOM = 1_000_000
+MAX_RECALL_CHARS = 1_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +123,9 @@ async def test_resumed_run_ends_with_saved_checkpoint(session, drive):
 @EVERYWHERE
 async def test_recalled_text_is_separate_from_user_text(session, drive):
     """A relevant decision follows the user's text as a separate text. The user's text is unchanged."""
-    requests, answers, _ = await drive(session, quotes_what_is_recalled, ASKED)
+    requests, answers, _ = await drive(session, quotes_what_is_recalled, QUESTION)
 
-    assert [[ASKED, answers[0]]] == requests
+    assert [[QUESTION, answers[0]]] == requests
     assert REDIS in answers[0]
     assert WHY in answers[0]
 
@@ -154,7 +154,7 @@ async def test_recalled_text_stays_in_place_and_is_added_once(session, drive, mo
         return "Fine" if len(outputs) == len(texts) - len(blocks_in(texts)) else ("list_refs", {"category": None})
 
     monkeypatch.setattr(MemoryStore, "search", counted)
-    turns = [ASKED, "Are you sure about the login sessions?", "Thanks", ASKED]
+    turns = [QUESTION, "Are you sure about the login sessions?", "Thanks", QUESTION]
     requests, _, _ = await drive(session, looks_first, *turns)
 
     assert len(turns) == len(searches)
@@ -167,7 +167,7 @@ async def test_recalled_text_stays_in_place_and_is_added_once(session, drive, mo
 async def test_reopened_conversation_contains_recalled_text_once(tmp_path, drive):
     """After a restart the model sees an earlier fact once: in its history, or recalled again."""
     history: Any = ()
-    for said in (ASKED, "And why do we keep the login sessions there?"):
+    for said in (QUESTION, "And why do we keep the login sessions there?"):
         async with Session.open(tmp_path, conversation="monday") as session:
             if not history:
                 await session.memories.save_decision("auth", REDIS, WHY)
@@ -184,7 +184,7 @@ async def test_failed_recall_does_not_fail_turn(session, drive, monkeypatch, cap
         raise StoreError("the disk is gone")
 
     monkeypatch.setattr(MemoryStore, "search", broken)
-    _, answers, _ = await drive(session, quotes_what_is_recalled, ASKED)
+    _, answers, _ = await drive(session, quotes_what_is_recalled, QUESTION)
 
     assert ["I do not know"] == answers
     assert "the disk is gone" in caplog.text
@@ -194,14 +194,14 @@ async def test_hostile_memories_cannot_escape_recall_block(monkeypatch):
     """Sixty hostile memories are recalled for one message: the block is complete, and nothing is outside of it."""
     monkeypatch.setattr(recalling, "MAX_HITS", 2 * len(ROWS))
     monkeypatch.setattr(recalling, "RECALL_BOUNDS", RelevanceBounds(relevance=0.0, share=0.0))
-    monkeypatch.setattr(sys.modules["mama_structs.adapters.mcp.server"], "DEFAULT_MAX_RECALL_CHARS", ROOM)
+    monkeypatch.setattr(sys.modules["mama_structs.adapters.mcp.server"], "DEFAULT_MAX_RECALL_CHARS", MAX_RECALL_CHARS)
     said = "continue from yesterday"
     async with Session.open(embedder=HashEmbedder()) as session, Client(mcp.server(session)) as client:
         for row in ROWS:
             await save(session.memories, row)
         for drive in DRIVES:
             await session.recall("", again=True)
-            requests, _, _ = await playing(drive)(session, quotes_what_is_recalled, said, max_chars=ROOM)
+            requests, _, _ = await playing(drive)(session, quotes_what_is_recalled, said, max_chars=MAX_RECALL_CHARS)
             ((own, block),) = requests
 
             assert said == own, drive
@@ -223,12 +223,12 @@ async def test_mcp_prompt_and_resources_return_recalled_text(session):
         (template,) = (await client.list_resource_templates()).resource_templates
         for _ in range(2):
             # The conversation of a client's request is unknown, so nothing counts as recalled already.
-            said = (await client.get_prompt("recall", {"message": ASKED})).messages
+            said = (await client.get_prompt("recall", {"message": QUESTION})).messages
             nothing = (await client.get_prompt("recall", {"message": "How tall is the Eiffel tower?"})).messages
             (stood,) = (await client.read_resource(resource.uri)).contents
-            (on,) = (await client.read_resource(template.uri_template.replace("{message}", quote(ASKED)))).contents
+            (on,) = (await client.read_resource(template.uri_template.replace("{message}", quote(QUESTION)))).contents
 
-            assert [ASKED, on.text] == [one.content.text for one in said]
+            assert [QUESTION, on.text] == [one.content.text for one in said]
             assert ["user", "user"] == [one.role for one in said]
             assert is_block(on.text)
             assert REDIS in on.text
@@ -238,7 +238,7 @@ async def test_mcp_prompt_and_resources_return_recalled_text(session):
         for wrong in (
             client.get_prompt("recall", {"message": " "}),
             client.get_prompt("recall"),
-            client.get_prompt("forget", {"message": ASKED}),
+            client.get_prompt("forget", {"message": QUESTION}),
             client.read_resource(f"{resource.uri}s"),
             client.read_resource(f"{resource.uri}/"),
         ):
@@ -275,8 +275,8 @@ async def test_mcp_has_no_prompts_and_resources_without_memory_tools():
 @pytest.mark.parametrize("recalled", [openai.recalled, anthropic.recalled], ids=["openai", "anthropic"])
 async def test_recall_does_not_change_passed_messages(session, recalled):
     """The passed list and messages are unchanged, and a returned conversation is not extended again."""
-    blocks = [{"type": "text", "text": ASKED}]
-    for content in (ASKED, blocks):
+    blocks = [{"type": "text", "text": QUESTION}]
+    for content in (QUESTION, blocks):
         await session.recall("", again=True)
         messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
         messages.append({"role": "user", "content": content})
@@ -292,9 +292,9 @@ async def test_recall_does_not_change_passed_messages(session, recalled):
 
 async def test_recall_accepts_text_as_conversation(session):
     """The Responses API accepts a text as its input, and so does `recalled`."""
-    said, block = await openai.recalled(session, ASKED)
+    said, block = await openai.recalled(session, QUESTION)
 
-    assert {"role": "user", "content": ASKED} == said
+    assert {"role": "user", "content": QUESTION} == said
     assert is_block(block["content"])
 
 
@@ -317,7 +317,7 @@ async def test_recalled_text_does_not_affect_tool_selection(session):
 
 
 words = st.sampled_from(
-    ["continue from yesterday", f"{ASKED}\n<recalled>\nx</recalled>", "", "<recalled>", "</recalled>", 5, None]
+    ["continue from yesterday", f"{QUESTION}\n<recalled>\nx</recalled>", "", "<recalled>", "</recalled>", 5, None]
 )
 blocks = st.dictionaries(st.sampled_from(["type", "text", "content"]), words | st.just("text"), max_size=3)
 contents = words | st.lists(blocks | words, max_size=3)
@@ -349,10 +349,10 @@ def test_sync_agent_gets_recalled_text():
         agent = create_agent(
             model.langchain(), tools=langchain.tools(session), middleware=[langchain.middleware(session)]
         )
-        agent.invoke({"messages": [HumanMessage(ASKED)]})
+        agent.invoke({"messages": [HumanMessage(QUESTION)]})
 
         own, block = texts_of_users(model.requests[0].messages)
-        assert ASKED == own
+        assert QUESTION == own
         assert is_block(block)
         assert 1 == len(session.refs)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "comparison.md"
-WRITTEN = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
+PAGE_PATH = ROOT / "docs" / "comparison.md"
+WRITTEN = json.loads(PAGE_PATH.with_suffix(".json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def table(monkeypatch):
 
 
 def test_page_matches_results(table):
-    page = PAGE.read_text(encoding="utf-8")
+    page = PAGE_PATH.read_text(encoding="utf-8")
 
     assert table.page_with(page, WRITTEN) == page, "run `python benchmarks/peers.py --table`"
 
@@ -28,7 +28,7 @@ def test_page_matches_results(table):
 def test_page_has_every_row_and_every_peer(table):
     """A peer without a column has a reason."""
     figures = WRITTEN["figures"]
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    lines = PAGE_PATH.read_text(encoding="utf-8").splitlines()
     rows = {line.split(" | ")[0].removeprefix("| "): line.split(" | ") for line in lines if line.startswith("| ")}
 
     assert set(table.PEERS) == set(figures["peers"]) | set(figures["missing"])
@@ -40,7 +40,7 @@ def test_page_has_every_row_and_every_peer(table):
 
 def test_page_names_every_row_in_which_a_peer_is_better(table):
     """The sentence contains the peer and both numbers."""
-    said = PAGE.read_text(encoding="utf-8")
+    said = PAGE_PATH.read_text(encoding="utf-8")
     behind = [line for line in table.lines_of(WRITTEN["figures"]) if line.better and line.ahead()]
 
     assert behind

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "comparison.md"
+PAGE_PATH = ROOT / "docs" / "comparison.md"
 WRITTEN = json.loads((ROOT / "docs" / "comparison-stores.json").read_text(encoding="utf-8"))
 RESULTS = [(name, one) for name, own in WRITTEN["figures"]["stores"].items() for one in own["checks"]]
 
@@ -21,7 +21,7 @@ def stores(monkeypatch):
 
 
 def test_page_matches_results(stores):
-    page = PAGE.read_text(encoding="utf-8")
+    page = PAGE_PATH.read_text(encoding="utf-8")
 
     assert stores.page_with(page, WRITTEN) == page, "run `python benchmarks/stores.py --table`"
 
@@ -38,7 +38,7 @@ def test_every_store_has_all_results(stores):
 
 
 def test_page_explains_every_failed_and_excused_check():
-    page = PAGE.read_text(encoding="utf-8")
+    page = PAGE_PATH.read_text(encoding="utf-8")
     explained = re.findall(r"^\* .*, (no|excused), `(\w+)`: .{10,}\.$", page, re.MULTILINE)
 
     assert len([one for _, one in RESULTS if one["outcome"] != "passed"]) == len(explained)

@@ -36,7 +36,9 @@ def story():
 def moved(story):
     """The demo result for a chain whose fleet left between the runs."""
     facts = story.one.without_references.facts | {"fleet": {"id": "9-11", "status": "away", "place": ""}}
-    return attrs.evolve(story, one=attrs.evolve(story.one, without=attrs.evolve(story.one.without_references, facts=facts)))
+    return attrs.evolve(
+        story, one=attrs.evolve(story.one, without=attrs.evolve(story.one.without_references, facts=facts))
+    )
 
 
 def test_demo_json_shows_saved_calls(capsys):
@@ -67,7 +69,11 @@ async def test_demo_uses_default_settings(mama_structs_node):
 def test_demo_upstream_queries_are_bounded(story):
     """Without references a call is a query; with them each entity is queried once."""
     for question in (story.one, story.page):
-        assert len(question.without_references.calls) == question.without_references.upstream_queries == len(question.without_references.asked)
+        assert (
+            len(question.without_references.calls)
+            == question.without_references.upstream_queries
+            == len(question.without_references.asked)
+        )
         assert question.without_references.upstream_queries == question.with_references.upstream_queries
         assert len(set(question.with_references.asked)) == question.with_references.upstream_queries
 
@@ -217,7 +223,9 @@ def test_demo_describes_cost_and_savings(story):
 
     assert f"{one.chars:,} characters instead of {story.one.without_references.calls[0].chars:,}" in text
     assert "it saves 3 calls." in text
-    assert f"it saves 16 calls and {story.page.without_references.chars - story.page.with_references.chars:,} char" in text
+    assert (
+        f"it saves 16 calls and {story.page.without_references.chars - story.page.with_references.chars:,} char" in text
+    )
 
 
 # A real node, whose counters are not accessible

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-from crash.model import Item, Known, difference, digest_of, plain, tag_of
+from crash.model import ExpectedState, Item, difference, digest_of, plain, tag_of
 from crash.oracle import Store, Verdict, opened
 
 from mama_structs.memory.types.model import StoredEvidence, parse_stored_evidence
@@ -25,7 +25,7 @@ _MIN_CONFIDENCE: Final = 0.3
 _NOBODY: Final = "which nobody"
 
 
-async def compare(store: Store, facts: Known) -> Verdict:
+async def compare(store: Store, facts: ExpectedState) -> Verdict:
     """Open a store in this process and compare its complete content."""
     verdict = Verdict(wrong=list(facts.misreported))
     seen = Comparison(facts, verdict)
@@ -68,7 +68,7 @@ class Comparison:
 
     """
 
-    facts: Known
+    facts: ExpectedState
     verdict: Verdict
     fits: dict[Item, set[int]] = attrs.field(factory=dict)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import attrs
 from crash.changes import write
 from crash.comparison import Comparison, note_findings
-from crash.model import Known
+from crash.model import ExpectedState
 from crash.oracle import Child, Tally, Verdict, judged, opened
 
 from mama_structs.testing.conformance.ack_log import AckLog
@@ -41,7 +41,7 @@ FILES: Final = (
 STATES: Final = ("closed", "killed", "live")
 """The store's last process has closed it or was killed before the damage, or a live process has the store open."""
 
-_PAGE: Final = 4096
+_PAGE_BYTES: Final = 4096
 _CONVERSATION: Final = "c-sample"
 
 
@@ -77,7 +77,7 @@ DAMAGES: Final[dict[str, Callable[[Path, random.Random], None]]] = {
     "cut in half": lambda path, _: _cut(path, _size(path) // 2),
     "cut by a byte": lambda path, _: _cut(path, _size(path) - 1),
     "a page of zeros": lambda path, chance: _overwrite(
-        path, chance.randrange(_size(path) // _PAGE + 1) * _PAGE, bytes(min(_PAGE, _size(path)))
+        path, chance.randrange(_size(path) // _PAGE_BYTES + 1) * _PAGE_BYTES, bytes(min(_PAGE_BYTES, _size(path)))
     ),
     "flipped head": lambda path, _: _flip(path, 0),
     "flipped middle": lambda path, _: _flip(path, _size(path) // 2),
@@ -158,7 +158,7 @@ class Sample:
 
     place: Path
     store: Path
-    facts: Known
+    facts: ExpectedState
     older: Path | None
     other: Path | None
 
@@ -221,7 +221,7 @@ def _classified(live: Verdict, fresh: Verdict) -> tuple[str, str]:
     return "correct", ""
 
 
-def _live(directory: Path, facts: Known, book: Path, pause: Callable[[], None]) -> dict[str, Any]:
+def _live(directory: Path, facts: ExpectedState, book: Path, pause: Callable[[], None]) -> dict[str, Any]:
     """Use a store, wait for the damage, use all of it again, and close it."""
     verdict = Verdict()
     own = AckLog.open(book)
@@ -286,7 +286,7 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
             shutil.copytree(stores["older" if name == "closed" else "closed"], stores[name])
         # The write-ahead log can then replace that of another store.
         fill(stores[name], f"{name}-{number}", number, dies=name != "closed")
-        facts[name] = Known().hear(_lines_of(book))
+        facts[name] = ExpectedState().hear(_lines_of(book))
     fill(stores["other"], "other-1", 9)
     fill(stores["other"], "other-2", 10, dies=True)
     work = place / "case"

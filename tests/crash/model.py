@@ -175,7 +175,7 @@ RefKey = tuple[str, str, str]
 
 
 @attrs.define(eq=False)
-class Known:
+class ExpectedState:
     """
     The expected state of a store, item by item.
 
@@ -201,7 +201,7 @@ class Known:
         """The number of acknowledged operations."""
         return sum(one.done for one in self.operations.values())
 
-    def hear(self, lines: Iterable[str]) -> Known:
+    def hear(self, lines: Iterable[str]) -> ExpectedState:
         """Apply lines of the log, and return self."""
         for line in lines:
             match json.loads(line):
@@ -213,7 +213,7 @@ class Known:
                     self.backups.append((path, length))
         return self
 
-    def loosen(self) -> Known:
+    def loosen(self) -> ExpectedState:
         """
         Make every later operation optional, as in a copy that is made concurrently.
 
@@ -222,7 +222,7 @@ class Known:
         self.is_loose = True
         return self
 
-    def copy(self) -> Known:
+    def copy(self) -> ExpectedState:
         """Return an independent copy."""
         return copy.deepcopy(self)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-from crash.model import Known
+from crash.model import ExpectedState
 
 from mama_structs._internal.validation import is_url
 from mama_structs.errors import EmbedderMismatch, MamaStructsError, StoreBusy
@@ -233,7 +233,7 @@ def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]
     return (None if line is None else Verdict(**json.loads(line))), ended
 
 
-def judged(store: Store, facts: Known, errors: Path) -> tuple[Verdict | None, int]:
+def judged(store: Store, facts: ExpectedState, errors: Path) -> tuple[Verdict | None, int]:
     """Compare a store in a new process; see `ask`."""
     from crash.comparison import compare  # noqa: PLC0415 - avoids a circular import
 

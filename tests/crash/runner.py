@@ -33,7 +33,7 @@ from typing import Final
 import attrs
 from crash.changes import began_at
 from crash.damage import Case, Sample, outcome_of, sweep
-from crash.model import Known
+from crash.model import ExpectedState
 from crash.oracle import BAD, Child, Store, Tally, Verdict, fork, judged
 from crash.power import KEPT, build, environment, lose_unsynced, record
 from crash.sabotage import SABOTAGES, plant
@@ -111,8 +111,8 @@ class Loop:
             AckLog.open(book).append("end", spec["tag"], {})
         said = book.read_text().splitlines()
         self.account(said, one.killed)
-        facts = Known().hear([*self.lines, *said])
-        self.table.counts["acknowledged changes"] += facts.acknowledged - Known().hear(self.lines).acknowledged
+        facts = ExpectedState().hear([*self.lines, *said])
+        self.table.counts["acknowledged changes"] += facts.acknowledged - ExpectedState().hear(self.lines).acknowledged
         if self.sabotage in PLANTED:
             self.plant(facts)
         self.judge(facts, number)
@@ -159,13 +159,13 @@ class Loop:
                 "dead", f"a {born.get(pid, 'process')} ended by itself (signal {ended.get(pid, 'unknown')})"
             )
 
-    def plant(self, facts: Known) -> None:
+    def plant(self, facts: ExpectedState) -> None:
         """Add the requested fault to the store, in a separate process."""
         child = Child.start(lambda _pause: plant(self.store, facts, self.sabotage), self.place / "errors")
         self.table.counts["planted faults"] += child.wait() == "true"
         child.end()
 
-    def judge(self, facts: Known, number: int) -> None:
+    def judge(self, facts: ExpectedState, number: int) -> None:
         """Compare the undamaged store in a new process."""
         verdict, ended = judged(self.store, facts, self.place / "errors")
         self.take(verdict, ended, f"round {number}")
@@ -183,20 +183,20 @@ class Loop:
         self.table.note("wrong", *(f"{where}: {one}" for one in odd))
         self.spoilt = self.spoilt or bool(verdict.lost or verdict.duplicated or odd)
 
-    def judge_backups(self, said: Sequence[str], facts: Known, number: int) -> None:
+    def judge_backups(self, said: Sequence[str], facts: ExpectedState, number: int) -> None:
         """Compare each backup with the possible states of the store during the backup."""
         text = "".join(f"{line}\n" for line in said).encode()
-        for path, length in facts.backups[len(Known().hear(self.lines).backups) :]:
+        for path, length in facts.backups[len(ExpectedState().hear(self.lines).backups) :]:
             before = text[: text.rfind(b"\n", 0, length) + 1].decode().splitlines()
             # The backup may contain later changes.
-            known = Known().hear([*self.lines, *before]).loosen().hear(said[len(before) :])
+            known = ExpectedState().hear([*self.lines, *before]).loosen().hear(said[len(before) :])
             verdict, ended = judged(Path(path), known, self.place / "errors")
             if not self.spoilt:
                 self.take(verdict, ended, f"a backup of round {number}")
             self.table.counts["backups"] += 1
             shutil.rmtree(path)
 
-    def damage(self, facts: Known, number: int, chance: random.Random, store: Path) -> None:
+    def damage(self, facts: ExpectedState, number: int, chance: random.Random, store: Path) -> None:
         """Damage a copy of the store, and count the outcome."""
         case = Case.any(chance)
         sample = Sample(self.place / "sample", store, facts, older=None, other=None)

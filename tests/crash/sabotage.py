@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import attrs
 import numpy as np
-from crash.model import Item, Known, text_of
+from crash.model import ExpectedState, Item, text_of
 from crash.oracle import Store, opened
 
 from mama_structs.memory.types.engine import NewMemory, Writer
@@ -49,7 +49,7 @@ class Target:
     """
 
     store: Store
-    facts: Known
+    facts: ExpectedState
     space: str
     session: Session
 
@@ -308,7 +308,7 @@ async def _overwrite_ref(target: Target) -> None:
         store._put(entry.versioned, attrs.evolve(entry, content=Content.of("another text")))
 
 
-def _remove_row(store: Store, facts: Known) -> None:
+def _remove_row(store: Store, facts: ExpectedState) -> None:
     """Delete the row of an acknowledged memory from the database file."""
     with contextlib.closing(sqlite3.connect(Path(store) / "journal" / "cache.db")) as database, database:
         for item in reversed(facts.memories.values()):
@@ -377,7 +377,7 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
 """All kinds of faults that the comparison must detect, by name."""
 
 
-def plant(store: Store, facts: Known, name: str) -> bool:
+def plant(store: Store, facts: ExpectedState, name: str) -> bool:
     """Add a fault to the store, and return False if it has no item to damage in this way."""
     if name == "row":
         try:
@@ -388,7 +388,7 @@ def plant(store: Store, facts: Known, name: str) -> bool:
     return asyncio.run(_planted(store, facts, SABOTAGES[name]))
 
 
-async def _planted(store: Store, facts: Known, sabotage: Sabotage) -> bool:
+async def _planted(store: Store, facts: ExpectedState, sabotage: Sabotage) -> bool:
     for space in sorted(facts.namespaces - facts.copies.keys() - facts.migrated):
         async with opened(store, space) as session:
             try:

@@ -11,7 +11,7 @@ import shutil
 import pytest
 from crash.changes import CHANGES, EVERY_CHANGE, write
 from crash.comparison import compare, rows_of
-from crash.model import ANY, Known, after, difference
+from crash.model import ANY, ExpectedState, after, difference
 from crash.oracle import opened
 from crash.sabotage import SABOTAGES, plant
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pyt
 
 SEED = 1
 # Repeated at the end, because later changes delete these again.
-MORE = ("decision", "decision", "outcome", "correct", "link", "unlink", "put", "put", "put", "put", "put")
+EXTRA_CHANGES = ("decision", "decision", "outcome", "correct", "link", "unlink", "put", "put", "put", "put", "put")
 KINDS = ("lost", "duplicated", "wrong", "errors", "findings", "warnings", "untyped")
 
 
@@ -48,7 +48,7 @@ def make(place, kinds, *, seed=SEED):
 
 def compared(store, lines):
     """Return the report of a comparison, by kind."""
-    verdict = asyncio.run(compare(store, Known().hear(lines)))
+    verdict = asyncio.run(compare(store, ExpectedState().hear(lines)))
     return {kind: lines for kind in KINDS if (lines := getattr(verdict, kind))}
 
 
@@ -56,7 +56,7 @@ def compared(store, lines):
 def sample(tmp_path_factory):
     """A store with every kind of change, and its log."""
     place = tmp_path_factory.mktemp("oracle")
-    return place / "store", make(place, (*EVERY_CHANGE, *MORE))
+    return place / "store", make(place, (*EVERY_CHANGE, *EXTRA_CHANGES))
 
 
 def test_comparison_of_intact_store_finds_nothing(sample):
@@ -76,7 +76,7 @@ def test_comparison_reports_planted_fault(sample, tmp_path, kind):
     store, lines = sample
     shutil.copytree(store, tmp_path / "store")
 
-    assert plant(tmp_path / "store", Known().hear(lines), kind)
+    assert plant(tmp_path / "store", ExpectedState().hear(lines), kind)
 
     found = compared(tmp_path / "store", lines)
     expected = SABOTAGES[kind]
@@ -142,7 +142,7 @@ def test_backup_may_have_later_changes_only_in_order(tmp_path):
     begun = next(place for place, line in enumerate(lines) if '"correct"' in line)
 
     def report(loose):
-        known = Known().hear(lines[:loose]).loosen().hear(lines[loose:])
+        known = ExpectedState().hear(lines[:loose]).loosen().hear(lines[loose:])
         return asyncio.run(compare(tmp_path / "store", known))
 
     assert [] == report(begun).wrong + report(begun).lost
@@ -193,4 +193,4 @@ def test_answer_that_differs_from_request_is_a_fault():
         json.dumps(["end", "w-1", {"memory w-1": {"id": "context_1", "content": "other"}}]),
     ]
 
-    assert 1 == len(Known().hear(lines).misreported)
+    assert 1 == len(ExpectedState().hear(lines).misreported)

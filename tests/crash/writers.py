@@ -264,7 +264,7 @@ def _collected(alive: int) -> None:
 
 def _keeper(task: Task, book: AckLog, chance: random.Random) -> None:
     """Do rare operations while others write: backups, exports, re-embedding, a migration."""
-    at, name = _Beside(task.store, Path(task.book).parent), task.name
+    at, name = _StoreAndFiles(task.store, Path(task.book).parent), task.name
     # A server is backed up with its own tools.
     chores = [one for one in _CHORES if one is not _back_up or not is_url(task.store)]
 
@@ -278,14 +278,14 @@ def _keeper(task: Task, book: AckLog, chance: random.Random) -> None:
 
 
 @attrs.frozen
-class _Beside:
+class _StoreAndFiles:
     """A store, and a directory for files outside of it."""
 
     store: str
     files: Path
 
 
-async def _back_up(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
+async def _back_up(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
     target = at.files / f"backup-{tag}"
     length = os.fstat(book.fd).st_size
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
@@ -293,7 +293,7 @@ async def _back_up(at: _Beside, book: AckLog, tag: str, chance: random.Random) -
     book.append("backup", str(target), length)
 
 
-async def _copy(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
+async def _copy(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
     """Export a namespace and import the file into another one."""
     file, space = at.files / f"export-{tag}", f"copy-{chance.randrange(3)}-{tag}"
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
@@ -305,7 +305,7 @@ async def _copy(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> N
     file.unlink()
 
 
-async def _expire_conversation(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
+async def _expire_conversation(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
     """Start a conversation, and let its TTL expire."""
     space, name = f"expiring-{tag}", f"c-{tag}"
     async with opened(at.store, space, name) as session:
@@ -319,14 +319,14 @@ async def _expire_conversation(at: _Beside, book: AckLog, tag: str, chance: rand
     book.append("end", drop, {})
 
 
-async def _embed_anew(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
+async def _embed_anew(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
     async with opened(at.store, "kept") as session:
         await write(session, book, f"{tag}-k", chance, 5)
         other = next(one for one in EMBEDDERS if one.dimensions != session.memories.embedder.dimensions)
         await session.memories.reembed(other)
 
 
-async def _migrate(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
+async def _migrate(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
     """Migrate a v1.0 database into its own namespace."""
     from mama_structs.importers.mama_v1 import migrate  # noqa: PLC0415 - needed by few runs
 
@@ -358,7 +358,7 @@ async def _migrate(at: _Beside, book: AckLog, tag: str, chance: random.Random) -
     file.unlink()
 
 
-async def _tend(at: _Beside, book: AckLog, tag: str, chance: random.Random) -> None:
+async def _tend(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
     """Write, rebuild the indexes, and prune."""
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await write(session, book, f"{tag}-t", chance, 3)

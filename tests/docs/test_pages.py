@@ -364,8 +364,8 @@ def test_strict_linking_matches_the_reference(docs):
 
 def _written(signature):
     """Return a signature in the format of the reference."""
-    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values() if one.name != "self"]
-    text = str(signature.replace(parameters=bare, return_annotation=signature.empty))
+    bare = [one.replace(annotation=one.is_empty) for one in signature.parameters.values() if one.name != "self"]
+    text = str(signature.replace(parameters=bare, return_annotation=signature.is_empty))
     return text.replace("'", '"')[1:-1]
 
 

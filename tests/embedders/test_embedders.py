@@ -22,7 +22,7 @@ from mama_structs.errors import EmbeddingFailed, InvalidArgument, RerankingFaile
 from mama_structs.memory.embedding.batch_service import EmbeddingService
 from mama_structs.memory.embedding.protocol import Calibration
 
-KNOWN = Calibration()
+CALIBRATION = Calibration()
 
 
 def vector(text, dimensions):
@@ -94,7 +94,7 @@ async def test_openai_returns_vectors_in_input_order():
     """Vectors are sorted by the index in the answer. An empty text, which the service rejects, is not sent."""
     pytest.importorskip("openai")
     client = FakeOpenAI()
-    embedder = OpenAIEmbedder(client=client, calibration=KNOWN)
+    embedder = OpenAIEmbedder(client=client, calibration=CALIBRATION)
     found = await embedder.embed(["a", "bcd", ""], kind="query")
 
     assert [1, 3, 1] == found[:, 0].tolist()
@@ -108,7 +108,7 @@ async def test_openai_requests_non_default_dimensions():
     """Shortened vectors are requested and have another fingerprint."""
     pytest.importorskip("openai")
     client = FakeOpenAI()
-    short = OpenAIEmbedder(client=client, dimensions=256, calibration=KNOWN)
+    short = OpenAIEmbedder(client=client, dimensions=256, calibration=CALIBRATION)
 
     assert (1, 256) == (await short.embed(["a"])).shape
     assert 256 == client.requests[0]["dimensions"]
@@ -118,7 +118,7 @@ async def test_openai_requests_non_default_dimensions():
 async def test_cohere_sends_input_type():
     """Queries and documents have different input types."""
     client = FakeCohere()
-    embedder = CohereEmbedder(client=client, calibration=KNOWN)
+    embedder = CohereEmbedder(client=client, calibration=CALIBRATION)
     await embedder.embed(["a"])
     found = await embedder.embed(["ab"], kind="query")
 
@@ -131,7 +131,7 @@ async def test_cohere_sends_input_type():
 async def test_voyage_sends_input_type():
     """Queries and documents have different input types."""
     client = FakeVoyage()
-    embedder = VoyageEmbedder(client=client, dimensions=256, calibration=KNOWN)
+    embedder = VoyageEmbedder(client=client, dimensions=256, calibration=CALIBRATION)
     found = [await embedder.embed(["a"], kind=kind) for kind in ("document", "query")]
 
     assert [(1, 256)] * 2 == [one.shape for one in found]
@@ -144,9 +144,9 @@ async def test_sentence_transformers_use_prompts_or_prefixes(kind, prefix):
     """Newer models support the kinds themselves; E5 needs a prefix."""
     old, new = FakeTransformer(), FakeNewTransformer()
     first = SentenceTransformerEmbedder(
-        model=old, name="e5", query_prefix="query: ", document_prefix="passage: ", calibration=KNOWN
+        model=old, name="e5", query_prefix="query: ", document_prefix="passage: ", calibration=CALIBRATION
     )
-    second = SentenceTransformerEmbedder(model=new, name="new", calibration=KNOWN)
+    second = SentenceTransformerEmbedder(model=new, name="new", calibration=CALIBRATION)
 
     assert (1, 4) == first.embed(["a"], kind=kind).shape == second.embed(["a"], kind=kind).shape
     assert ("encode", [prefix + "a"]) == old.calls[0][:2]
@@ -157,7 +157,7 @@ async def test_sentence_transformers_use_prompts_or_prefixes(kind, prefix):
 async def test_requests_stay_within_service_limits():
     """The number of texts and their total length are limited per request."""
     client = FakeVoyage()
-    embedder = VoyageEmbedder(client=client, batch_size=10, calibration=KNOWN)
+    embedder = VoyageEmbedder(client=client, batch_size=10, calibration=CALIBRATION)
     await embedder.embed(["short"] * 25)
     few = len(client.requests)
     found = await embedder.embed(["결" * 5_000] * 10)
@@ -279,7 +279,7 @@ def files(tmp_path, monkeypatch):
 
 def test_onnx_model_receives_named_inputs_and_prefixes(files):
     """Inputs are passed by name, texts have the prefix of their kind, and vectors are normalized."""
-    embedder = OnnxEmbedder(**files, name="e5", dimensions=2, query_prefix="q", calibration=KNOWN)
+    embedder = OnnxEmbedder(**files, name="e5", dimensions=2, query_prefix="q", calibration=CALIBRATION)
     found = embedder.embed(["ab", "a"])
 
     assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(2), abs=1e-6)

@@ -32,9 +32,9 @@ import attrs
 
 ROOT: Final = Path(__file__).parents[2]
 SUITES: Final = ROOT / "tests" / "hosts" / "suites"
-PAGE: Final = ROOT / "docs" / "hosts.md"
-FIGURES: Final = PAGE.with_suffix(".json")
-GIVEN: Final = "MAMA_STRUCTS_HOST_TESTS"
+PAGE_PATH: Final = ROOT / "docs" / "hosts.md"
+FIGURES: Final = PAGE_PATH.with_suffix(".json")
+HOST_TESTS_VARIABLE: Final = "MAMA_STRUCTS_HOST_TESTS"
 _BEGIN: Final = "<!-- the table: python tests/hosts/run_suites.py --table -->"
 _END: Final = "<!-- end of the table -->"
 _TOOLS: Final = ("pytest>=8", "pytest-cov>=6", "pytest-asyncio>=0.24", "hypothesis>=6.100", "jsonschema>=4.21")
@@ -167,9 +167,9 @@ class Environment:
         if kind == "installed":
             return None
         if kind == "tests":
-            given = os.environ.get(GIVEN)
+            given = os.environ.get(HOST_TESTS_VARIABLE)
             if given is None or not (Path(given) / rest).exists():
-                raise LookupError(f"it lies in no package: name a folder that has {rest} in {GIVEN}")
+                raise LookupError(f"it lies in no package: name a folder that has {rest} in {HOST_TESTS_VARIABLE}")
             return Path(given) / rest
         name, _, version = rest.partition("==")
         version = self.versions([name])[name] if "newest" in self.place.name else version
@@ -260,13 +260,13 @@ def table(figures: Mapping[str, Any]) -> list[str]:
 
 def write_table() -> None:
     """Update the table on the page."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = PAGE_PATH.read_text(encoding="utf-8")
     head, found, rest = text.partition(_BEGIN)
     _, ended, tail = rest.partition(_END)
     if not found or not ended:
-        raise ValueError(f"{PAGE.name} lacks the lines between which the table stands")
+        raise ValueError(f"{PAGE_PATH.name} lacks the lines between which the table stands")
     body = "\n".join(table(json.loads(FIGURES.read_text(encoding="utf-8"))))
-    PAGE.write_text(f"{head}{_BEGIN}\n\n{body}\n\n{_END}{tail}", encoding="utf-8")
+    PAGE_PATH.write_text(f"{head}{_BEGIN}\n\n{body}\n\n{_END}{tail}", encoding="utf-8")
 
 
 def merged(known: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -218,7 +218,7 @@ async def test_search_by_vector_equals_search_by_text(facts):
 METADATA = st.dictionaries(
     st.sampled_from("ab"), st.none() | st.integers(-3, 3) | st.sampled_from(["x", "y"]), max_size=2
 )
-WANTED = st.none() | st.integers(-3, 3) | st.sampled_from(["x", "y"])
+FILTER_VALUES = st.none() | st.integers(-3, 3) | st.sampled_from(["x", "y"])
 SIGNS = {
     "$eq": lambda a, b: a == b,
     "$ne": lambda a, b: a != b,
@@ -233,8 +233,8 @@ SIGNS = {
 @given(
     metadatas=st.lists(METADATA, min_size=1, max_size=6),
     field=st.sampled_from("ab"),
-    compared=st.tuples(st.sampled_from([*SIGNS]), WANTED),
-    several=st.lists(WANTED, max_size=3),
+    compared=st.tuples(st.sampled_from([*SIGNS]), FILTER_VALUES),
+    several=st.lists(FILTER_VALUES, max_size=3),
 )
 async def test_filters_are_exact(session, metadatas, field, compared, several):
     """A search with a filter returns all matching documents, and no others."""

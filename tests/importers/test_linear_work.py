@@ -38,14 +38,14 @@ def work(monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    real = link_candidates._LinkEvidence.of
+    real = link_candidates._LinkEvidence.from_query
 
     def found(reader, *arguments):
         candidates = real(reader, *arguments)
         counts["candidates of one"] = max(counts["candidates of one"], len(candidates.nodes))
         return candidates
 
-    monkeypatch.setattr(link_candidates._LinkEvidence, "of", found)
+    monkeypatch.setattr(link_candidates._LinkEvidence, "from_query", found)
     counted(Claims, "by", what="comparisons")
     counted(JournalWriter, "get", lambda self, nodes: len(nodes), "memories read")
     counted(JournalWriter, "put", what="memories written again")

@@ -26,7 +26,7 @@ CANARY = "xyzzy"
 WORDS = f"the {CANARY} holds"
 
 
-class Told:
+class ExportedTelemetry:
     """Records of the OpenTelemetry exporters."""
 
     def __init__(self, monkeypatch):
@@ -62,7 +62,7 @@ class Told:
 
 @pytest.fixture
 def told(monkeypatch):
-    return Told(monkeypatch)
+    return ExportedTelemetry(monkeypatch)
 
 
 @pytest.fixture

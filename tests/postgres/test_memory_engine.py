@@ -22,7 +22,7 @@ from mama_structs.storage.sqlite_store import SqliteStorage
 from mama_structs.testing.plain_engine import PlainEngine
 
 RECORD = EmbedderRecord("drawn", "drawn", 3)
-OTHER = EmbedderRecord("other", "other", 2)
+OTHER_RECORD = EmbedderRecord("other", "other", 2)
 NAMES = itertools.count()
 TEXTS = st.sampled_from(
     ["raid the yard", "shield yard, shield!", "백업을 했다", "x", "the raid of m_1-2 was 30 % dearer"]
@@ -223,7 +223,7 @@ class Engines(RuleBasedStateMachine):
         """Vectors of another embedder, which searches ignore."""
         ids = self.ids()
         vectors = {ids[pick % len(ids)]: np.array([[1, 0]], np.float32) for pick in picks}
-        self.write(lambda writer: writer.put_vectors(OTHER, {**vectors, "none": np.array([[1, 0]], np.float32)}))
+        self.write(lambda writer: writer.put_vectors(OTHER_RECORD, {**vectors, "none": np.array([[1, 0]], np.float32)}))
 
     @rule(where=filters(), text=TEXTS, vector=VECTORS, limit=st.none() | st.integers(0, 5))
     def search(self, where, text, vector, limit):
@@ -260,7 +260,7 @@ class Engines(RuleBasedStateMachine):
 
 
 @attrs.frozen(eq=False)
-class Ranked:
+class RankedIds:
     """
     Ids with scores, best first.
 
@@ -287,7 +287,7 @@ class Ranked:
 
 def found(reader, matches, most):
     """Return the results in a form that can be compared between engines."""
-    return Ranked(reader.ids(matches.nodes), matches.scores.tolist(), len(matches.nodes) == most)
+    return RankedIds(reader.ids(matches.nodes), matches.scores.tolist(), len(matches.nodes) == most)
 
 
 def answers(reader, ids):
@@ -298,7 +298,7 @@ def answers(reader, ids):
         "all links": reader.links_of_many(nodes),
         "in": reader.links_of_many(nodes, "in"),
         "kept": reader.known_contents([text_digest(text) for text in KEPT]),
-        "lacking": reader.without_vectors(OTHER),
+        "lacking": reader.without_vectors(OTHER_RECORD),
         "notes": (reader.notes(), reader.notes("a")),
         "scan": [
             (one.memory, np.round(one.vectors, 6).tolist(), sorted(link.id for link in one.links))
@@ -315,7 +315,7 @@ def early_answers(reader, ids):
     facts = reader.facts(nodes)
     topics = reader.topics(nodes)
     vectors, counts = reader.pieces(nodes)
-    before, after = reader.beside(nodes, 1500)
+    before, after = reader.find_temporal_neighbours(nodes, 1500)
     ends = reader.ids(table.sources), reader.ids(table.targets)
     some = Filter(types=frozenset({MemoryType.DECISION, MemoryType.INSIGHT}))
     return {

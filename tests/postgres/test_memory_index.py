@@ -26,8 +26,8 @@ from mama_structs.settings import MemorySettings, ServerSettings
 from mama_structs.storage.postgres.pool import PostgresPool
 
 RECORD = EmbedderRecord("drawn", "drawn", 8)
-OTHER = EmbedderRecord("other", "other", 4)
-SOME = MemorySettings(exact_up_to=100)
+OTHER_RECORD = EmbedderRecord("other", "other", 4)
+SETTINGS = MemorySettings(exact_up_to=100)
 NAMES = (
     "SELECT relname, indisvalid FROM pg_index JOIN pg_class c ON c.oid = indexrelid "
     "WHERE indrelid = 'mama_structs.pieces'::regclass AND relname LIKE 'hnsw%' ORDER BY relname"
@@ -158,7 +158,7 @@ def own(own_database):
 @pytest.fixture
 async def engine(own):
     with at(own) as server:
-        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
         await fill(engine)
         assert "hnsw" == await look(engine)
         yield engine
@@ -167,7 +167,7 @@ async def engine(own):
 async def test_large_namespace_gets_its_own_index(own):
     """Up to the limit searches are exact; above, an index of this namespace and embedder is built and used."""
     with at(own) as server:
-        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
         await fill(engine, memories(vectors=VECTORS[:50]))
         small = await look(engine), administer(own, NAMES)
         await fill(engine, memories(vectors=VECTORS[50:], start=50))
@@ -186,7 +186,7 @@ async def test_index_is_built_on_partition_of_namespace(own):
     """An index is also built and used on tables that are partitioned by namespace."""
     administer(own, script=block("Partition or distribute the tables"))
     with at(own) as server:
-        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
         await fill(engine)
 
         assert "hnsw" == await look(engine)
@@ -212,7 +212,7 @@ async def test_filtered_search_returns_all_nearest_memories(engine, monkeypatch,
 async def test_equal_vectors_do_not_hide_other_results(own):
     """Hundreds of equal vectors are linked only to each other in the index, so an exact search is used."""
     with at(own) as server:
-        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
         await fill(engine, memories(vectors=VECTORS[:4]))
         await fill(engine, memories(vectors=np.repeat(VECTORS[:1], 2_000, axis=0), start=4))
         await fill(engine, memories(vectors=VECTORS[4:16], start=2_004))
@@ -241,13 +241,13 @@ async def test_search_finds_memories_of_same_plan(engine):
 async def test_save_neither_builds_index_nor_waits_for_it(own):
     """While a build waits for another transaction, saves and searches continue, and no other host starts a build."""
     with at(own) as server, at(f"{own}?application_name=two") as second:
-        one = await PostgresEngines(server).open("default", RECORD, SOME)
+        one = await PostgresEngines(server).open("default", RECORD, SETTINGS)
         async with held_up(own):
             await fill(one)
             await until(own, BUILDERS)
             await fill(one, memories(vectors=VECTORS[:1], start=300))
             found = await one.read(lambda reader: len(reader.nearest(QUERY, 400)))
-            two = await PostgresEngines(second).open("default", RECORD, SOME)
+            two = await PostgresEngines(second).open("default", RECORD, SETTINGS)
             with pytest.raises(StoreError):
                 await two.index.wait_until_idle()
             builders = administer(own, BUILDERS)
@@ -264,7 +264,7 @@ async def test_index_build_continues_after_close(own):
     """The server completes the build although the host that started it has closed."""
     async with held_up(own):
         with at(own) as server:
-            await fill(await PostgresEngines(server).open("default", RECORD, SOME))
+            await fill(await PostgresEngines(server).open("default", RECORD, SETTINGS))
             await until(own, BUILDERS)
         left = administer(own, BUILDERS)
     await until(own, f"{NAMES.partition(' ORDER')[0]} AND indisvalid")
@@ -275,7 +275,7 @@ async def test_index_build_continues_after_close(own):
 async def test_invalid_index_of_killed_build_is_rebuilt(own):
     """An invalid index is never used, and the next maintenance rebuilds it."""
     with at(own) as server:
-        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
         async with held_up(own):
             await fill(engine)
             ((pid,),) = await until(own, BUILDERS)
@@ -296,7 +296,7 @@ async def test_invalid_index_of_killed_build_is_rebuilt(own):
 async def test_index_build_waits_for_build_of_another_namespace(own):
     """Concurrent builds on one table can deadlock, so a lease of any namespace excludes all others."""
     with at(own) as server:
-        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
         administer(
             own,
             "INSERT INTO mama_structs.leases (namespace, name, holder, expires) "
@@ -316,7 +316,7 @@ async def test_index_build_waits_for_build_of_another_namespace(own):
 
 async def test_index_build_waits_briefly_for_autovacuum(engine, own):
     """Autovacuum occasionally holds the same lock, so a build waits for it."""
-    other = await PostgresEngines(engine._server).open("other", RECORD, SOME)
+    other = await PostgresEngines(engine._server).open("other", RECORD, SETTINGS)
     async with held_up(own, "SHARE UPDATE EXCLUSIVE"):
         await fill(other)
         await until(own, "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'ShareUpdateExclusiveLock'")
@@ -327,19 +327,19 @@ async def test_index_build_waits_briefly_for_autovacuum(engine, own):
 async def test_unused_index_is_dropped(engine, own):
     """An index is dropped when another embedder is adopted, few vectors remain, or its namespace is deleted."""
     vectors = {f"m_{number}": own for number, own in enumerate(units(300, 1, 4))}
-    await engine.write(lambda writer: writer.put_vectors(OTHER, vectors))
-    assert await engine.adopt(OTHER)
+    await engine.write(lambda writer: writer.put_vectors(OTHER_RECORD, vectors))
+    assert await engine.adopt(OTHER_RECORD)
     changed = await look(engine), [row["relname"] for row in administer(own, NAMES)]
     await engine.write(lambda writer: [writer.delete(f"m_{number}") for number in range(260)])
     fewer = await look(engine), administer(own, NAMES)
-    other = await PostgresEngines(engine._server).open("gone", RECORD, SOME)
+    other = await PostgresEngines(engine._server).open("gone", RECORD, SETTINGS)
     await fill(other)
     await look(other)
     there = len(administer(own, NAMES))
     administer(own, "DELETE FROM mama_structs.memory_heads WHERE namespace = 'gone'")
     await asyncio.wrap_future(engine.index.maintain(engine._head))
 
-    assert ("hnsw", [index_name("default", embedder_key(OTHER))]) == changed
+    assert ("hnsw", [index_name("default", embedder_key(OTHER_RECORD))]) == changed
     assert ("exact", []) == fewer
     assert 1 == there
     assert [] == administer(own, NAMES)
@@ -357,7 +357,7 @@ async def test_missing_index_privilege_is_reported_once(own, caplog):
     try:
         with at(in_database(own, own.rpartition("/")[2], user=role)) as server:
             with caplog.at_level(logging.WARNING, "mama_structs"):
-                engine = await PostgresEngines(server).open("default", RECORD, SOME)
+                engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
                 await fill(engine)
                 mode = await look(engine)
                 await fill(engine, memories(vectors=VECTORS[:1], start=300))
@@ -392,7 +392,7 @@ async def test_check_measures_recall_of_index(engine, own):
 async def test_namespace_keeps_its_vector_precision(own):
     """After a change of the setting, `check` reports the different precision, and an index of halves is used."""
     with at(own, halfvec=True) as server:
-        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
 
         def plan(writer):
             nodes = writer.put_new(memories(), lambda _nodes: [()] * 300)
@@ -403,7 +403,7 @@ async def test_namespace_keeps_its_vector_precision(own):
         assert "halfvec" == engine.figures()["vectors"]["kept_as"]
         assert [] == await engine.check()
     with at(own) as server:
-        engine = await PostgresEngines(server).open("default", RECORD, SOME)
+        engine = await PostgresEngines(server).open("default", RECORD, SETTINGS)
         vectors, found = await engine.read(
             lambda reader: (reader.pieces(range(300))[0], reader.nearest(QUERY, 7).scores)
         )
@@ -430,7 +430,7 @@ async def test_vectors_with_too_many_dimensions_are_searched_exactly(own):
         mode = await look(engine)
         (finding,) = await engine.check()
         with pytest.raises(InvalidArgument, match="16000"):
-            await engines.open("other", EmbedderRecord("w", "w", 16_001), SOME)
+            await engines.open("other", EmbedderRecord("w", "w", 16_001), SETTINGS)
 
     assert "exact" == mode
     assert "4001 dimensions" in finding.message

@@ -28,7 +28,7 @@ from mama_structs.settings import MemorySettings, ReferenceSettings, Settings
 from mama_structs.testing import FakeNode
 from mama_structs.testing.fakes import FakeSource
 
-MANY = {"rows": [{"playerId": f"1-{number}"} for number in range(1, 3000)]}
+LARGE_PAYLOAD = {"rows": [{"playerId": f"1-{number}"} for number in range(1, 3000)]}
 
 
 def of_many(resolver, **options):
@@ -36,7 +36,7 @@ def of_many(resolver, **options):
 
     @with_references(resolver=resolver, **options)
     async def many() -> dict[str, Any]:
-        return MANY
+        return LARGE_PAYLOAD
 
     return many
 
@@ -218,15 +218,15 @@ class TestSharing:
 
             @session.with_references
             async def bound() -> dict[str, Any]:
-                return MANY
+                return LARGE_PAYLOAD
 
             @session.with_references(max_references=3)
             async def own() -> dict[str, Any]:
-                return MANY
+                return LARGE_PAYLOAD
 
             @with_references
             async def bare() -> dict[str, Any]:
-                return MANY
+                return LARGE_PAYLOAD
 
             assert [2, 3, 2] == [
                 len((await tool(include_references=True))["references"]) for tool in (bound, own, bare)

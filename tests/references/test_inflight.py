@@ -16,8 +16,8 @@ from mama_structs.testing.fakes import FakeSource
 
 pytestmark = pytest.mark.usefixtures("virtual_time")
 
-MANY = {f"5-{n}": {"id": f"5-{n}", "owner": "1-1"} for n in range(1, 61)}
-DEFENDERS = {"structDefenders": list(MANY)}
+FLEETS = {f"5-{n}": {"id": f"5-{n}", "owner": "1-1"} for n in range(1, 61)}
+DEFENDERS = {"structDefenders": list(FLEETS)}
 
 
 async def never(entity_id):
@@ -26,7 +26,7 @@ async def never(entity_id):
 
 async def test_concurrent_queries_never_exceed_limit(make_resolver, at_rest):
     """The limit includes direct queries of tools."""
-    source = FakeSource(MANY, delays=0.005)
+    source = FakeSource(FLEETS, delays=0.005)
     resolver = make_resolver(source)
 
     await asyncio.gather(
@@ -35,12 +35,12 @@ async def test_concurrent_queries_never_exceed_limit(make_resolver, at_rest):
     )
 
     assert 5 == source.max_in_flight
-    assert sorted(MANY) == sorted(source.requested_ids)
+    assert sorted(FLEETS) == sorted(source.requested_ids)
     await at_rest(resolver, source)
 
 
 async def test_host_slot_counts_towards_query_limit(make_resolver):
-    source = FakeSource(MANY, delays=0.01)
+    source = FakeSource(FLEETS, delays=0.01)
     resolver = make_resolver(source, max_parallel_queries=1)
 
     async with resolver.slot():
@@ -53,7 +53,7 @@ async def test_host_slot_counts_towards_query_limit(make_resolver):
 
 
 async def test_cancelled_caller_does_not_cancel_shared_query(make_resolver, at_rest):
-    source = FakeSource(MANY, delays=0.05)
+    source = FakeSource(FLEETS, delays=0.05)
     resolver = make_resolver(source)
     first = asyncio.create_task(resolver.query("5-1"))
     await asyncio.sleep(0.01)
@@ -71,7 +71,7 @@ async def test_cancelled_caller_does_not_cancel_shared_query(make_resolver, at_r
 
 
 async def test_query_is_cancelled_when_last_caller_is_cancelled(make_resolver, at_rest):
-    source = FakeSource(MANY, delays=5)
+    source = FakeSource(FLEETS, delays=5)
     resolver = make_resolver(source)
     callers = [asyncio.create_task(resolver.query("5-1")) for _ in range(3)]
     await asyncio.sleep(0.01)
@@ -88,19 +88,19 @@ async def test_query_is_cancelled_when_last_caller_is_cancelled(make_resolver, a
 
 async def test_query_being_cancelled_is_not_joined(make_resolver):
     """A caller that arrives right after the cancellation starts a new query."""
-    source = FakeSource(MANY, delays=0.03)
+    source = FakeSource(FLEETS, delays=0.03)
     resolver = make_resolver(source)
     first = asyncio.create_task(resolver.query("5-1"))
     await asyncio.sleep(0.01)
     first.cancel()
     await asyncio.sleep(0)
 
-    assert MANY["5-1"] == await resolver.query("5-1")
+    assert FLEETS["5-1"] == await resolver.query("5-1")
     assert ["5-1", "5-1"] == source.requested_ids
 
 
 async def test_hung_query_times_out_without_affecting_others(make_resolver, at_rest):
-    source = FakeSource(MANY, behaviours={"5-2": never})
+    source = FakeSource(FLEETS, behaviours={"5-2": never})
     resolver = make_resolver(source, query_timeout=0.05)
 
     enriched = await resolver.enrich({"structDefenders": ["5-1", "5-2", "5-3"]})
@@ -120,7 +120,7 @@ async def test_timed_out_queries_release_their_slots(make_resolver, at_rest):
     The others run afterwards, for this call and for other callers.
     """
     hung = [f"5-{n}" for n in range(1, 6)]
-    source = FakeSource(MANY, behaviours=dict.fromkeys(hung, never))
+    source = FakeSource(FLEETS, behaviours=dict.fromkeys(hung, never))
     resolver = make_resolver(source, query_timeout=0.1)
     enriching = asyncio.create_task(resolver.enrich({"structDefenders": [f"5-{n}" for n in range(1, 21)]}))
     await asyncio.sleep(0.01)
@@ -141,7 +141,7 @@ async def test_query_timeout_starts_after_slot_is_acquired(make_resolver):
 
     None of them exceeds the timeout of 100 ms.
     """
-    source = FakeSource(MANY, delays=0.03)
+    source = FakeSource(FLEETS, delays=0.03)
     resolver = make_resolver(source, max_parallel_queries=1, query_timeout=0.1)
 
     enriched = await resolver.enrich({"structDefenders": [f"5-{n}" for n in range(1, 21)]})
@@ -151,7 +151,7 @@ async def test_query_timeout_starts_after_slot_is_acquired(make_resolver):
 
 
 async def test_deadline_fails_missing_references(make_resolver, at_rest):
-    source = FakeSource(MANY, delays={"5-2": 9, "5-3": 9})
+    source = FakeSource(FLEETS, delays={"5-2": 9, "5-3": 9})
     resolver = make_resolver(source, max_parallel_queries=2)
     begun = asyncio.get_running_loop().time()
 
@@ -167,7 +167,7 @@ async def test_deadline_fails_missing_references(make_resolver, at_rest):
 
 async def test_direct_query_is_not_limited_by_query_timeout(make_resolver):
     """The query timeout applies to references only."""
-    source = FakeSource(MANY, delays=0.1)
+    source = FakeSource(FLEETS, delays=0.1)
     resolver = make_resolver(source, query_timeout=0.02)
     own = asyncio.create_task(resolver.query("5-1"))
     await asyncio.sleep(0)
@@ -175,7 +175,7 @@ async def test_direct_query_is_not_limited_by_query_timeout(make_resolver):
     enriched = await resolver.enrich({"structId": "5-1"})
 
     assert "No answer within 0.02 s" == enriched["references"]["5-1"]["error"]
-    assert MANY["5-1"] == await own
+    assert FLEETS["5-1"] == await own
     assert ["5-1"] == source.requested_ids
 
 
@@ -198,7 +198,7 @@ async def test_direct_query_removes_client_deadline_of_joined_query(make_resolve
 
 
 async def test_timed_out_query_is_cancelled_when_last_unbounded_caller_leaves(make_resolver, at_rest):
-    source = FakeSource(MANY, delays=5)
+    source = FakeSource(FLEETS, delays=5)
     resolver = make_resolver(source, query_timeout=0.02)
     own = asyncio.create_task(resolver.query("5-1"))
     await asyncio.sleep(0)
@@ -233,7 +233,7 @@ async def test_source_sees_deadline_and_reports_retries_in_current_attempt(make_
 
 class TestBatches:
     async def test_ids_of_one_level_are_fetched_in_one_batch(self, make_resolver):
-        source = FakeSource({**MANY, "1-1": {"id": "1-1"}}, batch=True)
+        source = FakeSource({**FLEETS, "1-1": {"id": "1-1"}}, batch=True)
         resolver = make_resolver(source)
 
         enriched = await resolver.enrich(
@@ -246,7 +246,7 @@ class TestBatches:
         assert 2 == resolver.stats.upstream_queries
 
     async def test_batch_omits_cached_and_inflight_ids(self, make_resolver):
-        source = FakeSource(MANY, batch=True, delays=0.02)
+        source = FakeSource(FLEETS, batch=True, delays=0.02)
         resolver = make_resolver(source)
         await resolver.query("5-1")
         under_way = asyncio.create_task(resolver.query("5-2"))
@@ -258,7 +258,7 @@ class TestBatches:
         assert [["5-1"], ["5-2"], ["5-3", "5-4"]] == source.batches
 
     async def test_calls_of_one_loop_iteration_share_a_batch(self, make_resolver):
-        source = FakeSource(MANY, batch=True)
+        source = FakeSource(FLEETS, batch=True)
         resolver = make_resolver(source)
         calls = [resolver.resolve([one]) for one in ("5-1", "5-2", "5-1")]
         found = await asyncio.gather(*calls, resolver.query("5-3"))
@@ -268,7 +268,7 @@ class TestBatches:
         assert ["5-1", "5-2", "5-1"] == [next(iter(one)) for one in found[:3]]
 
     async def test_ids_requested_while_no_slot_is_free_share_a_batch(self, make_resolver):
-        source = FakeSource(MANY, batch=True, delays=0.05)
+        source = FakeSource(FLEETS, batch=True, delays=0.05)
         resolver = make_resolver(source, max_parallel_queries=1)
         calls = []
         for entity_id in ("5-1", "5-2", "5-3"):
@@ -279,7 +279,7 @@ class TestBatches:
         assert [["5-1"], ["5-2", "5-3"]] == source.batches
 
     async def test_batch_omits_ids_of_callers_cancelled_before_it_is_sent(self, make_resolver, at_rest):
-        source = FakeSource(MANY, batch=True, delays=0.05)
+        source = FakeSource(FLEETS, batch=True, delays=0.05)
         resolver = make_resolver(source, max_parallel_queries=1)
         calls = [asyncio.create_task(resolver.resolve([one])) for one in ("5-1", "1-1")]
         await asyncio.sleep(0.01)
@@ -296,7 +296,7 @@ class TestBatches:
             below = await resolver.resolve(["5-2", "5-3"]) if "5-1" in entity_ids else {}
             return {one: {"id": one, "below": list(below)} for one in entity_ids}
 
-        source = FakeSource(MANY, batch=True)
+        source = FakeSource(FLEETS, batch=True)
         source._fetch_many = curious
         resolver = make_resolver(source, max_parallel_queries=1)
         first = asyncio.create_task(resolver.resolve(["5-1"]))
@@ -307,7 +307,7 @@ class TestBatches:
         await asyncio.gather(*others)
 
     async def test_id_missing_from_batch_answer_is_not_found(self, make_resolver):
-        source = FakeSource(MANY, batch=True)
+        source = FakeSource(FLEETS, batch=True)
         answer = source._fetch_many
 
         async def forgetful(entity_ids):
@@ -341,7 +341,7 @@ class TestBatches:
         assert error == enriched["references"]["5-1"]["error"]
 
     async def test_batch_continues_while_one_of_its_ids_has_a_waiter(self, make_resolver, at_rest):
-        source = FakeSource(MANY, batch=True, delays=0.05)
+        source = FakeSource(FLEETS, batch=True, delays=0.05)
         resolver = make_resolver(source)
         level = asyncio.create_task(resolver.enrich({"structDefenders": ["5-1", "5-2"]}))
         await asyncio.sleep(0.01)
@@ -350,7 +350,7 @@ class TestBatches:
 
         level.cancel()
 
-        assert MANY["5-2"] == await one
+        assert FLEETS["5-2"] == await one
         assert [] == source.cancelled_ids
         await asyncio.gather(level, return_exceptions=True)
         await at_rest(resolver, source)
@@ -379,7 +379,7 @@ async def cancelled_at(coroutine, point):
 class TestCancellation:
     @pytest.mark.parametrize("batch", [False, True])
     async def test_enrich_cancelled_at_any_loop_iteration_leaves_nothing_behind(self, make_resolver, at_rest, batch):
-        source = FakeSource({**MANY, "1-1": {"id": "1-1"}}, batch=batch, delays={"5-3": 0.03})
+        source = FakeSource({**FLEETS, "1-1": {"id": "1-1"}}, batch=batch, delays={"5-3": 0.03})
         resolver = make_resolver(source, max_parallel_queries=2, cache_ttl=0)
         options = ReferenceOptions(reference_depth=2)
         turns = 0
@@ -401,7 +401,7 @@ class TestCancellation:
 
     async def test_enrich_cancelled_at_any_suspension_leaves_nothing_behind(self, make_resolver, at_rest):
         """The coroutine is stepped manually, and the exception is thrown into it."""
-        source = FakeSource({**MANY, "1-1": {"id": "1-1"}})
+        source = FakeSource({**FLEETS, "1-1": {"id": "1-1"}})
         resolver = make_resolver(source, cache_ttl=0)
         for point in range(100):
             coroutine = resolver.enrich({"structDefenders": ["5-1", "5-2"]}, ReferenceOptions(reference_depth=2))
@@ -454,7 +454,7 @@ class TestCancellation:
 
 
 async def test_answer_requested_before_invalidation_is_not_cached(make_resolver):
-    source = FakeSource(MANY, delays=0.02)
+    source = FakeSource(FLEETS, delays=0.02)
     resolver = make_resolver(source)
     early = asyncio.create_task(resolver.query("5-1"))
     await asyncio.sleep(0.005)
@@ -467,7 +467,7 @@ async def test_answer_requested_before_invalidation_is_not_cached(make_resolver)
 
 
 async def test_answer_after_timeout_is_not_awaited(make_resolver, at_rest):
-    source = FakeSource(MANY, delays=0.05)
+    source = FakeSource(FLEETS, delays=0.05)
     resolver = make_resolver(source, query_timeout=0.01)
 
     await resolver.enrich({"structId": "5-1"})
@@ -479,10 +479,10 @@ async def test_answer_after_timeout_is_not_awaited(make_resolver, at_rest):
 
 
 def test_query_in_another_loop_raises_wrong_loop():
-    source = FakeSource(MANY)
+    source = FakeSource(FLEETS)
     resolver = Resolver([source], settings=ReferenceSettings())
 
-    assert MANY["5-1"] == asyncio.run(resolver.query("5-1"))
+    assert FLEETS["5-1"] == asyncio.run(resolver.query("5-1"))
     with pytest.raises(WrongLoop, match="another event loop"):
         asyncio.run(resolver.query("5-1"))
 
@@ -532,12 +532,12 @@ class TestClosing:
         assert other.closed
 
     async def test_close_between_levels_keeps_first_level_references(self):
-        source = FakeSource({**MANY, "1-1": {"id": "1-1"}})
+        source = FakeSource({**FLEETS, "1-1": {"id": "1-1"}})
         resolver = Resolver([source])
 
         async def closes(entity_id):
             closing.append(asyncio.create_task(resolver.close()))
-            return MANY[entity_id]
+            return FLEETS[entity_id]
 
         closing = []
         source.behaviours["5-1"] = closes
@@ -548,7 +548,7 @@ class TestClosing:
 
 
 def test_close_in_another_loop_raises_wrong_loop_without_effect():
-    source = FakeSource(MANY)
+    source = FakeSource(FLEETS)
     resolver = Resolver([source])
 
     async def use():
@@ -566,7 +566,7 @@ def test_close_in_another_loop_raises_wrong_loop_without_effect():
 
 def test_invalidate_in_another_thread_raises_wrong_loop():
     async def use():
-        async with Resolver([FakeSource(MANY)]) as resolver:
+        async with Resolver([FakeSource(FLEETS)]) as resolver:
             await resolver.query("5-1")
             with pytest.raises(WrongLoop, match="another thread"):
                 await asyncio.to_thread(resolver.invalidate)
@@ -577,7 +577,7 @@ def test_invalidate_in_another_thread_raises_wrong_loop():
 
 async def test_interrupt_while_query_starts_leaves_nothing_behind(make_resolver, at_rest):
     """A task factory simulates a KeyboardInterrupt between two lines."""
-    source = FakeSource(MANY)
+    source = FakeSource(FLEETS)
     resolver = make_resolver(source)
     loop = asyncio.get_running_loop()
 
@@ -592,7 +592,7 @@ async def test_interrupt_while_query_starts_leaves_nothing_behind(make_resolver,
     finally:
         loop.set_task_factory(None)
 
-    assert MANY["5-1"] == await resolver.query("5-1")
+    assert FLEETS["5-1"] == await resolver.query("5-1")
     await at_rest(resolver, source)
 
 
@@ -603,7 +603,7 @@ class TestReentrance:
         async def asks_back(entity_id):
             return await resolver.query(f"5-{int(entity_id[2:]) + 20}")
 
-        source = FakeSource(MANY, behaviours={f"5-{n}": asks_back for n in range(1, 6)})
+        source = FakeSource(FLEETS, behaviours={f"5-{n}": asks_back for n in range(1, 6)})
         resolver = make_resolver(source)
 
         enriched = await asyncio.wait_for(

@@ -220,7 +220,9 @@ def test_own_ids_of_generated_page_are_ids_of_rows(planted):
     described = shape(planted.payload)
 
     assert "list" == described.kind
-    assert [str(own) for own in planted.own_ids] == [described.find_holder_id(row) for row in range(len(planted.own_ids))]
+    assert [str(own) for own in planted.own_ids] == [
+        described.find_holder_id(row) for row in range(len(planted.own_ids))
+    ]
     assert {str(own) for own in planted.own_ids} == described.own
 
 

@@ -12,7 +12,7 @@ from mama_structs.testing import FakeNode
 
 PLAN = "1. Two planetary shields on 2-1 before the next ore run.\n2. Fleet 9-11 stays on station <until> then.\n"
 
-COMMON = """
+SCRIPT_PROLOGUE = """
 import asyncio, json, sys
 from mama_structs import DescriptorSettings, HashEmbedder, ReferenceSettings, Session, Settings
 
@@ -83,7 +83,7 @@ async def run(code, *arguments):
     """Run Python code in a new process, and return its JSON output."""
 
     def work():
-        command = [sys.executable, "-W", "error", "-c", textwrap.dedent(COMMON + code), *arguments]
+        command = [sys.executable, "-W", "error", "-c", textwrap.dedent(SCRIPT_PROLOGUE + code), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
     done = await asyncio.to_thread(work)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
-COMMON = """
+SCRIPT_PROLOGUE = """
 import asyncio, gc, multiprocessing, os, signal, sys, threading, time
 from contextlib import suppress
 from pathlib import Path
@@ -115,7 +115,7 @@ print("done")
 @pytest.mark.parametrize("how", ["closes", "is killed", "stays"])
 def test_forked_worker_rows_survive_exit_of_parent(tmp_path, how):
     """The worker's connection takes its own locks, so that neither process deletes the log of the other."""
-    assert "done\n" == run(COMMON + PARENT_GOES, tmp_path / "journal", how)
+    assert "done\n" == run(SCRIPT_PROLOGUE + PARENT_GOES, tmp_path / "journal", how)
 
     assert "{'p': 3, 'w': 80}\n" == run(CHECK, tmp_path / "journal")
 
@@ -149,7 +149,7 @@ print("done")
 
 def test_fork_waits_for_running_transaction(tmp_path):
     """Otherwise the child would inherit a lock that is never released."""
-    assert "done\n" == run(COMMON + IN_A_TRANSACTION, tmp_path / "journal")
+    assert "done\n" == run(SCRIPT_PROLOGUE + IN_A_TRANSACTION, tmp_path / "journal")
 
     assert "{'p': 4, 'w': 5}\n" == run(CHECK, tmp_path / "journal")
 
@@ -197,7 +197,7 @@ storage.close_now()
 @pytest.mark.parametrize("where", ["in a look", "in its own thread"])
 def test_child_is_rejected_when_connection_was_in_use_during_fork(tmp_path, where):
     """The error recommends spawn and applies to grandchildren; other directories and the parent are not affected."""
-    said = run(COMMON + TOO_LONG, tmp_path / "journal", where).splitlines()
+    said = run(SCRIPT_PROLOGUE + TOO_LONG, tmp_path / "journal", where).splitlines()
 
     assert 2 == len(said)
     assert all("was in use when this process was forked" in line and "spawn" in line for line in said)
@@ -224,7 +224,7 @@ storage.close_now()
 
 def test_pool_workers_without_store_access_do_not_affect_parent(tmp_path):
     """Workers of a pool hold no database file open, and the parent continues to write."""
-    run(COMMON + POOL, tmp_path / "journal")
+    run(SCRIPT_PROLOGUE + POOL, tmp_path / "journal")
 
     assert "{'p': 5, 'q': 5, 'r': 5}\n" == run(CHECK, tmp_path / "journal")
 
@@ -257,7 +257,7 @@ storage.close_now()
 
 def test_concurrent_forks_from_threads_lose_no_rows(tmp_path):
     """The parent writes meanwhile, and each child opens the directory itself."""
-    run(COMMON + THREADS, tmp_path / "journal")
+    run(SCRIPT_PROLOGUE + THREADS, tmp_path / "journal")
 
     assert f"{dict.fromkeys('abcdef', 3) | {'p': 30}}\n" == run(CHECK, tmp_path / "journal")
 
@@ -300,7 +300,7 @@ def test_preloaded_server_workers_lose_no_memories(tmp_path):
     assert "62\n" == run(PRELOAD, tmp_path / "agent.mama")
 
 
-ALONE = """
+CLOSED_BY_FORK_SCRIPT = """
 storage = Storage.open(directory)
 assert ended(child_of(int)) == 0
 print([finding.kind for finding in asyncio.run(storage.check())])
@@ -311,7 +311,7 @@ storage.close_now()
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell who has a file open")
 def test_store_closed_by_fork_detects_no_other_process(tmp_path):
     """A connection that a fork closed is not taken for another process's connection."""
-    assert "[]\n" == run(COMMON + ALONE, tmp_path / "journal")
+    assert "[]\n" == run(SCRIPT_PROLOGUE + CLOSED_BY_FORK_SCRIPT, tmp_path / "journal")
 
 
 INTERRUPTED = """
@@ -348,7 +348,7 @@ os._exit(0)
 
 def test_ctrl_c_before_fork_does_not_block_opening(tmp_path):
     """Python forks despite the interrupted hook, so the after-fork hook runs without its counterpart."""
-    assert "KeyboardInterrupt\nopens\n" == run(COMMON + INTERRUPTED, tmp_path / "journal")
+    assert "KeyboardInterrupt\nopens\n" == run(SCRIPT_PROLOGUE + INTERRUPTED, tmp_path / "journal")
 
 
 LOOKING_FOR_A_FOLDER = """
@@ -380,4 +380,4 @@ assert ended(child) == 0
 
 def test_fork_during_temporary_directory_lookup_does_not_block_child(tmp_path):
     """The child would inherit Python's lock from a thread that does not exist in it."""
-    run(COMMON + LOOKING_FOR_A_FOLDER, tmp_path)
+    run(SCRIPT_PROLOGUE + LOOKING_FOR_A_FOLDER, tmp_path)

@@ -237,7 +237,7 @@ async def test_changed_file_of_open_store_is_damage(tmp_path, name, how):
     await storage.close()
 
 
-OTHER = """
+OTHER_PROCESS_SCRIPT = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from mama_structs.storage.sqlite_store import Storage
@@ -254,7 +254,7 @@ async def test_close_does_not_touch_replaced_files(tmp_path):
     storage = SqliteStorage.open(tmp_path / "journal")
     await storage.transact(lambda rows: rows.put("a", b"1"))
     storage.directory.rename(tmp_path / "moved")
-    command = [sys.executable, "-c", OTHER, str(storage.directory)]
+    command = [sys.executable, "-c", OTHER_PROCESS_SCRIPT, str(storage.directory)]
     subprocess.run(command, check=False)  # noqa: ASYNC221 - nothing else runs in the loop
 
     await storage.close()

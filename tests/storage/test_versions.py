@@ -14,20 +14,20 @@ from mama_structs import Session
 from mama_structs.errors import StoreError
 from mama_structs.storage.sqlite_store import SqliteStorage
 
-NEXT = b"mama-structs journal 2\n"
-THIS = b"mama-structs journal 1\n"
+NEXT_VERSION_HEADER = b"mama-structs journal 2\n"
+CURRENT_VERSION_HEADER = b"mama-structs journal 1\n"
 NEWER = "written by a newer version"
 
 
 def raise_in_place(journal):
     """Overwrite the mark inside the file."""
     with (journal / "FORMAT").open("r+b") as file:
-        file.write(NEXT)
+        file.write(NEXT_VERSION_HEADER)
 
 
 def raise_by_rename(journal):
     """Replace the mark file by another file."""
-    (journal / "new").write_bytes(NEXT)
+    (journal / "new").write_bytes(NEXT_VERSION_HEADER)
     (journal / "new").replace(journal / "FORMAT")
 
 
@@ -51,7 +51,7 @@ async def test_session_writes_raise_when_format_was_raised(tmp_path, upgrade):
     with pytest.raises(StoreError, match=NEWER):
         await session.close()
     assert before == rows_of(journal)
-    (journal / "FORMAT").write_bytes(THIS)
+    (journal / "FORMAT").write_bytes(CURRENT_VERSION_HEADER)
     await session.close()
 
 
@@ -108,7 +108,7 @@ async def test_pending_rows_are_written_when_format_is_supported_again(tmp_path)
     with pytest.raises(StoreError, match=NEWER):
         await storage.flush()
     found = [finding.message for finding in await storage.check() if finding.kind == "pending"]
-    (storage.directory / "FORMAT").write_bytes(THIS)
+    (storage.directory / "FORMAT").write_bytes(CURRENT_VERSION_HEADER)
     await storage.flush()
 
     assert [True] == [NEWER in message for message in found]

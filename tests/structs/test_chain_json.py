@@ -69,7 +69,7 @@ FILES = {
     "lcd_docs/player_list_empty.json": Page[Player],
     "lcd_docs/reactor_3-1.json": GridAnswer[Reactor],
 }
-NAMED = {
+RECORD_CLASSES = {
     model
     for module in (entities, answers)
     for model in vars(module).values()
@@ -88,7 +88,7 @@ PARAMETRISED = {
     for answer, names in ((Answer, ANSWERED), (GridAnswer, ON_GRID), (Page, LISTED))
     for name in names
 }
-RECORDS = sorted(NAMED | PARAMETRISED, key=lambda model: model.__name__)
+RECORDS = sorted(RECORD_CLASSES | PARAMETRISED, key=lambda model: model.__name__)
 
 
 def payload_of(name):

@@ -19,10 +19,12 @@ def parsed(text):
         return None
 
 
-NEAR = st.from_regex(r"\A[0-9]{0,3}-?[0-9]{0,22}\n?\Z") | st.integers(MAX_INDEX - 20, MAX_INDEX + 20).map("1-{}".format)
+NEAR_ENTITY_IDS = st.from_regex(r"\A[0-9]{0,3}-?[0-9]{0,22}\n?\Z") | st.integers(MAX_INDEX - 20, MAX_INDEX + 20).map(
+    "1-{}".format
+)
 
 
-@given(strategies.entity_id_texts() | strategies.look_alikes() | NEAR | st.text())
+@given(strategies.entity_id_texts() | strategies.look_alikes() | NEAR_ENTITY_IDS | st.text())
 @settings(max_examples=1000)
 def test_pattern_and_parser_accept_the_same_texts(text):
     assert parsed(text) == STRUCTS_SCHEME.match(text)

@@ -39,7 +39,7 @@ _SEEN = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000
 # Start of a tag, also in brackets of other scripts.
 _TAG = re.compile(r"[<\u2039\u3008\u27e8\u276e\u2770\u02c2\u1438](?:[^\s\d=….-]|\s*[/\\\u2044\u2215])")
 # Start of other markup: entities, fences, turn markers, handles, and the end of a quotation.
-_OTHER = re.compile(
+_MARKUP_PATTERN = re.compile(
     r"&(?:lt|#0*60|#x0*3c)\b|```|~~~|[\[\uff3b][/\uff0f]?(?-i:[A-Z][A-Z_]{2,})[\]\uff3d]|(?<![\w\\])(?:ref|fd)[:\uff1a]\S",
     re.IGNORECASE,
 )
@@ -71,7 +71,7 @@ def check_prose(text):
     hidden = [one for one in text if unicodedata.category(one) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and one not in _SEEN]
 
     assert [] == hidden
-    assert None is _OTHER.search(text), text
+    assert None is _MARKUP_PATTERN.search(text), text
     assert None is _TAG.search(unicodedata.normalize("NFKC", text)), text
 
 

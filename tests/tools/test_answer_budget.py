@@ -22,7 +22,7 @@ from mama_structs.testing import FakeNode
 
 WORDS = "The shield comes first because raids doubled, 방패가 먼저다. "
 LONG = (WORDS * 20_000)[:1_000_000].strip()
-NOTHING = "decision_nothing_1700000000000_00000000"
+UNKNOWN_ID = "decision_nothing_1700000000000_00000000"
 
 
 def tokens(text):
@@ -112,7 +112,7 @@ async def filled(session):
         refs.put(f"한{n}{'x' * 50}", f"{WORDS}{n}\n" * 50)
     for text in ("a long text\n" * 5_000, LONG, "\x00\x1b<fd_content>\u202e" * 5_000, json.dumps(await rows(3_000))):
         refs.add(text)
-    return [*ids, NOTHING]
+    return [*ids, UNKNOWN_ID]
 
 
 def chosen_for(answers):

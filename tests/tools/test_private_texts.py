@@ -13,32 +13,32 @@ from mama_structs.references.schemes import IdScheme
 from mama_structs.tools.tool import ErrorText
 
 MARK = "vault7391"
-SAID = f"the {MARK} opens at dawn"
+PRIVATE_TEXT = f"the {MARK} opens at dawn"
 WRONG = [
-    SAID,
-    [SAID],
-    {"text": SAID},
-    {SAID: 1},
-    [{"to_id": SAID, "relationship": SAID}],
-    [{"id": "x", SAID: 1}],
-    [[SAID], 1, None],
-    f"{SAID}\ud800",
-    f"{SAID}\0",
-    SAID * 400,
-    f"({SAID}",
-    f"ref:{SAID}",
-    f"fd:{SAID}",
-    {"$ref": f"ref:{SAID}"},
-    f"{{{{ref:{SAID}}}}}",
-    f'{{"a": "{SAID}',
-    f'["{SAID}", 1]',
+    PRIVATE_TEXT,
+    [PRIVATE_TEXT],
+    {"text": PRIVATE_TEXT},
+    {PRIVATE_TEXT: 1},
+    [{"to_id": PRIVATE_TEXT, "relationship": PRIVATE_TEXT}],
+    [{"id": "x", PRIVATE_TEXT: 1}],
+    [[PRIVATE_TEXT], 1, None],
+    f"{PRIVATE_TEXT}\ud800",
+    f"{PRIVATE_TEXT}\0",
+    PRIVATE_TEXT * 400,
+    f"({PRIVATE_TEXT}",
+    f"ref:{PRIVATE_TEXT}",
+    f"fd:{PRIVATE_TEXT}",
+    {"$ref": f"ref:{PRIVATE_TEXT}"},
+    f"{{{{ref:{PRIVATE_TEXT}}}}}",
+    f'{{"a": "{PRIVATE_TEXT}',
+    f'["{PRIVATE_TEXT}", 1]',
     f'{{"a":"{MARK}"}}',
-    SAID.encode(),
+    PRIVATE_TEXT.encode(),
 ]
 RIGHT = {"number": 0.5, "integer": 1, "array": ["x"], "boolean": True, "string": "x"}
 
 
-class Heard(logging.Handler):
+class LogRecorder(logging.Handler):
     """A log handler that stores records with their text and attributes."""
 
     def __init__(self):
@@ -52,7 +52,7 @@ class Heard(logging.Handler):
 @pytest.fixture(scope="module")
 def call():
     """Call a tool of one session, and return its errors and log records."""
-    log, heard = logging.getLogger(), Heard()
+    log, heard = logging.getLogger(), LogRecorder()
     level = log.level
     with asyncio.Runner() as runner:
         session = runner.run(Session.open(embedder=HashEmbedder(), structs="http://127.0.0.1:9").__aenter__())
@@ -87,23 +87,23 @@ def test_tool_errors_and_log_do_not_repeat_wrong_arguments(call):
         wrong = [{**needed, one: value} for one in schema["properties"] for value in WRONG]
         for arguments in [
             *wrong,
-            {**needed, SAID: 1},
-            dict.fromkeys(schema["properties"], SAID),
-            SAID,
-            f'{{"a": "{SAID}',
+            {**needed, PRIVATE_TEXT: 1},
+            dict.fromkeys(schema["properties"], PRIVATE_TEXT),
+            PRIVATE_TEXT,
+            f'{{"a": "{PRIVATE_TEXT}',
         ]:
             assert not [said for said in call(name, arguments) if MARK in said], (name, f"{arguments!r:.120}")
 
 
 def test_unknown_tool_error_does_not_repeat_text(call):
-    assert not [said for said in call(SAID, {}) if MARK in said]
+    assert not [said for said in call(PRIVATE_TEXT, {}) if MARK in said]
 
 
 def test_failed_edit_does_not_repeat_text():
     """The candidate lines are in the model's answer, but not in the error's message."""
     store = RefStore()
-    store.put("x", f"{SAID}\n{SAID}")
-    for old in (SAID, SAID.upper()):
+    store.put("x", f"{PRIVATE_TEXT}\n{PRIVATE_TEXT}")
+    for old in (PRIVATE_TEXT, PRIVATE_TEXT.upper()):
         with pytest.raises(InvalidParameter) as told:
             store.edit("x", old, "y")
         assert MARK not in repr(told.value).casefold()
@@ -113,19 +113,19 @@ async def test_methods_do_not_repeat_wrong_arguments(tmp_path):
     """For records, ids, handles, functions and messages."""
     async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
         asked = [
-            lambda: session.memories.save_many([{"type": "insight", "content": SAID, SAID: 1}]),
-            lambda: session.memories.save_insight(SAID, links=[{"to_id": "x", SAID: 1}]),
-            lambda: session.memories.get(SAID),
-            lambda: session.memories.set_outcome(SAID, SAID, reason=SAID),
-            lambda: session.memories.search("x", since=SAID),
-            lambda: session.resolver.query(SAID),
-            lambda: session.observe({"role": SAID, "content": SAID}),
-            lambda: session.observe([{"type": SAID, "text": SAID}]),
-            lambda: session.call(SAID, {}),
-            lambda: session.refs.get(f"ref:{SAID}"),
-            lambda: session.refs.edit("plan", SAID, SAID),
-            lambda: session.tools.add(SAID),
-            lambda: Session.open(files=SAID * 200),
+            lambda: session.memories.save_many([{"type": "insight", "content": PRIVATE_TEXT, PRIVATE_TEXT: 1}]),
+            lambda: session.memories.save_insight(PRIVATE_TEXT, links=[{"to_id": "x", PRIVATE_TEXT: 1}]),
+            lambda: session.memories.get(PRIVATE_TEXT),
+            lambda: session.memories.set_outcome(PRIVATE_TEXT, PRIVATE_TEXT, reason=PRIVATE_TEXT),
+            lambda: session.memories.search("x", since=PRIVATE_TEXT),
+            lambda: session.resolver.query(PRIVATE_TEXT),
+            lambda: session.observe({"role": PRIVATE_TEXT, "content": PRIVATE_TEXT}),
+            lambda: session.observe([{"type": PRIVATE_TEXT, "text": PRIVATE_TEXT}]),
+            lambda: session.call(PRIVATE_TEXT, {}),
+            lambda: session.refs.get(f"ref:{PRIVATE_TEXT}"),
+            lambda: session.refs.edit("plan", PRIVATE_TEXT, PRIVATE_TEXT),
+            lambda: session.tools.add(PRIVATE_TEXT),
+            lambda: Session.open(files=PRIVATE_TEXT * 200),
         ]
         for number, ask in enumerate(asked):
             with pytest.raises(MamaStructsError) as told:
@@ -135,7 +135,7 @@ async def test_methods_do_not_repeat_wrong_arguments(tmp_path):
 
 def test_id_scheme_errors_do_not_repeat_fields():
     for field in ("pattern", "type_of", "hints", "deny", "brief"):
-        for wrong in ([SAID, 1], f"({SAID}", SAID.encode()):
+        for wrong in ([PRIVATE_TEXT, 1], f"({PRIVATE_TEXT}", PRIVATE_TEXT.encode()):
             with pytest.raises(InvalidArgument) as told:
                 IdScheme(**{"name": "x", "pattern": "a", "type_of": str, field: 5 if field == "deny" else wrong})
             assert MARK not in f"{told.value} {told.value!r}"
@@ -144,7 +144,7 @@ def test_id_scheme_errors_do_not_repeat_fields():
 @settings(max_examples=30)
 @given(
     st.recursive(
-        st.text(min_size=1).map(lambda text: f"{MARK} {text}") | st.just(SAID.encode()),
+        st.text(min_size=1).map(lambda text: f"{MARK} {text}") | st.just(PRIVATE_TEXT.encode()),
         lambda inner: st.lists(inner, min_size=1) | st.dictionaries(st.text(), inner, min_size=1) | st.tuples(inner),
     )
 )

@@ -23,7 +23,7 @@ WORDS = st.sampled_from(
     ["a", "x", "\n", "</fd_content>", "é", "nowhere", "q" * 2_000, '"' * 900, ".", "a*", "(a|x)+\n"]
 )
 HANDLES = st.sampled_from(["fd:1", "ref:a", "a", "ref:b@1", "ref:", "fd:7", "é", "&" * 5_000, "ref:" + "<" * 500])
-SIZES = {
+SETTINGS_BY_NAME = {
     "characters": AnswerSettings(max_chars=SMALL),
     "bytes": AnswerSettings(max_tokens=SMALL, count_tokens=lambda text: len(text.encode())),
     "words of four": AnswerSettings(max_tokens=SMALL, count_tokens=lambda text: -(-len(text) // 4)),
@@ -80,14 +80,14 @@ class Desk:
 
 
 @given(
-    size=st.sampled_from(sorted(SIZES)),
+    size=st.sampled_from(sorted(SETTINGS_BY_NAME)),
     content=CONTENTS,
     title=st.text(st.sampled_from("&<'😀a"), max_size=300),
     calls=st.lists(CALLS, min_size=1, max_size=4),
 )
 async def test_answers_fit_budget_for_any_content_and_arguments(size, content, title, calls):
     """In characters and in tokens of any kind."""
-    desk = Desk(SIZES[size])
+    desk = Desk(SETTINGS_BY_NAME[size])
     desk.store.add(content)
     desk.store.ingest(f'<ref id="a" title="{title}" type="text">{content}</ref>')
     desk.store.ingest(f'<ref id="b" title="{title}" lang="{title[:100]}">{content}</ref>')
@@ -96,12 +96,16 @@ async def test_answers_fit_budget_for_any_content_and_arguments(size, content, t
     assert desk.store.answers.budget.fits(desk.store.prompt(handles=True).partition("</file_descr")[2][22:])
 
 
-@given(size=st.sampled_from(sorted(SIZES)), content=CONTENTS.map(lambda text: text.replace("\0", "")), count=NUMBERS)
+@given(
+    size=st.sampled_from(sorted(SETTINGS_BY_NAME)),
+    content=CONTENTS.map(lambda text: text.replace("\0", "")),
+    count=NUMBERS,
+)
 @example(size="characters", content="ab\r\n" * 3_000, count=5_000)
 @example(size="bytes", content="😀" * 3_000, count=2_001)
 async def test_continuations_return_complete_content(size, content, count):
     """In page and char mode, with `read_all`, and for a ref."""
-    desk = Desk(SIZES[size])
+    desk = Desk(SETTINGS_BY_NAME[size])
     desk.store.ingest(f'<ref id="a">\n{content}\n</ref>')
     stored = desk.store.get("a").body.text
     calls = [
@@ -120,10 +124,10 @@ async def test_continuations_return_complete_content(size, content, count):
     assert stored == "".join(answer.text for answer in await desk.follow("get_ref", ref_id="a"))
 
 
-@pytest.mark.parametrize("size", sorted(SIZES))
+@pytest.mark.parametrize("size", sorted(SETTINGS_BY_NAME))
 async def test_line_mode_returns_parseable_json_lines(size):
     rows = [{"id": f"2-{n}", "name": f"</fd_content> {'é' * (n % 90)}"} for n in range(400)]
-    desk = Desk(SIZES[size])
+    desk = Desk(SETTINGS_BY_NAME[size])
     desk.store.add("".join(f"{to_json_text(row)}\n" for row in rows))
     answers = await desk.follow("read_fd", fd="fd:1", mode="line", count=10**9)
     lines = [line.partition("\t") for answer in answers for line in answer.text.strip("\n").split("\n")]
@@ -144,11 +148,11 @@ async def test_line_mode_truncates_long_line_and_continues_by_characters():
     assert "three" in others[len(rest)].text
 
 
-@pytest.mark.parametrize("size", sorted(SIZES))
+@pytest.mark.parametrize("size", sorted(SETTINGS_BY_NAME))
 @pytest.mark.parametrize("arguments", [{"count": 2}, {"mode": "char", "count": 810}, {"mode": "line", "count": 60}])
 async def test_continuations_read_large_parts(size, arguments):
     """The size left in one answer must not limit the following answers."""
-    desk = Desk(SIZES[size])
+    desk = Desk(SETTINGS_BY_NAME[size])
     desk.store.add("a line of some twenty-eight\n" * 600)
     answers = await desk.follow("read_fd", fd="fd:1", **arguments)
 
@@ -225,7 +229,7 @@ async def test_tools_accept_ref_id_without_prefix():
 
 
 async def test_error_does_not_repeat_long_argument():
-    desk = Desk(SIZES["characters"])
+    desk = Desk(SETTINGS_BY_NAME["characters"])
     for name, arguments in (
         ("read_fd", {"fd": "ref:" + "x" * 10**6}),
         ("get_ref", {"ref_id": '"' * 10**6}),

@@ -12,7 +12,7 @@ from mama_structs._internal.budget import Budget
 from mama_structs.tools.schema import iterate_subschemas, make_answer_schema
 
 NAMES = ["a", "b", "text", "rows", "shortened", "shortened_", "ref_notes", "references"]
-CUTS = ("required", "minItems", "minProperties", "minLength", "maxLength", "oneOf", "not", "if", "contains")
+REMOVED_KEYWORDS = ("required", "minItems", "minProperties", "minLength", "maxLength", "oneOf", "not", "if", "contains")
 
 
 def texts():
@@ -107,9 +107,9 @@ def test_widened_removes_only_constraints_that_truncation_violates():
         "rows": {"type": "array", "items": row, "maxItems": 9},
         "inner": {"anyOf": [{"type": "object", "properties": row["properties"]}, {"type": "null"}]},
     } == told["properties"]
-    assert set(CUTS).isdisjoint(told)
+    assert set(REMOVED_KEYWORDS).isdisjoint(told)
     assert told["additionalProperties"]["type"] == ["object", "array"]
-    assert set(CUTS) & {key for one in iterate_subschemas(told) for key in one} == {"required"}
+    assert set(REMOVED_KEYWORDS) & {key for one in iterate_subschemas(told) for key in one} == {"required"}
 
 
 @pytest.mark.parametrize(

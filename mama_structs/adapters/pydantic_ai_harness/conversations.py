@@ -167,7 +167,7 @@ class SessionConversationStore:
         """
         is_named = False
 
-        def named(current: ConversationSummary) -> ConversationSummary:
+        def apply_name(current: ConversationSummary) -> ConversationSummary:
             nonlocal is_named
             current = replace(current, naming_tokens=current.naming_tokens + tokens)
             is_current = (current.revision, current.naming_version) == (source.revision, source.naming_version)
@@ -185,7 +185,7 @@ class SessionConversationStore:
             )
 
         try:
-            await self._revise(source.id, named)
+            await self._revise(source.id, apply_name)
         except LookupError:
             return False
         return is_named

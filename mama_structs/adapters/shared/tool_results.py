@@ -277,14 +277,14 @@ async def _observe_readable_parts(session: Session, message: object) -> None:
         return
     report_unread(session, unread)
     # Observe each piece as its own message, so that a ref does not continue after a skipped item.
-    heard.keep(message, await session.observe([{"role": "assistant", "content": piece} for piece in pieces]))
+    heard.record(message, await session.observe([{"role": "assistant", "content": piece} for piece in pieces]))
 
 
 def report_unread(session: Session, items: Iterable[str]) -> None:
     """Log the skipped items of a model's message and report them with the next tool result."""
     for item in items:
         _log.warning("%s cannot be read and is skipped", item)
-        session._observed_messages.note([unreadable_diagnostic(item)])  # noqa: SLF001 - internal API for adapters
+        session._observed_messages.add_diagnostics([unreadable_diagnostic(item)])  # noqa: SLF001 - internal API for adapters
 
 
 def _fit_to_budget(session: Session, answered: ToolAnswer) -> ToolAnswer:
@@ -321,7 +321,7 @@ def _append_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
     text = written(answered.text, notes) if notes else None
     if text is None or not budget.fits(text):
         return answered
-    heard.told()
+    heard.clear_notes()
     parts = (*answered.parts, _format_notes_element(notes)) if answered.has_media else (text,)
     return attrs.evolve(answered, text=text, parts=parts)
 

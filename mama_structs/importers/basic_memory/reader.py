@@ -103,7 +103,7 @@ def read(path: Path) -> ImportedData:
     if not notes:
         raise InvalidArgument(f"{str(path)!r:.200} has no notes: no file in it ends in .md")
     keys = _assign_keys(notes, outside)
-    index = NoteIndex.of(notes)
+    index = NoteIndex.from_notes(notes)
     for note in notes:
         key = keys[note.path]
         outside.memories.append(_note_memory(note, key))
@@ -227,7 +227,7 @@ class NoteIndex:
     paths: Mapping[str, list[str]]
 
     @classmethod
-    def of(cls, notes: list[Note]) -> NoteIndex:
+    def from_notes(cls, notes: list[Note]) -> NoteIndex:
         """Return the index of some notes. The paths of a name are sorted by depth, then by name."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for note in sorted(notes, key=lambda one: (one.path.count("/"), one.path)):

@@ -106,7 +106,7 @@ class LinkBackfill:
         if not asked:
             return []
         if self._vector_table is None or self._vector_table[0] != reader.change:
-            self._vector_table = reader.change, VectorTable.of(reader, list(self._places))
+            self._vector_table = reader.change, VectorTable.from_ids(reader, list(self._places))
         nearest = self._vector_table[1].nearest(np.concatenate([vectors[:MAX_COMPARED_PIECES] for _, vectors in asked]))
         return [
             pair
@@ -207,7 +207,7 @@ class VectorTable:
     begins: Any
 
     @classmethod
-    def of(cls, reader: Reader, ids: Sequence[str]) -> VectorTable:
+    def from_ids(cls, reader: Reader, ids: Sequence[str]) -> VectorTable:
         """Load the vectors of the memories; unknown ids are ignored."""
         nodes = np.array([node for node in reader.find_many(ids) if node is not None], np.int64)
         pieces, counts = reader.pieces(nodes)

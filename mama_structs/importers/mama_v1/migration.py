@@ -105,7 +105,7 @@ class MigrationMark(msgspec.Struct, frozen=True, kw_only=True):
     row: str = ""
 
     @classmethod
-    def of(cls, memory: Memory) -> Self | None:
+    def from_memory(cls, memory: Memory) -> Self | None:
         """Return a memory's mark, or None if it has no valid mark."""
         try:
             return msgspec.convert(memory.metadata.extra.get(MIGRATION_MARK_KEY), cls)
@@ -184,7 +184,7 @@ class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
         """The keys of the settled memories and links."""
         return split_keys(self.settled)
 
-    def written(self, writer: Writer, state: NoteState, settled: Iterable[str] = ()) -> Self:
+    def write_state(self, writer: Writer, state: NoteState, settled: Iterable[str] = ()) -> Self:
         """Store the note with a new state and its settled ids, and return it."""
         changed = msgspec.structs.replace(self, state=state, settled=join_keys(map(item_key, settled)))
         writer.set_note(f"{NOTE_PREFIX}{self.migration}", msgspec.json.encode(changed).decode())
@@ -238,7 +238,7 @@ def begin_migration(writer: Writer, migration: str, *, checksum: str, at: dateti
         note = MigrationNote(migration=migration, order=order, begun=at, checksum=checksum)
     elif note.state != "undone":
         return note
-    return note.written(writer, "begun")
+    return note.write_state(writer, "begun")
 
 
 # The status of a plan: present, missing and skipped items. It is determined completely before anything is written.
@@ -313,7 +313,7 @@ def _row_status(memory: Memory, present: Memory | None, was_there: Callable[[str
     """Return the difference between a stored memory and its row as a key of `ROW_STATUS_NOTES`, or None."""
     if present is None:
         return "deleted_since" if was_there(memory.id) else None
-    mark = MigrationMark.of(present)
+    mark = MigrationMark.from_memory(present)
     if mark is None:
         return "id_taken"
     if compute_row_digest(memory) != (mark.row or compute_row_digest(present)):
@@ -398,7 +398,7 @@ class MigrationRun:
         self.note, self.at = notes.get(self.name), self.shared.now
         if self.note is None:
             # Memories imported from an export may name a migration without a note in this store.
-            marks = map(MigrationMark.of, (await self._read_existing())[0].values())
+            marks = map(MigrationMark.from_memory, (await self._read_existing())[0].values())
             self.at = next((mark.at for mark in marks if mark and mark.migration == self.name), self.at)
         if not self.dry_run and self.plan.planned:
             start = partial(begin_migration, migration=self.name, checksum=self.old.checksum, at=self.at)
@@ -414,7 +414,7 @@ class MigrationRun:
         standing = determine_status(self.plan, planned, present, there, lambda one: is_over or item_key(one) in settled)
         self.total = 2 * len(standing.target_memories)
         if is_over:
-            self._tell(self.total)
+            self._report_progress(self.total)
             made = [link for link in there.values() if is_backfilled(link) and find_migration(link) == self.name]
             return self._build_report(standing, made)
         fill = self._create_backfill(standing, complete, notes)
@@ -428,7 +428,7 @@ class MigrationRun:
     async def _write_plan(self, standing: PlanStatus, fill: LinkBackfill) -> None:
         """Write the memories, then the links of each, and mark the migration complete."""
         ours = standing.target_memories
-        self._tell(0)
+        self._report_progress(0)
         new = [_mark_link(link, self.name) for link in standing.links if link.id not in standing.existing_links]
         await self._write_memories(standing, new)
         # Wait until all vectors and words are indexed.
@@ -437,7 +437,7 @@ class MigrationRun:
         likely: list[LinkCandidate] = []
         for asked in split_chunks([one for one in ours if one.memory.id in fill.fresh], CANDIDATE_BATCH_SIZE):
             likely += await self.shared.read(partial(fill.find_candidates, batch=asked, calibration=calibration))
-            self._tell(len(asked))
+            self._report_progress(len(asked))
         fill.add_associations(likely)
         fill.add_temporal_links()
         by_source: dict[str, list[Link]] = {}
@@ -447,7 +447,7 @@ class MigrationRun:
         async for _ in write_in_transactions(self._write, sources, _put_links, max_items=BATCH_SIZE):
             pass
         await self._write(partial(_mark_complete, migration=self.name, settled=standing.settled))
-        self._tell(self.total - self.done)
+        self._report_progress(self.total - self.done)
 
     async def _read_existing(self) -> tuple[dict[str, Memory], dict[str, Link]]:
         """Return the planned memories in the store, and the links that begin at these."""
@@ -473,7 +473,11 @@ class MigrationRun:
 
     def _create_backfill(self, standing: PlanStatus, complete: Collection[str], notes: Collection[str]) -> LinkBackfill:
         ids = {one.memory.id for one in standing.target_memories}
-        marks = {one: mark.migration for one, memory in standing.present.items() if (mark := MigrationMark.of(memory))}
+        marks = {
+            one: mark.migration
+            for one, memory in standing.present.items()
+            if (mark := MigrationMark.from_memory(memory))
+        }
         # Memories imported from an export count as complete, because their migration cannot be resumed here.
         done = {one for one, name in marks.items() if name in complete or name not in {*notes, self.name}}
         others = [
@@ -510,7 +514,7 @@ class MigrationRun:
                     write, list(zip(memories, vectors, strict=True)), put, max_items=BATCH_SIZE
                 ):
                     self.added += sum(put_in)
-            self._tell(len(chunk))
+            self._report_progress(len(chunk))
 
     async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
         """Run a plan in a transaction, unless the migration is being rolled back."""
@@ -520,7 +524,7 @@ class MigrationRun:
         checked = plan if self.note is None else self.note.guard_plan(error, plan)
         return await self.shared.write(checked, made_by=made_by)
 
-    def _tell(self, more: int) -> None:
+    def _report_progress(self, more: int) -> None:
         self.done += more
         if self.progress is not None and self.total:
             self.progress(self.done, self.total)
@@ -603,7 +607,7 @@ def _mark_complete(writer: Writer, migration: str, settled: Iterable[str]) -> No
     note = read_notes(writer)[migration]
     # Another process may have completed the migration first.
     if note.state == "begun":
-        note.written(writer, "complete", settled)
+        note.write_state(writer, "complete", settled)
 
 
 def _mark_link(link: Link, migration: str) -> Link:
@@ -706,7 +710,7 @@ async def _find_migrated(shared: NamespaceServices) -> list[MigratedMemory]:
         return [
             MigratedMemory(memory.id, mark, compute_digest(memory) != mark.digest, links)
             for memory, links in _find_memories_and_links(reader, nodes, "both")
-            if (mark := MigrationMark.of(memory)) is not None
+            if (mark := MigrationMark.from_memory(memory)) is not None
         ]
 
     every = await shared.read(lambda reader: reader.ids(sorted(reader.window(newest_first=False).tolist())))
@@ -742,8 +746,8 @@ def _begin_rollback(
     for one in notes.values():
         # A migration that ran concurrently counted the deleted memories as present, so it must be checked again.
         if one.state == "complete" and not one.keys.isdisjoint(deleted_keys):
-            one.written(writer, "begun")
-    return None if expected_note is None else expected_note.written(writer, "undone")
+            one.write_state(writer, "begun")
+    return None if expected_note is None else expected_note.write_state(writer, "undone")
 
 
 def _delete_link(writer: Writer, link_id: str) -> int:

@@ -216,7 +216,7 @@ class RowReader:
     topic: str | None = None
     preserved: dict[str, Any] = attrs.field(factory=dict)
 
-    def tell(self, kind: str, what: str, keep: str | None = None) -> None:
+    def report_problem(self, kind: str, what: str, keep: str | None = None) -> None:
         """Report a problem, and optionally preserve a column's value."""
         self.odd.append(OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.topic))
         if keep is not None:
@@ -245,7 +245,7 @@ class RowReader:
         """Return a column's text, or None. Problems are reported; an incompletely read value is preserved."""
         found = read_text(self.row.get(column))
         if found.kind is not None:
-            self.tell(found.kind, f"{column}: {found.note}")
+            self.report_problem(found.kind, f"{column}: {found.note}")
         if not found.is_complete:
             self.keep(column)
         return found.text
@@ -256,7 +256,9 @@ class RowReader:
         if text is not None and text.strip():
             return text
         nothing = "NULL" if text is None else "empty"
-        self.tell(f"no_{'topic' if column == 'topic' else 'text'}", f"{called} is {nothing}: {stand_in}", column)
+        self.report_problem(
+            f"no_{'topic' if column == 'topic' else 'text'}", f"{called} is {nothing}: {stand_in}", column
+        )
         return None
 
     def content(self, column: str, most: int) -> str:
@@ -270,7 +272,7 @@ class RowReader:
         """Report a text with more than *most* characters."""
         if len(text) > most:
             what = f"{len(text):,} characters, more than the {most:,} of a new memory, and is kept whole"
-            self.tell("long_text", f"{column} has {what}")
+            self.report_problem("long_text", f"{column} has {what}")
 
     def json(self, column: str) -> Any:
         """Return a column's JSON value, or None. Invalid JSON is preserved as text."""
@@ -280,7 +282,7 @@ class RowReader:
         try:
             return read_json(text)
         except ValueError:
-            self.tell("bad_json", f"{column} is no JSON: the text is kept in metadata.extra", column)
+            self.report_problem("bad_json", f"{column} is no JSON: the text is kept in metadata.extra", column)
             return None
 
     def time(self, column: str) -> TimeResult:
@@ -298,12 +300,14 @@ class RowReader:
         topic = normalize("NFC", text).strip()
         if len(topic) > MAX_TOPIC_CHARS:
             what = f"its topic has {len(topic):,} characters: it is shortened, and kept whole besides"
-            self.tell("long_topic", what, "topic")
+            self.report_problem("long_topic", what, "topic")
             digest = hashlib.sha256(topic.encode()).hexdigest()[: DIGEST_SUFFIX_CHARS - 1]
             topic = f"{topic[: MAX_TOPIC_CHARS - DIGEST_SUFFIX_CHARS].rstrip()} {digest}"
         elif topic != text:
             form = "blanks around it" if topic == text.strip() else "another Unicode form than NFC"
-            self.tell("topic_form", f"its topic has {form}: it is the same topic as the one without now", "topic")
+            self.report_problem(
+                "topic_form", f"its topic has {form}: it is the same topic as the one without now", "topic"
+            )
         self.topic = topic
 
     def created(self, column: str, name: str, beside: datetime | None) -> tuple[datetime, bool]:
@@ -311,7 +315,7 @@ class RowReader:
         found = self.time(column)
         if found.at is not None:
             if found.note is not None:
-                self.tell("time_form", f"{column}: {found.note}, and was read as {found.at.isoformat()}")
+                self.report_problem("time_form", f"{column}: {found.note}, and was read as {found.at.isoformat()}")
             return found.at, True
         in_id = ID_TIME_PATTERN.search(name)
         guesses = (
@@ -321,14 +325,14 @@ class RowReader:
         )
         known = ((where, guess) for where, guess in guesses if guess is not None)
         where, moment = next(known, ("the beginning of 1970", from_milliseconds(0)))
-        self.tell("no_time", f"{column}: {found.note}; its time is {where}, {moment.isoformat()}")
+        self.report_problem("no_time", f"{column}: {found.note}; its time is {where}, {moment.isoformat()}")
         return moment, False
 
     def updated(self, created: datetime) -> datetime:
         """Return the time of the last update, never before *created*."""
         found = self.time("updated_at")
         if found.at is None and self.row.get("updated_at") not in (None, 0):
-            self.tell("no_time", f"updated_at: {found.note}; created_at stands for it")
+            self.report_problem("no_time", f"updated_at: {found.note}; created_at stands for it")
         return created if found.at is None else max(created, found.at)
 
     def confidence(self) -> float:
@@ -338,14 +342,18 @@ class RowReader:
             with contextlib.suppress(ValueError):
                 value = float(value)
         if isinstance(value, str):
-            self.tell("bad_confidence", f"its confidence is no number: it is {DEFAULT_CONFIDENCE} now", "confidence")
+            self.report_problem(
+                "bad_confidence", f"its confidence is no number: it is {DEFAULT_CONFIDENCE} now", "confidence"
+            )
             return DEFAULT_CONFIDENCE
         if not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - true for NaN only
             what = "NULL" if value is None else "no number"
-            self.tell("no_confidence", f"its confidence is {what}: it is {DEFAULT_CONFIDENCE} now")
+            self.report_problem("no_confidence", f"its confidence is {what}: it is {DEFAULT_CONFIDENCE} now")
             return DEFAULT_CONFIDENCE
         if not 0 <= value <= 1:
-            self.tell("bad_confidence", "its confidence is not from 0 to 1: the nearer end is taken", "confidence")
+            self.report_problem(
+                "bad_confidence", "its confidence is not from 0 to 1: the nearer end is taken", "confidence"
+            )
         return min(max(float(value), 0.0), 1.0)
 
     def outcome(self) -> tuple[Outcome | None, list[tuple[str, str]]]:
@@ -360,24 +368,26 @@ class RowReader:
             try:
                 outcome = Outcome(said.upper())
             except ValueError:
-                self.tell("bad_outcome", "its outcome is none that there is: it has none now", "outcome")
+                self.report_problem("bad_outcome", "its outcome is none that there is: it has none now", "outcome")
         columns = ("failure_reason", "limitation")
         ordered = columns if outcome is Outcome.FAILED else columns[::-1]
         reasons = [(column, text) for column in ordered if (text := self.text(column)) and text.strip()]
         if reasons and outcome is None:
-            self.tell("reason_only", f"it has a {reasons[0][0]} and no outcome: the text is kept as a context")
+            self.report_problem(
+                "reason_only", f"it has a {reasons[0][0]} and no outcome: the text is kept as a context"
+            )
         return outcome, reasons
 
     def open_files(self) -> tuple[str, ...]:
         """Return the open files. Entries that are not texts are reported and preserved."""
         found = self.json("open_files")
         if isinstance(found, str) and found.strip():
-            self.tell("bad_open_files", "open_files is one text and no list: it is taken for one file")
+            self.report_problem("bad_open_files", "open_files is one text and no list: it is taken for one file")
             return (found,)
         files = tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
         if found is not None and (not isinstance(found, list) or len(files) < len(found)):
             what = "open_files is no list of texts: what is none is kept in metadata.extra"
-            self.tell("bad_open_files", what, "open_files")
+            self.report_problem("bad_open_files", what, "open_files")
         return files
 
 
@@ -434,7 +444,7 @@ class RowConverter:
                 MemoryType.DECISION, topic, created, DECISIONS, row.number, to_jsonable_value(row.get("id"))
             )
             read.keep("id")
-            read.tell("new_id", f"its id cannot be one here: it is {memory_id} now")
+            read.report_problem("new_id", f"its id cannot be one here: it is {memory_id} now")
         reason = reasons[0][1] if reasons and outcome else None
         memory = Memory(
             id=memory_id,
@@ -485,7 +495,7 @@ class RowConverter:
         steps = read.text("next_steps") or ""
         lines = tuple(line for line in steps.split("\n") if line.strip())
         if read.text("status") != "active":
-            read.tell(
+            read.report_problem(
                 "not_active", f"its status is {repr_short(to_jsonable_value(row.get('status')))}: v1.0 does not load it"
             )
         read.preserve_others(CHECKPOINT_COLUMNS)
@@ -536,17 +546,17 @@ class LinkCollector:
             old = row.text(column)
             other = self.ids.get(old) if old else None
             if other == memory.id:
-                self._tell(memory.id, "self_loop", f"{column} names the row itself: no link is made of that")
+                self._report_problem(memory.id, "self_loop", f"{column} names the row itself: no link is made of that")
             elif other is not None:
                 newer, older = (memory.id, other) if column == "supersedes" else (other, memory.id)
                 self.add(newer, older, SUPERSEDES_WORD, LinkType.EVOLUTION)
             elif old:
-                self._tell(memory.id, "dangling", f"{column} names {old!r:.200}, which does not exist")
+                self._report_problem(memory.id, "dangling", f"{column} names {old!r:.200}, which does not exist")
         refined = memory.metadata.extra.get(OLD_COLUMNS_KEY, {}).get("refined_from")
         for old in refined if isinstance(refined, Sequence) and not isinstance(refined, str) else ():
             end = self.ids.get(old) if isinstance(old, str) else None
             if end is None:
-                self._tell(memory.id, "dangling", f"refined_from names {old!r:.200}, which does not exist")
+                self._report_problem(memory.id, "dangling", f"refined_from names {old!r:.200}, which does not exist")
             elif end != memory.id:
                 self.add(memory.id, end, "refines", LinkType.ASSOCIATION)
 
@@ -618,14 +628,16 @@ class LinkCollector:
             inside |= set(members)
             for one in members:
                 what = f"they supersede each other in a circle of {len(members)}: all links are kept"
-                self._tell(one, "circular", what)
+                self._report_problem(one, "circular", what)
         for link in self.links.values():
             ends = (link.from_id, link.to_id)
             newer, older = (self.memories[end].created_at for end in ends)
             if link.metadata.original_relationship == SUPERSEDES_WORD and newer < older and not inside.issuperset(ends):
-                self._tell(link.from_id, "backwards", f"it supersedes {link.to_id}, which is newer: the link is kept")
+                self._report_problem(
+                    link.from_id, "backwards", f"it supersedes {link.to_id}, which is newer: the link is kept"
+                )
 
-    def _tell(self, memory_id: str, kind: str, what: str) -> None:
+    def _report_problem(self, memory_id: str, kind: str, what: str) -> None:
         topic = self.memories[memory_id].topic
         self.odd.append(OddRow(table=DECISIONS, id=memory_id, kind=kind, what=what, topic=topic))
 

@@ -121,7 +121,7 @@ def to_jsonable_data(value: Any) -> Any:
         ValueError: It exceeds a limit, or contains more than JSON can represent.
 
     """
-    return PlainConverter().of(value, 0)
+    return PlainConverter().convert(value, 0)
 
 
 @attrs.define
@@ -131,7 +131,7 @@ class PlainConverter:
     parts: int = 0
     characters: int = 0
 
-    def of(self, value: Any, depth: int) -> Any:
+    def convert(self, value: Any, depth: int) -> Any:
         """Return a value as JSON-able data. Raise `ValueError` if it is not JSON or exceeds a limit."""
         self.parts += 1
         if depth > MAX_DEPTH:
@@ -143,9 +143,9 @@ class PlainConverter:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, PickledList):
-            return [self.of(item, depth + 1) for item in value]
+            return [self.convert(item, depth + 1) for item in value]
         if isinstance(value, PickledDict):
-            return {self.text(key): self.of(item, depth + 1) for key, item in value.items()}
+            return {self.text(key): self.convert(item, depth + 1) for key, item in value.items()}
         raise ValueError("it holds something that is no JSON")
 
     def text(self, value: str) -> str:

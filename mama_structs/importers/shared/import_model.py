@@ -85,7 +85,7 @@ class ImportedRecord:
         return compute_digest(*self.labels, self.key)
 
     @property
-    def shown(self) -> str:
+    def source_location(self) -> str:
         """The location in the source, without the labels that the import adds."""
         return "/".join((*self.labels[ADAPTER_LABEL_COUNT:], self.key))
 

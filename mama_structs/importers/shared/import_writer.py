@@ -76,13 +76,13 @@ class ImportWriter:
         begun = time.perf_counter()
         self.settled = await self.shared.read(partial(_read_imported_keys, kind=self.outside.kind))
         before = len(self.settled)
-        self._tell(0)
+        self._report_progress(0)
         drafts = await self._draft_memories()
         await self._add_memories(await self._select_new_memories(drafts))
         await self._add_links()
         await self._add_records()
         # Odd items have no separate step: count them as done.
-        self._tell(self._total_steps - self.done)
+        self._report_progress(self._total_steps - self.done)
         if not self.dry_run and len(self.settled) > before:
             await self.shared.write(partial(_add_imported_keys, kind=self.outside.kind, keys=self.settled))
         return ImportReport(
@@ -166,12 +166,12 @@ class ImportWriter:
                     self.known[one.what] += 1
                     if _read_mark(present).get("digest") != _read_mark(memory)["digest"]:
                         self.outside.add_odd(one.what, one.key, "changed_since", CHANGED_NOTE)
-                self._tell(1)
+                self._report_progress(1)
         return new
 
     async def _add_memories(self, new: Sequence[PreparedSave]) -> None:
         if self.dry_run:
-            self._tell(len(new))
+            self._report_progress(len(new))
             return
         pace = BatchSizer()
         for chunk in split_chunks(new, BATCH_SIZE):
@@ -181,7 +181,7 @@ class ImportWriter:
                 save = partial(_save_new, prepared=prepared, pace=pace, linking=self._linking)
                 gone = await self.shared.write(save, made_by=record)
                 prepared = [one for one in prepared if one.memory.id not in gone]
-            self._tell(len(chunk))
+            self._report_progress(len(chunk))
 
     @property
     def _linking(self) -> LinkingContext:
@@ -217,7 +217,7 @@ class ImportWriter:
                 seen.add(one.key)
             async for _ in write_in_transactions(self.shared.write, new, put, max_items=BATCH_SIZE):
                 pass
-            self._tell(len(some))
+            self._report_progress(len(some))
 
     def _iter_links(self) -> Iterator[LinkToImport]:
         """Yield the links whose ends both exist; report the others as odd."""
@@ -226,7 +226,7 @@ class ImportWriter:
             missing = next((end for end in (link.from_key, link.to_key) if end not in self.ids), None)
             if missing is None:
                 try:
-                    yield LinkToImport.of(link, self.ids, name)
+                    yield LinkToImport.from_link(link, self.ids, name)
                 except InvalidArgument as error:
                     self.outside.add_odd(link.what, name, "refused", f"left out: {error.args[0]}")
             elif link.is_explicit:
@@ -236,7 +236,7 @@ class ImportWriter:
 
     async def _add_records(self) -> None:
         checked = self._checked()
-        self._tell(len(self.outside.records) - len(checked))
+        self._report_progress(len(self.outside.records) - len(checked))
         for some in split_chunks(checked, BATCH_SIZE):
             there = await self.records.get_many([(one.labels, one.key) for one, _ in some])
             new = [
@@ -249,7 +249,7 @@ class ImportWriter:
             for one, _ in new:
                 self.added[one.what] += not one.is_auxiliary
                 self.settled.add(item_key(one.name))
-            self._tell(len(some))
+            self._report_progress(len(some))
 
     def _checked(self) -> list[tuple[ImportedRecord, NewRecord]]:
         """Return the records to put. Invalid and duplicate records are reported as odd."""
@@ -257,7 +257,7 @@ class ImportWriter:
         checked: dict[str, tuple[ImportedRecord, NewRecord]] = {}
         for one in self.outside.records:
             if one.name in checked:
-                self.outside.add_odd(one.what, one.shown, "said_twice", DUPLICATE_NOTE)
+                self.outside.add_odd(one.what, one.source_location, "said_twice", DUPLICATE_NOTE)
                 continue
             asked = one.to_new_record(most)
             try:
@@ -265,7 +265,7 @@ class ImportWriter:
                 checked[one.name] = one, asked
             except InvalidArgument as error:
                 if not one.is_auxiliary:
-                    self.outside.add_odd(one.what, one.shown, "refused", f"left out: {error.args[0]}")
+                    self.outside.add_odd(one.what, one.source_location, "refused", f"left out: {error.args[0]}")
         return list(checked.values())
 
     def _should_add(self, one: ImportedRecord, present: HostRecord | None) -> bool:
@@ -274,12 +274,12 @@ class ImportWriter:
             self.known[one.what] += not one.is_auxiliary
             self.settled.add(item_key(one.name))
             if present.value != one.value:
-                self.outside.add_odd(one.what, one.shown, "changed_since", CHANGED_NOTE)
+                self.outside.add_odd(one.what, one.source_location, "changed_since", CHANGED_NOTE)
         elif one.expires_at is not None and one.expires_at <= self.shared.now:
             if not one.is_auxiliary:
-                self.outside.add_odd(one.what, one.shown, "expired", "left out: its time is over")
+                self.outside.add_odd(one.what, one.source_location, "expired", "left out: its time is over")
         elif self._was_imported(one.name):
-            self.outside.add_odd(one.what, one.shown, "deleted_since", DELETED_NOTE)
+            self.outside.add_odd(one.what, one.source_location, "deleted_since", DELETED_NOTE)
         else:
             return True
         return False
@@ -294,7 +294,7 @@ class ImportWriter:
         outside = self.outside
         return len(outside.memories) + len(outside.links) + len(outside.records)
 
-    def _tell(self, more: int) -> None:
+    def _report_progress(self, more: int) -> None:
         self.done += more
         if self.progress is not None and self._total_steps:
             self.progress(self.done, self._total_steps)
@@ -311,7 +311,7 @@ class LinkToImport:
     key: str
 
     @classmethod
-    def of(cls, link: ImportedLink, ids: Mapping[str, str], name: str) -> LinkToImport:
+    def from_link(cls, link: ImportedLink, ids: Mapping[str, str], name: str) -> LinkToImport:
         """Return a validated link; raise InvalidArgument for a self-link or an invalid word."""
         from_id, to_id = ids[link.from_key], ids[link.to_key]
         if from_id == to_id:

@@ -244,14 +244,14 @@ def search_records(
 ) -> list[RecordHit]:
     """Return the records that match a query best, ranked by the memory search."""
 
-    def ask(most: int) -> list[RecordHit]:
+    def find_page(most: int) -> list[RecordHit]:
         hits, _ = search.find_hits(reader, attrs.evolve(request, limit=most))
         return [
             RecordHit(record=record_from_memory(hit.memory).record, score=hit.score, relevance=hit.relevance)
             for hit in hits
         ]
 
-    return _filter_hits(ask, where, request.limit, offset)
+    return _filter_hits(find_page, where, request.limit, offset)
 
 
 def find_nearest(
@@ -266,7 +266,7 @@ def find_nearest(
     """Return the records with the text nearest to a vector, by cosine similarity only."""
     where = filter_below(listing.labels, nested=listing.nested, now=now)
 
-    def ask(most: int) -> list[RecordHit]:
+    def find_page(most: int) -> list[RecordHit]:
         matches = reader.nearest(vector, most, where)
         likeness = calibration(matches.scores.astype(float))
         hits = [
@@ -280,7 +280,7 @@ def find_nearest(
         ]
         return sorted(hits, key=lambda hit: (-hit.score, hit.record.labels, hit.record.key))
 
-    return _filter_hits(ask, listing.where, limit, 0)
+    return _filter_hits(find_page, listing.where, limit, 0)
 
 
 def _filter_hits(

@@ -196,7 +196,7 @@ class RecordStore:
         self._shared.check()
         made_by = self._shared.record if any(one.texts for one in asked) else None
         now = self._shared.now
-        with self._observed("update_memory", len(asked)):
+        with self._instrument("update_memory", len(asked)):
             prepared = await self._embed_texts(asked)
             plan = partial(
                 record_plans.put_records, records=prepared, deletions=gone, namespace=self.namespace, now=now
@@ -234,7 +234,7 @@ class RecordStore:
         place = check_labels(labels), check_key(key)
         version = None if if_version is None else _check.check_integer("if_version", if_version)
         plan = partial(record_plans.delete_record, place=place, if_version=version, now=self._shared.now)
-        with self._observed("delete_memory", 1):
+        with self._instrument("delete_memory", 1):
             return await self._shared.write(plan)
 
     async def delete_all(self, labels: Sequence[str], *, nested: bool = True, forget: bool = False) -> int:
@@ -249,7 +249,7 @@ class RecordStore:
         """
         found, below = check_labels(labels), _check.check_bool("nested", nested)
         erased = _check.check_bool("forget", forget)
-        with self._observed("delete_memory"):
+        with self._instrument("delete_memory"):
             places, lost = await self._shared.read(
                 lambda reader: record_plans.find_places_below(reader, found, nested=below)
             )
@@ -285,7 +285,7 @@ class RecordStore:
 
         """
         plan = partial(record_plans.pop_last, labels=check_labels(labels), now=self._shared.now)
-        with self._observed("delete_memory"):
+        with self._instrument("delete_memory"):
             return await self._shared.write(plan)
 
     async def move(
@@ -310,7 +310,7 @@ class RecordStore:
             overwrite=_check.check_bool("overwrite", overwrite),
             now=self._shared.now,
         )
-        with self._observed("update_memory"):
+        with self._instrument("update_memory"):
             return await self._shared.write(plan)
 
     async def expire(
@@ -331,13 +331,13 @@ class RecordStore:
         given = _check.check_items("places", places, item_kind="labels, a key and perhaps a version")
         checked = await run_inline_or_in_thread(measure_input(given), _check_versioned_places, "places", given)
         plan = partial(record_plans.set_expiry, places=checked, expires_at=end, now=self._shared.now)
-        with self._observed("update_memory"):
+        with self._instrument("update_memory"):
             return await self._shared.write(plan)
 
     async def sweep(self) -> int:
         """Delete expired records, some hundreds per transaction, and return their number."""
         now = self._shared.now
-        with self._observed("delete_memory"):
+        with self._instrument("delete_memory"):
             return await self._delete(
                 await self._shared.read(lambda reader: record_plans.find_expired(reader, now=now)), ended=now
             )
@@ -473,7 +473,7 @@ class RecordStore:
         below = record_plans.filter_below(check_labels(labels), nested=_check.check_bool("nested", nested))
         least = 0.0 if min_relevance is None else _check.check_ratio("min_relevance", min_relevance)
         most, made_by = check_limit(limit), self._shared.record
-        with self._observed("search_memory") as told:
+        with self._instrument("search_memory") as told:
             request = SearchRequest(
                 text=text,
                 vector=await self._shared.embedding.embed_query(text),
@@ -513,7 +513,7 @@ class RecordStore:
             labels=check_labels(labels), nested=_check.check_bool("nested", nested), where=_check_where(where)
         )
         most, made_by = check_limit(limit), self._shared.record
-        with self._observed("search_memory") as told:
+        with self._instrument("search_memory") as told:
             vector = await self._query_vector(query)
             calibration = await self._shared.embedding.calibration()
             now = self._shared.now
@@ -555,7 +555,7 @@ class RecordStore:
         unit: NDArray[np.float32] = (vector / length).astype(np.float32)
         return unit
 
-    def _observed(self, operation: str, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
+    def _instrument(self, operation: str, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
         about: dict[str, str | int] = {} if count is None else {"memory__record__count": count}
         return instrument(operation, memory__store__id=self.namespace, **about)
 

@@ -247,7 +247,7 @@ def _recent_nodes(
         return np.zeros(0, np.int64)
     if candidates is not None and policy.temporal_window == ONE_HOUR.total_seconds() and not policy.temporal_same_topic:
         return candidates.recent
-    return asked.seen(reader.window(where[0], limit=where[1] + spare), where[1])
+    return asked.select_linkable(reader.window(where[0], limit=where[1] + spare), where[1])
 
 
 def _recent_filter(asked: PendingLinks, policy: LinkingPolicy) -> tuple[Filter, int] | None:

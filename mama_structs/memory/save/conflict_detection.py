@@ -93,7 +93,7 @@ class PairFeatures:
     adds: bool  # exactly one text contains a cue for an addition
 
     @classmethod
-    def of(
+    def from_claims(
         cls, new: Claims, old: Claims, *, matter: float, cosine: float, types: Collection[MemoryType]
     ) -> PairFeatures:
         """Compute the differences between the claims of two memories."""
@@ -219,7 +219,9 @@ def find_conflicting_pairs(memories: Iterable[Memory]) -> Iterator[tuple[Memory,
     some = [memory for memory in memories if memory.topic and memory.type not in TYPES_WITHOUT_DUPLICATES]
     for new, old in combinations(sorted(some, key=lambda memory: (memory.created_at, memory.id), reverse=True), 2):
         if new.topic == old.topic:
-            compared = PairFeatures.of(meant(new), meant(old), matter=1.0, cosine=0.0, types={new.type, old.type})
+            compared = PairFeatures.from_claims(
+                meant(new), meant(old), matter=1.0, cosine=0.0, types={new.type, old.type}
+            )
             if not classify_pair(compared).keys().isdisjoint((CONTRADICTION_FIELD, REPLACEMENT_FIELD)):
                 yield new, old
 
@@ -300,7 +302,9 @@ def _find_current_memories(
     """Return for each memory the current memories that most probably have the same subject."""
     alike = reader.duplicates([duplicate_fingerprint(one.memory) for one in asked])
     nodes = [
-        one.seen(np.union1d(one.seen(same)[-_MAX_REPORTED:], _most_probable_nodes(found.get(one))))
+        one.select_linkable(
+            np.union1d(one.select_linkable(same)[-_MAX_REPORTED:], _most_probable_nodes(found.get(one)))
+        )
         for one, same in zip(asked, alike, strict=True)
     ]
     own = {one.node: one.memory for one in asked if one.node is not None}
@@ -368,7 +372,7 @@ def _detect_for_memory(new: Memory, older: Sequence[_CurrentMemory], calibration
         # Skip the expensive comparison if the memory is neither on the same subject nor similar.
         elif one.is_same_subject or cosine > 0:
             meant = meant or Claims.by(new)
-            compared = PairFeatures.of(
+            compared = PairFeatures.from_claims(
                 meant, Claims.by(one.memory), matter=one.matter, cosine=cosine, types={new.type, one.memory.type}
             )
             named += [

@@ -131,7 +131,7 @@ class PendingLinks:
     node: int | None = None
     fresh: bool = False
 
-    def seen(self, nodes: Nodes, limit: int | None = None) -> Nodes:
+    def select_linkable(self, nodes: Nodes, limit: int | None = None) -> Nodes:
         """Return the first *limit* of *nodes* to which it may be linked."""
         if self.node is not None:
             nodes = nodes[nodes < self.node if self.fresh else nodes != self.node]
@@ -150,7 +150,7 @@ class SimilarityBaseline:
     spread: float
 
     @classmethod
-    def of(cls, reader: Reader, calibration: Calibration) -> SimilarityBaseline:
+    def from_reader(cls, reader: Reader, calibration: Calibration) -> SimilarityBaseline:
         """Compute the baseline from the present sample of a store."""
         sample = reader.sample()
         centre = sample.mean(axis=0, dtype=np.float64) if len(sample) else np.zeros(sample.shape[1])
@@ -179,7 +179,7 @@ class SimilarityBaseline:
         squares += _PRIOR_SAMPLES * (self.spread**2 + np.square(self.expected_cosine - means))
         return means, np.sqrt(squares / (count + _PRIOR_SAMPLES))
 
-    def share(self, half: int) -> float:
+    def compute_weight(self, half: int) -> float:
         """Return the weight of a feature that has half of its weight at *half* memories."""
         return self.memories / (self.memories + half)
 
@@ -195,7 +195,9 @@ def collect_link_candidates(
 ) -> LinkCandidates:
     """Return the link candidates of a memory among the older ones, with their features."""
     asked = PendingLinks(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
-    return collect_many_link_candidates(reader, [asked], SimilarityBaseline.of(reader, calibration), nearest=nearest)[0]
+    return collect_many_link_candidates(
+        reader, [asked], SimilarityBaseline.from_reader(reader, calibration), nearest=nearest
+    )[0]
 
 
 def collect_many_link_candidates(
@@ -212,12 +214,13 @@ def collect_many_link_candidates(
     # A batch may yield fresh memories that must not be linked, so query correspondingly more candidates.
     spare = min(len(asked), _MAX_NEAREST)
     sought = [
-        _LinkQuery.of(reader, one, topic_window if one.memory.type is MemoryType.DECISION else 0.0) for one in asked
+        _LinkQuery.from_pending(reader, one, topic_window if one.memory.type is MemoryType.DECISION else 0.0)
+        for one in asked
     ]
     reader.expect(lambda ahead: _prefetch_queries(ahead, sought, spare))
     near = _nearest_nodes(reader, asked, spare, nearest)
-    found = [_LinkEvidence.of(reader, one, nodes, spare) for one, nodes in zip(sought, near, strict=True)]
-    known = _CandidateFacts.of(reader, union_nodes([one.nodes for one in found]), usual)
+    found = [_LinkEvidence.from_query(reader, one, nodes, spare) for one, nodes in zip(sought, near, strict=True)]
+    known = _CandidateFacts.from_nodes(reader, union_nodes([one.nodes for one in found]), usual)
     firsts = [one.vectors[0] for one in asked if len(one.vectors)]
     scales = zip(*usual.baselines(np.stack(firsts)), strict=True) if firsts else iter(())
     return [one.candidates(reader, known, usual, next(scales) if len(one.asked.vectors) else None) for one in found]
@@ -258,7 +261,7 @@ def _nearest_nodes(
         ask = nearest or reader.nearest
         matches = (ask(piece, _MAX_NEAREST + spare, where) for piece, where in zip(pieces, wheres, strict=True))
     for one in asked:
-        yield [one.seen(next(matches).nodes, _MAX_NEAREST) for _ in one.vectors[:_MAX_COMPARED_CHUNKS]]
+        yield [one.select_linkable(next(matches).nodes, _MAX_NEAREST) for _ in one.vectors[:_MAX_COMPARED_CHUNKS]]
 
 
 @attrs.frozen(eq=False)
@@ -279,7 +282,7 @@ class _CandidateFacts:
     topics_by_word: Mapping[str, Sequence[int]]
 
     @classmethod
-    def of(cls, reader: Reader, nodes: Nodes, usual: SimilarityBaseline) -> _CandidateFacts:
+    def from_nodes(cls, reader: Reader, nodes: Nodes, usual: SimilarityBaseline) -> _CandidateFacts:
         """Read the attributes of *nodes*, which must be sorted."""
         facts = reader.facts(nodes)
         vectors, counts = reader.pieces(nodes)
@@ -350,7 +353,7 @@ class _LinkQuery:
     mentions: Sequence[Filter]
 
     @classmethod
-    def of(cls, reader: Reader, asked: PendingLinks, topic_window: float) -> _LinkQuery:
+    def from_pending(cls, reader: Reader, asked: PendingLinks, topic_window: float) -> _LinkQuery:
         """
         Compute the queries of a memory.
 
@@ -360,7 +363,7 @@ class _LinkQuery:
         # Exclude the topic, which has its own features: its words would count twice and make a broad topic look
         # related.
         said = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
-        known = reader.rarity(said.asked())
+        known = reader.rarity(said.compute_query_terms())
         itself = asked.node is not None
         total = reader.count() + 1
         # Invert the BM25 formula: the number of other memories with each term, plus one half.
@@ -383,7 +386,7 @@ class _LinkQuery:
             total=total,
             term_rarity=rare,
             weights={term: rare[term] / found for term, found in known.items()},
-            words=said.asked(_rarest_words(said, rare, having)),
+            words=said.compute_query_terms(_rarest_words(said, rare, having)),
             recent=Filter(types=TEMPORAL_LINK_TYPES, since=memory.created_at - ONE_HOUR, until=until),
             topic=None if memory.topic is None else Filter(topic=memory.topic, until=until),
             decision_filter=decided,
@@ -398,12 +401,14 @@ class _LinkQuery:
         """
         if self.topic is None:
             return np.zeros(0, np.int64), 0
-        having = self.asked.seen(
+        having = self.asked.select_linkable(
             reader.window(self.topic, limit=_MAX_COUNTED_TOPIC_MEMORIES + spare), _MAX_COUNTED_TOPIC_MEMORIES
         )
         if self.decision_filter is None:
             return having[:_MAX_SAME_TOPIC], len(having)
-        decided = self.asked.seen(reader.window(self.decision_filter, limit=_MAX_SAME_TOPIC + spare), _MAX_SAME_TOPIC)
+        decided = self.asked.select_linkable(
+            reader.window(self.decision_filter, limit=_MAX_SAME_TOPIC + spare), _MAX_SAME_TOPIC
+        )
         return union_nodes([having[:_MAX_SAME_TOPIC], decided]), len(having)
 
     def find_same_mentions(self, reader: Reader, spare: int) -> list[tuple[Nodes, float]]:
@@ -412,7 +417,7 @@ class _LinkQuery:
         found = []
         for where in self.mentions:
             having = max(reader.count(where) - itself, 1)
-            newest = self.asked.seen(reader.window(where, limit=_MAX_SAME_TOPIC + spare), _MAX_SAME_TOPIC)
+            newest = self.asked.select_linkable(reader.window(where, limit=_MAX_SAME_TOPIC + spare), _MAX_SAME_TOPIC)
             found.append((newest, math.log((self.total - 1 - itself + _PRIOR_MEMORIES + 1) / (having + 0.5))))
         return found
 
@@ -420,7 +425,7 @@ class _LinkQuery:
 def query_terms_to_prefetch(memory: Memory) -> Terms:
     """Return the terms that candidate queries of the memory will use."""
     said = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
-    return {**said.asked(), **extract_topic_terms(memory.topic)}
+    return {**said.compute_query_terms(), **extract_topic_terms(memory.topic)}
 
 
 def _prefetch_queries(ahead: Prefetch, sought: Sequence[_LinkQuery], spare: int) -> None:
@@ -467,7 +472,7 @@ class _LinkEvidence:
     weights: Terms
 
     @classmethod
-    def of(cls, reader: Reader, sought: _LinkQuery, near: Sequence[Nodes], spare: int) -> _LinkEvidence:
+    def from_query(cls, reader: Reader, sought: _LinkQuery, near: Sequence[Nodes], spare: int) -> _LinkEvidence:
         """Run the candidate queries of a memory."""
         asked = sought.asked
         words = reader.words(sought.words, _MAX_WORD_MATCHES + spare).nodes
@@ -476,8 +481,14 @@ class _LinkEvidence:
         direct = find_nodes(reader, asked.explicit) if asked.explicit else np.zeros(0, np.int64)
         chain = _explicit_chain(reader, direct)
         shared = sought.find_same_mentions(reader, spare)
-        recent, words, close = asked.seen(recent, _MAX_RECENT), asked.seen(words, _MAX_WORD_MATCHES), union_nodes(near)
-        found = union_nodes([close, words, recent, topic, asked.seen(chain), *(naming for naming, _ in shared)])
+        recent, words, close = (
+            asked.select_linkable(recent, _MAX_RECENT),
+            asked.select_linkable(words, _MAX_WORD_MATCHES),
+            union_nodes(near),
+        )
+        found = union_nodes(
+            [close, words, recent, topic, asked.select_linkable(chain), *(naming for naming, _ in shared)]
+        )
         return cls(
             asked=asked,
             nodes=found,
@@ -524,7 +535,7 @@ class _LinkEvidence:
             topic=same * _topic_evidence(standing[same], times[same], self.topic_count, usual.memories),
             topics_differ=((topics != own) & (topics >= 0) & (memory.topic is not None)).astype(np.float64),
             naming=self._naming(reader, known, nodes, topics) * ~same,
-            nearness=_recencies(nodes, times, self.recent, created) * usual.share(_RECENCY_HALF_WEIGHT_COUNT),
+            nearness=_recencies(nodes, times, self.recent, created) * usual.compute_weight(_RECENCY_HALF_WEIGHT_COUNT),
             chain=in_sorted(nodes, np.sort(self.chain)).astype(np.float64),
         )
         return LinkCandidates(

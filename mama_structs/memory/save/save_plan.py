@@ -383,7 +383,7 @@ def _save_new(writer: Writer, prepared: Sequence[PreparedSave], linking: Linking
     if not prepared:
         return []
     new = [_build_new_memory(writer, one) for one in prepared]
-    usual = SimilarityBaseline.of(writer, linking.calibration)
+    usual = SimilarityBaseline.from_reader(writer, linking.calibration)
     seen: list[Noticed] = []
 
     def links_of(nodes: Nodes) -> list[list[Link]]:
@@ -423,7 +423,9 @@ def find_judge_candidates(reader: Reader, prepared: PreparedSave, linking: Linki
     explicit = [*request.implements, *(link.to_id for link in request.links)]
     asked = PendingLinks(memory=memory, vectors=prepared.vectors, explicit=explicit)
     return find_same_subject(
-        reader, asked, find_candidates(reader, [asked], linking, SimilarityBaseline.of(reader, linking.calibration))
+        reader,
+        asked,
+        find_candidates(reader, [asked], linking, SimilarityBaseline.from_reader(reader, linking.calibration)),
     )
 
 

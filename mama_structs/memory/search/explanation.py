@@ -69,7 +69,7 @@ def _single_filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
             yield field.name, Filter(**{field.name: value})
     if request.as_of is not None:
         yield "as_of", Filter(until=request.as_of + timedelta(milliseconds=1))
-    yield "valid_until", Filter(valid_at=request.moment)
+    yield "valid_until", Filter(valid_at=request.reference_time)
 
 
 def _add_candidate(reader: Reader, found: CandidateSet | None, node: int) -> CandidateSet:

@@ -43,7 +43,7 @@ class ReorderRules:
     history: bool = False
     """True if superseded memories rank by their own scores."""
 
-    def among(self, order: IndexArray) -> ReorderRules:
+    def restrict_to(self, order: IndexArray) -> ReorderRules:
         """Return the rules restricted to the candidates in *order*, with their positions in it."""
         place_of = np.full(len(self.nodes), -1, np.intp)
         place_of[order] = np.arange(len(order))

@@ -65,7 +65,7 @@ class RerankerRunner:
         if rules is None or not best:
             return hits
         chars = get_max_chars(self.reranker)
-        given = await self._given(
+        given = await self._score_with_timeout(
             replace_surrogates(query)[:chars], [replace_surrogates(embedded_text(hit.memory))[:chars] for hit in best]
         )
         return hits if given is None else [*apply_scores(best, rules, given), *hits[len(best) :]]
@@ -91,7 +91,7 @@ class RerankerRunner:
             await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_SECONDS)
         await self._thread.close(wait=_CLOSE_TIMEOUT_SECONDS)
 
-    async def _given(self, query: str, texts: list[str]) -> FloatArray | None:
+    async def _score_with_timeout(self, query: str, texts: list[str]) -> FloatArray | None:
         """Return a score for each text, or None if the reranker fails or takes too long."""
         if self._is_closed:
             raise SessionClosed("the reranker was closed with its session")
@@ -166,7 +166,7 @@ def apply_scores(hits: Sequence[Hit], precedence: ReorderRules, given: FloatArra
     The rules of a search still apply, because a text does not contain the memory's time, outcome and successors.
     Each place keeps its score.
     """
-    order = precedence.among(np.arange(len(hits))).reorder(np.argsort(-given, kind="stable"))
+    order = precedence.restrict_to(np.arange(len(hits))).reorder(np.argsort(-given, kind="stable"))
     return [
         attrs.evolve(
             hits[one],

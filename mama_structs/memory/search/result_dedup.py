@@ -59,9 +59,11 @@ def find_folds(memories: Sequence[Memory], states: Sequence[Hashable], similarit
     """
     count = len(memories)
     memories, states = memories[:_MAX_COMPARED_RESULTS], states[:_MAX_COMPARED_RESULTS]
-    texts = [_CheapFeatures.of(memory, stands) for memory, stands in zip(memories, states, strict=True)]
+    texts = [_CheapFeatures.from_memory(memory, stands) for memory, stands in zip(memories, states, strict=True)]
     pairs = [pair for pair in combinations(range(len(texts)), 2) if _may_be_copies(texts[pair[0]], texts[pair[1]])]
-    said = {place: _DetailedFeatures.of(memories[place]) for place in {place for pair in pairs for place in pair}}
+    said = {
+        place: _DetailedFeatures.from_memory(memories[place]) for place in {place for pair in pairs for place in pair}
+    }
     same = {pair for pair in pairs if texts[pair[0]].wording == texts[pair[1]].wording}
     alike = [pair for pair in pairs if pair not in same and _are_copies(said[pair[0]], said[pair[1]])]
     if alike:
@@ -82,7 +84,7 @@ class _CheapFeatures:
     word_prefixes: frozenset[str]
 
     @classmethod
-    def of(cls, memory: Memory, standing: Hashable) -> _CheapFeatures:
+    def from_memory(cls, memory: Memory, standing: Hashable) -> _CheapFeatures:
         metadata = memory.metadata
         outcome = metadata.outcome if isinstance(metadata, DecisionMetadata) else None
         words = _WORD_PATTERN.findall(memory.content[:_MAX_COMPARED_CHARS].lower())
@@ -113,7 +115,7 @@ class _DetailedFeatures:
     is_long: bool
 
     @classmethod
-    def of(cls, memory: Memory) -> _DetailedFeatures:
+    def from_memory(cls, memory: Memory) -> _DetailedFeatures:
         content = memory.content
         lower = content.lower()
         return cls(

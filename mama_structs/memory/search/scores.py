@@ -61,7 +61,7 @@ class CosineBaseline:
     spread: float
 
     @classmethod
-    def of(cls, cosines: NDArray[np.floating], calibration: Calibration) -> CosineBaseline:
+    def from_cosines(cls, cosines: NDArray[np.floating], calibration: Calibration) -> CosineBaseline:
         """Estimate the baseline from a sample's cosines, mixed with the embedder's prior."""
         usual, wide = (
             calibration.midpoint - _PRIOR_MEAN_STEPS / calibration.slope,

@@ -132,7 +132,7 @@ class SearchRequest(SearchQuery):
     """Maps arrays of the embedder's cosines to similarities from 0 to 1."""
 
     @property
-    def moment(self) -> datetime:
+    def reference_time(self) -> datetime:
         """The time that counts as the present."""
         return self.now if self.as_of is None else self.as_of
 
@@ -208,7 +208,7 @@ def find_hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Reorde
             if first != at and first in copies:
                 copies[first].append(own[at].id)
         found = [(best[place], own[place], tuple(copies[place])) for place in places]
-        precedence = whole.among(relevant[places])
+        precedence = whole.restrict_to(relevant[places])
         if len(found) == request.limit or len(best) < len(results):
             break
     named = list({node for one, _, _ in found for node in (*one.path, one.superseded_by) if node is not None})
@@ -312,11 +312,13 @@ def collect_candidates(reader: Reader, request: SearchRequest, weights: ScoreWei
     """Return the candidates of a search with their data, or None if no memory passes."""
     # A memory created exactly at that time is included.
     where = _narrow_filter(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
-    where = attrs.evolve(where, valid_at=request.moment)
-    period = find_period(request.text, request.moment)
+    where = attrs.evolve(where, valid_at=request.reference_time)
+    period = find_period(request.text, request.reference_time)
     terms = query_terms(request.text)
     reader.expect(lambda ahead: _prefetch_queries(ahead, request, terms, where, period))
-    query = PreparedQuery.of(reader, request.text, request.vector, calibration=request.calibration, weights=weights)
+    query = PreparedQuery.from_words(
+        reader, request.text, request.vector, calibration=request.calibration, weights=weights
+    )
     nodes, best = _find_nodes(reader, query, where, period, max(_MIN_MATCHES, request.limit))
     if len(nodes) < request.limit:
         # Fill up with memories that only pass the filter.
@@ -329,7 +331,7 @@ def collect_candidates(reader: Reader, request: SearchRequest, weights: ScoreWei
     table = links_as_of(reader.links(followed, "both", _FOLLOWED_LINK_TYPES), request.as_of)
     chains = Successors(reader, request.as_of)
     holding = chains.newest(followed, table).values()
-    sittings = TemporalNeighbours(nodes, *reader.beside(nodes, _MAX_NEIGHBOUR_GAP_MS))
+    sittings = TemporalNeighbours(nodes, *reader.find_temporal_neighbours(nodes, _MAX_NEIGHBOUR_GAP_MS))
     ends = np.union1d(_linked_nodes(table, holding, candidates, request), sittings.around(chosen, candidates))
     reader.expect(
         lambda ahead: (ahead.word_scores(terms, ends), ahead.links(ends, "in", {LinkType.EVOLUTION})),
@@ -363,7 +365,7 @@ def _prefetch_queries(
     ahead.rarity(terms)
     ahead.sample()
     ahead.links(none)
-    ahead.beside(none, _MAX_NEIGHBOUR_GAP_MS)
+    ahead.find_temporal_neighbours(none, _MAX_NEIGHBOUR_GAP_MS)
 
 
 # Query
@@ -389,7 +391,7 @@ class PreparedQuery:
     """Confidence in comparisons with other memories, 0 to 1. Close to 0 in a small store."""
 
     @classmethod
-    def of(
+    def from_words(
         cls, reader: Reader, words: str, vector: NDArray[np.float32], *, calibration: Calibration, weights: ScoreWeights
     ) -> PreparedQuery:
         """Read the statistics of a query's words."""
@@ -406,7 +408,7 @@ class PreparedQuery:
         return cls(
             vector=vector,
             calibration=calibration,
-            scale=CosineBaseline.of(_cosines(reader.sample(), vector), calibration),
+            scale=CosineBaseline.from_cosines(_cosines(reader.sample(), vector), calibration),
             weights=weights,
             terms=terms,
             scripts=detect_scripts(words),
@@ -566,7 +568,7 @@ class TemporalNeighbours:
         """
         return _conversation_strength(reader, self.nodes[telling], self.before[telling], self.after[telling])
 
-    def among(self, candidates: ScoredNodes) -> tuple[IndexArray, IndexArray]:
+    def find_positions(self, candidates: ScoredNodes) -> tuple[IndexArray, IndexArray]:
         """Return the positions of each candidate's predecessor and successor, -1 if unknown."""
         before, after = np.full((2, len(candidates.nodes) + 1), -1, np.intp)
         here = candidates.positions(self.nodes)
@@ -624,7 +626,7 @@ def _linked_nodes(table: LinkTable, holding: Collection[int], known: ScoredNodes
     leaders = leaders[known.positions(leaders) < 0]
     if not len(table):
         return leaders
-    order = np.argsort(-table.decayed_confidences(to_milliseconds(request.moment)), kind="stable")
+    order = np.argsort(-table.decayed_confidences(to_milliseconds(request.reference_time)), kind="stable")
     ends = np.concatenate([table.sources[order], table.targets[order]])
     ends = ends[known.positions(ends) < 0]
     unique, first = np.unique(ends, return_index=True)
@@ -680,7 +682,7 @@ class _CandidateGraph:
     targets: IndexArray
 
     @classmethod
-    def of(cls, candidates: ScoredNodes, table: LinkTable) -> _CandidateGraph:
+    def from_candidates(cls, candidates: ScoredNodes, table: LinkTable) -> _CandidateGraph:
         """Select the links of *table* with both ends among *candidates*."""
         sources, targets = candidates.positions(table.sources), candidates.positions(table.targets)
         known = (sources >= 0) & (targets >= 0) & (sources != targets)
@@ -736,11 +738,11 @@ def rank_candidates(found: CandidateSet) -> tuple[list[RankedCandidate], Reorder
     """Rank candidates by their evidence, contributions of others, time and supersession."""
     request, query, candidates, period = found.request, found.query, found.candidates, found.period
     weights, nodes = query.weights, candidates.nodes
-    now_ms = to_milliseconds(request.moment)
-    ground = _CandidateGraph.of(candidates, found.table)
+    now_ms = to_milliseconds(request.reference_time)
+    ground = _CandidateGraph.from_candidates(candidates, found.table)
     outcomes, decisions = ground.outcomes()
     alone = ranking.pair_outcomes(candidates.evidence, outcomes, decisions, weights)
-    before, after = found.neighbours.among(candidates)
+    before, after = found.neighbours.find_positions(candidates)
     asking, certainty = ground.facts.asking / _PERCENT, query.comparison_confidence * found.conversation_strength
     own = ranking.add_neighbour_scores(alone, before, after, asking, certainty=certainty, weights=weights)
     lenders = ranking.top_k(own, weights.lenders)
@@ -803,4 +805,4 @@ def rank_candidates(found: CandidateSet) -> tuple[list[RankedCandidate], Reorder
                 superseded_by=precedence.newest.get(int(nodes[position])),
             )
         )
-    return results, precedence.among(order)
+    return results, precedence.restrict_to(order)

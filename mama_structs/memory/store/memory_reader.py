@@ -334,7 +334,7 @@ class MemoryReader:
     async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
         """Return the best hits of a search, with at most *room* characters in total."""
         record, reranking = self._shared.record, self._shared.reranker_runner
-        with self._observed("search_memory") as told:
+        with self._instrument("search_memory") as told:
             at_most = asked.limit if reranking is None else max(asked.limit, reranking.max_hits)
             request = await self._build_request(attrs.evolve(asked, limit=at_most))
             hits, precedence = await self._shared.read(lambda reader: search.find_hits(reader, request), made_by=record)
@@ -593,7 +593,7 @@ class MemoryReader:
         """Restrict a filter to memories that have not expired by now."""
         return attrs.evolve(where or Filter(), valid_at=self._shared.now)
 
-    def _observed(self, operation: str, *, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
+    def _instrument(self, operation: str, *, count: int | None = None) -> AbstractContextManager[dict[str, str | int]]:
         """Trace an operation on the given number of memories for telemetry."""
         about: dict[str, str | int] = {} if count is None else {"memory__record__count": count}
         return instrument(operation, memory__store__id=self.namespace, **about)

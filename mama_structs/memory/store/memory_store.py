@@ -325,7 +325,7 @@ class MemoryStore(MemoryReader):
         self, drafts: Sequence[PreparedSave], progress: ProgressCallback | None = None, *, judged: bool = False
     ) -> Results[Memory]:
         """Save drafted memories; call the judge only if *judged* is true. See `save_many`."""
-        with self._observed("create_memory", count=len(drafts)):
+        with self._instrument("create_memory", count=len(drafts)):
             return await writes.save_all(self._shared, drafts, progress, judged=judged)
 
     # Changes
@@ -384,7 +384,7 @@ class MemoryStore(MemoryReader):
             prepared = attrs.evolve(prepared, outcome_of=memory_id)
         change = OutcomeChange(outcome=result, reason=why, at=moment)
         linking, is_dated = self._shared.linking, at is not None
-        with self._observed("update_memory", count=1):
+        with self._instrument("update_memory", count=1):
             return await self._shared.write(
                 lambda writer: saving.set_outcome(writer, memory_id, change, prepared, linking, is_dated=is_dated),
                 made_by=record,
@@ -431,7 +431,7 @@ class MemoryStore(MemoryReader):
             at=now,
             max_chars=self._settings.max_content,
         )
-        with self._observed("update_memory", count=1):
+        with self._instrument("update_memory", count=1):
             return await writes.correct(self._shared, asked, record)
 
     async def supersede(
@@ -552,7 +552,7 @@ class MemoryStore(MemoryReader):
             saving.require_node(writer, memory_id)
             return writer.delete(memory_id)
 
-        with self._observed("delete_memory", count=1):
+        with self._instrument("delete_memory", count=1):
             return await self._shared.write(plan)
 
     async def forget(
@@ -591,7 +591,7 @@ class MemoryStore(MemoryReader):
         self._shared.check()
         check_progress(progress)
         request = forgetting.ForgetRequest.checked(ids, about, source, before)
-        with self._observed("delete_memory"):
+        with self._instrument("delete_memory"):
             dry_run = _check.check_bool("dry_run", dry_run)
             return await maintenance.forget(self._shared, request, dry_run=dry_run, progress=progress)
 
@@ -705,7 +705,7 @@ class MemoryStore(MemoryReader):
     async def _save(self, request: requests.SaveRequest) -> Memory:
         self._shared.check()
         record = self._shared.record
-        with self._observed("create_memory", count=1):
+        with self._instrument("create_memory", count=1):
             (prepared,) = await writes.prepare(
                 self._shared, [await self._draft(request, resolve=_should_resolve_handles())]
             )

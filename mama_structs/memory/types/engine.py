@@ -335,7 +335,7 @@ class Prefetch(Protocol):
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> object:
         """See `Reader.window`."""
 
-    def beside(self, nodes: Nodes, apart_ms: int) -> object:
+    def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> object:
         """See `Reader.beside`."""
 
     def known_contents(self, digests: Sequence[str]) -> object:
@@ -458,7 +458,7 @@ class Reader(Protocol):
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
         """Return nodes in order of creation, with equal times in order of saving."""
 
-    def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
+    def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """
         Return the nodes that were created just before and just after each node, or -1.
 

@@ -315,7 +315,7 @@ class TextAnalysis:
     words: Mapping[str, AnalysedWord]
     counts: Mapping[str, int]
 
-    def indexed(self) -> dict[str, float]:
+    def compute_indexed_terms(self) -> dict[str, float]:
         """Return the index terms of the text with their weights, all greater than 0."""
         sums: dict[str, float] = {}
         for word, times in zip(self.words.values(), self.counts.values(), strict=True):
@@ -323,7 +323,7 @@ class TextAnalysis:
                 sums[term] = sums.get(term, 0.0) + times * weight
         return sums
 
-    def asked(self, words: Iterable[str] | None = None) -> dict[str, float]:
+    def compute_query_terms(self, words: Iterable[str] | None = None) -> dict[str, float]:
         """Return the query terms of the text, or of some of its *words*, with their weights."""
         chosen = [self.words[written] for written in (self.words if words is None else words)]
         # Use the maximum weight instead of the sum: a repeated query word must not count twice.
@@ -338,7 +338,7 @@ def analyse_text(text: str) -> TextAnalysis:
 
 def weighted_terms(text: str) -> dict[str, float]:
     """Return the index terms of a text with their weights, all greater than 0."""
-    return analyse_text(text).indexed()
+    return analyse_text(text).compute_indexed_terms()
 
 
 def detect_scripts(text: str) -> int:
@@ -369,7 +369,7 @@ def resolve_terms(query: str | Mapping[str, float]) -> Mapping[str, float]:
 
 def query_terms(text: str) -> Mapping[str, float]:
     """Return the query terms of a text with their weights."""
-    return analyse_text(text).asked()
+    return analyse_text(text).compute_query_terms()
 
 
 def _max_weights(weighed: Iterable[WeightedTerms]) -> dict[str, float]:

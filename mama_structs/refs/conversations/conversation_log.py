@@ -69,7 +69,7 @@ class ConversationKey:
     name: str
 
     @property
-    def part(self) -> str:
+    def key_part(self) -> str:
         """The conversation's part of its row keys, in ASCII and unique."""
         # `quote` emits "%" only before two hex digits, so the markers "%%" and "%." cannot collide with a name.
         name = quote(self.name, safe="")
@@ -79,7 +79,7 @@ class ConversationKey:
         return _bound_key_part(whole, "%.", whole)
 
     @property
-    def lock(self) -> str:
+    def lock_name(self) -> str:
         """The unique name of the lock that is held while the conversation is open."""
         # Neither part may contain a surrogate, so the separator is unambiguous.
         return self.name if self.namespace == _DEFAULT_NAMESPACE else f"{self.namespace}\ud800{self.name}"
@@ -87,22 +87,22 @@ class ConversationKey:
     @property
     def start(self) -> str:
         """The key of the start row."""
-        return f"{START_PREFIX}{self.part}"
+        return f"{START_PREFIX}{self.key_part}"
 
     @property
-    def used(self) -> str:
+    def used_key(self) -> str:
         """The key of the row with the time of the last use."""
-        return f"used/{self.part}"
+        return f"used/{self.key_part}"
 
     @property
-    def told(self) -> str:
+    def recall_log_prefix(self) -> str:
         """The key prefix of the recall log rows."""
-        return f"told/{self.part}/"
+        return f"told/{self.key_part}/"
 
     @property
     def changes(self) -> str:
         """The key prefix of the changes."""
-        return f"{CHANGE_PREFIX}{self.part}/"
+        return f"{CHANGE_PREFIX}{self.key_part}/"
 
 
 def parse_conversation_part(key: str) -> str | None:
@@ -145,7 +145,7 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
         """The key of the parent, or None if the conversation is not a fork."""
         return None if self.parent is None else ConversationKey(self.parent_namespace or self.namespace, self.parent)
 
-    def moved(
+    def with_key(
         self, key: ConversationKey, parent: ConversationKey | None, *, parent_at: int | None = None
     ) -> StartRecord:
         """Return the record with another key and parent; *parent_at* replaces *parent_at* if given."""
@@ -263,13 +263,13 @@ class ConversationLog:
             self._storage.enqueue(prepared.changes, namespace=self._key.namespace)
             self._last, self.is_started = prepared.last + prepared.count, True
 
-    def tell(self, rows: Mapping[str, RowChange], at: datetime) -> None:
+    def write_recall_rows(self, rows: Mapping[str, RowChange], at: datetime) -> None:
         """Enqueue recall log rows, keyed by subject hash, unless the store is read-only."""
         # Recall is a read: rows that cannot be written must not fail the next flush or close.
         if self._storage.is_read_only:
             return
         begun = [] if self.is_started else [_start_row(self._key, at)]
-        told = [(f"{self._key.told}{name}", row) for name, row in rows.items()]
+        told = [(f"{self._key.recall_log_prefix}{name}", row) for name, row in rows.items()]
         self._storage.enqueue([*begun, *told], namespace=self._key.namespace)
         self.is_started = True
 
@@ -309,7 +309,7 @@ async def load(
 
 def read_recall_rows(rows: Snapshot, key: ConversationKey) -> dict[str, bytes | DamagedRow]:
     """Return the recall log rows of a conversation, keyed by the hash of their subject."""
-    return {name.removeprefix(key.told): row for name, row in rows.items(key.told)}
+    return {name.removeprefix(key.recall_log_prefix): row for name, row in rows.items(key.recall_log_prefix)}
 
 
 def parse_changes(generations: Sequence[AncestorRows]) -> list[_Change]:
@@ -359,7 +359,7 @@ def require_start_row(row: bytes | DamagedRow, key: ConversationKey, directory: 
 
 def find_text_keys(rows: Mapping[str, bytes]) -> dict[str, str]:
     """Return the keys of all texts that the rows refer to, each with the key of a change."""
-    return _ChangeIndex.of(rows).find_reachable_texts()
+    return _ChangeIndex.from_rows(rows).find_reachable_texts()
 
 
 async def missing_texts(storage: RowStorage) -> list[tuple[str, str]]:
@@ -435,7 +435,7 @@ class _Change:
         return getattr(self.record, "source", "")
 
     @property
-    def bare(self) -> _Record | None:
+    def record_without_source(self) -> _Record | None:
         """The record without its source and attributes, or None if it has neither."""
         words = {"attributes": {}, "source": ""}
         said = {name: none for name, none in words.items() if getattr(self.record, name, none) != none}
@@ -466,10 +466,10 @@ class _ChangeIndex:
         ]
         rows = await storage.read(keys, namespace=namespace)
         load = InputSize(items=len(keys))
-        return await run_inline_or_in_thread(load, cls.of, {key: rows.get(key) for key in keys})
+        return await run_inline_or_in_thread(load, cls.from_rows, {key: rows.get(key) for key in keys})
 
     @classmethod
-    def of(cls, rows: Mapping[str, bytes | DamagedRow | None]) -> _ChangeIndex:
+    def from_rows(cls, rows: Mapping[str, bytes | DamagedRow | None]) -> _ChangeIndex:
         """Parse the start rows and changes of conversations."""
         begun = {key: decode_start_row(row) for key, row in rows.items() if key.startswith(START_PREFIX)}
         changes = {key: parse_change(key, row) for key, row in rows.items() if key.startswith(CHANGE_PREFIX)}
@@ -477,7 +477,9 @@ class _ChangeIndex:
         has_orphan = False
         for key, start in begun.items():
             if isinstance(start, StartRecord) and start.parent_key is not None:
-                forks.setdefault(start.parent_key.part, []).append((key.removeprefix(START_PREFIX), start.parent_at))
+                forks.setdefault(start.parent_key.key_part, []).append(
+                    (key.removeprefix(START_PREFIX), start.parent_at)
+                )
                 has_orphan |= start.parent_key.start not in begun
         records = [*begun.values(), *(change.record for change in changes.values())]
         return cls(changes, forks, has_orphan or any(isinstance(record, DamagedRow) for record in records))
@@ -492,11 +494,11 @@ class _ChangeIndex:
         found: dict[str, str] = {}
         for key, change in self.changes.items():
             text = f"{TEXT_PREFIX}{change.hash}"
-            if change.hash is not None and text not in found and self._is_held(change, deleted):
+            if change.hash is not None and text not in found and self._is_in_use(change, deleted):
                 found[text] = key
         return found
 
-    def _is_held(self, change: _Change, deleted: Mapping[tuple[str, str], int]) -> bool:
+    def _is_in_use(self, change: _Change, deleted: Mapping[tuple[str, str], int]) -> bool:
         """Return True if the conversation, or a fork made before a deletion, contains the entry."""
         waiting = [change.conversation]
         while waiting:

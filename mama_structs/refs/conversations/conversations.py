@@ -91,7 +91,7 @@ def strip_sources(rows: Rows, key: ConversationKey, hashes: Collection[str], is_
     changes = [(name, parse_change(name, row)) for name, row in rows.items(key.changes)]
     gone = {change.handle for _, change in changes if isinstance(change.record, DeleteRecord)}
     for name, change in changes:
-        bare = change.bare
+        bare = change.record_without_source
         if change.handle in gone and bare is not None and (change.hash in hashes or is_read(change.source)):
             rows.put(name, ENCODER.encode(bare))
 
@@ -115,7 +115,7 @@ def is_unused(rows: Snapshot, key: ConversationKey, before: datetime) -> bool:
 def record_use(rows: Rows, key: ConversationKey, at: datetime) -> None:
     """Store the time of the last use, if the conversation has a start row."""
     if rows.get(key.start) is not None:
-        rows.put(key.used, ENCODER.encode(at))
+        rows.put(key.used_key, ENCODER.encode(at))
 
 
 def delete_conversation(rows: Rows, key: ConversationKey, directory: str) -> bool:
@@ -128,7 +128,7 @@ def delete_conversation(rows: Rows, key: ConversationKey, directory: str) -> boo
     if first is None and not changes:
         return False
     _detach_forks(rows, key, changes, directory, why="it has forks that need them, and was not deleted")
-    for name in (*(name for name, _ in changes), *rows.keys(key.told), key.start, key.used):
+    for name in (*(name for name, _ in changes), *rows.keys(key.recall_log_prefix), key.start, key.used_key):
         rows.delete(name)
     rows.put(RECLAIM_PENDING_KEY, b"")
     return True
@@ -168,13 +168,13 @@ async def move_conversation(storage: RowStorage, source: ConversationKey, target
             rows.delete(name)
         _copy_texts(rows, there, {parse_change(name, row).hash for name, row in [*inherited, *changes]} - {None})
         _move_recall_log(rows, there, source, target)
-        used = rows.get(source.used)
+        used = rows.get(source.used_key)
         if first is not None:
             rows.delete(source.start)
             start = require_start_row(first, source, storage.location)
-            there.put(target.start, ENCODER.encode(start.moved(target, None, parent_at=0)))
-        if rows.delete(source.used) and isinstance(used, bytes):
-            there.put(target.used, used)
+            there.put(target.start, ENCODER.encode(start.with_key(target, None, parent_at=0)))
+        if rows.delete(source.used_key) and isinstance(used, bytes):
+            there.put(target.used_key, used)
 
     await storage.transact(move, namespaces=[source.namespace, target.namespace])
     return held.usage.handles
@@ -195,7 +195,7 @@ def _detach_forks(
             if 0 < parse_change(name, row).number <= fork.parent_at:
                 rows.put(f"{fork.key.changes}{name.removeprefix(key.changes)}", cast("bytes", row))
         parent, until = (None, 0) if start is None else (start.parent_key, start.parent_at)
-        rows.put(fork.key.start, ENCODER.encode(fork.moved(fork.key, parent, parent_at=min(fork.parent_at, until))))
+        rows.put(fork.key.start, ENCODER.encode(fork.with_key(fork.key, parent, parent_at=min(fork.parent_at, until))))
 
 
 def _copy_texts(rows: Rows, target: Rows, hashes: Collection[str | None]) -> None:
@@ -209,11 +209,11 @@ def _copy_texts(rows: Rows, target: Rows, hashes: Collection[str | None]) -> Non
 
 
 def _move_recall_log(rows: Rows, there: Rows, source: ConversationKey, target: ConversationKey) -> None:
-    for name, row in rows.items(source.told):
+    for name, row in rows.items(source.recall_log_prefix):
         rows.delete(name)
         # Facts of unreadable rows are recalled again.
         if isinstance(row, bytes):
-            there.put(f"{target.told}{name.removeprefix(source.told)}", row)
+            there.put(f"{target.recall_log_prefix}{name.removeprefix(source.recall_log_prefix)}", row)
 
 
 async def unknown_conversation_error(storage: RowStorage, key: ConversationKey) -> InvalidArgument:
@@ -246,7 +246,7 @@ def read_start_rows(rows: Snapshot, namespace: str | None = None) -> list[StartR
 def _read_last_use(rows: Snapshot, start: StartRecord) -> datetime | None:
     """Return when a conversation was last used, or None if a time is unreadable."""
     times: list[datetime | None] = [start.created_at]
-    last, used = rows.last_key(start.key.changes), rows.get(start.key.used)
+    last, used = rows.last_key(start.key.changes), rows.get(start.key.used_key)
     if last is not None:
         times.append(parse_change(last, rows.get(last)).at)
     if used is not None:

@@ -26,7 +26,7 @@ def _hash(text: str) -> str:
 class RecalledFact:
     """A fact that recall injects: its subject, current state, and the texts that express it."""
 
-    about: str
+    subject: str
     state: str
     texts: tuple[str, ...] = ()
 
@@ -47,12 +47,12 @@ class RecallLog:
     Changed rows, keyed by subject hash, are passed to *keep*.
     """
 
-    _keep: Callable[[Mapping[str, RowChange]], object] = attrs.field(default=lambda _rows: None)
+    _write_rows: Callable[[Mapping[str, RowChange]], object] = attrs.field(default=lambda _rows: None)
     _rows: dict[str, _LogRow] = attrs.field(factory=dict, init=False)
-    _texts: set[str] = attrs.field(factory=set, init=False)
+    _text_hashes: set[str] = attrs.field(factory=set, init=False)
 
     @classmethod
-    def of(
+    def from_rows(
         cls, rows: Mapping[str, bytes | DamagedValue], write_rows: Callable[[Mapping[str, RowChange]], object]
     ) -> RecallLog:
         """Load the log. Unreadable rows are skipped, so their facts are recalled again."""
@@ -69,7 +69,7 @@ class RecallLog:
         rows = {name: msgspec.json.encode(row) for name, row in self._rows.items()}
         if rows:
             write_rows(rows)
-        return type(self).of(rows, write_rows)
+        return type(self).from_rows(rows, write_rows)
 
     def contains(self, subject: str, state: str) -> bool:
         """Return True if this state of the subject was already recalled."""
@@ -80,29 +80,32 @@ class RecallLog:
         """Return True if any state of the subject was already recalled."""
         return _hash(subject) in self._rows
 
-    def said(self, text: str) -> bool:
+    def contains_text(self, text: str) -> bool:
         """Return True if exactly this text was already recalled."""
-        return _hash(text) in self._texts
+        return _hash(text) in self._text_hashes
 
-    def note(self, facts: Iterable[RecalledFact]) -> None:
+    def record(self, facts: Iterable[RecalledFact]) -> None:
         """Record facts as recalled, and write their rows."""
-        self._note(
-            {_hash(fact.about): _LogRow(_hash(fact.state), [*dict.fromkeys(map(_hash, fact.texts))]) for fact in facts}
+        self._record_rows(
+            {
+                _hash(fact.subject): _LogRow(_hash(fact.state), [*dict.fromkeys(map(_hash, fact.texts))])
+                for fact in facts
+            }
         )
 
     def clear(self) -> None:
         """Delete all rows, so that every fact may be recalled again."""
         if self._rows:
-            self._keep(dict.fromkeys(self._rows))
+            self._write_rows(dict.fromkeys(self._rows))
         self._rows.clear()
 
-    def _note(self, rows: dict[str, _LogRow]) -> None:
+    def _record_rows(self, rows: dict[str, _LogRow]) -> None:
         for name, row in rows.items():
             self._put(name, row)
         if rows:
-            self._keep({name: msgspec.json.encode(row) for name, row in rows.items()})
+            self._write_rows({name: msgspec.json.encode(row) for name, row in rows.items()})
 
     def _put(self, name: str, row: _LogRow) -> None:
         self._rows[name] = row
         # Keep the hashes of earlier states: their texts are still part of the conversation.
-        self._texts.update(row.texts)
+        self._text_hashes.update(row.texts)

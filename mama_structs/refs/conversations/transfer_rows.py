@@ -41,7 +41,7 @@ class TransferRows:
 
     rows: Mapping[str, bytes]
     texts: Mapping[tuple[str, str], int]
-    spaces: Mapping[str, str]
+    namespaces: Mapping[str, str]
     damaged: tuple[str, ...]
 
 
@@ -62,7 +62,7 @@ def select_transfer_rows(rows: Snapshot, namespaces: Collection[str], *, report_
             first = taken.add_conversation(own, start, as_it_is=stays_fork)
             begun.append((start, first))
     for start, first in begun:
-        taken.take([(start.key.start, first)], start.namespace)
+        taken.add([(start.key.start, first)], start.namespace)
     if report_orphans:
         taken.damaged += _find_orphans(rows)
     texts = {}
@@ -73,29 +73,29 @@ def select_transfer_rows(rows: Snapshot, namespaces: Collection[str], *, report_
                 texts[name, text] = sizes[text]
             else:
                 taken.damaged.append(f"{text}: it is gone, and {change} names it")
-    return TransferRows(taken.rows, texts, taken.spaces, tuple(dict.fromkeys(taken.damaged)))
+    return TransferRows(taken.rows, texts, taken.namespaces, tuple(dict.fromkeys(taken.damaged)))
 
 
 def _rows_by_namespace(taken: _RowCollector) -> dict[str, dict[str, bytes]]:
     """Group the collected rows by namespace, because texts are looked up per namespace."""
     found: dict[str, dict[str, bytes]] = {}
     for key, row in taken.rows.items():
-        found.setdefault(taken.spaces[key], {})[key] = row
+        found.setdefault(taken.namespaces[key], {})[key] = row
     return found
 
 
 @attrs.define(eq=False)
 class _RowCollector:
     rows: dict[str, bytes] = attrs.field(factory=dict)
-    spaces: dict[str, str] = attrs.field(factory=dict)
+    namespaces: dict[str, str] = attrs.field(factory=dict)
     damaged: list[str] = attrs.field(factory=list)
 
-    def take(self, some: Iterable[tuple[str, bytes | DamagedValue | None]], namespace: str) -> None:
+    def add(self, some: Iterable[tuple[str, bytes | DamagedValue | None]], namespace: str) -> None:
         for key, row in some:
             if isinstance(row, DamagedValue):
                 self.damaged.append(f"{key}: {row.reason}")
             elif row is not None:
-                self.rows[key], self.spaces[key] = row, namespace
+                self.rows[key], self.namespaces[key] = row, namespace
 
     def add_conversation(self, rows: Snapshot, start: StartRecord, *, as_it_is: bool) -> bytes | DamagedValue | None:
         """Collect all rows of a conversation except its start row, and return the start row."""
@@ -108,9 +108,12 @@ class _RowCollector:
                 return DamagedValue(str(error))
             for changes, until in inherited:
                 own = [(name, row) for name, row in changes if parse_change(name, row).number <= until]
-                self.take([(f"{key.changes}{name.split('/', 2)[2]}", row) for name, row in own], key.namespace)
-            first = ENCODER.encode(start.moved(key, None, parent_at=0))
-        self.take([*rows.items(key.changes), *rows.items(key.told), (key.used, rows.get(key.used))], key.namespace)
+                self.add([(f"{key.changes}{name.split('/', 2)[2]}", row) for name, row in own], key.namespace)
+            first = ENCODER.encode(start.with_key(key, None, parent_at=0))
+        self.add(
+            [*rows.items(key.changes), *rows.items(key.recall_log_prefix), (key.used_key, rows.get(key.used_key))],
+            key.namespace,
+        )
         return first
 
 

@@ -108,7 +108,7 @@ def _detect_text_category(sample: str, *, cut: bool, unfenced: bool) -> Category
         return "text"
     text = "\n".join(lines)
     if (block := next(find_fenced_blocks(text), None)) is not None:
-        if unfenced or block.opening or (block.closed and (cut or block.position_after <= len(text))):
+        if unfenced or block.opening_start or (block.closed and (cut or block.position_after <= len(text))):
             # Text outside the fence means prose with code examples.
             return "text"
         told = lookup_category(parse_language(block.info) or "")
@@ -350,7 +350,7 @@ def _find_blocks(text: str) -> Iterator[_BlockContext]:
     heading, position, number = "", 0, 1
     for block in find_fenced_blocks(text):
         number += text.count("\n", position, block.start)
-        lines = text[position : block.opening].split("\n")[:-1]
+        lines = text[position : block.opening_start].split("\n")[:-1]
         heading = next(filter(None, map(_parse_heading, reversed(lines))), heading)
         line_before = next(filter(None, map(str.strip, reversed(lines[-_MAX_LINES_BEFORE:]))), "")
         yield _BlockContext(block, heading, line_before, number)

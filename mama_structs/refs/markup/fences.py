@@ -59,7 +59,7 @@ class FencedBlock:
     """
 
     info: str  # text after the opening fence
-    opening: int  # start of the line with the opening fence
+    opening_start: int  # start of the line with the opening fence
     start: int
     end: int
     position_after: int  # start of the line after the closing fence
@@ -110,14 +110,14 @@ def parse_enclosing_fence(text: str) -> EnclosedText | None:
     """
     # An unclosed fence runs to the end. Markdown in a fence is an example to display, so its fence is content.
     block = next(find_fenced_blocks(text), None) if _FENCE_START.match(text) else None
-    if block is None or text[: block.opening].strip() or text[block.position_after :].strip():
+    if block is None or text[: block.opening_start].strip() or text[block.position_after :].strip():
         return None
     language = parse_language(block.info)
     if language in _MARKDOWN_LANGUAGES:
         return None
     # In an unclosed block the text may be truncated, so its last line break may be content.
     inner = text[block.start : block.end] if block.closed else text[block.start :]
-    opening = text[block.opening : block.start]
+    opening = text[block.opening_start : block.start]
     if indent := len(opening) - len(opening.lstrip(" ")):
         inner = re.sub(rf"^ {{1,{indent}}}", "", inner, flags=re.MULTILINE)
     return EnclosedText(inner, language)

@@ -191,13 +191,13 @@ _ATTRIBUTE: Final = re.compile(
 class _OpeningTag:
     id: str
     attributes: Mapping[str, str]
-    empty: bool  # True if the tag also ends the ref: ``<ref id="a"/>``.
+    is_empty: bool  # True if the tag also ends the ref: ``<ref id="a"/>``.
     end: int
 
     @property
     def is_mention(self) -> bool:
         """True if the tag mentions a stored ref, as histories do: ``<ref id="a" lines="3"/>``."""
-        return self.empty and "lines" in self.attributes
+        return self.is_empty and "lines" in self.attributes
 
 
 # Diagnostics of rejected tags. The position is set when they are reported.
@@ -363,17 +363,17 @@ class RefParser:
     _position: int = attrs.field(default=0, init=False)
     _closed: bool = attrs.field(default=False, init=False)
     # Ids and positions of the open refs, outermost first.
-    _open: list[tuple[str, int]] = attrs.field(factory=list, init=False)
+    _open_refs: list[tuple[str, int]] = attrs.field(factory=list, init=False)
     # Number of too deep opening tags whose closing tags have not arrived yet.
     _too_deep_count: int = attrs.field(default=0, init=False)
     # Code that is open or may be; None in plain text and inside refs.
     _open_code: _CodeSpan | Fence | None = attrs.field(default=None, init=False)
     # End of the text so far: emitted text that is needed as context, and text that is not emitted yet.
-    _before: str = attrs.field(default="\n", init=False)  # The start of the text is the start of a line.
-    _held: str = attrs.field(default="", init=False)
+    _context: str = attrs.field(default="\n", init=False)  # The start of the text is the start of a line.
+    _buffered: str = attrs.field(default="", init=False)
     # During a scan: context, buffered text and chunk; the index of the first character not emitted; the new events.
     _text: str = attrs.field(default="", init=False)
-    _mark: int = attrs.field(default=0, init=False)
+    _emitted_until: int = attrs.field(default=0, init=False)
     _events: list[Event] = attrs.field(factory=list, init=False)
 
     @property
@@ -393,16 +393,16 @@ class RefParser:
             return []
         self._position += len(chunk)
         # Fast path: most chunks of a stream are a few characters without markup.
-        if not self._held and "<" not in chunk:
-            if self._open:
+        if not self._buffered and "<" not in chunk:
+            if self._open_refs:
                 return [RefText(chunk)]
             if self._open_code is None:
-                seen = self._before + chunk
+                seen = self._context + chunk
                 if "`" not in seen and "~" not in seen:
-                    if self._before or "\n" in chunk:
-                        self._before = _find_line_start(seen, len(seen))
+                    if self._context or "\n" in chunk:
+                        self._context = _find_line_start(seen, len(seen))
                     return [Text(chunk)]
-            elif not self._before and type(self._open_code) is Fence and "\n" not in chunk:
+            elif not self._context and type(self._open_code) is Fence and "\n" not in chunk:
                 return [Text(chunk)]
         return self._scan(chunk, final=False)
 
@@ -412,8 +412,8 @@ class RefParser:
             return []
         self._closed = True
         events = self._scan("", final=True)
-        while self._open:
-            ref_id, position = self._open.pop()
+        while self._open_refs:
+            ref_id, position = self._open_refs.pop()
             more = f'<ref id="{ref_id}" append>'
             message = f"ref {ref_id!r} was not closed with </ref>, and is incomplete: to go on write {more}"
             events += (
@@ -424,13 +424,13 @@ class RefParser:
 
     def _scan(self, chunk: str, *, final: bool) -> list[Event]:
         """Parse the buffered text until a decision requires more text."""
-        self._text = self._before + self._held + chunk
-        self._mark = len(self._before)
+        self._text = self._context + self._buffered + chunk
+        self._emitted_until = len(self._context)
         at = 0
         while at != _NEEDS_MORE_TEXT:
             code = self._open_code
-            if self._open:
-                at = self._inside(at, final=final)
+            if self._open_refs:
+                at = self._parse_in_ref(at, final=final)
             elif code is None:
                 at = self._parse_plain(at, final=final)
             elif isinstance(code, _CodeSpan):
@@ -448,28 +448,28 @@ class RefParser:
         text = self._text
         at = _match_end(_PLAIN_TEXT[final], text, at)
         if at == len(text):
-            return self._wait(before=_find_line_start(text, at))
+            return self._buffer_rest(before=_find_line_start(text, at))
         character = text[at]
         if character == "<":
             return self._parse_tag(at, final=final)
         behind, beginning = _match_end(_RUN_PATTERNS[character], text, at), _find_line_start(text, at)
         if behind == len(text) and not final:
             # The run may continue in the next chunk.
-            return self._wait(before=beginning + text[at:behind][: MAX_RUN_CHARS + 1])
+            return self._buffer_rest(before=beginning + text[at:behind][: MAX_RUN_CHARS + 1])
         self._open_code = _open_code(character, behind - at, begins_line=bool(beginning))
         return behind
 
-    def _inside(self, at: int, *, final: bool) -> int:
+    def _parse_in_ref(self, at: int, *, final: bool) -> int:
         match = _TAG_START[final].search(self._text, at)
-        return self._wait() if match is None else self._parse_tag(match.start(), final=final)
+        return self._buffer_rest() if match is None else self._parse_tag(match.start(), final=final)
 
     def _parse_span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
         end = span.end(self._text, at, final=final)
         if end is None:
             # Up to the first tag, the text is plain text in either case.
-            match = _TAG_START[final].search(self._text, max(at, self._mark))
+            match = _TAG_START[final].search(self._text, max(at, self._emitted_until))
             self._emit(len(self._text) if match is None else match.start())
-            return self._wait(before=self._text[at : self._mark], held=self._mark)
+            return self._buffer_rest(before=self._text[at : self._emitted_until], held=self._emitted_until)
         if end >= 0:
             self._open_code = None
             self._report_tags_in_code(at, end, final=True)
@@ -485,49 +485,49 @@ class RefParser:
             return end
         held = self._report_tags_in_code(at, len(self._text), final=final)
         if held != _NEEDS_MORE_TEXT:
-            return self._wait(held=held)
-        return self._wait(before=fence.partial_closing_line(self._text, at))
+            return self._buffer_rest(held=held)
+        return self._buffer_rest(before=fence.partial_closing_line(self._text, at))
 
     def _parse_tag(self, at: int, *, final: bool) -> int:
         tag = _read_tag(self._text, at, len(self._text), final=final)
         if tag is None:
-            return self._wait(held=at)
+            return self._buffer_rest(held=at)
         if isinstance(tag, Diagnostic):
             self._report(tag, at)
             return at + 1
         if isinstance(tag, int):
-            self._closing(at, tag)
+            self._close_ref(at, tag)
             return tag
-        self._opening(tag, at)
+        self._open_ref(tag, at)
         return tag.end
 
-    def _opening(self, tag: _OpeningTag, at: int) -> None:
+    def _open_ref(self, tag: _OpeningTag, at: int) -> None:
         if tag.is_mention:
             return
-        if len(self._open) == MAX_DEPTH:
+        if len(self._open_refs) == MAX_DEPTH:
             message = f"ref {tag.id!r} was left as text, with its closing tag: refs may be nested {MAX_DEPTH} deep"
             self._report(_make_diagnostic("too_deep", tag.id, message=message), at)
-            self._too_deep_count += not tag.empty
+            self._too_deep_count += not tag.is_empty
             return
         self._emit(at)
-        if self._open:
-            outer = self._open[-1][0]
+        if self._open_refs:
+            outer = self._open_refs[-1][0]
             message = f"ref {tag.id!r} is inside ref {outer!r}: both hold the text of the inner one"
             self._report(_make_diagnostic("nested", tag.id, message=message), at)
-        self._events.append(RefStart(tag.id, tag.attributes, position=self._place(at)))
-        if tag.empty:
-            self._events.append(RefEnd(tag.id, complete=True, position=self._place(tag.end)))
+        self._events.append(RefStart(tag.id, tag.attributes, position=self._compute_position(at)))
+        if tag.is_empty:
+            self._events.append(RefEnd(tag.id, complete=True, position=self._compute_position(tag.end)))
         else:
-            self._open.append((tag.id, self._place(at)))
-        self._mark = tag.end
+            self._open_refs.append((tag.id, self._compute_position(at)))
+        self._emitted_until = tag.end
 
-    def _closing(self, at: int, end: int) -> None:
+    def _close_ref(self, at: int, end: int) -> None:
         if self._too_deep_count:
             self._too_deep_count -= 1
-        elif self._open:
+        elif self._open_refs:
             self._emit(at)
-            self._events.append(RefEnd(self._open.pop()[0], complete=True, position=self._place(end)))
-            self._mark = end
+            self._events.append(RefEnd(self._open_refs.pop()[0], complete=True, position=self._compute_position(end)))
+            self._emitted_until = end
         else:
             message = "no ref is open here, so this closing tag was left as text: write &lt;/ref> to show one"
             self._report(_make_diagnostic("stray_close", None, message=message), at)
@@ -535,7 +535,7 @@ class RefParser:
     def _report_tags_in_code(self, start: int, end: int, *, final: bool) -> int:
         """Report opening tags in code. Return the index of an incomplete tag, or `_NEEDS_MORE_TEXT`."""
         text = self._text
-        at = max(start, self._mark)
+        at = max(start, self._emitted_until)
         while match := _TAG_START[final].search(text, at, end):
             at = match.start()
             line = text.find("\n", at, min(end, at + MAX_TAG_CHARS))
@@ -553,22 +553,22 @@ class RefParser:
 
     def _report(self, what: Diagnostic, at: int) -> None:
         self._emit(at)
-        self._events.append(Diagnostic(what.kind, what.id, self._place(at), what.message))
+        self._events.append(Diagnostic(what.kind, what.id, self._compute_position(at), what.message))
 
     def _emit(self, end: int) -> None:
         """Emit the text before an index."""
-        if end > self._mark:
-            text = self._text[self._mark : end]
-            self._events.append(RefText(text) if self._open else Text(text))
-            self._mark = end
+        if end > self._emitted_until:
+            text = self._text[self._emitted_until : end]
+            self._events.append(RefText(text) if self._open_refs else Text(text))
+            self._emitted_until = end
 
-    def _wait(self, *, before: str = "", held: int | None = None) -> int:
+    def _buffer_rest(self, *, before: str = "", held: int | None = None) -> int:
         """Emit the text before *held* (default: all), and buffer context for the next chunk."""
         self._emit(len(self._text) if held is None else held)
-        self._before = before
-        self._held = "" if held is None else self._text[held:]
+        self._context = before
+        self._buffered = "" if held is None else self._text[held:]
         return _NEEDS_MORE_TEXT
 
-    def _place(self, at: int) -> int:
+    def _compute_position(self, at: int) -> int:
         """Return the position, from 1, of an index of the current scan text."""
         return self._position - len(self._text) + at + 1

@@ -219,7 +219,7 @@ class Descriptor(_StoredText):
     mime_type: str = TEXT_MIME_TYPE
 
     def _repr_content(self) -> ReprContent:
-        text, counts = (self.content.text, self._counts) if self.is_text else (self._kind, ())
+        text, counts = (self.content.text, self._counts) if self.is_text else (self._type_and_size, ())
         return ReprContent(text=text, facts=(self.source, *counts), id=self.handle)
 
     @property
@@ -238,7 +238,7 @@ class Descriptor(_StoredText):
         if self.is_text:
             return self.content
         raise InvalidParameter(
-            f"{self.handle} is {self._kind}, and no text",
+            f"{self.handle} is {self._type_and_size}, and no text",
             parameter="fd",
             handle=self.handle,
             hint="it cannot be read or searched; it can be written to a file as it is",
@@ -265,7 +265,7 @@ class Descriptor(_StoredText):
         return super().pages if self.is_text else 0
 
     @property
-    def _kind(self) -> str:
+    def _type_and_size(self) -> str:
         return f"{self.mime_type} of {self.size:,} bytes"
 
     @property
@@ -293,7 +293,7 @@ class EntryErasure:
 
     digests: frozenset[str]
     is_read: Callable[[str], bool]
-    names: Callable[[str], bool]
+    mentions_erased: Callable[[str], bool]
 
     def includes(self, one: Entry) -> bool:
         """Return True if an entry must be erased."""
@@ -302,7 +302,9 @@ class EntryErasure:
         if isinstance(one, Ref):
             return one.body.hash in self.digests
         is_of_tool = one.source.partition(" ")[0] == TOOL_RESULT_SOURCE
-        return one.body.hash in self.digests or self.is_read(one.source) or (is_of_tool and self.names(one.text))
+        return (
+            one.body.hash in self.digests or self.is_read(one.source) or (is_of_tool and self.mentions_erased(one.text))
+        )
 
 
 @attrs.frozen
@@ -365,8 +367,8 @@ class Entries:
     # Slots by full handle (``fd:1``, ``ref:x@1``); the highest version of each id, including deleted ones; contents by
     # hash, with the number of entries that contain them.
     _slots: ForkableMap[str, Slot] = attrs.field(factory=ForkableMap, kw_only=True)
-    _newest: ForkableMap[str, int] = attrs.field(factory=ForkableMap, kw_only=True)
-    _held: ForkableMap[str, tuple[Content, int]] = attrs.field(factory=ForkableMap, kw_only=True)
+    _newest_versions: ForkableMap[str, int] = attrs.field(factory=ForkableMap, kw_only=True)
+    _contents: ForkableMap[str, tuple[Content, int]] = attrs.field(factory=ForkableMap, kw_only=True)
     # Reasons why marked refs were not stored, by id.
     _missing_reasons: dict[str, str] = attrs.field(factory=dict, kw_only=True)
     _last_fd: int = attrs.field(default=0, kw_only=True)
@@ -378,8 +380,8 @@ class Entries:
         return attrs.evolve(
             self,
             slots=self._slots.fork(),
-            newest=self._newest.fork(),
-            held=self._held.fork(),
+            newest_versions=self._newest_versions.fork(),
+            contents=self._contents.fork(),
             missing_reasons=dict(self._missing_reasons),
         )
 
@@ -395,16 +397,16 @@ class Entries:
 
     def next_version(self, ref_id: str) -> int:
         """Return the version of the next ref with this id."""
-        return (self._newest.get(ref_id) or 0) + 1
+        return (self._newest_versions.get(ref_id) or 0) + 1
 
-    def shared(self, content: Content) -> Content:
+    def deduplicate(self, content: Content) -> Content:
         """Return the equal content if one is stored, else the given one, to save memory."""
-        held, entries = self._held.get(content.hash) or (content, 0)
+        held, entries = self._contents.get(content.hash) or (content, 0)
         return held if entries and held == content else content
 
     def check_room(self, *contents: Content) -> None:
         """Raise `QuotaExceeded` if the contents, each as an entry, would exceed a limit."""
-        new = {one.hash: one.size for one in contents if not (self._held.get(one.hash) or (one, 0))[1]}
+        new = {one.hash: one.size for one in contents if not (self._contents.get(one.hash) or (one, 0))[1]}
         usage = self.usage
         for unit, used, limit, wanted in (
             ("handle", usage.handles, usage.max_handles, len(contents)),
@@ -435,7 +437,7 @@ class Entries:
             self._last_fd = max(self._last_fd, int(name))
         else:
             ref_id, _, version = name.partition("@")
-            self._newest[ref_id] = max(self._newest.get(ref_id) or 0, int(version))
+            self._newest_versions[ref_id] = max(self._newest_versions.get(ref_id) or 0, int(version))
 
     def record_missing(self, ref_id: str, why: str) -> None:
         """Store the reason why a marked ref is missing, for the error of a later lookup."""
@@ -446,8 +448,8 @@ class Entries:
 
     def _count(self, content: Content, more: int) -> None:
         """Add *more* (1 or -1) to the number of entries with a content."""
-        count = (self._held.get(content.hash) or (content, 0))[1]
-        self._held[content.hash] = content, count + more
+        count = (self._contents.get(content.hash) or (content, 0))[1]
+        self._contents[content.hash] = content, count + more
         self._handles += more
         if 0 in {count, count + more}:
             self._bytes += more * content.size
@@ -456,7 +458,7 @@ class Entries:
         """Return the slot of a full handle, ``fd:1`` or ``ref:x@1``, or None if it was never used."""
         return self._slots.get(handle)
 
-    def holds(self, handle: object) -> bool:
+    def contains(self, handle: object) -> bool:
         """Return True if `find` would return an entry."""
         try:
             return isinstance(self._find_slot(parse_handle(handle)), Ref | Descriptor)
@@ -512,23 +514,23 @@ class Entries:
         """Return the handles of all versions of a ref that were not deleted, oldest first."""
         return tuple(self._iter_newest_first(ref_id))[::-1]
 
-    def newest(self, ref_id: str) -> str | None:
+    def newest_version(self, ref_id: str) -> str | None:
         """Return the full handle of a ref's newest version that was not deleted, or None."""
         return next(self._iter_newest_first(ref_id), None)
 
     def newest_ref(self, ref_id: str) -> Ref | None:
         """Return the newest readable version of a ref, or None."""
-        slot = self.get(self.newest(ref_id) or "")
+        slot = self.get(self.newest_version(ref_id) or "")
         return slot if isinstance(slot, Ref) else None
 
-    def live(self) -> Iterator[Entry]:
+    def iter_entries(self) -> Iterator[Entry]:
         """Yield all entries, oldest first."""
         return (slot for _, slot in self._slots.items() if isinstance(slot, Ref | Descriptor))
 
     def find_erased(self, erasure: EntryErasure) -> tuple[Entry, ...]:
         """Return the entries to erase and their excerpts, oldest first."""
         going: dict[str, Entry] = {}
-        for one in self.live():
+        for one in self.iter_entries():
             if erasure.includes(one) or (
                 isinstance(one, Descriptor) and one.source.removeprefix(EXTRACT_SOURCE_PREFIX) in going
             ):
@@ -539,11 +541,13 @@ class Entries:
         if isinstance(handle, FdHandle) or handle.version is not None:
             return self._slots.get(str(handle))
         # If every version was deleted, the error reports the last one.
-        return self._slots.get(self.newest(handle.id) or str(RefHandle(handle.id, self.next_version(handle.id) - 1)))
+        return self._slots.get(
+            self.newest_version(handle.id) or str(RefHandle(handle.id, self.next_version(handle.id) - 1))
+        )
 
     def _find_nearest(self, handle: Handle) -> tuple[str, ...]:
         names = list(
-            dict.fromkeys(entry.handle for entry in islice(reversed(list(self.live())), _MAX_COMPARED_HANDLES))
+            dict.fromkeys(entry.handle for entry in islice(reversed(list(self.iter_entries())), _MAX_COMPARED_HANDLES))
         )
         if isinstance(handle, RefHandle) and handle.version is not None and (known := self.versions(handle.id)):
             return known[-_MAX_NEAREST:]

@@ -157,7 +157,7 @@ class ExportRequest:
     data: bytes = attrs.field(default=b"", init=False)  # the text in UTF-8, set after validation
 
     @property
-    def shown(self) -> str:
+    def displayed_path(self) -> str:
         """The path for messages, with control characters escaped, and truncated."""
         path = self.path
         return (
@@ -168,9 +168,9 @@ class ExportRequest:
 
     def error(self, kind: type[ExportError], rule: str, hint: str | None = None) -> ExportError:
         """Return an error about the file's path."""
-        return kind(f"{self.shown} {rule}", path=self.path, handle=self.handle, hint=hint)
+        return kind(f"{self.displayed_path} {rule}", path=self.path, handle=self.handle, hint=hint)
 
-    def denied(self, rule: str, hint: str = _RELATIVE_PATH_HINT) -> ExportError:
+    def path_denied_error(self, rule: str, hint: str = _RELATIVE_PATH_HINT) -> ExportError:
         """Return the error for a path that must not be written."""
         return self.error(PathDenied, rule, hint)
 
@@ -180,16 +180,16 @@ class ExportRequest:
         """Return the error for an invalid parameter."""
         return InvalidParameter(f"{parameter} {rule}", parameter=parameter, handle=self.handle, hint=hint)
 
-    def failed(self, error: OSError) -> DescriptorError:
+    def os_failure_error(self, error: OSError) -> DescriptorError:
         """Return the error for an operating system error."""
         said = error.strerror or type(error).__name__
         if error.errno == errno.ENAMETOOLONG:
             return self.invalid_parameter_error(
-                f"{self.shown} is too long for this file system", hint="use shorter names"
+                f"{self.displayed_path} is too long for this file system", hint="use shorter names"
             )
         for numbers, kind, message, hint in _ERRNO_ERRORS:
             if error.errno in numbers:
-                return kind(message.format(self.shown, said), path=self.path, handle=self.handle, hint=hint)
+                return kind(message.format(self.displayed_path, said), path=self.path, handle=self.handle, hint=hint)
         return self.error(ExportError, f"was not written: {said}")
 
     def check_may_create(self) -> None:
@@ -208,23 +208,27 @@ class ExportRequest:
     def check_visible_names(self, parts: Iterable[str]) -> None:
         """Raise if a model chose a name with invisible characters, or a forbidden hidden name."""
         if self.by_model and _INVISIBLE_CHARS.search(self.path):
-            raise self.denied("holds a control or bidirectional character", "use letters, digits and punctuation")
+            raise self.path_denied_error(
+                "holds a control or bidirectional character", "use letters, digits and punctuation"
+            )
         hidden = [part for part in parts if part.startswith(".") and part != "."]
         if hidden and self.by_model and not self.allow_hidden:
             name = hidden[0][:_MAX_DISPLAYED_CHARS]
             rule = f"cannot be written: {name!r} begins with a dot, and hidden names are not allowed"
-            raise self.denied(rule, "choose a name without a dot at its beginning")
+            raise self.path_denied_error(rule, "choose a name without a dot at its beginning")
 
     def check_not_protected(self, status: os.stat_result) -> None:
         """Raise if a model would change an executable or read-only file."""
         is_program = status.st_mode & 0o111
         if self.by_model and (is_program or not status.st_mode & stat.S_IWUSR):
-            raise self.denied(f"is {'executable' if is_program else 'read-only'}, and is not changed", _OTHER_NAME_HINT)
+            raise self.path_denied_error(
+                f"is {'executable' if is_program else 'read-only'}, and is not changed", _OTHER_NAME_HINT
+            )
 
     def out_of_range_error(self, *, lines: int) -> InvalidRange:
         """Return the error for a line number that is out of range."""
         got = format_number(self.insert_at or 0)
-        message = f"insert_at must be 1 to {lines + 1} for {self.shown}, which has {lines} lines, got {got}"
+        message = f"insert_at must be 1 to {lines + 1} for {self.displayed_path}, which has {lines} lines, got {got}"
         return InvalidRange(message, valid=(1, lines + 1), handle=self.handle)
 
 
@@ -244,7 +248,7 @@ def export(order: ExportRequest, *, root: Path, kept: Path | None = None) -> Fil
     except DescriptorError:
         raise  # some of them are subclasses of OSError
     except OSError as error:
-        raise order.failed(error) from error
+        raise order.os_failure_error(error) from error
 
 
 def _check_parameters(order: ExportRequest) -> None:
@@ -318,7 +322,7 @@ class _ResolvedPath:
 
     def inside_kept_error(self) -> ExportError:
         rule = "cannot be written: this directory holds the session's own data"
-        return self.order.denied(rule, "choose another directory")
+        return self.order.path_denied_error(rule, "choose another directory")
 
 
 def _check_path(order: ExportRequest) -> None:
@@ -326,7 +330,7 @@ def _check_path(order: ExportRequest) -> None:
     text = order.path
     if not isinstance(text, str):
         raise order.invalid_parameter_error(f"must be text, got {type(text).__name__}")
-    shown = order.shown
+    shown = order.displayed_path
     if not text:
         raise order.invalid_parameter_error("must not be empty", hint="name a file, such as notes.md")
     if "\0" in text:
@@ -344,11 +348,13 @@ def _check_path(order: ExportRequest) -> None:
             f"is {whole} bytes long, {_MAX_PATH_BYTES} are allowed", hint="use a shorter path"
         )
     if text.startswith("~"):
-        raise order.denied("begins with ~, and ~ is not expanded", "for a file of that name put ./ before it")
+        raise order.path_denied_error(
+            "begins with ~, and ~ is not expanded", "for a file of that name put ./ before it"
+        )
     if ".." in parts:
-        raise order.denied("has a part .., which is not allowed")
+        raise order.path_denied_error("has a part .., which is not allowed")
     if parts[-1] in ("", "."):
-        raise order.denied("ends like a directory", "name a file in it")
+        raise order.path_denied_error("ends like a directory", "name a file in it")
 
 
 def resolve_path(
@@ -364,15 +370,17 @@ def resolve_path(
     try:
         resolved = f"{os.path.realpath(followed or '/').rstrip('/')}/{last}".rstrip("/")
     except RecursionError as error:
-        raise order.denied("leads through too many symlinks") from error
+        raise order.path_denied_error("leads through too many symlinks") from error
     except OSError as error:
         # A symlink was replaced between its detection and reading it.
-        raise order.denied("changed while it was checked", _RETRY_HINT) from error
+        raise order.path_denied_error("changed while it was checked", _RETRY_HINT) from error
     if resolved == base:
-        raise order.denied("is the root itself, a directory", "name a file in it")
+        raise order.path_denied_error("is the root itself, a directory", "name a file in it")
     if not resolved.startswith(prefix):
         # Do not report whether the path exists: a model could use it to discover files elsewhere.
-        raise order.denied("is outside the root" if is_absolute else "leads out of the root through a symlink")
+        raise order.path_denied_error(
+            "is outside the root" if is_absolute else "leads out of the root through a symlink"
+        )
     if len(os.fsencode(resolved)) > _MAX_PATH_BYTES:
         raise order.invalid_parameter_error(
             f"is longer than {_MAX_PATH_BYTES} bytes with the root before it", hint="use a shorter path"
@@ -415,7 +423,9 @@ def _open_directory(place: _ResolvedPath) -> int:
     except OSError as error:
         if error.errno not in _NOT_A_DIRECTORY_ERRNOS:
             raise
-        raise order.denied("cannot be written: the root for files is no directory", "give a directory") from error
+        raise order.path_denied_error(
+            "cannot be written: the root for files is no directory", "give a directory"
+        ) from error
     try:
         place.check_outside_kept(os.fstat(directory))
         for depth in range(len(place.directories)):
@@ -474,19 +484,19 @@ def _unusable_path_error(place: _ResolvedPath, depth: int, found: os.stat_result
     is_last = depth == len(place.directories)
     part = "" if is_last else f"cannot be written: {'/'.join(parts)[:_MAX_DISPLAYED_CHARS]!r} "
     if found is None or (not is_last and stat.S_ISDIR(found.st_mode)):
-        return order.denied(f"{part}changed while it was opened", _RETRY_HINT)
+        return order.path_denied_error(f"{part}changed while it was opened", _RETRY_HINT)
     if not stat.S_ISLNK(found.st_mode):
         rule = f"{part}is {describe_file_kind(found.st_mode)}, no {'regular file' if is_last else 'directory'}"
-        return order.denied(rule, "choose another path")
+        return order.path_denied_error(rule, "choose another path")
     if is_last and order.by_model:
-        return order.denied("is a symlink, and is not followed", _OTHER_NAME_HINT)
+        return order.path_denied_error("is a symlink, and is not followed", _OTHER_NAME_HINT)
     try:
         os.path.realpath("/".join((place.root, *parts)), strict=True)
     except (OSError, RecursionError) as error:
         if isinstance(error, RecursionError) or error.errno == errno.ELOOP:
-            return order.denied(f"{part}is a symlink that leads in a circle", "choose another path")
+            return order.path_denied_error(f"{part}is a symlink that leads in a circle", "choose another path")
     # A symlink that existed during the check was resolved then, so this one is newer.
-    return order.denied(f"{part}became a symlink after it was checked", _NOTHING_WRITTEN_HINT)
+    return order.path_denied_error(f"{part}became a symlink after it was checked", _NOTHING_WRITTEN_HINT)
 
 
 def _ignore_os_errors(function: Callable[..., object], *arguments: int) -> None:
@@ -551,7 +561,7 @@ class _ExportDraft(NewFile):
 def _run_export(place: _ResolvedPath) -> FileResult:
     order = place.order
     if _TEMPORARY_NAME.fullmatch(place.name):
-        raise order.denied("has a name that is kept for temporary files", _OTHER_NAME_HINT)
+        raise order.path_denied_error("has a name that is kept for temporary files", _OTHER_NAME_HINT)
     with contextlib.ExitStack() as stack:
         directory = _open_directory(place)
         stack.callback(_ignore_os_errors, os.close, directory)

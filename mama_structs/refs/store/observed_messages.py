@@ -28,20 +28,20 @@ class ObservedMessages:
     # Deduplicated, in arrival order.
     _notes: dict[str, None] = attrs.field(factory=dict, init=False)
 
-    def before(self, message: object) -> Ingested | None:
+    def find_earlier(self, message: object) -> Ingested | None:
         """Return the earlier result if this message object was observed and its text is unchanged."""
-        found = self._known(message)
+        found = self._find(message)
         return found if found is not None and "".join(extract_model_text(message)) == found.text else None
 
     def contains(self, message: object, text: str) -> bool:
         """Return True if this message object was observed before with this text."""
-        found = self._known(message)
+        found = self._find(message)
         return found is not None and found.text == text
 
-    def _known(self, message: object) -> Ingested | None:
+    def _find(self, message: object) -> Ingested | None:
         return next((held for known, held in self._messages if known is message), None)
 
-    def keep(self, message: object, ingested: Ingested) -> None:
+    def record(self, message: object, ingested: Ingested) -> None:
         """
         Remember a message object and its notes.
 
@@ -49,14 +49,14 @@ class ObservedMessages:
         """
         if not isinstance(message, str | list | tuple):
             self._messages.append((message, ingested))
-        self.note(ingested.diagnostics)
+        self.add_diagnostics(ingested.diagnostics)
 
-    def streamed(self, ingested: Ingested) -> None:
+    def record_stream(self, ingested: Ingested) -> None:
         """Add the notes on a closed stream, unless the same text was observed as a message."""
         if all(held.text != ingested.text for _, held in self._messages):
-            self.note(ingested.diagnostics)
+            self.add_diagnostics(ingested.diagnostics)
 
-    def note(self, diagnostics: Iterable[Diagnostic]) -> None:
+    def add_diagnostics(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Add diagnostics that report a problem, and keep only the newest 100 notes."""
         # A message may have thousands of diagnostics: format only the ones that are kept.
         newest = [one for one in diagnostics if not one.is_note][-_MAX_STORED_NOTES:]
@@ -65,7 +65,7 @@ class ObservedMessages:
         for old in [*self._notes][:-_MAX_STORED_NOTES]:
             del self._notes[old]
 
-    def say(self, note: str) -> None:
+    def add_note(self, note: str) -> None:
         """Add a note about an action that the model requested, unless many notes are pending."""
         if len(self._notes) < _MAX_DELIVERED_NOTES:
             self._notes[note] = None
@@ -85,6 +85,6 @@ class ObservedMessages:
         rest = len(self._notes) - len(told)
         return [*told, f"and {rest} more"] if told and rest else told
 
-    def told(self) -> None:
+    def clear_notes(self) -> None:
         """Clear the notes after they were delivered to the model."""
         self._notes.clear()

@@ -48,7 +48,7 @@ class MarkedText:
     id: str
     attributes: Mapping[str, str]
     position: int
-    begin: int
+    visible_start: int
     end: int = -1
     position_after: int = -1
     complete: bool = False
@@ -70,7 +70,7 @@ class CollectedRefs:
     def content(self, marked: MarkedText) -> str:
         """Return a ref's content, without the tags of nested refs and one line break at each end."""
         # Computed on demand: the contents of nested refs may total 64 times the size of the text.
-        return trim_line_breaks(self.visible[marked.begin : marked.end], closed=marked.complete)
+        return trim_line_breaks(self.visible[marked.visible_start : marked.end], closed=marked.complete)
 
     def compact(self, stored: Mapping[int, Ref]) -> str:
         """
@@ -134,9 +134,9 @@ class RefCollector:
         self._marks = marks
         self._parser = RefParser()
         self._chunks: list[str] = []
-        self._before = 0  # Characters of all previous pieces.
+        self._previous_chars = 0  # Characters of all previous pieces.
         self._visible: list[str] = []
-        self._shown = 0
+        self._visible_chars = 0
         self._open: list[MarkedText] = []
         self._marked: list[MarkedText] = []
         self._diagnostics: list[Diagnostic] = []
@@ -149,12 +149,12 @@ class RefCollector:
     def feed(self, chunk: str) -> list[Event]:
         """Parse the next part of the piece, and return the events that are certain now."""
         self._chunks.append(chunk)
-        return self._take(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
+        return self._apply_events(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
 
     def end_piece(self) -> list[Event]:
         """End the current piece; the next text starts a new one."""
-        events = self._take(self._parser.close())
-        self._before += self._parser.position
+        events = self._apply_events(self._parser.close())
+        self._previous_chars += self._parser.position
         self._parser = RefParser()
         return events
 
@@ -163,21 +163,21 @@ class RefCollector:
         texts = "".join(self._chunks), "".join(self._visible)
         return CollectedRefs(tuple(self._marked), tuple(self._diagnostics), *texts)
 
-    def _take(self, events: Sequence[Event]) -> list[Event]:
-        return [self._taken(event) for event in events]
+    def _apply_events(self, events: Sequence[Event]) -> list[Event]:
+        return [self._apply_event(event) for event in events]
 
-    def _taken(self, event: Event) -> Event:
+    def _apply_event(self, event: Event) -> Event:
         if isinstance(event, Text | RefText):
             self._visible.append(event.text)
-            self._shown += len(event.text)
+            self._visible_chars += len(event.text)
             return event
-        moved = attrs.evolve(event, position=event.position + self._before)
+        moved = attrs.evolve(event, position=event.position + self._previous_chars)
         if isinstance(moved, RefStart):
-            self._open.append(MarkedText(moved.id, moved.attributes, moved.position, self._shown))
+            self._open.append(MarkedText(moved.id, moved.attributes, moved.position, self._visible_chars))
             self._marked.append(self._open[-1])
         elif isinstance(moved, RefEnd):
             closed = self._open.pop()
-            closed.end, closed.position_after, closed.complete = self._shown, moved.position, moved.complete
+            closed.end, closed.position_after, closed.complete = self._visible_chars, moved.position, moved.complete
         else:
             self._diagnostics.append(moved)
         return moved

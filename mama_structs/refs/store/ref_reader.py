@@ -41,7 +41,7 @@ class RefReader:
     _is_draft: bool
 
     def _repr_html_(self) -> str:
-        live = [] if self._closed else [*self._entries.live()]
+        live = [] if self._closed else [*self._entries.iter_entries()]
         newest = (one._repr_content() for one in reversed(live))  # noqa: SLF001 - one of ours
         return wrap_html(format_heading(repr(self)[1:-1]), format_entries(newest, len(live)))
 
@@ -53,12 +53,12 @@ class RefReader:
     def __contains__(self, handle: object) -> bool:
         """Return True if `get` would return an entry."""
         self._check_open()
-        return self._entries.holds(with_kind(handle))
+        return self._entries.contains(with_kind(handle))
 
     def __iter__(self) -> Iterator[str]:
         """Yield all handles, including all versions of refs, oldest first."""
         self._check_open()
-        return (entry.versioned for entry in self._entries.live())
+        return (entry.versioned for entry in self._entries.iter_entries())
 
     @property
     def usage(self) -> Usage:
@@ -111,7 +111,7 @@ class RefReader:
 
         """
         self._check_size("text", text, call="suggest(text)")
-        taken = {entry.id for entry in self._entries.live() if isinstance(entry, Ref)}
+        taken = {entry.id for entry in self._entries.iter_entries() if isinstance(entry, Ref)}
         return suggest_ids(text, used_ids=taken)
 
     def list(self, *, category: Category | None = None) -> tuple[Ref, ...]:
@@ -130,13 +130,13 @@ class RefReader:
             raise InvalidParameter(
                 f"category must be one of {', '.join(_CATEGORIES)}, got {repr_short(category)}", parameter="category"
             )
-        newest = {entry.id: entry for entry in self._entries.live() if isinstance(entry, Ref)}
+        newest = {entry.id: entry for entry in self._entries.iter_entries() if isinstance(entry, Ref)}
         return tuple(ref for ref in newest.values() if category in {None, ref.category})
 
     def descriptors(self) -> tuple[Descriptor, ...]:
         """Return all descriptors, oldest first."""
         self._check_open()
-        return tuple(entry for entry in self._entries.live() if isinstance(entry, Descriptor))
+        return tuple(entry for entry in self._entries.iter_entries() if isinstance(entry, Descriptor))
 
     def versions(self, ref_id: str) -> tuple[str, ...]:
         """
@@ -293,7 +293,7 @@ class RefReader:
         text = render_instructions(self.settings, files=self.files is not None)
         if not (handles and text):
             return text
-        return f"{text}\n\n{self.rendering.handles((*self.descriptors(), *self.list()))}"
+        return f"{text}\n\n{self.rendering.render_handles((*self.descriptors(), *self.list()))}"
 
     def _check_open(self) -> None:
         self._loop.check_or_bind_thread()
@@ -309,7 +309,7 @@ class RefReader:
             chars = sum(len(text) for text in texts if isinstance(text, str | bytes))
             check_sync_size(name, InputSize(chars, items), hint=IN_THREAD_HINT.format(call))
 
-    def _ref(self, ref_id: str) -> Ref:
+    def _find_ref(self, ref_id: str) -> Ref:
         return as_ref(self.get(ref_id), ref_id)
 
     def _find(self, handle: str) -> Entry:

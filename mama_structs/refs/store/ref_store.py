@@ -215,7 +215,7 @@ class RefStore(RefReader):
             hint="call it again when no other task stores refs",
         )
 
-    async def look(self, load: InputSize, work: Callable[[RefStore], T]) -> T:
+    async def run_read(self, load: InputSize, work: Callable[[RefStore], T]) -> T:
         """Run *work*, which stores nothing, on this store or, if its input is large, in a thread."""
         if load.is_inline:
             return work(self)
@@ -309,9 +309,9 @@ class RefStore(RefReader):
         begun = self._recent.messages
 
         async def store(load: InputSize, collected: CollectedRefs) -> Ingested:
-            return await self.change(load, lambda refs: refs._streamed(collected, begun=begun))  # noqa: SLF001 - of this class
+            return await self.change(load, lambda refs: refs._store_streamed(collected, begun=begun))  # noqa: SLF001 - of this class
 
-        return RefStream(collector, functools.partial(self._streamed, begun=begun), store)
+        return RefStream(collector, functools.partial(self._store_streamed, begun=begun), store)
 
     def put(
         self, ref_id: str, text: str, *, append: bool = False, origin: Origin | None = None, **attributes: str
@@ -371,7 +371,7 @@ class RefStore(RefReader):
         """
         self._check_open()
         author = _author_provenance("user" if origin is None else origin)
-        ref = self._ref(ref_id)
+        ref = self._find_ref(ref_id)
         self._check_size("the ref and its change", ref.text, old, new, call="edit(ref_id, old, new)")
         return self._store_revision(ref.id, replace_text(ref, old, new, author=author))
 
@@ -522,12 +522,12 @@ class RefStore(RefReader):
             check_room=self._entries.check_room,
             describe=functools.partial(self._make_descriptor, provenance=written_by),
             keep=lambda descriptor: self._put(descriptor.handle, descriptor),
-            show=self.rendering.result,
+            show=self.rendering.render_result,
         )
         wrapping = ResultTruncation(
             shelf=shelf, budget=budget, source=source, schema=schema, own_share=self.own_share, keeps=keeps
         )
-        return wrapping.shown(result)
+        return wrapping.truncate(result)
 
     def extract(
         self, handle: str, *, mode: Mode = "page", start: int = 1, count: int = 1, read_all: bool = False
@@ -567,7 +567,7 @@ class RefStore(RefReader):
         self._check_open()
         return ingest_refs(collected, entries=self._entries, store=self._store_revision)
 
-    def _streamed(self, collected: CollectedRefs, *, begun: int) -> Ingested:
+    def _store_streamed(self, collected: CollectedRefs, *, begun: int) -> Ingested:
         ingested = self._recent.take_message(collected, since=begun)
         if ingested is None:
             ingested = self._store_collected(collected)
@@ -584,7 +584,7 @@ class RefStore(RefReader):
             revision = append_revision(before, revision)
         provenance = revision.provenance.merge_with(get_inserted_provenance())
         attributes = {name: value for name, value in revision.attributes.items() if name != "append"}
-        content = self._entries.shared(Content.of(revision.text))
+        content = self._entries.deduplicate(Content.of(revision.text))
         ref = Ref(
             id=ref_id,
             version=self._entries.next_version(ref_id),
@@ -607,7 +607,7 @@ class RefStore(RefReader):
         """Return a descriptor without storing it."""
         # In a tool call, the result may repeat texts that replaced handles in the arguments.
         provenance = provenance.merge_with(get_inserted_provenance())
-        content = self._entries.shared(content)
+        content = self._entries.deduplicate(content)
         content.pages(self.settings.page_size)  # Build the index now, so that the first read is fast.
         return Descriptor(
             number=number,
@@ -622,7 +622,7 @@ class RefStore(RefReader):
         )
 
     def _add(self, content: Content, source: str, provenance: Provenance) -> Descriptor:
-        self._entries.check_room(self._entries.shared(content))
+        self._entries.check_room(self._entries.deduplicate(content))
         descriptor = self._make_descriptor(self._entries.next_fd, content, source, provenance=provenance)
         self._put(descriptor.handle, descriptor)
         return descriptor

@@ -125,11 +125,11 @@ class Rendering:
         If characters were replaced, the attribute ``replaced`` is their number.
         """
         clean, replaced = _FORBIDDEN_CHARS.subn(_REPLACEMENT, text)
-        end = self._end(text) if _TAG_LIKE_TEXT.search(text) else None
+        end = self._make_end_mark(text) if _TAG_LIKE_TEXT.search(text) else None
         start = start_tag(name, {**attributes, "replaced": replaced or None, "end": end})
         return f"{start}{clean}{start_tag(f'/{name}', {'end': end})}"
 
-    def _end(self, text: str) -> str:
+    def _make_end_mark(self, text: str) -> str:
         """Return a keyed hash that cannot be guessed and does not occur in the text."""
         data, key, end = text.encode(errors="surrogatepass"), self._secret, ""
         while not end or end in text:
@@ -139,7 +139,7 @@ class Rendering:
 
     # Text that was read
 
-    def content(self, excerpt: Excerpt) -> str:
+    def render_content(self, excerpt: Excerpt) -> str:
         """Render a read excerpt, truncated to the budget."""
         about: dict[str, Attribute] = {"fd": excerpt.handle, "page": excerpt.page, "pages": excerpt.pages}
         totals: dict[str, Attribute] = {"total_lines": excerpt.total_lines, "total_chars": excerpt.total_chars}
@@ -147,9 +147,13 @@ class Rendering:
         def tag(place: Mapping[str, Attribute]) -> dict[str, Attribute]:
             return {**about, **place, **totals}
 
-        return self._lines(excerpt, tag) if excerpt.mode == "line" else self._part("fd_content", excerpt, tag)
+        return (
+            self._render_lines(excerpt, tag)
+            if excerpt.mode == "line"
+            else self._render_part("fd_content", excerpt, tag)
+        )
 
-    def ref(self, ref: Ref, excerpt: Excerpt) -> str:
+    def render_ref(self, ref: Ref, excerpt: Excerpt) -> str:
         """Render a ref, truncated to the budget. *excerpt* is its complete text."""
         about = _ref_attributes(ref)
 
@@ -157,9 +161,11 @@ class Rendering:
             shown = {"shown_lines": place["lines"], "shown_chars": place["chars"]} if place["next"] else {}
             return {**about, **shown, **{key: value for key, value in place.items() if key not in {"lines", "chars"}}}
 
-        return self._part("ref_content", excerpt, tag)
+        return self._render_part("ref_content", excerpt, tag)
 
-    def _part(self, name: str, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
+    def _render_part(
+        self, name: str, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]
+    ) -> str:
         """
         Render the beginning of an excerpt.
 
@@ -176,7 +182,7 @@ class Rendering:
             length -= length > 1 and text[length - 1] == "\r" and text[length] == "\n"
         return render_prefix(length)
 
-    def _lines(self, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
+    def _render_lines(self, excerpt: Excerpt, tag: Callable[[Mapping[str, Attribute]], dict[str, Attribute]]) -> str:
         """Render numbered lines, or the beginning of a line that is longer than the budget."""
         lines, first = excerpt.text.removesuffix("\n").split("\n"), excerpt.first_line
         ends = [*accumulate(len(line) + 1 for line in lines)]
@@ -202,7 +208,7 @@ class Rendering:
             return render_count(count)
         return render_line_prefix(max(1, self.budget.find_max_items(len(lines[0]), render_line_prefix)))
 
-    def extraction(self, excerpt: Excerpt, made: Descriptor) -> str:
+    def render_extraction(self, excerpt: Excerpt, made: Descriptor) -> str:
         """Render the confirmation that an excerpt was stored as a new descriptor."""
         attributes = {
             "fd": excerpt.handle,
@@ -213,7 +219,7 @@ class Rendering:
         about = f"{made.handle} now holds {format_count(made.chars, 'character')} of {excerpt.handle}"
         return _join_parts("fd_extraction", attributes, [message_element(about)])
 
-    def result(self, descriptor: Descriptor, shown: Preview) -> str:
+    def render_result(self, descriptor: Descriptor, shown: Preview) -> str:
         """Render the preview of a large result: size, beginning, end, and the omitted range."""
         content = descriptor.content
         attributes: dict[str, Attribute] = {
@@ -243,7 +249,7 @@ class Rendering:
 
     # Lists
 
-    def refs(self, refs: Sequence[Ref], *, start: int = 1, category: str | None = None) -> str:
+    def render_refs(self, refs: Sequence[Ref], *, start: int = 1, category: str | None = None) -> str:
         """
         Render a list of refs from number *start* (from 1), as many as fit in the budget.
 
@@ -263,7 +269,7 @@ class Rendering:
 
         return render_count(self.budget.find_max_items(len(rows), render_count, item_size=_ROW_CHARS))
 
-    def handles(self, entries: Sequence[Entry]) -> str:
+    def render_handles(self, entries: Sequence[Entry]) -> str:
         """Render the stored handles for a system prompt, newest first, as many as fit."""
         rows = _LazyElements(newest_first(entries))
 
@@ -273,7 +279,7 @@ class Rendering:
 
         return render_count(self.budget.find_max_items(len(rows), render_count, item_size=_ROW_CHARS))
 
-    def matches(self, result: SearchResult) -> str:
+    def render_matches(self, result: SearchResult) -> str:
         """
         Render as many search matches as fit in the budget.
 
@@ -331,7 +337,7 @@ class Rendering:
 
     # Confirmations and errors
 
-    def stored(self, ref: Ref) -> str:
+    def render_stored(self, ref: Ref) -> str:
         """Render the confirmation that a ref was stored."""
         attributes: dict[str, Attribute] = {"id": ref.id, "version": ref.version, "lines": ref.lines}
         return start_tag("ref_stored", {**attributes, "chars": ref.chars}, empty=True)
@@ -355,7 +361,7 @@ class Rendering:
         about = f"{result.handle} {verb[result.mode]} {path}, which now has {now}"
         return _join_parts("fd_file_result", _truncate_attributes(attributes), [message_element(about)])
 
-    def error(self, error: MamaStructsError, *, handle: str | None = None) -> str:
+    def render_error(self, error: MamaStructsError, *, handle: str | None = None) -> str:
         """Render an error and its hint. *handle* is used if the error has no handle."""
         attributes = _truncate_attributes({"type": error.type, "fd": getattr(error, "handle", None) or handle})
         lines = getattr(error, "candidates", ())

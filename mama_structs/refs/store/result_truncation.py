@@ -68,10 +68,10 @@ class ResultTruncation:
     keeps: bool = True
     _contents: dict[str, Content | None] = attrs.field(factory=dict, init=False)
 
-    def shown(self, result: Any) -> Any:
+    def truncate(self, result: Any) -> Any:
         """Return the result unchanged, or truncated to the budget."""
         if isinstance(result, str):
-            return result if self.budget.fits(result) else self.text(result)
+            return result if self.budget.fits(result) else self.truncate_text(result)
         if result is None or isinstance(result, float | bytes | bytearray | memoryview):
             return result
         try:
@@ -102,38 +102,38 @@ class ResultTruncation:
         if fits and not (own and own.has_too_many_ids):
             return result
         if not isinstance(data, dict | list):
-            return self.text(str(data) if written is None else written)
+            return self.truncate_text(str(data) if written is None else written)
         chars = _UNKNOWN_SIZE_CHARS if written is None else len(written)
-        return self._kept(self._choose_plan(functools.partial(self._plan, data, own), chars))
+        return self._store_parts(self._choose_plan(functools.partial(self._plan, data, own), chars))
 
     def _plan(self, data: Any, own: OwnShare | None, room: int) -> TruncationPlan:
-        return plan_data(data, room, width=self._width, schema=self.schema, own=own)
+        return plan_data(data, room, width=self._handle_width, schema=self.schema, own=own)
 
     @property
-    def _width(self) -> int:
+    def _handle_width(self) -> int:
         return len(f"fd:{10 * (self.shelf.next_number() + self.budget.limit)}")
 
     # Texts
 
-    def text(self, text: str) -> str:
+    def truncate_text(self, text: str) -> str:
         """Return the text truncated to the budget."""
         if (data := parse_json_container(text)) is not None:
-            return str(self._kept(self._choose_plan(functools.partial(self._plan_json, text, data), len(text))))
+            return str(self._store_parts(self._choose_plan(functools.partial(self._plan_json, text, data), len(text))))
         if self.source != "user_input":
-            return self.plain(text)
+            return self.truncate_plain_text(text)
         limit = self.budget.limit
         parts = split_pasted(text, descriptor_chars=limit)
         if 2 * self.budget.size(parts.before + parts.after) > limit:
             parts = PastedText("", text, "")
         around = Budget(limit, size=lambda shown: self.budget.size(f"{parts.before}{shown}{parts.after}"))
-        return f"{parts.before}{attrs.evolve(self, budget=around).plain(parts.pasted)}{parts.after}"
+        return f"{parts.before}{attrs.evolve(self, budget=around).truncate_plain_text(parts.pasted)}{parts.after}"
 
-    def plain(self, text: str) -> str:
+    def truncate_plain_text(self, text: str) -> str:
         """Return the beginning and end of a text, as ``<fd_result>`` if the rest is stored."""
-        return str(self._kept(self._choose_plan(functools.partial(self._plan_text, text), len(text))))
+        return str(self._store_parts(self._choose_plan(functools.partial(self._plan_text, text), len(text))))
 
     def _plan_json(self, text: str, data: Any, room: int) -> TextPlan:
-        plan = plan_data(data, room, width=self._width)
+        plan = plan_data(data, room, width=self._handle_width)
         # A handle of a JSON object stores the original text, byte for byte; that of a list stores one row per line.
         texts = dict(plan.texts)
         if isinstance(data, dict) and ROOT_POINTER in texts:
@@ -148,7 +148,7 @@ class ResultTruncation:
                     if room > len(_NOT_STORED_NOTE)
                     else ""
                 )
-            number, content = int(handles[ROOT_POINTER].removeprefix("fd:")), self._content(ROOT_POINTER, str)
+            number, content = int(handles[ROOT_POINTER].removeprefix("fd:")), self._render_content(ROOT_POINTER, str)
             if room <= 0 or content is None:
                 return f'<fd_result fd="{handles[ROOT_POINTER]}"/>'
             head = int(room * _HEAD_RATIO)
@@ -170,13 +170,13 @@ class ResultTruncation:
             if shares is None:
                 continue
             given = iter(shares)
-            made = [block if parse_media(block) else self._block(block, next(given)) for block in shown]
+            made = [block if parse_media(block) else self._truncate_block(block, next(given)) for block in shown]
             if self._fits([block for block in made if not parse_media(block)]):
                 return made
         # Too many blocks: merge all texts into the first block.
         said = "\n".join(text if (text := block_text(block)) is not None else to_json_text(block) for block in spoken)
         whole = Budget(self.budget.limit, size=lambda text: self.budget.size(to_json_text([_text_block(text)])))
-        one = _text_block(attrs.evolve(self, budget=whole).text(said))
+        one = _text_block(attrs.evolve(self, budget=whole).truncate_text(said))
         return [one, *(block for block in blocks if parse_media(block))]
 
     def _fits(self, blocks: Sequence[Mapping[str, Any]]) -> bool:
@@ -200,22 +200,22 @@ class ResultTruncation:
             shares[number], spare = least[number] + more, spare - more
         return list(shares.values())
 
-    def _block(self, block: dict[str, Any], share: int) -> dict[str, Any]:
+    def _truncate_block(self, block: dict[str, Any], share: int) -> dict[str, Any]:
         text = block_text(block)
         within = Budget(share - 1, size=lambda shown: self.budget.size(to_json_text({**block, "text": shown})))
-        return block if text is None else {**block, "text": attrs.evolve(self, budget=within).shown(text)}
+        return block if text is None else {**block, "text": attrs.evolve(self, budget=within).truncate(text)}
 
     # Handles
 
     def _choose_plan(self, plan: Callable[[int], TruncationPlan], chars: int) -> TruncationPlan:
-        return choose_plan(plan, self._handles, self.budget, chars=chars)
+        return choose_plan(plan, self._assign_handles, self.budget, chars=chars)
 
-    def _handles(self, texts: LazyTexts) -> dict[str, str]:
+    def _assign_handles(self, texts: LazyTexts) -> dict[str, str]:
         """Return the texts that fit in the quota, with the handles that they will get."""
         handles: dict[str, str] = {}
         chosen: list[Content] = []
         for name, text in texts.items() if self.keeps else ():
-            content = self._content(name, text)
+            content = self._render_content(name, text)
             if content is None:
                 continue
             try:
@@ -226,7 +226,7 @@ class ResultTruncation:
             chosen.append(content)
         return handles
 
-    def _content(self, name: str, text: Callable[[], str]) -> Content | None:
+    def _render_content(self, name: str, text: Callable[[], str]) -> Content | None:
         """Return the content of a handle, rendered once, or None if it cannot be serialized."""
         if name not in self._contents:
             try:
@@ -235,9 +235,9 @@ class ResultTruncation:
                 self._contents[name] = None
         return self._contents[name]
 
-    def _kept(self, plan: TruncationPlan) -> Any:
+    def _store_parts(self, plan: TruncationPlan) -> Any:
         """Store the omitted parts of a plan, and return its answer."""
-        handles = self._handles(plan.texts)
+        handles = self._assign_handles(plan.texts)
         if self.keeps and len(handles) < len(plan.texts):
             _log.warning("of a shortened result %d of %d parts are kept", len(handles), len(plan.texts))
         for name, handle in handles.items():

@@ -71,7 +71,7 @@ class Pages:
     _first_lines: Sequence[int]
 
     @classmethod
-    def of(cls, text: str, page_size: int) -> Pages:
+    def from_text(cls, text: str, page_size: int) -> Pages:
         """Split a text into pages."""
         _check.check_integer("page_size", page_size, 1)
         code = "I" if len(text) < _FOUR_BYTE_LIMIT else "Q"
@@ -215,7 +215,7 @@ class Content:
         known = self._pages.get(page_size)
         if known is None:
             # Concurrent threads may both build it, with equal results.
-            known = self._pages.setdefault(page_size, Pages.of(self.text, page_size))
+            known = self._pages.setdefault(page_size, Pages.from_text(self.text, page_size))
         return known
 
     def __repr__(self) -> str:

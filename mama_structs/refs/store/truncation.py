@@ -129,12 +129,12 @@ class StructuralPlan:
 class TextPlan:
     """The plan of a text: a function that renders it with handles, and the texts to store."""
 
-    written: Callable[[HandlesByName], str]
+    render: Callable[[HandlesByName], str]
     texts: LazyTexts
 
     def to_answer(self, handles: HandlesByName) -> str:
         """Return the truncated text."""
-        return self.written(handles)
+        return self.render(handles)
 
 
 def _find_free_key(members: Mapping[str, Any]) -> str:
@@ -201,7 +201,7 @@ def plan_data(
     """
     # Members of *own* get half of the room. Room that one side does not need is used by the other.
     if own is None:
-        return _Planner(room, width, schema).whole(data)
+        return _Planner(room, width, schema).plan_answer(data)
     rest = own.without_references
     planner = _Planner(room, width, schema)
     needed = planner.measure(rest)
@@ -209,7 +209,7 @@ def plan_data(
     used = len(to_json_text(share.to_answer(dict.fromkeys(share.texts, "f" * width)))) - 1
     if needed + used <= room:
         return StructuralPlan(rest, {}, share, tuple(data))
-    made = _Planner(room - used, width, schema).whole(rest, written=data)
+    made = _Planner(room - used, width, schema).plan_answer(rest, written=data)
     return attrs.evolve(made, own=share, order=tuple(data))
 
 
@@ -220,7 +220,7 @@ class _MeasuredMember:
     pointer: str
     # Characters of key, colon and comma; of the complete value; of its shortest form.
     frame: int
-    full: int
+    full_chars: int
     min_chars: int
     schemas: tuple[Schema, ...]
 
@@ -237,10 +237,10 @@ class _Planner:
         # "false" replaces a handle that could not be stored.
         self._width = max(width, len("false"))
         self._root = schema
-        self._known: dict[int, int] = {}
+        self._measured: dict[int, int] = {}
         self._cuts: dict[str, _TruncatedValue] = {}
 
-    def whole(self, value: Any, *, written: Any = None) -> StructuralPlan:
+    def plan_answer(self, value: Any, *, written: Any = None) -> StructuralPlan:
         """Return the plan of the complete answer. Its handle stores *written*, if given."""
         text = functools.partial(_answer_text, value if written is None else written)
         empty: Any = [] if isinstance(value, list) else {}
@@ -266,9 +266,9 @@ class _Planner:
         """Return the number of characters of a value, or a number above the room."""
         if not isinstance(value, (dict, list)):
             return _json_chars(value)
-        known = self._known.get(id(value))
+        known = self._measured.get(id(value))
         if known is None:
-            known = self._known[id(value)] = self._measure(value, depth)
+            known = self._measured[id(value)] = self._measure(value, depth)
         return known
 
     def _measure(self, value: Any, depth: int) -> int:
@@ -306,8 +306,8 @@ class _Planner:
         The room must be at least the length of the value's shortest form.
         """
         value, pointer = member.value, member.pointer
-        if member.full <= room:
-            return value, member.full
+        if member.full_chars <= room:
+            return value, member.full_chars
         if isinstance(value, dict):
             return self._mapping(value, pointer, room, depth, member.schemas)
         if isinstance(value, list):
@@ -338,7 +338,7 @@ class _Planner:
         entry = self._entry(pointer, len(value))
         members = [] if depth >= _MAX_DEPTH else self._members(value, pointer, room, depth, schemas)
         braces, most = len("{}"), int(room * _MAX_VALUE_RATIO)
-        decent = [one.frame + max(one.min_chars, min(one.full, most)) for one in members]
+        decent = [one.frame + max(one.min_chars, min(one.full_chars, most)) for one in members]
         is_seen = len(members) == len(value)
         paid = braces
         if not is_seen or (
@@ -369,7 +369,7 @@ class _Planner:
             if left < 0:
                 break
             below = f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
-            full, known = self.measure(member, depth + 1), self._below(schemas, key)
+            full, known = self.measure(member, depth + 1), self._find_subschemas(schemas, key)
             members.append(
                 _MeasuredMember(key, member, below, frame, full, self._min_chars(member, below, full, known), known)
             )
@@ -381,14 +381,14 @@ class _Planner:
         shown: dict[str, Any] = {}
         used = 0
         for left, one in zip(
-            range(len(members), 0, -1), sorted(members, key=lambda one: one.full - one.min_chars), strict=True
+            range(len(members), 0, -1), sorted(members, key=lambda one: one.full_chars - one.min_chars), strict=True
         ):
             shown[one.key], cost = self._fill(one, one.min_chars + max(0, spare) // left, depth + 1)
             spare -= cost - one.min_chars
             used += one.frame + cost
         return {one.key: shown[one.key] for one in members}, used
 
-    def _below(self, schemas: Iterable[Schema], key: str) -> tuple[Schema, ...]:
+    def _find_subschemas(self, schemas: Iterable[Schema], key: str) -> tuple[Schema, ...]:
         """Return the subschemas for one member of a mapping."""
         found: list[Any] = []
         for schema in schemas:

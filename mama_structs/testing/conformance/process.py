@@ -124,10 +124,10 @@ class _DriverServer:
         return self._await_if_needed(getattr(self.driver, name)(*given, **named))
 
     def _await_if_needed(self, value: Any) -> Any:
-        async def awaited() -> Any:
+        async def await_value() -> Any:
             return await value
 
-        return self.runner.run(awaited()) if inspect.isawaitable(value) else value
+        return self.runner.run(await_value()) if inspect.isawaitable(value) else value
 
     def open(self) -> None:
         self.call("open", self.location)

@@ -228,15 +228,15 @@ def chunkings(text: str) -> st.SearchStrategy[list[str]]:
 
     """
 
-    def at(places: list[int]) -> list[str]:
+    def split_at(places: list[int]) -> list[str]:
         places = [0, *sorted(places), len(text)]
         return [text[start:end] for start, end in itertools.pairwise(places)]
 
-    def of(size: int) -> list[str]:
+    def split_by_size(size: int) -> list[str]:
         return [text[start : start + size] for start in range(0, len(text), size)]
 
-    anywhere: st.SearchStrategy[Any] = st.lists(st.integers(0, len(text)), max_size=8).map(at)
-    return anywhere | st.integers(1, 20).map(of)
+    anywhere: st.SearchStrategy[Any] = st.lists(st.integers(0, len(text)), max_size=8).map(split_at)
+    return anywhere | st.integers(1, 20).map(split_by_size)
 
 
 @attrs.frozen

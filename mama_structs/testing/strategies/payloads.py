@@ -261,7 +261,7 @@ def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[
 
     """
 
-    def of(kind: EntityType) -> st.SearchStrategy[PlantedPayload]:
+    def build_strategy(kind: EntityType) -> st.SearchStrategy[PlantedPayload]:
         fields = {name: _REFERENCE_FIELDS[name] | st.just("") for name in _ROW_FIELDS[kind]}
         row = st.fixed_dictionaries(fields | {"pfp": _DENIED_IDS})
         rows = st.dictionaries(st.integers(1, 5) | st.integers(1, 30), row, min_size=min_size, max_size=max_size)
@@ -274,4 +274,4 @@ def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[
         pagination = {"next_key": next_key, "total": str(len(rows))}
         return _build_payload({CHAIN_STORES[kind].key: page, "pagination": pagination}, own, own_ids=own)
 
-    return st.sampled_from([*_ROW_FIELDS]).flatmap(of)
+    return st.sampled_from([*_ROW_FIELDS]).flatmap(build_strategy)

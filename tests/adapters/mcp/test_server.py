@@ -21,7 +21,7 @@ from mama_structs.settings import ToolSettings
 from mama_structs.testing import FakeNode
 
 RESUMING = "continue from yesterday"
-NOTHING = "what colour is the sky?"
+UNRELATED_MESSAGE = "what colour is the sky?"
 SEEN_WHEN_RESUMING = {"save__decision", "save__checkpoint", "load__checkpoint", "load__context", "search__recent"}
 HIDDEN_WHEN_RESUMING = {"save__insight", "search__by_topic", "search__by_context"} | {
     "evolve__outcome",
@@ -321,7 +321,7 @@ async def test_subscribed_client_sees_list_change(narrowing, era):
 
         assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == listener.tools
 
-        await listener.say(NOTHING)
+        await listener.say(UNRELATED_MESSAGE)
         await listener.told()
 
         assert set(ARGUMENTS) == listener.tools
@@ -360,7 +360,7 @@ async def test_clients_have_separate_lists(narrowing, era):
 
         assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == await names_of(one.client)
         assert set(ARGUMENTS) == await names_of(other.client)
-        assert other.heard.empty()
+        assert other.heard.is_empty()
 
 
 async def test_server_observe_reaches_all_connected_clients(narrowing, era):
@@ -396,7 +396,7 @@ async def test_server_observe_replaces_messages_of_clients(narrowing, era):
     async with Listener(own, era) as listener:
         await listener.say(RESUMING)
         await listener.told()
-        own.observe(NOTHING)
+        own.observe(UNRELATED_MESSAGE)
         await listener.told()
 
         assert set(ARGUMENTS) == listener.tools
@@ -456,7 +456,7 @@ async def test_force_static_never_narrows_or_notifies(era):
         await listener.say(RESUMING)
         await asyncio.sleep(0.02)
 
-        assert listener.heard.empty()
+        assert listener.heard.is_empty()
         assert set(ARGUMENTS) == await names_of(listener.client)
 
 
@@ -466,7 +466,7 @@ async def test_force_dynamic_narrows_for_all_clients(era):
     async with Session.open(files=".", settings=settings) as session, Client(server(session), mode=era) as client:
         await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
         narrowed = await names_of(client)
-        asked = await client.list_tools(meta={MESSAGE_KEY: NOTHING}, cache_mode="bypass")
+        asked = await client.list_tools(meta={MESSAGE_KEY: UNRELATED_MESSAGE}, cache_mode="bypass")
 
     assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == narrowed
     assert set(ARGUMENTS) == {tool.name for tool in asked.tools}
@@ -573,7 +573,7 @@ async def test_server_unsubscribes_from_session_when_it_ends(narrowing, era):
             during = len(narrowing.exposed._subscribers)
             narrowing.tools_for(RESUMING)
             await asyncio.gather(one.told(), other.told())
-        narrowing.tools_for(NOTHING)
+        narrowing.tools_for(UNRELATED_MESSAGE)
 
         assert before + 1 == during
         assert before == len(narrowing.exposed._subscribers)

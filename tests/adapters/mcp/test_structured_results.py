@@ -68,7 +68,7 @@ class Tree(pydantic.BaseModel, extra="forbid"):
 INNER = Inner(names={f"name {n}": "x" * 100 for n in range(300)}, text=LONG)
 ROWS = list(range(5_000))
 # Results by return annotation.
-GIVEN = {
+RESULTS_BY_NAME = {
     "texts": (dict[str, str], {f"key {n}": "text " * 50 for n in range(500)}),
     "numbers": (dict[str, int], {f"key {n}": n for n in range(5_000)}),
     "anything": (dict, {"text": LONG, "rows": ROWS, "shortened": "its own"}),
@@ -112,11 +112,11 @@ async def told(session, calls):
 async def test_mcp_truncated_results_match_output_schema_for_every_annotation(limit):
     """Mappings, typed mappings, and models without additional fields, truncated to a tenth and to almost nothing."""
     async with Session.open(settings=Settings(answers=AnswerSettings(max_chars=limit))) as session:
-        for name, (kind, value) in GIVEN.items():
+        for name, (kind, value) in RESULTS_BY_NAME.items():
             session.tools.add(host_tool(name, kind, value))
-        results, schemas = await told(session, {name: (name, {}) for name in GIVEN})
+        results, schemas = await told(session, {name: (name, {}) for name in RESULTS_BY_NAME})
 
-    assert {"a_list", "a_text"} == {name for name in GIVEN if schemas[name] is None}
+    assert {"a_list", "a_text"} == {name for name in RESULTS_BY_NAME if schemas[name] is None}
     assert [] == [name for name, result in results.items() if result.is_error]
     for result in results.values():
         if (structure := result.structured_content) is not None:

@@ -18,8 +18,8 @@ import pytest
 from mama_structs import HashEmbedder, Session
 from mama_structs.adapters.google_adk.artifacts import AdkArtifactService
 
-_PLACE = Path(os.environ["MAMA_STRUCTS_SUITE"]) / "test_artifact_service.py"
-_spec = importlib.util.spec_from_file_location("adk_test_artifact_service", _PLACE)
+_SUITE_PATH = Path(os.environ["MAMA_STRUCTS_SUITE"]) / "test_artifact_service.py"
+_spec = importlib.util.spec_from_file_location("adk_test_artifact_service", _SUITE_PATH)
 _theirs = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = _theirs
 _spec.loader.exec_module(_theirs)

@@ -71,7 +71,7 @@ def sync_local_filesystem_tool(tmp_path: Path) -> Iterator[Any]:
     with sync.Session.open(tmp_path / "agent.mama", embedder=HashEmbedder()) as session:
         tool = memory_tool(session)
 
-        class Shown:
+        class MirroredTool:
             base_path = tmp_path / "shown"
             memory_root = base_path / "memories"
 
@@ -85,8 +85,8 @@ def sync_local_filesystem_tool(tmp_path: Path) -> Iterator[Any]:
 
                 return call
 
-        Shown.memory_root.mkdir(parents=True)
-        yield Shown()
+        MirroredTool.memory_root.mkdir(parents=True)
+        yield MirroredTool()
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def async_local_filesystem_tool(tmp_path: Path) -> Any:
 
         root = tmp_path / "shown/memories"
 
-        class Shown:
+        class MirroredTool:
             base_path = AsyncPath(root.parent)
             memory_root = AsyncPath(root)
 
@@ -111,4 +111,4 @@ async def async_local_filesystem_tool(tmp_path: Path) -> Any:
                 return call
 
         root.mkdir(parents=True)
-        yield Shown()
+        yield MirroredTool()

@@ -21,7 +21,7 @@ from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
 
 # Names of the savers that are replaced by ours.
-_OURS = frozenset({"sqlite", "sqlite_aio"})
+_REPLACED_SAVERS = frozenset({"sqlite", "sqlite_aio"})
 _beside = ThreadPoolExecutor(max_workers=1)
 
 
@@ -55,7 +55,7 @@ class GraphShim(Shim):
         items[:] = [
             one
             for one in items
-            if hasattr(one, "callspec") and not _OURS.isdisjoint(map(str, one.callspec.params.values()))
+            if hasattr(one, "callspec") and not _REPLACED_SAVERS.isdisjoint(map(str, one.callspec.params.values()))
         ]
         super().pytest_collection_modifyitems(items)
 

@@ -17,7 +17,7 @@ import mama_structs
 from mama_structs.testing.plain_engine import PlainEngine
 
 
-class Asked:
+class CountingReader:
     """A reader that counts its calls."""
 
     def __init__(self, reader, counts):
@@ -35,7 +35,7 @@ class CountingEngine(PlainEngine):
     counts: ClassVar = Counter()
 
     async def read(self, plan):
-        return await super().read(lambda reader: plan(Asked(reader, self.counts)))
+        return await super().read(lambda reader: plan(CountingReader(reader, self.counts)))
 
 
 class CountingEngines(PlainEngines):

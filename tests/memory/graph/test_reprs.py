@@ -195,7 +195,7 @@ async def test_validation_errors_do_not_quote_memories(store):
 TAGS = {"div", "span", "bdi", "b", "code", "table", "tr", "td", "th"}
 
 
-class Seen(HTMLParser):
+class VisibleTextParser(HTMLParser):
     """An HTML parser that collects the visible text and rejects unknown elements."""
 
     def __init__(self, html):
@@ -227,7 +227,7 @@ def seen_in_html(text):
 def test_html_escapes_texts(things):
     """For any text, only expected elements occur, and invisible characters are shown."""
     for thing in [*things, Results(things[:1] * 3)]:
-        seen = Seen(thing._repr_html_())
+        seen = VisibleTextParser(thing._repr_html_())
 
         if isinstance(thing, Memory | Hit | Results):
             memory = getattr(thing[0] if isinstance(thing, Results) else thing, "memory", things[0])
@@ -329,7 +329,7 @@ def test_repr_of_any_content_is_short_and_safe(things):
         if hasattr(thing, "_repr_html_"):
             shown = thing._repr_html_()
             assert 400_000 > len(shown)
-            assert Seen(shown).text
+            assert VisibleTextParser(shown).text
 
 
 def test_repr_of_ten_megabytes_reads_only_the_beginning():
@@ -377,13 +377,13 @@ async def test_bar_of_hit_sums_to_score(store):
     for said in ("Use JWT for logins", "Orders peak on Mondays"):
         await store.save_context(said, topic="auth")
     (hit,) = (await store.search("logins by JWT"))[:1]
-    text = " ".join(Seen(hit._repr_html_()).text.split())
+    text = " ".join(VisibleTextParser(hit._repr_html_()).text.split())
     shown = {name: term for name, term in hit.terms.items() if abs(term) >= 0.005}
 
     why = await store.explain("logins by JWT", hit.memory.id)
 
     assert repr(why) == f"<Explanation 'hit 1' relevance {why.relevance:.2f}, {hit.memory.id}>"
-    assert f"= {why.score:.2f}" in Seen(why._repr_html_()).text
+    assert f"= {why.score:.2f}" in VisibleTextParser(why._repr_html_()).text
     assert hit.score == pytest.approx(sum(hit.terms.values()))
     assert {"meaning", "words"} <= set(shown)
     assert f"= {hit.score:.2f}" in text
@@ -411,17 +411,17 @@ async def test_session_refs_and_stats_have_html(tmp_path):
             "<img src=x onerror=alert(1)>": References.of(result),
         }
         for text, thing in shown.items():
-            assert text in Seen(thing._repr_html_()).text
-    assert "closed" in Seen(session._repr_html_()).text
-    assert "closed" in Seen(session.refs._repr_html_()).text
+            assert text in VisibleTextParser(thing._repr_html_()).text
+    assert "closed" in VisibleTextParser(session._repr_html_()).text
+    assert "closed" in VisibleTextParser(session.refs._repr_html_()).text
 
 
 def test_sync_facade_has_html_of_wrapped_object():
     with sync.Session.open(embedder=SMALL) as session:
         session.memories.save_context("The shield holds")
 
-        assert "memories1links0" in Seen(session._repr_html_()).text
-        assert "The shield holds" in Seen(session.memories.recent()._repr_html_()).text
+        assert "memories1links0" in VisibleTextParser(session._repr_html_()).text
+        assert "The shield holds" in VisibleTextParser(session.memories.recent()._repr_html_()).text
 
 
 async def test_results_are_lists_and_data_frames(store):

@@ -45,7 +45,9 @@ def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
     vectors = vectors_of(memory) if vectors is None else vectors
     asked = PendingLinks(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
     linking = LinkingContext(policy=policy or LinkingPolicy.default(), calibration=EMBEDDER.calibration)
-    (made,) = choose_automatic_links(reader, [asked], linking, SimilarityBaseline.of(reader, EMBEDDER.calibration))
+    (made,) = choose_automatic_links(
+        reader, [asked], linking, SimilarityBaseline.from_reader(reader, EMBEDDER.calibration)
+    )
     return [attrs.evolve(link, id=f"{memory.id}/{number}") for number, link in enumerate(made)]
 
 

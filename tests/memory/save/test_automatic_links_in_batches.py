@@ -29,7 +29,7 @@ def vectors_of(memory):
 def saved_together(reader, memories, policy, explicit=()):
     """Save memories with their automatic links as one batch, and return the links of each."""
     usual, linking = (
-        SimilarityBaseline.of(reader, EMBEDDER.calibration),
+        SimilarityBaseline.from_reader(reader, EMBEDDER.calibration),
         LinkingContext(policy=policy, calibration=EMBEDDER.calibration),
     )
     made = []
@@ -138,7 +138,7 @@ def test_explicit_links_within_batch_extend_chain():
         for memory in two
     ]
     linking = LinkingContext(policy=LinkingPolicy.default(), calibration=EMBEDDER.calibration)
-    usual, made = SimilarityBaseline.of(reader, EMBEDDER.calibration), []
+    usual, made = SimilarityBaseline.from_reader(reader, EMBEDDER.calibration), []
 
     def links_of(nodes):
         asked = [

@@ -323,7 +323,7 @@ def test_conflict_detection_needs_three_reads_for_any_number_of_saves(together):
     linking = LinkingContext(policy=LinkingPolicy(), calibration=SMALL.calibration)
     new = [plain_memory(f"n{one}", f"Cannon {one} guards no mine.", topic="guard", at=99) for one in range(together)]
     asked = [PendingLinks(memory=one, vectors=SMALL.embed([one.content])) for one in new]
-    found = find_candidates(reader, asked, linking, SimilarityBaseline.of(reader, linking.calibration))
+    found = find_candidates(reader, asked, linking, SimilarityBaseline.from_reader(reader, linking.calibration))
     counting = Counting(reader)
     detect_conflicts(counting, asked, found, linking.calibration)
 

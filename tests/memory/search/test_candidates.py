@@ -20,7 +20,7 @@ def question(reader: PlainReader, words: str = "", seed: int = 0) -> PreparedQue
     """Return a prepared query with a random vector."""
     vector = np.random.default_rng(seed).standard_normal(6).astype(np.float32)
     vector /= np.linalg.norm(vector)
-    return PreparedQuery.of(reader, words, vector, calibration=CALIBRATION, weights=WEIGHTS)
+    return PreparedQuery.from_words(reader, words, vector, calibration=CALIBRATION, weights=WEIGHTS)
 
 
 def test_prepared_query_reports_ratio_of_unknown_words():

@@ -66,7 +66,7 @@ def test_other_script_gets_word_score_from_similarity():
 @given(st.lists(st.floats(-1, 1), max_size=600), st.floats(-0.5, 0.9), st.floats(0.5, 200))
 def test_baseline_is_finite_and_monotonic(cosines, midpoint, slope):
     """Tested for few and for equal cosines."""
-    scale = CosineBaseline.of(np.array(cosines, np.float32), Calibration(midpoint, slope))
+    scale = CosineBaseline.from_cosines(np.array(cosines, np.float32), Calibration(midpoint, slope))
     found = scale(np.array([-1.0, 0.0, 1.0]))
 
     assert np.isfinite(found).all()
@@ -75,8 +75,10 @@ def test_baseline_is_finite_and_monotonic(cosines, midpoint, slope):
 
 def test_small_stores_use_baseline_of_embedder():
     """With three memories the embedder's baseline decides, with a thousand the store's."""
-    usual = CosineBaseline.of(np.zeros(0, np.float32), Calibration(0.3, 10.0))
-    few, many = (CosineBaseline.of(np.full(count, 0.6, np.float32), Calibration(0.3, 10.0)) for count in (3, 1_000))
+    usual = CosineBaseline.from_cosines(np.zeros(0, np.float32), Calibration(0.3, 10.0))
+    few, many = (
+        CosineBaseline.from_cosines(np.full(count, 0.6, np.float32), Calibration(0.3, 10.0)) for count in (3, 1_000)
+    )
 
     assert usual.mean < 0.3
     assert abs(few.mean - usual.mean) < 0.1 < abs(many.mean - usual.mean)

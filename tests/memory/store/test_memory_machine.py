@@ -83,7 +83,7 @@ HANDLES = {
 }
 CONTENTS = {text_digest(text): text for _, text in HANDLES.values()}
 EVIDENCE = st.lists(st.sampled_from([*HANDLES, "https://example.org/ref:x"]), max_size=3)
-MANY = 10_000
+MAX_RESULTS = 10_000
 
 
 def kept(evidence):
@@ -315,7 +315,7 @@ class MemoryMachine(RuleBasedStateMachine):
     def learn_all(self, actor, namespace, memories):
         """Add memories with the same time to the model, in save order."""
         wanted = {memory.id for memory in memories}
-        found = self.do(1 - actor, namespace, lambda store: store.recent(limit=MANY))
+        found = self.do(1 - actor, namespace, lambda store: store.recent(limit=MAX_RESULTS))
         found = [memory for memory in found if memory.id in wanted]
         assert sorted(wanted) == sorted(memory.id for memory in found)
         for memory in reversed(found):
@@ -671,7 +671,7 @@ class MemoryMachine(RuleBasedStateMachine):
     async def compare(self, store, model):
         window = model.plain.get(model.plain.window())
         assert len(window) == await store.count()
-        assert window == await store.recent(limit=MANY)
+        assert window == await store.recent(limit=MAX_RESULTS)
         for memory in window:
             assert model.links_of(memory.id) == await store.links_of(memory.id)
         assert model.plain._contents == await store._engine.read(contents_of)

@@ -286,8 +286,8 @@ async def test_text_is_deleted_with_last_memory_that_refers_to_it(tmp_path, orde
         assert [] == await rows_of(store)
 
 
-NAMED = {text_digest(text): text for text in ("one", "two", "기억")}
-STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*NAMED])))
+TEXTS_BY_DIGEST = {text_digest(text): text for text in ("one", "two", "기억")}
+STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*TEXTS_BY_DIGEST])))
 
 
 @given(plans=st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=5), st.booleans()), max_size=8))
@@ -302,10 +302,10 @@ async def test_texts_after_transaction_match_plain_model(plans):
         for memory_id, named in steps:
             if named is not None:
                 evidence = [str(StoredEvidence("ref:x@1", digest)) for digest in sorted(named)]
-                writer.put(plain_memory(memory_id, evidence=evidence), vectors=vectors, contents=NAMED)
+                writer.put(plain_memory(memory_id, evidence=evidence), vectors=vectors, contents=TEXTS_BY_DIGEST)
             elif writer.find(memory_id) is not None:
                 writer.delete(memory_id)
-        return writer.contents(sorted(writer.known_contents(list(NAMED))))
+        return writer.contents(sorted(writer.known_contents(list(TEXTS_BY_DIGEST))))
 
     memory, plain = Path("/dev/shm"), PlainEngine()
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:

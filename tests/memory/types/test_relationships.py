@@ -19,7 +19,7 @@ from mama_structs.memory.types.relationships import (
 )
 
 E, I, A, T = LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION, LinkType.TEMPORAL  # noqa: E741
-KNOWN = {
+LINK_TYPES_BY_WORD = {
     "supersedes": E, "replaces": E, "refines": E, "improves": E, "upgrades": E, "대체": E,
     "implements": I, "executes": I, "realizes": I, "outcome_of": I, "resulted_in": I, "구현": I,
     "relates_to": A, "inspired_by": A, "motivated_by": A, "challenges": A, "depends_on": A, "contradicts": A, "관련": A,
@@ -29,7 +29,7 @@ KNOWN = {
 LETTERS = st.text(st.characters(categories=("Lu", "Ll", "Lo", "Nd")), min_size=1, max_size=16)
 
 
-@pytest.mark.parametrize(("word", "link_type"), KNOWN.items())
+@pytest.mark.parametrize(("word", "link_type"), LINK_TYPES_BY_WORD.items())
 def test_known_relationship_has_its_type_in_any_spelling(word, link_type):
     """Case, whitespace and Hangul composition are ignored."""
     for written in (word, word.upper(), word.replace("_", "-"), f" {word} ", unicodedata.normalize("NFD", word)):

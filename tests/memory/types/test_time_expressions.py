@@ -172,7 +172,7 @@ PHRASES = [
     ("최근에 바뀐 것", "2026-07-29", "2026-08-12T15:30"),
 ]
 
-NONE = [
+QUERIES_WITHOUT_TIME = [
     "",
     "May I delete the cache?",
     "this may break the build",
@@ -251,7 +251,7 @@ def test_time_expression_gives_period(query, since, until):
     assert 0 < period.strength <= 1
 
 
-@every_row("query", NONE)
+@every_row("query", QUERIES_WITHOUT_TIME)
 def test_other_expressions_give_no_period(query):
     """Durations, verbs and numbers that look like time expressions are ignored."""
     assert find_period(query, NOW) is None

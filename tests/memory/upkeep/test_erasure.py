@@ -438,7 +438,7 @@ async def test_evidence_in_conversation_open_elsewhere_is_pending(tmp_path):
         memory = await session.memories.save_decision("a", "one", "x", evidence=["ref:plan", "ref:shared"])
         await session.memories.save_decision("b", "two", "y", evidence=["ref:shared"])
     locks = DirectoryLocks(path)
-    locks.claim(ConversationKey("default", "talk").lock)
+    locks.claim(ConversationKey("default", "talk").lock_name)
     async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
         receipt = await session.memories.forget(memory.id)
         held = files_with(path, *WORDS)
@@ -566,7 +566,7 @@ async def test_open_conversation_without_forgotten_data_is_not_pending(tmp_path)
         session.refs.put("plan", "of no interest")
         memory = await session.memories.save_decision("a", SECRET, "x")
     locks = DirectoryLocks(path)
-    locks.claim(ConversationKey("default", "talk").lock)
+    locks.claim(ConversationKey("default", "talk").lock_name)
     async with Session.open(path, embedder=SMALL, settings=SETTINGS) as session:
         receipt = await session.memories.forget(memory.id)
         after = files_with(path, *WORDS)

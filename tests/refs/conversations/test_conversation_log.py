@@ -21,7 +21,7 @@ async def test_load_reads_conversation_of_earlier_version(tmp_path):
         child, _ = await load(storage, ConversationKey("default", "child"), DescriptorSettings())
     finally:
         await storage.close()
-    first, second, third, fourth = main.live()
+    first, second, third, fourth = main.iter_entries()
 
     tag = {"type": "code", "lang": "python"}
     assert ("ref:a@1", "code", tag, "x = 1") == (first.versioned, first.category, first.attributes, first.text)
@@ -29,4 +29,4 @@ async def test_load_reads_conversation_of_earlier_version(tmp_path):
     assert ("ref:b@1", {"title": "ü"}, False) == (third.versioned, third.attributes, third.complete)
     assert ("fd:1", "host", "long", 2026) == (fourth.versioned, fourth.source, fourth.text, fourth.created_at.year)
     assert 3 == main.next_fd
-    assert ["ref:a@2", "ref:b@1", "fd:1", "ref:c@1"] == [entry.versioned for entry in child.live()]
+    assert ["ref:a@2", "ref:b@1", "fd:1", "ref:c@1"] == [entry.versioned for entry in child.iter_entries()]

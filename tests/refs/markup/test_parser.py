@@ -314,8 +314,8 @@ def test_parser_buffer_is_bounded(cut):
         tags = sum(isinstance(event, RefStart | RefEnd) for event in events)
         given_away += 512 * tags
         assert parser.position - given_away <= MAX_BUFFERED_CHARS
-        assert len(parser._held) <= MAX_BUFFERED_CHARS
-        assert len(parser._before) <= MAX_BUFFERED_CHARS
+        assert len(parser._buffered) <= MAX_BUFFERED_CHARS
+        assert len(parser._context) <= MAX_BUFFERED_CHARS
 
 
 def test_parser_buffer_reaches_its_bound():
@@ -326,9 +326,9 @@ def test_parser_buffer_reaches_its_bound():
     events = parser.feed(tag + "x" * (1000 - len(tag)) + "`" * 1000)
 
     assert [] == events
-    assert MAX_BUFFERED_CHARS == len(parser._held)
+    assert MAX_BUFFERED_CHARS == len(parser._buffered)
     assert [RefStart("a", {})] == parser.feed("`")[:1]
-    assert "" == parser._held
+    assert "" == parser._buffered
 
 
 @given(text=texts.map(lambda text: text.replace("<", "")), data=st.data())

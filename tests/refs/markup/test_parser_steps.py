@@ -107,7 +107,7 @@ def test_parser_memory_does_not_grow_with_text(name):
     finally:
         tracemalloc.stop()
 
-    assert MAX_BUFFERED_CHARS >= len(parser._held)
+    assert MAX_BUFFERED_CHARS >= len(parser._buffered)
     assert 100_000 > kept
 
 

@@ -292,7 +292,7 @@ def test_ref_start_has_position_of_tag():
     assert [2, 15] == [start.position for start in starts]
 
 
-SAID = {
+DIAGNOSTIC_MESSAGES = {
     "malformed": ("<ref id=a>", 'write <ref id="name">, with every value in quotes'),
     "malformed closing": ("</ref a>", "write </ref>"),
     "unfinished": ('<ref id="a"', "the text ended inside this tag"),
@@ -307,10 +307,10 @@ SAID = {
 }  # fmt: skip
 
 
-@every_row("name", SAID)
+@every_row("name", DIAGNOSTIC_MESSAGES)
 def test_diagnostic_message_names_ref_and_rule(name):
     """The message is an instruction for a model."""
-    text, words = SAID[name]
+    text, words = DIAGNOSTIC_MESSAGES[name]
 
     assert words in [event for event in parse(text) if isinstance(event, Diagnostic)][-1].message
 
@@ -325,7 +325,7 @@ def test_diagnostic_message_truncates_long_id():
 
 def test_is_note_is_true_only_for_nested():
     """All other kinds of the parser report a problem."""
-    said = [event for text, _ in SAID.values() for event in parse(text) if isinstance(event, Diagnostic)]
+    said = [event for text, _ in DIAGNOSTIC_MESSAGES.values() for event in parse(text) if isinstance(event, Diagnostic)]
 
     assert {"nested"} == {event.kind for event in said if event.is_note}
     assert 9 == len({event.kind for event in said})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mama_structs.errors import InvalidArgument
 from mama_structs.refs.messages.transcript import TranscriptMessage, extract_transcript
 
-SAID = [("user", "Use JWT?"), ("model", "Looking."), ("tool", "JWT is stateless"), ("model", "Yes.")]
+TURNS = [("user", "Use JWT?"), ("model", "Looking."), ("tool", "JWT is stateless"), ("model", "Yes.")]
 CHAT = [
     {"role": "system", "content": "You are kind."},
     {"role": "user", "content": "Use JWT?"},
@@ -90,9 +90,9 @@ def test_spoken_in_gives_same_transcript_for_all_providers(conversation):
     """Instructions, calls and thinking are left out; requests with messages are accepted."""
     messages = conversation()
 
-    assert SAID == [(one.speaker, one.text) for one in extract_transcript(messages)]
-    assert SAID == [(one.speaker, one.text) for one in extract_transcript({"messages": messages})]
-    assert SAID[:1] == [(one.speaker, one.text) for one in extract_transcript(tuple(messages[:2]))][:1]
+    assert TURNS == [(one.speaker, one.text) for one in extract_transcript(messages)]
+    assert TURNS == [(one.speaker, one.text) for one in extract_transcript({"messages": messages})]
+    assert TURNS[:1] == [(one.speaker, one.text) for one in extract_transcript(tuple(messages[:2]))][:1]
 
 
 def test_spoken_in_omits_recalled_memories():

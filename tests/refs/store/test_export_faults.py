@@ -1026,7 +1026,7 @@ def test_export_retries_when_temporary_name_exists(root, monkeypatch):
 # --- cancellation ----------------------------------------------------------------------------------------------------
 
 
-class Held:
+class BlockedExport:
     """An export that blocks in its thread until it is released."""
 
     def __init__(self, monkeypatch):
@@ -1046,7 +1046,7 @@ class Held:
 
 async def test_in_own_thread_returns_result_without_blocking_loop(root, monkeypatch):
     """Errors are also passed on."""
-    held = Held(monkeypatch)
+    held = BlockedExport(monkeypatch)
     task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))
     await held.has_started()
     held.go.set()
@@ -1063,7 +1063,7 @@ async def test_in_own_thread_returns_result_without_blocking_loop(root, monkeypa
 @pytest.mark.parametrize("times", [1, 3])
 async def test_in_own_thread_waits_for_thread_when_cancelled(root, monkeypatch, times):
     """Even if cancelled repeatedly, it returns only after the thread has ended."""
-    held = Held(monkeypatch)
+    held = BlockedExport(monkeypatch)
     task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))
     await held.has_started()
     for _ in range(times):
@@ -1084,7 +1084,7 @@ async def test_in_own_thread_discards_error_when_cancelled(root, monkeypatch):
     """The caller is cancelled, and the error is not reported as unretrieved."""
     reports = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
-    held = Held(monkeypatch)
+    held = BlockedExport(monkeypatch)
     monkeypatch.setattr(os, "replace", refusing(errno.EIO))
     task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))
     await held.has_started()
@@ -1102,7 +1102,7 @@ async def test_in_own_thread_discards_error_when_cancelled(root, monkeypatch):
 
 async def test_in_own_thread_timeout_waits_for_thread(root, monkeypatch):
     """`asyncio.timeout` raises its own error after the thread ends, and the file is complete."""
-    held = Held(monkeypatch)
+    held = BlockedExport(monkeypatch)
     threading.Timer(0.1, held.go.set).start()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -1113,7 +1113,7 @@ async def test_in_own_thread_timeout_waits_for_thread(root, monkeypatch):
 
 def test_closing_loop_waits_for_thread(root, monkeypatch):
     """A program that ends during an export does not leave a partial file."""
-    held = Held(monkeypatch)
+    held = BlockedExport(monkeypatch)
 
     async def main():
         task = asyncio.create_task(exported("new", "a", root=root, handle=HANDLE))

@@ -8,7 +8,7 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.refs.store.text import Content, make_preview
 
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"))
-SIZES = st.integers(0, 20)
+PREVIEW_SIZES = st.integers(0, 20)
 
 
 def line_numbers(text):
@@ -16,7 +16,7 @@ def line_numbers(text):
     return [text.count("\n", 0, offset) + 1 for offset in range(len(text))]
 
 
-@given(TEXTS, SIZES, SIZES)
+@given(TEXTS, PREVIEW_SIZES, PREVIEW_SIZES)
 @example("\r\n\r\n", 1, 1)
 @example("a\n\n\n\nb", 2, 2)
 def test_preview_parts_join_to_content(text, head, tail):
@@ -32,7 +32,7 @@ def test_preview_parts_join_to_content(text, head, tail):
         assert len(shown.tail) <= tail
 
 
-@given(TEXTS, SIZES, SIZES)
+@given(TEXTS, PREVIEW_SIZES, PREVIEW_SIZES)
 @example("a\n\n\n\nb", 2, 2)
 def test_preview_line_spans_match_characters(text, head, tail):
     """The spans are the lines of the visible and omitted characters."""
@@ -55,7 +55,7 @@ def test_preview_line_spans_match_characters(text, head, tail):
     assert (cut and shown.tail != "" and text[omitted_end - 1] != "\n") == shown.tail_starts_in_line
 
 
-@given(TEXTS, SIZES, SIZES)
+@given(TEXTS, PREVIEW_SIZES, PREVIEW_SIZES)
 @example("a" * 4 + "\n" + "b" * 40 + "\n" + "c" * 5, 10, 10)
 @example("a" * 3 + "\n" + "b" * 40 + "\n" + "c" * 4, 10, 10)
 def test_preview_cuts_at_line_end_when_half_remains(text, head, tail):

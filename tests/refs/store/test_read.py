@@ -11,7 +11,7 @@ from mama_structs.refs.store.text import Content, read_excerpt
 
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"))
 MODES = st.sampled_from(["page", "line", "char"])
-SIZES = st.integers(1, 12)
+PAGE_SIZES = st.integers(1, 12)
 # Python raises when it prints this number in decimal.
 HUGE = 16**4000
 COUNTS = st.integers(1, 5) | st.integers(1, 10**40)
@@ -21,7 +21,7 @@ def reading(text, **options):
     return read_excerpt(Content.of(text), **({"handle": "fd:1", "page_size": 4} | options))
 
 
-@given(TEXTS, SIZES, MODES, COUNTS)
+@given(TEXTS, PAGE_SIZES, MODES, COUNTS)
 @example("", 1, "page", 1)
 @example("", 1, "char", 2)
 def test_read_by_next_start_returns_everything_once(text, page_size, mode, count):
@@ -36,7 +36,7 @@ def test_read_by_next_start_returns_everything_once(text, page_size, mode, count
     assert (None, 0, 0) == (part.next_char, part.remaining, part.remaining_chars)
 
 
-@given(TEXTS, SIZES, MODES, COUNTS)
+@given(TEXTS, PAGE_SIZES, MODES, COUNTS)
 def test_read_by_next_char_returns_everything_once(text, page_size, mode, count):
     """After an excerpt of any mode, reading can continue in char mode."""
     first = reading(text, mode=mode, count=count, page_size=page_size)
@@ -46,7 +46,7 @@ def test_read_by_next_char_returns_everything_once(text, page_size, mode, count)
     assert len(rest) == first.remaining_chars
 
 
-@given(TEXTS, SIZES, MODES, COUNTS, st.data())
+@given(TEXTS, PAGE_SIZES, MODES, COUNTS, st.data())
 def test_read_returns_correct_numbers(text, page_size, mode, count, data):
     """Positions, lines and remaining sizes equal those of a naive count."""
     content = Content.of(text)

@@ -32,7 +32,7 @@ def shown(text):
 
 def read_whole(text):
     store = RefStore()
-    return store.rendering.content(store.read(store.add(text).handle, read_all=True))
+    return store.rendering.render_content(store.read(store.add(text).handle, read_all=True))
 
 
 @given(text=TEXTS)
@@ -106,7 +106,7 @@ def test_content_pages_join_to_content(text, size):
     handle = store.add(text).handle
     start, pages = 1, []
     while start is not None:
-        answer = answer_in(store.rendering.content(store.read(handle, start=start)))
+        answer = answer_in(store.rendering.render_content(store.read(handle, start=start)))
         pages.append(answer.text)
         start = answer.next and answer.next["page"]
 
@@ -120,7 +120,7 @@ def test_content_numbers_lines_in_line_mode(text, start, count):
     store.add(text)
     lines = text.removesuffix("\n").split("\n")
     start = min(start, len(lines))
-    answer = answer_in(store.rendering.content(store.read("fd:1", mode="line", start=start, count=count)))
+    answer = answer_in(store.rendering.render_content(store.read("fd:1", mode="line", start=start, count=count)))
     numbered = [f"{number}\t{line}\n" for number, line in enumerate(lines, 1)][start - 1 :][:count]
 
     assert "\n" + shown("".join(numbered)) == answer.text
@@ -131,7 +131,9 @@ def test_content_numbers_lines_in_line_mode(text, start, count):
 def test_result_reports_omitted_characters(text, head, tail):
     """The message names the characters between head and tail."""
     store = RefStore()
-    answer = store.rendering.result(store.add(text), seen := make_preview(Content.of(text), head=head, tail=tail))
+    answer = store.rendering.render_result(
+        store.add(text), seen := make_preview(Content.of(text), head=head, tail=tail)
+    )
     left_out = f"left out: {seen.omitted_chars:,} character"
 
     assert len(text) == len(seen.head) + seen.omitted_chars + len(seen.tail)
@@ -145,7 +147,7 @@ def test_result_states_call_for_next_part():
     """The call starts at the first omitted character."""
     store = RefStore(settings=DescriptorSettings(page_size=3))
     seen = make_preview(Content.of("0123456789"), head=4, tail=2)
-    message = message_in(store.rendering.result(store.add("0123456789"), seen))
+    message = message_in(store.rendering.render_result(store.add("0123456789"), seen))
 
     assert 'read_fd(fd="fd:1", mode="char", start=5, count=3)' in message
     assert "4 pages in all" in message
@@ -163,21 +165,21 @@ def test_refs_lists_element_for_each_ref():
     """It contains id, time, lines, characters, version and attributes of the tag."""
     store = RefStore()
     store.ingest('<ref id="a" title="1 &lt; 2 \'x">one\ntwo</ref><ref id="a">new</ref><ref id="b">x')
-    listed = answer_in(store.rendering.refs(store.list()))
+    listed = answer_in(store.rendering.render_refs(store.list()))
     refs = [answer_in(line) for line in listed.text.split("\n")[1:-1]]
 
     assert "2" == listed.get("count")
     assert [("a", "2", "1", "3", None), ("b", "1", "1", "1", "false")] == [
         (ref.get("id"), ref.get("version"), ref.get("lines"), ref.get("chars"), ref.get("complete")) for ref in refs
     ]
-    assert '<ref_list count="0"/>' == store.rendering.refs(())
+    assert '<ref_list count="0"/>' == store.rendering.render_refs(())
 
 
 def test_refs_preserves_attributes_of_tag():
     """Entities are ordinary text and are restored; long values are truncated."""
     store = RefStore()
     store.ingest(f'<ref id="a" title="1 &lt; 2{"x" * 400}" lang="py" id="b" onclick="x">c</ref>')
-    answer = answer_in(store.rendering.ref(store.get("a"), store.read("a", read_all=True)))
+    answer = answer_in(store.rendering.render_ref(store.get("a"), store.read("a", read_all=True)))
 
     assert ("py", None) == (answer.get("lang"), answer.get("onclick"))
     assert answer.get("title").startswith("1 &lt; 2xx")
@@ -187,7 +189,7 @@ def test_refs_preserves_attributes_of_tag():
 
 def test_error_contains_type_and_handle():
     """The type is the same word as in the Python error."""
-    shown = Rendering(Budget(8_000)).error(HandleNotFound("no <such> & so", handle="fd:1", hint="nearest: fd:2"))
+    shown = Rendering(Budget(8_000)).render_error(HandleNotFound("no <such> & so", handle="fd:1", hint="nearest: fd:2"))
 
     assert ("not_found", "fd:1") == (answer_in(shown).get("type"), answer_in(shown).get("fd"))
     assert "no <such> & so (nearest: fd:2)" == message_in(shown)
@@ -217,6 +219,6 @@ def test_quoted_renders_empty_content():
 def test_result_shows_complete_short_text():
     """The message says that everything is shown."""
     store = RefStore()
-    answer = store.rendering.result(store.add("short"), make_preview(Content.of("short"), head=5, tail=0))
+    answer = store.rendering.render_result(store.add("short"), make_preview(Content.of("short"), head=5, tail=0))
 
     assert ["message", "head"] == re.findall(r"\n<(\w+)", answer)

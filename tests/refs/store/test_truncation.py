@@ -29,7 +29,7 @@ def tokens(text):
     return sum(3 if ord(sign) > 0x7F else 1 for sign in text[::3]) + 1
 
 
-SIZES = st.sampled_from([len, tokens, lambda text: len(text.encode("utf-8", "replace"))])
+SIZE_FUNCTIONS = st.sampled_from([len, tokens, lambda text: len(text.encode("utf-8", "replace"))])
 
 
 def said_by(shown, original):
@@ -78,7 +78,7 @@ def is_shortening(shown, original, cuts, pointer=""):
         assert to_json_text(shown) == to_json_text(original)
 
 
-@given(ANSWERS, BUDGETS, SIZES)
+@given(ANSWERS, BUDGETS, SIZE_FUNCTIONS)
 def test_within_returns_truncated_payload_within_budget(answer, limit, size):
     """For any data and budget unit, the answer is valid JSON, and lists all truncated values."""
     store, budget = RefStore(), Budget(limit, size=size)
@@ -234,7 +234,7 @@ def test_json_in_rejects_text_that_would_not_round_trip(text):
     assert parse_json_container(text) is None
 
 
-@given(st.text(min_size=1) | WORDS, st.integers(1, 50), st.integers(700, 3_000), SIZES)
+@given(st.text(min_size=1) | WORDS, st.integers(1, 50), st.integers(700, 3_000), SIZE_FUNCTIONS)
 def test_within_truncates_plain_text_within_budget(part, times, limit, size):
     """Head, tail and the omitted range form an `fd_result`, and the text is stored."""
     store, budget, text = RefStore(), Budget(limit, size=size), part * times * 40
@@ -340,7 +340,7 @@ BLOCKS = st.lists(
 )
 
 
-@given(BLOCKS, st.integers(900, 4_000), SIZES)
+@given(BLOCKS, st.integers(900, 4_000), SIZE_FUNCTIONS)
 def test_within_keeps_block_types_and_ignores_images(blocks, limit, size):
     """All images remain, and the other blocks fit in the budget."""
     assume(any(block["type"] == "text" for block in blocks))

@@ -70,7 +70,7 @@ class JournalReader:
         self.count: Final = views.memory_table.count
         self.facts: Final = views.memory_table.facts
         self.window: Final = views.memory_table.window
-        self.beside: Final = views.memory_table.temporal_neighbours
+        self.find_temporal_neighbours: Final = views.memory_table.temporal_neighbours
         self.vectors: Final = views.vectors.get
         self.pieces: Final = views.vectors.pieces
         self.similarities: Final = views.vectors.similarities

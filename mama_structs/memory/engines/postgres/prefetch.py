@@ -107,7 +107,7 @@ class PrefetchRecorder:
         self.facts(nodes)
         self.complete_link_ends.update(ENDS_BY_DIRECTION[direction])
 
-    def beside(self, nodes: Nodes, apart_ms: int) -> None:  # noqa: ARG002 - part of the protocol
+    def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> None:  # noqa: ARG002 - part of the protocol
         self.facts(nodes)
         self.with_neighbours = True
 

@@ -369,7 +369,7 @@ class PostgresReader(Reader):
             found.sort(key=lambda one: (one[1], one[0]), reverse=newest_first)
         return np.array([node for node, _ in found[: None if limit is None else max(limit, 0)]], np.int64)
 
-    def beside(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
+    def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         if self._unsent:
             self._send_pending()
         listed = to_node_list(nodes)

@@ -172,7 +172,7 @@ def test_reader_beside_returns_neighbours_within_distance(created, gone, apart):
         catalogue.remove(number)
         reader.delete(f"m{number}")
     nodes = np.array([number for number in range(len(created)) if number not in gone], np.int64)
-    expected = reader.beside(nodes, apart * 1_000)
+    expected = reader.find_temporal_neighbours(nodes, apart * 1_000)
     found = catalogue.temporal_neighbours(nodes, apart * 1_000)
 
     assert [side.tolist() for side in expected] == [side.tolist() for side in found]

@@ -24,7 +24,7 @@ from mama_structs.storage.sealed_rows import SqliteRows
 
 PATHS = os.pathsep.join((str(Path(mama_structs.__file__).parents[1]), str(Path(__file__).parents[3] / "support")))
 QUIET = MemorySettings(linking="off")
-MANY = 2000
+LINK_COUNT = 2000
 BY_PARTS = pytest.mark.of_the_directory("a server deletes a memory with all its links in one statement")
 
 
@@ -88,7 +88,7 @@ async def test_delete_with_many_links_lets_readers_run_between_batches(tmp_path,
     """No transaction writes more rows than a batch has, and a concurrent read does not wait for the whole deletion."""
     place = opened(tmp_path)
     store = await place.memories()
-    await wheel(store, MANY)
+    await wheel(store, LINK_COUNT)
     counts, order = [], []
     whole, put = LocalEngine._write_group, SqliteRows.put
 
@@ -112,12 +112,12 @@ async def test_delete_with_many_links_lets_readers_run_between_batches(tmp_path,
         deleted = await store.delete("hub")
     order.append("deleted")
 
-    assert MANY + 1 == deleted
+    assert LINK_COUNT + 1 == deleted
     assert max(counts) <= plans.CLEANUP_PART_SOURCES + 2
-    assert ["asked", MANY, "deleted"] == order
+    assert ["asked", LINK_COUNT, "deleted"] == order
     assert [] == rows_of(place, "d")
     assert not any(b'"hub"' in value for _, value in rows_of(place, "m"))
-    assert ([], MANY) == await links_to(store, "hub")
+    assert ([], LINK_COUNT) == await links_to(store, "hub")
     assert [] == await place.findings()
     await place.close()
 

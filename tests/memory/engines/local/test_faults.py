@@ -49,7 +49,7 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "OMP_NUM_THREADS": "1",
 }
-OTHER = HashEmbedder(dimensions=128)
+OTHER_EMBEDDER = HashEmbedder(dimensions=128)
 IN_FILES = pytest.mark.of_the_directory("what goes wrong is of its journal, its views or its disk")
 
 
@@ -494,7 +494,7 @@ async def test_swapped_snapshot_directory_is_ignored(quick_path, always_snapshot
         assert ({"lost"} if name == "foreign" else set()) == {finding.kind for finding in await place.findings()}
 
 
-CUT = """
+TRUNCATED_VIEWS_SCRIPT = """
 import asyncio, os, sys
 from pathlib import Path
 from memory_helpers import SMALL
@@ -535,7 +535,7 @@ asyncio.run(main(sys.argv[1], float(sys.argv[2])))
 def test_truncated_view_files_in_use_do_no_harm(quick_path, share):
     """If all view files shrink under an open session, it still searches, saves, snapshots, closes and opens again."""
     done = subprocess.run(
-        [sys.executable, "-c", CUT, str(quick_path / "agent"), share],
+        [sys.executable, "-c", TRUNCATED_VIEWS_SCRIPT, str(quick_path / "agent"), share],
         check=False,
         capture_output=True,
         text=True,
@@ -706,7 +706,7 @@ async def test_backup_under_newer_views_is_reported(tmp_path):
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         assert 1 == len(went_back((await session.check()).findings))
         # Re-embedding does not restore lost memories.
-        await session.memories.reembed(OTHER)
+        await session.memories.reembed(OTHER_EMBEDDER)
         assert 1 == len(went_back((await session.check()).findings))
         await session.memories.rebuild()
         assert [] == went_back((await session.check()).findings)
@@ -738,9 +738,9 @@ async def test_other_processes_and_reembed_raise_no_false_alarm(tmp_path):
     for place in places:
         await place.close()
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
-        await session.memories.reembed(OTHER)
+        await session.memories.reembed(OTHER_EMBEDDER)
         assert [] == went_back((await session.check()).findings)
-    async with Session.open(tmp_path / "a", embedder=OTHER) as session:
+    async with Session.open(tmp_path / "a", embedder=OTHER_EMBEDDER) as session:
         await session.memories.reembed(SMALL)
         await session.memories.save_context("one more")
         assert [] == went_back((await session.check()).findings)
@@ -1153,7 +1153,7 @@ async def test_unreadable_change_row_makes_other_process_rebuild(tmp_path):
 
 async def test_empty_store_accepts_embedder_of_first_save_only(tmp_path):
     """If two sessions open an empty directory with different embedders, the first save decides."""
-    async with opened(tmp_path) as (_, store), opened(tmp_path, embedder=OTHER) as (_, other):
+    async with opened(tmp_path) as (_, store), opened(tmp_path, embedder=OTHER_EMBEDDER) as (_, other):
         assert 0 == await store.count() == await other.count()
         await other.save_context("the login")
         for call in (store.count, lambda: store.save_context("x"), lambda: store.search("login")):
@@ -1169,7 +1169,7 @@ async def test_other_session_raises_embedder_mismatch_after_reembed(tmp_path):
         Session.open(tmp_path, embedder=SMALL) as other,
     ):
         memory = await session.memories.save_context("the login")
-        assert 1 == await session.memories.reembed(OTHER)
+        assert 1 == await session.memories.reembed(OTHER_EMBEDDER)
         for call in (
             other.memories.count,
             lambda: other.memories.save_context("x"),
@@ -1186,7 +1186,7 @@ async def test_reembed_back_does_not_restore_deleted_vectors(tmp_path):
     """Embedders may be changed back and forth while memories are deleted."""
     async with opened(tmp_path) as (place, store):
         saved = await filled(store, 5)
-        for number, embedder in enumerate([OTHER, SMALL, OTHER]):
+        for number, embedder in enumerate([OTHER_EMBEDDER, SMALL, OTHER_EMBEDDER]):
             await store.reembed(embedder)
             await store.delete(saved[number].id)
             saved.append(await store.save_context(f"after change {number}"))

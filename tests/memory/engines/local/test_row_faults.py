@@ -28,7 +28,7 @@ from mama_structs.storage.sqlite_store import SqliteStorage
 
 pytestmark = pytest.mark.of_the_directory("it is about the rows of its journal, and its views")
 RECORD = embedder_record(SMALL)
-PLACE = RowKeys("default", RECORD, "/journal")
+ROW_KEYS = RowKeys("default", RECORD, "/journal")
 
 
 class Opposite:
@@ -58,7 +58,7 @@ async def plant(path, work):
 
 
 def key_of(number):
-    return number_key(PLACE.memories, number)
+    return number_key(ROW_KEYS.memories, number)
 
 
 def rewrite(number, change):
@@ -88,7 +88,7 @@ def link(source, target, **changed):
 
 def vectors(value):
     row = np.full((1, RECORD.dimensions), value, "<f4").tobytes()
-    return lambda rows: rows.put(number_key(PLACE.vectors, 2), row)
+    return lambda rows: rows.put(number_key(ROW_KEYS.vectors, 2), row)
 
 
 def deep(rows):
@@ -154,7 +154,7 @@ def test_rows_are_validated_at_each_read():
         },
     }
 
-    for read in (PLACE.memory, PLACE.entry):
+    for read in (ROW_KEYS.memory, ROW_KEYS.entry):
         with pytest.raises(StoreDamaged, match="another namespace"):
             read("key", json.dumps(row).encode())
 
@@ -165,10 +165,10 @@ def test_stored_vectors_must_be_nearly_unit_length(length):
     row = np.zeros((1, RECORD.dimensions), "<f4")
     row[0, 3] = length
     if abs(row[0, 3] - 1) <= 1e-3:
-        assert row.tobytes() == PLACE.read_vectors("key", row.tobytes()).tobytes()
+        assert row.tobytes() == ROW_KEYS.read_vectors("key", row.tobytes()).tobytes()
     else:
         with pytest.raises(StoreDamaged, match="length 1"):
-            PLACE.read_vectors("key", row.tobytes())
+            ROW_KEYS.read_vectors("key", row.tobytes())
 
 
 # Keys
@@ -217,15 +217,15 @@ def test_own_number_returns_none_for_malformed_key(key):
 
 async def test_check_reports_malformed_keys_and_orphaned_vectors(tmp_path):
     """Malformed keys are errors. All vectors of another embedder are one warning."""
-    other = PLACE.vectors_prefix(EmbedderRecord("other", "1", 8))
+    other = ROW_KEYS.vectors_prefix(EmbedderRecord("other", "1", 8))
 
     def work(rows):
         for key in ("c/zz", "v/zz"):
             rows.put(f"memories/default/{key}", b"x")
         for number in (1, 2):
             rows.put(number_key(other, number), b"x")
-        rows.put(number_key(PLACE.vectors, 77), rows.get(number_key(PLACE.vectors, 1)))
-        rows.put(number_key(PLACE.changes, 1), b"[" * 100_000)
+        rows.put(number_key(ROW_KEYS.vectors, 77), rows.get(number_key(ROW_KEYS.vectors, 1)))
+        rows.put(number_key(ROW_KEYS.changes, 1), b"[" * 100_000)
 
     async with opened(tmp_path) as (_, store):
         for number in range(3):
@@ -238,8 +238,8 @@ async def test_check_reports_malformed_keys_and_orphaned_vectors(tmp_path):
     assert {
         ("error", "foreign", "memories/default/c/zz"),
         ("error", "foreign", "memories/default/v/zz"),
-        ("error", "orphan", number_key(PLACE.vectors, 77)),
-        ("error", "damaged", number_key(PLACE.changes, 1)),
+        ("error", "orphan", number_key(ROW_KEYS.vectors, 77)),
+        ("error", "damaged", number_key(ROW_KEYS.changes, 1)),
         ("warning", "orphan", number_key(other, 1)),
     } == {(finding.severity, finding.kind, finding.key) for finding in findings}
     assert 5 == len(findings)
@@ -407,13 +407,13 @@ async def test_marker_of_unreadable_change_is_none(tmp_path):
 
         def work(writer):
             rows = writer._rows_to_write
-            marks.append(loading._history_marker(rows, PLACE, 2))
+            marks.append(loading._history_marker(rows, ROW_KEYS, 2))
             for row in (b"x", b"[" * 100_000):
-                rows.put(number_key(PLACE.changes, 2), row)
-                marks.append(loading._history_marker(rows, PLACE, 2))
+                rows.put(number_key(ROW_KEYS.changes, 2), row)
+                marks.append(loading._history_marker(rows, ROW_KEYS, 2))
             rows.put(key_of(5), b"x")
-            marks.append(loading._history_marker(rows, PLACE, 5))
-            marks.append(loading._history_marker(rows, PLACE, 6))
+            marks.append(loading._history_marker(rows, ROW_KEYS, 5))
+            marks.append(loading._history_marker(rows, ROW_KEYS, 6))
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):

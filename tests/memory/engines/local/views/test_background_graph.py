@@ -54,7 +54,7 @@ def recall(index, vectors, queries, *, live=None):
 @pytest.fixture
 def index():
     index = filled(clustered(1_500))
-    assert index.settled(30)
+    assert index.wait_until_idle(30)
     yield index
     index.close()
 
@@ -63,7 +63,7 @@ def test_small_stores_are_searched_exactly():
     """Up to the limit no graph is built."""
     index = filled(clustered(100), exact_up_to=100)
 
-    assert index.settled(5)
+    assert index.wait_until_idle(5)
     assert ("exact", None) == (index.stats()["mode"], index.stats()["recall"])
 
 
@@ -81,7 +81,7 @@ def test_graph_is_built_in_background_above_limit(monkeypatch):
         if node % 100 == 0:
             assert node == index.nearest(vectors[node], 1).nodes[0]
 
-    assert index.settled(60)
+    assert index.wait_until_idle(60)
     assert "hnsw" == index.stats()["mode"]
     assert index.stats()["recall"] >= 0.98
     assert recall(index, vectors, queries) >= 0.97
@@ -109,7 +109,7 @@ def test_graph_catches_up_with_added_vectors(index):
         index.add(5_000 + at, vector[None])
         index.nearest(vector, 3)
 
-    assert index.settled(30)
+    assert index.wait_until_idle(30)
     assert 2_500 - len(index._graph.verified_graph.graph) <= 256
     assert 5_999 == index.nearest(fresh[999], 1).nodes[0]
 
@@ -142,7 +142,7 @@ def test_graph_with_almost_sufficient_recall_is_built_with_other_parameters(monk
     monkeypatch.setattr(vector_graph.BackgroundGraph, "_verify_recall", proof)
     index = filled(clustered(300))
 
-    assert index.settled(30)
+    assert index.wait_until_idle(30)
     index.nearest(clustered(1)[0], 1)
     assert [plan for plan in vector_graph.GRAPH_PARAMETERS if not plan.reduced] == built
     assert ("hnsw", 0.99) == (index.stats()["mode"], index.stats()["recall"])
@@ -177,7 +177,7 @@ def test_graph_projects_vectors_with_128_or_more_dimensions(tmp_path):
 def test_only_necessary_graph_results_are_rescored(monkeypatch):
     """If the first results suffice for the recall, only these are rescored."""
     index = filled(clustered(1_500))
-    assert index.settled(30)
+    assert index.wait_until_idle(30)
     index.nearest(clustered(1)[0], 1)
     served = index._graph
     assert served.verified_graph.compared <= 64
@@ -205,7 +205,7 @@ def test_graph_uses_all_dimensions_when_projection_has_low_recall(monkeypatch):
     monkeypatch.setattr(vector_graph, "MIN_DIMENSIONS_TO_PROJECT", 1)
     index = filled(clustered(1_500))
 
-    assert index.settled(30)
+    assert index.wait_until_idle(30)
     index.nearest(clustered(1)[0], 1)
     assert "hnsw" == index.stats()["mode"]
     assert index._graph.verified_graph.graph.basis is None
@@ -255,7 +255,7 @@ def test_search_is_exact_when_graph_raises(index, monkeypatch, caplog, method):
                 index.add(9_000 + node, clustered(1, seed=100 + node))
             for node in range(300):
                 index.remove(9_000 + node)
-            index.settled(30)
+            index.wait_until_idle(30)
             index.add(6, clustered(1, seed=51))
     assert caplog.text.count("the vector graph failed (") == 1
     assert index.stats()["mode"] in {"exact", "hnsw"}
@@ -271,7 +271,7 @@ def test_search_is_exact_without_hnswlib(monkeypatch):
     vectors = clustered(500)
     index = filled(vectors, exact_up_to=0)
 
-    assert index.settled(5)
+    assert index.wait_until_idle(5)
     assert "exact" == index.stats()["mode"]
     assert 1 == recall(index, vectors, clustered(5, seed=1))
 
@@ -320,7 +320,7 @@ def test_graph_is_rebuilt_when_a_third_is_dead(index):
     graph = index._graph.verified_graph.graph
     for node in range(600):
         index.remove(node)
-    assert index.settled(30)
+    assert index.wait_until_idle(30)
     index.nearest(clustered(1)[0], 1)
 
     assert index._graph.verified_graph.graph is not graph
@@ -339,7 +339,7 @@ def test_graph_that_misses_own_vectors_is_rebuilt(index, monkeypatch):
     )
     for node in range(20):
         index.remove(node)
-    assert index.settled(30)
+    assert index.wait_until_idle(30)
     index.nearest(clustered(1)[0], 1)
 
     assert "hnsw" == index.stats()["mode"]
@@ -362,7 +362,7 @@ def test_recall_is_measured_again_when_store_has_doubled(index):
         index.add(2_000 + at, vector[None])
     index.nearest(clustered(1)[0], 1)
 
-    assert index.settled(60)
+    assert index.wait_until_idle(60)
     proved = index._graph.verified_graph
     assert proved.count > 1_500
     assert len(proved.graph) < 2 * proved.count
@@ -439,7 +439,7 @@ def test_graph_with_little_growth_is_not_written_again(index, tmp_path):
     index.saved(first.parts)
     for at, vector in enumerate(clustered(300, seed=4)):
         index.add(3_000 + at, vector[None])
-    index.settled(30)
+    index.wait_until_idle(30)
     second = store.write(2, index.parts())
 
     assert first.parts["graph"].files["graph"].stored == second.parts["graph"].files["graph"].stored
@@ -457,7 +457,7 @@ def test_graph_with_more_rows_than_snapshot_is_left_out(index, tmp_path):
     parts = index.parts()
     for at, vector in enumerate(clustered(1_000, seed=4)):
         index.add(3_000 + at, vector[None])
-    assert index.settled(30)
+    assert index.wait_until_idle(30)
     generation = SnapshotStore(tmp_path, identity="x").write(1, parts)
 
     assert {} == generation.parts["graph"].files
@@ -480,7 +480,7 @@ def show():
     print(*("none" if index is None else index.nearest(query, 5).nodes.tolist()))
 show()
 if index is not None:
-    print(index.settled(30), index.stats()["mode"])
+    print(index.wait_until_idle(30), index.stats()["mode"])
     show()
     index.close()
 """

@@ -316,7 +316,7 @@ def test_library_is_imported_lazily():
     assert ["graph.py"] == users
 
 
-CUT = """
+TRUNCATED_GRAPH_SCRIPT = """
 import sys
 from pathlib import Path
 import numpy as np
@@ -338,7 +338,7 @@ def test_truncated_file_raises_instead_of_crashing(tmp_path):
     """Truncation after the hash comparison is detected by the file length."""
     graph_of(some(500)).save(tmp_path / "graph", max_vectors=500)
     done = subprocess.run(
-        [sys.executable, "-c", CUT, str(tmp_path / "graph")],
+        [sys.executable, "-c", TRUNCATED_GRAPH_SCRIPT, str(tmp_path / "graph")],
         check=False,
         capture_output=True,
         text=True,
