@@ -374,7 +374,7 @@ def test_probability_is_monotonic_in_features(values, more):
 
     for name, probable in zip(FEATURES, after, strict=True):
         assert 0 <= probable <= 1
-        signed = -1 if name == "elsewhere" else 1
+        signed = -1 if name == "topics_differ" else 1
         assert -1e-9 <= signed * (probable - before)
 
 
