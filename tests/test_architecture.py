@@ -1,6 +1,7 @@
-"""Import rules that import-linter cannot check, because it does not see imports by name."""
+"""The architecture page lists the modules, and the rules that import-linter cannot check."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ import pytest
 import mama_structs
 
 ROOT = Path(mama_structs.__file__).parent
+ARCHITECTURE = Path(__file__).parents[1] / "docs" / "internals" / "architecture.md"
+MAX_MODULES_OF_PACKAGE = 14
+MAX_LINES_OF_MODULE = 900
 LOADERS = {"import_module", "load_module", "__import__"}
 
 
@@ -30,3 +34,32 @@ def test_package_is_imported_by_one_module_only(package, importer):
     importers = [file for file in ROOT.rglob("*.py") if package in imports_of(file)]
 
     assert [importer] == [file.relative_to(ROOT).as_posix() for file in importers]
+
+
+def listed_modules():
+    """Return the modules that the page lists for each package."""
+    rows = re.findall(r"^\| `([^`]+)` \| [^|]+ \| ([^|]*) \|$", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
+    return {package: set(re.findall(r"`(\w+)`", modules)) for package, modules in rows}
+
+
+def existing_modules():
+    """Return the modules of each package, except `__init__`."""
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        package = path.parent.relative_to(ROOT).as_posix()
+        found.setdefault("mama_structs" if package == "." else package, set()).add(path.stem)
+    return {package: modules - {"__init__"} for package, modules in found.items()}
+
+
+def test_architecture_page_lists_every_module():
+    assert existing_modules() == listed_modules()
+
+
+@pytest.mark.parametrize("package", sorted(existing_modules()))
+def test_package_has_at_most_14_modules(package):
+    assert len(existing_modules()[package]) <= MAX_MODULES_OF_PACKAGE
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_module_has_at_most_900_lines(path):
+    assert len(path.read_text().splitlines()) <= MAX_LINES_OF_MODULE
