@@ -58,7 +58,7 @@ Time = Annotated[str, Meta(max_length=MAX_TIME_CHARS, extra_json_schema={"minLen
 OutcomeName = Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
-class LinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LinkInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     A link that a model requests, from the new memory to an existing one.
 
@@ -73,8 +73,8 @@ class LinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tags: Items = ()
 
 
-Links = Annotated[Sequence[Id | LinkRequest], Meta(max_length=MAX_LINKS)]
-# The schema for models. Other fields of `LinkRequest` are accepted, too.
+Links = Annotated[Sequence[Id | LinkInput], Meta(max_length=MAX_LINKS)]
+# The schema for models. Other fields of `LinkInput` are accepted, too.
 EMPTY_LIST_DEFAULT: Final[tuple[str, Any]] = ("default", [])
 LINKS_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "array",
@@ -97,13 +97,13 @@ LINKS_SCHEMA: Final[Mapping[str, Any]] = {
 OMITTED_KEYWORDS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 
 
-def _links_asked(links: Sequence[str | LinkRequest]) -> list[dict[str, Any]]:
+def _links_asked(links: Sequence[str | LinkInput]) -> list[dict[str, Any]]:
     """Return a model's links as the *links* of a `MemoryStore` method."""
     return [_make_link_argument(place, link) for place, link in enumerate(links)]
 
 
-def _make_link_argument(position: int, link: str | LinkRequest) -> dict[str, Any]:
-    link_fields = msgspec.structs.asdict(LinkRequest(id=link) if isinstance(link, str) else link)
+def _make_link_argument(position: int, link: str | LinkInput) -> dict[str, Any]:
+    link_fields = msgspec.structs.asdict(LinkInput(id=link) if isinstance(link, str) else link)
     given_ids = {link_fields.pop("id"), link_fields["to_id"]} - {None}
     if len(given_ids) != 1:
         raise InvalidArgument(f"links[{position}] must have one id", hint="such as {id, relationship}, or the id alone")

@@ -70,7 +70,7 @@ class LinkingContext:
 
 
 @attrs.frozen
-class ProposedLink:
+class AutomaticLink:
     """A link to create. *similarity* is the cosine, or None if the link is not based on it."""
 
     node: int
@@ -172,7 +172,7 @@ class _IncomingLinkCounter:
         free: NDArray[np.bool_] = self._taken[np.searchsorted(self._nodes, nodes)] < self._most
         return free
 
-    def give(self, choices: Iterable[ProposedLink]) -> None:
+    def give(self, choices: Iterable[AutomaticLink]) -> None:
         """Count links that will be created."""
         for choice in choices:
             self._taken[np.searchsorted(self._nodes, choice.node)] += 1
@@ -224,10 +224,10 @@ def _rank_candidates(memory: Memory, candidates: LinkCandidates, policy: Linking
 
 def _choose_associations(
     likely: _CandidateQueue, taking: _IncomingLinkCounter, policy: LinkingPolicy
-) -> list[ProposedLink]:
+) -> list[AutomaticLink]:
     """Return the association links to create."""
     return [
-        ProposedLink(
+        AutomaticLink(
             int(likely.nodes[at]),
             LinkType.ASSOCIATION,
             SAME_TOPIC_WORD if likely.by_topic[at] else RELATED_WORD,
@@ -268,11 +268,11 @@ def _recent_filter(asked: PendingLinks, policy: LinkingPolicy) -> tuple[Filter, 
     return where, _MAX_TEMPORAL_CANDIDATES + len(asked.explicit) + policy.max_semantic
 
 
-def _choose_temporal_links(reader: Reader, memory: Memory, nodes: Nodes, policy: LinkingPolicy) -> list[ProposedLink]:
+def _choose_temporal_links(reader: Reader, memory: Memory, nodes: Nodes, policy: LinkingPolicy) -> list[AutomaticLink]:
     """Return the temporal links to create, newest memories first."""
     age = (to_milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
     return [
-        ProposedLink(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME_WORD, float(confidence[at]))
+        AutomaticLink(int(nodes[at]), LinkType.TEMPORAL, CLOSE_IN_TIME_WORD, float(confidence[at]))
         for at in np.flatnonzero(confidence >= policy.minimum)[: policy.max_temporal].tolist()
     ]

@@ -47,7 +47,7 @@ ORPHANS_SQL: Final = """
 """
 
 
-class ConsistencyCheck:
+class PostgresConsistencyCheck:
     """Incremental check or repair of all memories of a namespace, one page per call."""
 
     def __init__(self) -> None:

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar, cast
 from mama_structs._internal.refcount import RefCountedRegistry
 from mama_structs.errors import InvalidArgument, SessionClosed, StoreError
 from mama_structs.memory.engines.postgres.client_state import ClientState
-from mama_structs.memory.engines.postgres.consistency_check import ConsistencyCheck
+from mama_structs.memory.engines.postgres.consistency_check import PostgresConsistencyCheck
 from mama_structs.memory.engines.postgres.hnsw_indexes import NamespaceIndex, check_dimensions
-from mama_structs.memory.engines.postgres.namespace_rows import NamespaceHead, decode_embedder
+from mama_structs.memory.engines.postgres.namespace_rows import PostgresNamespaceHead, decode_embedder
 from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
 from mama_structs.memory.types.engine import EmbedderRecord, ProgressCallback, Reader, Writer, embedder_mismatch
@@ -43,7 +43,7 @@ class PostgresEngine:
         self._pool = server
         self._embedder = embedder
         self._client_state = ClientState(half=server.options.halfvec)
-        self._head = NamespaceHead(half_precision=server.options.halfvec)
+        self._head = PostgresNamespaceHead(half_precision=server.options.halfvec)
         self.index: NamespaceIndex = NamespaceIndex(server, namespace, embedder, settings)
         self._closed = False
         # Running operations whose caller was cancelled.
@@ -66,7 +66,7 @@ class PostgresEngine:
     async def read(self, plan: Callable[[Reader], T]) -> T:
         """Run *plan* on a snapshot of the current state."""
 
-        def work(connection: Connection) -> tuple[T, NamespaceHead]:
+        def work(connection: Connection) -> tuple[T, PostgresNamespaceHead]:
             reader = PostgresReader(connection, self.namespace, self._embedder, self._client_state, self._pool.location)
             return plan(reader), reader.head
 
@@ -75,7 +75,7 @@ class PostgresEngine:
     async def write(self, plan: Callable[[Writer], T]) -> T:
         """Run *plan* in a write transaction, and return when all its writes are durable."""
 
-        def work(connection: Connection) -> tuple[T, NamespaceHead]:
+        def work(connection: Connection) -> tuple[T, PostgresNamespaceHead]:
             writer = PostgresWriter(connection, self.namespace, self._embedder, self._client_state, self._pool.location)
             result = plan(writer)
             writer.finish()
@@ -88,7 +88,7 @@ class PostgresEngine:
 
     async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
         """Compare the derived data with the stored memories. Changes nothing."""
-        inspection = ConsistencyCheck()
+        inspection = PostgresConsistencyCheck()
         total = await self.read(lambda reader: reader.count())
         while await self.read(inspection.check_page):
             if progress is not None:
@@ -106,7 +106,7 @@ class PostgresEngine:
 
         Return a line for each damaged row, which is left unchanged.
         """
-        inspection = ConsistencyCheck()
+        inspection = PostgresConsistencyCheck()
         total = await self.read(lambda reader: reader.count())
         while await self.write(inspection.repair_page):
             if progress is not None:
@@ -204,7 +204,7 @@ class PostgresEngine:
         """Reject further calls. Idempotent."""
         self._closed = True
 
-    async def _run(self, work: Callable[[Connection], tuple[T, NamespaceHead]], *, write: bool) -> T:
+    async def _run(self, work: Callable[[Connection], tuple[T, PostgresNamespaceHead]], *, write: bool) -> T:
         self._check_open()
         if self._unawaited:
             # Wait for earlier operations, so that their writes are visible even if their caller was cancelled.

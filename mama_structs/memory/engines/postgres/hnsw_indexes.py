@@ -24,7 +24,7 @@ import attrs
 
 from mama_structs.errors import InvalidArgument, MamaStructsError, StoreBusy
 from mama_structs.memory.embedding.protocol import are_unit_vectors
-from mama_structs.memory.engines.postgres.namespace_rows import NamespaceHead
+from mama_structs.memory.engines.postgres.namespace_rows import PostgresNamespaceHead
 from mama_structs.memory.engines.postgres.queries import HnswIndex, embedder_key, index_name, index_prefix
 from mama_structs.memory.engines.postgres.reader import PostgresReader
 from mama_structs.memory.types.engine import EmbedderRecord
@@ -145,7 +145,7 @@ class NamespaceIndex:
         """Maintain the index for another embedder from now on."""
         self._embedder, self.recall, self._next_attempt_at = embedder, None, 0.0
 
-    def usable_index(self, head: NamespaceHead) -> HnswIndex | None:
+    def usable_index(self, head: PostgresNamespaceHead) -> HnswIndex | None:
         """Return the index that searches use, or None if they compare all vectors."""
         kind = choose_index_type(self._embedder.dimensions, half_precision=head.half_precision)
         if kind is None or not head.index or head.chunk_count <= self._exact_up_to:
@@ -160,7 +160,7 @@ class NamespaceIndex:
         """Return the settings of a transaction whose searches use an index."""
         return {} if index is None else SEARCH_SETTINGS
 
-    def maintain_if_due(self, head: NamespaceHead) -> Future[bool] | None:
+    def maintain_if_due(self, head: PostgresNamespaceHead) -> Future[bool] | None:
         """
         Start to build or drop the index if that is due.
 
@@ -170,7 +170,7 @@ class NamespaceIndex:
         is_due = is_left or (self._is_wanted(head) and not head.index)
         return self.maintain(head) if is_due and self._is_attempt_allowed(head) else None
 
-    def maintain(self, head: NamespaceHead) -> Future[bool] | None:
+    def maintain(self, head: PostgresNamespaceHead) -> Future[bool] | None:
         """Start to build or drop indexes as necessary, without checking whether that is due."""
         with self._guard:
             # The server may be closed by now. That must not fail the write that triggered this.
@@ -184,7 +184,7 @@ class NamespaceIndex:
         if self._task is not None:
             await asyncio.shield(asyncio.wrap_future(self._task))
 
-    def findings(self, head: NamespaceHead) -> list[Finding]:
+    def findings(self, head: PostgresNamespaceHead) -> list[Finding]:
         """Return warnings about how vectors are stored and searched."""
         name, messages = f"{self._namespace!r:.80}", []
         kept, chosen = ("halfvec" if half else "vector" for half in (head.half_precision, self._pool.options.halfvec))
@@ -215,16 +215,16 @@ class NamespaceIndex:
         if len(some) and are_unit_vectors(some):
             self.recall = reader.measure_recall(some, index, MIN_SELF_COSINE)
 
-    def _is_wanted(self, head: NamespaceHead) -> bool:
+    def _is_wanted(self, head: PostgresNamespaceHead) -> bool:
         is_possible = choose_index_type(self._embedder.dimensions, half_precision=head.half_precision) is not None
         return is_possible and head.chunk_count > self._exact_up_to
 
-    def _is_attempt_allowed(self, head: NamespaceHead) -> bool:
+    def _is_attempt_allowed(self, head: PostgresNamespaceHead) -> bool:
         is_foreign = head.embedder not in (None, self._embedder)
         may_not = self._lacks_privilege or self._pool.is_read_only or is_foreign
         return not may_not and time.monotonic() >= self._next_attempt_at
 
-    def _start_task(self, head: NamespaceHead) -> None:
+    def _start_task(self, head: PostgresNamespaceHead) -> None:
         key = embedder_key(self._embedder)
         work = _IndexTask(
             index_name(self._namespace, key),

@@ -17,7 +17,7 @@ decode_embedder: Final = msgspec.json.Decoder(EmbedderRecord).decode
 
 
 @attrs.frozen
-class NamespaceHead:
+class PostgresNamespaceHead:
     """State of a namespace as a whole."""
 
     change: int = 0
@@ -34,7 +34,7 @@ class NamespaceHead:
     embedder: EmbedderRecord | None = None
 
     @classmethod
-    def from_row(cls, row: Any, default: NamespaceHead) -> NamespaceHead:
+    def from_row(cls, row: Any, default: PostgresNamespaceHead) -> PostgresNamespaceHead:
         """Return the state in a result row, or *default* if the namespace is empty."""
         change, next_node, length, links, pieces, maintained_at, analysis, half, index, *types = row["numbers"]
         text = row["texts"][0]
@@ -60,7 +60,7 @@ class NamespaceHead:
         return sum(self.types)
 
 
-class MemoryRow(NamedTuple):
+class PostgresMemoryRow(NamedTuple):
     """
     Columns of a memory without its text, in the order of `Facts`.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mama_structs.errors import StoreDamaged
 from mama_structs.memory.engines.postgres import queries as questions
 from mama_structs.memory.engines.postgres.client_state import CachedSample, ClientState
-from mama_structs.memory.engines.postgres.namespace_rows import LinkRow, MemoryRow, NamespaceHead
+from mama_structs.memory.engines.postgres.namespace_rows import LinkRow, PostgresMemoryRow, PostgresNamespaceHead
 from mama_structs.memory.engines.postgres.prefetch import PrefetchRecorder, is_successor_query, to_node_list
 from mama_structs.memory.engines.postgres.queries import (
     ENDS_BY_DIRECTION,
@@ -93,14 +93,14 @@ class PostgresReader(Reader):
         self._index_name = index_name(namespace, self._embedder_key)
         self._client_state = client_state
         self._location = location
-        self._head: NamespaceHead | None = None
+        self._head: PostgresNamespaceHead | None = None
         # The last change that the client had cached when the head was queried, and the change tokens in the answer.
         self._cached_change: tuple[int, str | None] = 0, None
         self._change_tokens: tuple[str | None, str | None] = None, None
         self._is_up_to_date = True
         # Answers of queries. They exclude memories that were not sent to the server yet.
         self._answers: dict[NodeQuery, list[tuple[Any, float]]] = {}
-        self._rows: dict[int, MemoryRow] = {}
+        self._rows: dict[int, PostgresMemoryRow] = {}
         self._node_of: dict[str, int | None] = {}
         self._entries: dict[int, bytes] = {}
         self._memories: dict[int, Memory] = {}
@@ -132,7 +132,7 @@ class PostgresReader(Reader):
         self._only_new_memories = True
 
     @property
-    def head(self) -> NamespaceHead:
+    def head(self) -> PostgresNamespaceHead:
         """The state of the namespace on the server."""
         if self._head is None:
             self._fetch([])
@@ -476,7 +476,7 @@ class PostgresReader(Reader):
         self.head  # noqa: B018 - checks the embedder
         return self._connection.fetch(sql, self._namespace, *arguments)
 
-    def fetch_row(self, node: int) -> MemoryRow:
+    def fetch_row(self, node: int) -> PostgresMemoryRow:
         """Return the stored columns of a memory without its text."""
         return self._get_rows([node])[0]
 
@@ -581,7 +581,7 @@ class PostgresReader(Reader):
 
     def _cache_rows(self, rows: Sequence[Any], *, is_first: bool) -> None:
         if is_first:
-            self._head = NamespaceHead(half_precision=self._client_state.half_precision)
+            self._head = PostgresNamespaceHead(half_precision=self._client_state.half_precision)
         takers: dict[int, Callable[[Any], None]] = {
             questions.HEAD_TAG: self._cache_head,
             questions.ROW_TAG: self._cache_row,
@@ -607,7 +607,9 @@ class PostgresReader(Reader):
             )
 
     def _cache_head(self, row: Any) -> None:
-        self._head = NamespaceHead.from_row(row, NamespaceHead(half_precision=self._client_state.half_precision))
+        self._head = PostgresNamespaceHead.from_row(
+            row, PostgresNamespaceHead(half_precision=self._client_state.half_precision)
+        )
         self._change_tokens = row["texts"][1], row["texts"][2]
 
     def _cache_complete_link(self, row: Any) -> None:
@@ -637,7 +639,7 @@ class PostgresReader(Reader):
 
     def _cache_row(self, row: Any) -> None:
         memory_id, topic = row["texts"]
-        made = MemoryRow(
+        made = PostgresMemoryRow(
             questions.unescape_text(memory_id),
             None if topic is None else questions.unescape_text(topic),
             *row["numbers"],
@@ -674,7 +676,7 @@ class PostgresReader(Reader):
                     place, count = divmod(number, questions.COUNT_BASE)
                     self._counts[terms[place - 1]][row["node"]] = count
 
-    def _get_rows(self, nodes: Sequence[int] | Nodes) -> list[MemoryRow]:
+    def _get_rows(self, nodes: Sequence[int] | Nodes) -> list[PostgresMemoryRow]:
         wanted = to_node_list(nodes)
         missing = [node for node in wanted if node not in self._rows]
         self._fetch_nodes(missing, FetchSpec(nodes=missing, rows=True))

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from mama_structs.memory.engines.postgres.client_state import CachedSample, ClientState
-from mama_structs.memory.engines.postgres.namespace_rows import LinkRow, MemoryRow, text_length, to_term_counts
+from mama_structs.memory.engines.postgres.namespace_rows import LinkRow, PostgresMemoryRow, text_length, to_term_counts
 from mama_structs.memory.engines.postgres.queries import (
     FetchSpec,
     NodeQuery,
@@ -63,7 +63,7 @@ PUT_NOTES_SQL: Final = (
 class _PendingRows:
     """Buffered rows to insert or replace, by key."""
 
-    memories: dict[int, tuple[Memory, MemoryRow, Mapping[str, int]]] = attrs.field(factory=dict)
+    memories: dict[int, tuple[Memory, PostgresMemoryRow, Mapping[str, int]]] = attrs.field(factory=dict)
     pieces: dict[tuple[str, int], Vectors] = attrs.field(factory=dict)
     mentions: set[tuple[str, int]] = attrs.field(factory=set)
     links: dict[str, tuple[Link, LinkRow]] = attrs.field(factory=dict)
@@ -292,7 +292,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._touched.update(nodes)
         self._is_changed = True
 
-    def _update_head_counts(self, row: MemoryRow | None, sign: int, *, pieces: int = 0) -> None:
+    def _update_head_counts(self, row: PostgresMemoryRow | None, sign: int, *, pieces: int = 0) -> None:
         head = self.head
         types = [count + sign * (row is not None and place == row.type) for place, count in enumerate(head.types)]
         self._head = attrs.evolve(
@@ -302,7 +302,7 @@ class PostgresWriter(PostgresReader, Writer):
             chunk_count=head.chunk_count + pieces,
         )
 
-    def _add_memory(self, node: int, memory: Memory, row: MemoryRow, terms: Mapping[str, int]) -> None:
+    def _add_memory(self, node: int, memory: Memory, row: PostgresMemoryRow, terms: Mapping[str, int]) -> None:
         """Register a new memory."""
         self._head = attrs.evolve(self.head, next_node=node + 1)
         self._pending_rows.memories[node] = (memory, row, terms)
@@ -652,10 +652,10 @@ DELETE_TEXTS_SQL: Final = """
 """
 
 
-def to_row(memory: Memory, length: int) -> MemoryRow:
+def to_row(memory: Memory, length: int) -> PostgresMemoryRow:
     """Return the columns of a memory without its text."""
     changeable_columns = mutable_columns(memory)
-    return MemoryRow(
+    return PostgresMemoryRow(
         memory.id,
         None if memory.topic is None else to_nfc(memory.topic),
         to_milliseconds(memory.created_at),
