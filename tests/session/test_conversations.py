@@ -284,7 +284,7 @@ async def test_delete_rejects_conversation_with_damaged_row_that_a_fork_needs(pl
             pass
     storage = store(place)
     await storage.transact(
-        lambda rows: rows._do(
+        lambda rows: rows._execute(
             "UPDATE Cache SET value = CAST(value || x'00' AS BLOB) WHERE key = 'refs/c/0000000001/fd:1'"
         )
     )

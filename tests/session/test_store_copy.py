@@ -240,7 +240,7 @@ async def test_copy_on_full_disk_can_be_continued(source, tmp_path, monkeypatch,
             self.failure.sqlite_errorcode = sqlite3.SQLITE_FULL
             self.failure.sqlite_errorname = "SQLITE_FULL"
             raise self.failure
-        return type(self).__mro__[1]._do(self, sql, arguments)
+        return type(self).__mro__[1]._execute(self, sql, arguments)
 
     monkeypatch.setattr(SqliteRows, "_execute", write, raising=False)
     with pytest.raises(StoreFull):

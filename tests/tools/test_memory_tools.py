@@ -384,7 +384,7 @@ async def test_save_succeeds_when_memory_cannot_be_read_back(call, memories, mon
     async def fail(_ids):
         raise StoreError("the disk is gone")
 
-    monkeypatch.setattr(memories, "_beside", fail)
+    monkeypatch.setattr(memories, "_get_annotations", fail)
     first = await call("save/decision", topic="disks", decision="Buy disks", reasoning="They break")
     outcome = await call("evolve/outcome", decision_id=first["id"], outcome="SUCCESS")
     second = await call(
@@ -565,7 +565,7 @@ def test_current_successor_matches_plain_search(pairs, circle):
 async def test_search_skips_memory_that_was_deleted_between_reads(call, memories, jwt, monkeypatch):
     """Another process may delete a memory between the two reads of one search."""
     first, second = jwt
-    beside = memories._beside
+    beside = memories._get_annotations
 
     async def without_the_first(ids):
         return await beside([one for one in ids if one != first])
@@ -573,9 +573,9 @@ async def test_search_skips_memory_that_was_deleted_between_reads(call, memories
     async def gone(*_, **__):
         raise MemoryNotFound("gone")
 
-    monkeypatch.setattr(memories, "_beside", without_the_first)
+    monkeypatch.setattr(memories, "_get_annotations", without_the_first)
     deleted = await call("search/recent", types=["decision"])
-    monkeypatch.setattr(memories, "_beside", gone)
+    monkeypatch.setattr(memories, "_get_annotations", gone)
     unread = await call("search/recent", types=["decision"])
     whole = await call("load/context", id=first)
     monkeypatch.setattr(memories, "search", gone)

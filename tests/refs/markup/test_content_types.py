@@ -1,4 +1,4 @@
-"""`category_of`: classification by attributes and by content."""
+"""`detect_category`: classification by attributes and by content."""
 
 from __future__ import annotations
 
@@ -234,10 +234,10 @@ def test_category_of_deep_array_does_not_overflow_stack():
     code = textwrap.dedent(
         """
         import threading
-        from mama_structs.refs.markup.content_types import category_of
+        from mama_structs.refs.markup.content_types import detect_category
         threading.stack_size(256 * 1024)
         found = []
-        thread = threading.Thread(target=lambda: found.append(category_of({}, "[" * 9_000 + "]" * 9_000)))
+        thread = threading.Thread(target=lambda: found.append(detect_category({}, "[" * 9_000 + "]" * 9_000)))
         thread.start()
         thread.join()
         print(found)

@@ -178,7 +178,7 @@ def test_export_fails_when_directory_is_swapped_after_check(
         (file_to_directory, "is a directory, no regular file"),
     ],
 )
-@pytest.mark.parametrize("seam", ["resolve_below", "status_of"])
+@pytest.mark.parametrize("seam", ["resolve_path", "read_status"])
 def test_export_does_not_follow_file_swapped_after_check(*, root, outside, monkeypatch, mode, swap, rule, seam):
     """The swap precedes opening the path or the file; opening neither follows nor blocks."""
     (root / "d").mkdir()
@@ -191,7 +191,7 @@ def test_export_does_not_follow_file_swapped_after_check(*, root, outside, monke
         return result
 
     monkeypatch.setattr(export_module, seam, swapped)
-    if seam == "status_of":
+    if seam == "read_status":
         rule = "became something else|is a FIFO"
 
     with pytest.raises(PathDenied, match=rule):
@@ -506,10 +506,10 @@ def test_export_continues_partial_writes(root, monkeypatch):
 NURSERY = """
     import contextlib, fcntl, os, random, signal, sys, time
     from pathlib import Path
-    from mama_structs.refs.store.export import FileOrder, export
+    from mama_structs.refs.store.export import ExportRequest, export
 
     def put(root, path, text, **options):
-        return export(FileOrder(text, path, handle="fd:1", **options), root=root)
+        return export(ExportRequest(text, path, handle="fd:1", **options), root=root)
 
     def in_child(work):
         child = os.fork()
@@ -628,7 +628,7 @@ def test_export_keeps_acknowledged_writes_when_killed_at_random_time(tmp_path, m
 FULL = """
     import os, resource, sys
     from pathlib import Path
-    from mama_structs.refs.store.export import FileOrder, export
+    from mama_structs.refs.store.export import ExportRequest, export
     from mama_structs.errors import DiskFull
 
     def check(root):
@@ -639,12 +639,12 @@ FULL = """
             ("new", {"exist_ok": False}), ("d/new", {"parents": True}),
         ):
             try:
-                export(FileOrder("x" * 200_000, name, handle="fd:1", **options), root=root)
+                export(ExportRequest("x" * 200_000, name, handle="fd:1", **options), root=root)
             except DiskFull as error:
                 print(error.type, error.path)
             assert b"old\\n" * 1000 == (root / "a").read_bytes()
             assert {path.name for path in root.rglob("*")} <= {"a", "d"}, os.listdir(root)
-        export(FileOrder("fits", "a", handle="fd:1", mode="append"), root=root)
+        export(ExportRequest("fits", "a", handle="fd:1", mode="append"), root=root)
         assert b"old\\n" * 1000 + b"fits" == (root / "a").read_bytes()
 """
 ALL_FULL = "".join(f"disk_full {name}\n" for name in ("a", "a", "a", "new", "new", "d/new"))
@@ -688,7 +688,7 @@ def test_export_keeps_old_file_when_disk_is_full(tmp_path):
 KEPT = """
     import os, subprocess, sys
     from pathlib import Path
-    from mama_structs.refs.store.export import FileOrder, export
+    from mama_structs.refs.store.export import ExportRequest, export
     from mama_structs.errors import PathDenied
 
     home = Path(sys.argv[1])
@@ -700,20 +700,20 @@ KEPT = """
     subprocess.run(["mount", "--bind", kept, root / "another"], check=True)
     for path in ("other/deep/a", "other/deep/journal/a", "another/new/a", "another/journal/FORMAT"):
         try:
-            export(FileOrder("x", path, handle="fd:1", parents=True), root=root, kept=kept)
+            export(ExportRequest("x", path, handle="fd:1", parents=True), root=root, kept=kept)
         except PathDenied as error:
             assert "the session's own data" in str(error)
         else:
             raise SystemExit(path)
     for inside in (root / "another", root / "another" / "journal"):
         try:
-            export(FileOrder("x", "a", handle="fd:1"), root=inside, kept=kept)
+            export(ExportRequest("x", "a", handle="fd:1"), root=inside, kept=kept)
         except PathDenied as error:
             assert "the session's own data" in str(error)
         else:
             raise SystemExit(inside)
     assert ["journal"] == os.listdir(kept) and [] == os.listdir(kept / "journal")
-    export(FileOrder("x", "other/a", handle="fd:1"), root=root, kept=kept)
+    export(ExportRequest("x", "other/a", handle="fd:1"), root=root, kept=kept)
     print("kept")
 """
 
@@ -754,7 +754,7 @@ def test_export_fails_on_read_only_file_system(tmp_path):
     script = """
         import subprocess, sys
         from pathlib import Path
-        from mama_structs.refs.store.export import FileOrder, export
+        from mama_structs.refs.store.export import ExportRequest, export
         from mama_structs.errors import ExportDenied
         root = Path(sys.argv[1])
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", root], check=True)
@@ -762,7 +762,7 @@ def test_export_fails_on_read_only_file_system(tmp_path):
         subprocess.run(["mount", "-o", "remount,ro", root], check=True)
         for name in ("a", "new", "d/new"):
             try:
-                export(FileOrder("new", name, handle="fd:1", parents=True), root=root)
+                export(ExportRequest("new", name, handle="fd:1", parents=True), root=root)
             except ExportDenied as error:
                 print(error.type, error.path)
         assert b"old" == (root / "a").read_bytes()
@@ -777,7 +777,7 @@ def test_export_respects_permissions(tmp_path):
     script = """
         import os, sys
         from pathlib import Path
-        from mama_structs.refs.store.export import FileOrder, export
+        from mama_structs.refs.store.export import ExportRequest, export
         from mama_structs.errors import ExportDenied
         root = Path(sys.argv[1])
         if os.geteuid() == 0:
@@ -786,7 +786,7 @@ def test_export_respects_permissions(tmp_path):
             os.setuid(65534)
         def attempt(name, **options):
             try:
-                print(name, export(FileOrder("new", name, handle="fd:1", **options), root=root).created)
+                print(name, export(ExportRequest("new", name, handle="fd:1", **options), root=root).created)
             except ExportDenied as error:
                 print(name, error.type, error.handle)
         attempt("folder/a")
@@ -835,9 +835,9 @@ def test_export_keeps_all_concurrent_appends(root):
     """Eight threads of this process and two other processes append."""
     script = """
         import sys
-        from mama_structs.refs.store.export import FileOrder, export
+        from mama_structs.refs.store.export import ExportRequest, export
         for number in range(25):
-            export(FileOrder(f"{sys.argv[2]} {number}\\n", "a", handle="fd:1", mode="append"), root=sys.argv[1])
+            export(ExportRequest(f"{sys.argv[2]} {number}\\n", "a", handle="fd:1", mode="append"), root=sys.argv[1])
     """
 
     def append(writer):

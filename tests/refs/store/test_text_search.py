@@ -518,8 +518,8 @@ def hostile():
 look("b", 600)
 thread = threading.Thread(target=hostile)
 thread.start()
-while module._turn.lock.acquire(blocking=False):
-    module._turn.lock.release()
+while module._pattern_lock.lock.acquire(blocking=False):
+    module._pattern_lock.lock.release()
     time.sleep(0.001)
 time.sleep(0.05)
 child = os.fork()
