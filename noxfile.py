@@ -166,6 +166,12 @@ OF_SESSIONS = [
 ]
 
 
+# With another interpreter, CI runs each ordinary test once: these here, all others on the newest one. Coverage is
+# measured over both.
+HERE_IN_CI = [f"tests/{name}" for name in ("adapters", "docs", "internal", "references", "refs", "structs", "tools")]
+COVERAGE_HERE = Path(".coverage.here")
+
+
 @nox.session(python=HERE, allow_parallel=True)
 def tests(session: nox.Session) -> None:
     """
@@ -173,8 +179,15 @@ def tests(session: nox.Session) -> None:
 
     Large memories are searched exactly in them: hnswlib is built by `others`, where tests ask for it.
     """
+    if os.environ.get("CI") and PRESENT and not session.posargs:
+        _install(session, *HERE_IN_CI)
+        COVERAGE_HERE.unlink(missing_ok=True)
+        counting = ["--cov", "--cov-report=", *ON_ALL_CORES]
+        env = QUICKLY | {"COVERAGE_FILE": str(COVERAGE_HERE)}
+        session.run("pytest", *counting, *HERE_IN_CI, "tests/test_public_names.py", *ONLY_ONCE, env=env)
+        return
+    elsewhere = [] if os.environ.get("CI") else [*ONLY_ONCE, *_without(*COUNTED)]
     _install(session)
-    elsewhere = [] if os.environ.get("CI") and not PRESENT else [*ONLY_ONCE, *_without(*COUNTED)]
     if session.posargs or not elsewhere:
         _install_hnswlib(session)
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere]), env=QUICKLY)
@@ -218,11 +231,15 @@ def others(session: nox.Session) -> None:
     if is_first or is_last:
         _install_hnswlib(session)
     if is_first:
-        session.run("coverage", "erase")
         # The samples on a server are for the session of servers; names and docs are the same everywhere.
-        same = _without("tests/docs", "tests/test_public_names.py", "tests/postgres/test_same_memories.py")
-        left_out = [*same, *(_without("tests/benchmarks", *QUALITY) if is_last else ONLY_ONCE), KIT_OF_RECORDS]
-        session.run("pytest", "--cov", "--cov-report=", *ON_ALL_CORES, "-m", "not once", *left_out, env=QUICKLY)
+        same = ["tests/docs", "tests/test_public_names.py", "tests/postgres/test_same_memories.py"]
+        counted_before = COVERAGE_HERE.exists()
+        left_out = _without(*same, *(HERE_IN_CI if counted_before else []))
+        left_out += [*(_without("tests/benchmarks", *QUALITY) if is_last else ONLY_ONCE), KIT_OF_RECORDS]
+        here = ".coverage.first"
+        counting = ["--cov", "--cov-report=", *ON_ALL_CORES, "-m", "not once"]
+        session.run("pytest", *counting, *left_out, env=QUICKLY | {"COVERAGE_FILE": here})
+        session.run("coverage", "combine", here, *([str(COVERAGE_HERE)] if counted_before else []))
         session.run("coverage", "report", "--fail-under=95")
     else:
         session.run("pytest", *ON_ALL_CORES, "-m", "not once", *OF_SESSIONS, *once, env=QUICKLY)
