@@ -220,7 +220,7 @@ async def test_sweep_keeps_record_put_during_sweep(place, monkeypatch, text):
         await records.put(ALICE, "tea", 2, text=text)
         return await delete(self, places, **how)
 
-    monkeypatch.setattr(RecordStore, "_delete_memory", late)
+    monkeypatch.setattr(RecordStore, "_delete", late)
 
     assert 0 == await records.sweep()
     assert 2 == (await records.get(ALICE, "tea")).value

@@ -165,7 +165,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.models = collections.defaultdict(Model)
         self.outer = sys.exception()
         # Lower the limits, so that few links to a deleted memory count as many.
-        self.small = patch.multiple(plans, _FEW=1, _PART=2)
+        self.small = patch.multiple(plans, MAX_IMMEDIATE_CLEANUPS=1, CLEANUP_PART_SOURCES=2)
         self.small.start()
 
     @initialize(exact_up_to=st.sampled_from([20_000, 0]))
@@ -573,7 +573,7 @@ class MemoryMachine(RuleBasedStateMachine):
             return await asyncio.gather(*calls, return_exceptions=True)
         gate = threading.Event()
         with patch.object(embedded_engine, "MAX_TRANSACTION_SECONDS", seconds):
-            self.actors[actor].storage.in_thread(lambda: gate.wait(600))
+            self.actors[actor].storage.submit_job(lambda: gate.wait(600))
             tasks = [asyncio.ensure_future(call) for call in calls]
             try:
                 while len(store._engine._queue) < sum(not task.done() for task in tasks):  # noqa: ASYNC110 - it has no event

@@ -65,7 +65,7 @@ async def keep_traces(storage):
     """Disable secure deletion in SQLite, which some builds enable by default."""
     await storage.transact(lambda rows: None)
     connection = storage._database.connection
-    done = storage.in_thread(lambda: connection.execute("PRAGMA secure_delete = 0").fetchall())
+    done = storage.submit_job(lambda: connection.execute("PRAGMA secure_delete = 0").fetchall())
     assert [(0,)] == await asyncio.wrap_future(done)
 
 

@@ -70,7 +70,7 @@ async def links_to(store, memory_id):
 
 def rows_of(place, kind):
     """Return the rows of one kind."""
-    return place.storage.in_thread(
+    return place.storage.submit_job(
         lambda: place.storage.run_read_in_job(lambda rows: rows.items(f"memories/default/{kind}/"))
     ).result()
 
@@ -270,7 +270,7 @@ async def main(directory, number):
 
     JournalWriter.clean_up = killing
     # Each time a whole part, however slow the machine is.
-    JournalWriter.is_due = False
+    JournalWriter.should_yield = False
     await store.delete("hub")
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -887,7 +887,7 @@ async def test_search_is_answered_during_rebuild(tmp_path):
 @pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 100), lambda path: path.write_bytes(b"x" * 9_000)])
 async def test_damaged_vector_file_is_rebuilt_under_open_session(tmp_path, monkeypatch, caplog, damage):
     """The next reads, searches and saves are correct, and one warning is logged."""
-    for name in ("BLOCK_ROWS", "HELD", "MIN_BLOCK_ROWS"):
+    for name in ("BLOCK_ROWS", "MIN_ROWS_ON_DISK", "MIN_BLOCK_ROWS"):
         monkeypatch.setattr(rows_module, name, 20)
     async with opened(tmp_path, settings=MemorySettings(linking="off", snapshot_every=30)) as (place, store):
         await store.save_many([{"type": "context", "content": f"note {number}"} for number in range(40)])
@@ -907,7 +907,7 @@ async def test_damaged_vector_file_is_rebuilt_under_open_session(tmp_path, monke
 @pytest.mark.parametrize("call", ["save", "adopt"])
 async def test_damaged_vector_file_does_not_block_updates_of_others(tmp_path, monkeypatch, call):
     """The update from another process detects the damage and continues with rebuilt views."""
-    for name in ("BLOCK_ROWS", "HELD", "MIN_BLOCK_ROWS"):
+    for name in ("BLOCK_ROWS", "MIN_ROWS_ON_DISK", "MIN_BLOCK_ROWS"):
         monkeypatch.setattr(rows_module, name, 20)
     options = {"settings": MemorySettings(linking="off")}
     async with opened(tmp_path, **options) as (place, store):
@@ -989,19 +989,19 @@ async def test_rebuild_with_concurrent_changes_yields_correct_views(before, mean
             for step, number in before:
                 await do(store, step, number)
             engine, left = store._engine, list(meanwhile)
-            some = engine._look
+            some = engine._run_read
 
             async def between(look):
                 if left:
-                    patch.setattr(engine, "_look", some)
+                    patch.setattr(engine, "_run_read", some)
                     for step, number in left.pop():
                         await do(other if is_other else store, step, number)
-                    patch.setattr(engine, "_look", between)
+                    patch.setattr(engine, "_run_read", between)
                 return await some(look)
 
-            patch.setattr(engine, "_look", between)
+            patch.setattr(engine, "_run_read", between)
             assert [] == await store.rebuild()
-            patch.setattr(engine, "_look", some)
+            patch.setattr(engine, "_run_read", some)
             assert [] == await place.findings()
             found = [await contents(each) for each in (store, other)]
             assert found[0] == found[1]

@@ -256,7 +256,7 @@ async def test_check_continues_while_memories_change(tmp_path, monkeypatch):
         saved = [await store.save_context(f"note {number} about thing {number}") for number in range(9)]
         await store.export_jsonl(tmp_path / "x")
         engine = await engine_of(store)
-        inspect, looks = engine._look, []
+        inspect, looks = engine._run_read, []
 
         async def counted(look):
             looks.append(look)
@@ -266,7 +266,7 @@ async def test_check_continues_while_memories_change(tmp_path, monkeypatch):
                 await store.import_jsonl(tmp_path / "x")
             return await inspect(look)
 
-        monkeypatch.setattr(engine, "_look", counted)
+        monkeypatch.setattr(engine, "_run_read", counted)
         assert [] == await store.check()
 
     assert len(looks) > 9

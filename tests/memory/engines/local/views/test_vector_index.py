@@ -152,13 +152,13 @@ def test_index_agrees_with_brute_force(exact_up_to, held, steps):
         for owner, name, value in (
             (os, "fsync", lambda fd: None),
             (rows_module, "BLOCK_ROWS", 8),
-            (rows_module, "HELD", held),
-            (rows_module, "_READ", 3),
+            (rows_module, "MIN_ROWS_ON_DISK", held),
+            (rows_module, "READ_ROWS", 3),
             (rows_module, "MIN_BLOCK_ROWS", 2),
             (rows_module, "GATHER_ROWS", 4),
-            (rows_module, "_RECENT", 6),
+            (rows_module, "MAX_CACHED_ROWS", 6),
             (module, "MIN_DEAD_TO_COMPACT", 4),
-            (module, "_FEW", 3),
+            (module, "MAX_SCANNED_SELECTION", 3),
         ):
             patch.setattr(owner, name, value)
         run = Run(exact_up_to, SnapshotStore(Path(folder), identity="x"))
