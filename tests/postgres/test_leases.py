@@ -76,7 +76,7 @@ def test_renewal_during_a_claim_does_not_lose_the_name(hosts, monkeypatch, is_re
         monkeypatch.setattr(here, "_claim", renew_before)
         here.claim("a", "default")
 
-    assert set() == here.lost
+    assert set() == here.lost_names
     assert {"a", "other"} == here.find_claimed_names()
 
 
@@ -101,8 +101,8 @@ def test_expired_lease_can_be_claimed_by_another_host(database, hosts):
     assert set() == there.find_claimed_names()
     there.claim("a", "default")
     here.renew()
-    assert {"a"} == here.lost
-    assert set() == there.lost
+    assert {"a"} == here.lost_names
+    assert set() == there.lost_names
 
 
 def test_expired_lease_is_renewed_when_no_host_claimed_it(database, hosts):
@@ -112,7 +112,7 @@ def test_expired_lease_is_renewed_when_no_host_claimed_it(database, hosts):
     administer(database, EXPIRE)
     here.renew()
 
-    assert set() == here.lost
+    assert set() == here.lost_names
     with pytest.raises(StoreBusy):
         there.claim("a", "default")
 
@@ -124,7 +124,7 @@ def test_leases_are_renewed_automatically(database):
     administer(database, EXPIRE)
     wait_until(held.find_claimed_names)
 
-    assert set() == held.lost
+    assert set() == held.lost_names
     held.close()
 
 

@@ -124,7 +124,7 @@ def explained(server, engine, where):
     asked = NearestQuery(QUERY.tobytes(), 5, where, embedder_key(RECORD), graph).select_sql(statement, "q")
     sql = f"EXPLAIN WITH {', '.join(statement._tables)} {asked}"
     ask = server.run(
-        lambda connection: connection.ask(sql, *statement.arguments),
+        lambda connection: connection.fetch(sql, *statement.arguments),
         write=False,
         namespace=engine.namespace,
         settings=NamespaceIndex.search_settings(graph),

@@ -227,7 +227,7 @@ async def test_words_of_long_texts_are_looked_up_by_key(place, monkeypatch):
 def heard(monkeypatch):
     """Return a list that records all statements from now on."""
     asked = []
-    for how in ("ask", "tell"):
+    for how in ("fetch", "execute"):
         run = getattr(Connection, how)
         monkeypatch.setattr(
             Connection,

@@ -166,7 +166,7 @@ async def test_sample_searches_match_directory(memory_server, tmp_path, monkeypa
     """The sample queries return the same memories and scores, and the exports are equal."""
     for module in ("local.engine", "postgres.writer"):
         # The duration of transactions would decide which memories share a batch, and so the weights of words.
-        monkeypatch.setattr(f"mama_structs.memory.engines.{module}._TRANSACTION_SECONDS", 1e9)
+        monkeypatch.setattr(f"mama_structs.memory.engines.{module}.MAX_TRANSACTION_SECONDS", 1e9)
     if not SAMPLE.exists():
         pytest.skip("the retrieval sample is not beside the checkout")
     lines = (SAMPLE / "queries.jsonl").read_text(encoding="utf-8").splitlines()

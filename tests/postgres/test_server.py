@@ -24,7 +24,7 @@ def test_run_returns_result_of_function(server):
     """The result of the function is returned, and its statements are counted."""
 
     def plan(connection):
-        rows = connection.ask("SELECT $1::int + 1 AS sum", 41)
+        rows = connection.fetch("SELECT $1::int + 1 AS sum", 41)
         return rows[0]["sum"], connection.questions
 
     assert (42, 1) == server.run(plan, write=False).result()
@@ -47,19 +47,19 @@ def test_run_rolls_back_when_function_raises(server):
 
     def plan(connection):
         connection.note_change()
-        connection.tell("INSERT INTO namespaces (namespace) VALUES ('x')")
+        connection.execute("INSERT INTO namespaces (namespace) VALUES ('x')")
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
         server.run(plan, write=True, namespace="n").result()
 
-    assert [] == server.run(lambda connection: connection.ask("SELECT * FROM namespaces"), write=False).result()
+    assert [] == server.run(lambda connection: connection.fetch("SELECT * FROM namespaces"), write=False).result()
 
 
 def test_read_transaction_rejects_writes(server):
     """The server itself rejects writes in a read transaction."""
     with pytest.raises(StoreReadOnly):
-        server.run(lambda connection: connection.tell("DELETE FROM namespaces"), write=False).result()
+        server.run(lambda connection: connection.execute("DELETE FROM namespaces"), write=False).result()
 
 
 def test_closed_server_raises_session_closed(server, database):
@@ -72,7 +72,7 @@ def test_closed_server_raises_session_closed(server, database):
     server.close()
 
     with pytest.raises(SessionClosed):
-        kept.ask("SELECT 1")
+        kept.fetch("SELECT 1")
     with pytest.raises(SessionClosed):
         server.run(lambda connection: connection, write=False)
 
@@ -82,22 +82,22 @@ def test_attempt_rolls_back_to_savepoint_when_block_raises(server):
 
     def plan(connection):
         put = "INSERT INTO rows VALUES ('n', $1, '')"
-        connection.tell(put, "a")
+        connection.execute(put, "a")
         with contextlib.suppress(KeyError), connection.attempt():
-            connection.tell(put, "b")
+            connection.execute(put, "b")
             raise KeyError
         with connection.attempt():
-            connection.tell(put, "c")
+            connection.execute(put, "c")
 
     def spoilt(connection):
         with pytest.raises(StoreError), connection.attempt():
-            connection.ask("SELECT no_such_column")
+            connection.fetch("SELECT no_such_column")
 
     server.run(plan, write=True).result()
     with pytest.raises(StoreError, match="42703"):
         server.run(spoilt, write=True).result()
 
-    found = server.run(lambda connection: connection.ask("SELECT key FROM rows ORDER BY key"), write=False).result()
+    found = server.run(lambda connection: connection.fetch("SELECT key FROM rows ORDER BY key"), write=False).result()
     assert ["a", "c"] == [row["key"] for row in found]
 
 
@@ -105,23 +105,23 @@ def test_read_transaction_sees_one_snapshot(server):
     """Concurrent commits are visible in the next transaction only."""
 
     def add(connection):
-        connection.tell("INSERT INTO rows VALUES ('n', gen_random_uuid()::text, '')")
+        connection.execute("INSERT INTO rows VALUES ('n', gen_random_uuid()::text, '')")
 
     def plan(connection):
-        before = connection.ask("SELECT count(*) FROM rows")[0][0]
+        before = connection.fetch("SELECT count(*) FROM rows")[0][0]
         server.run(add, write=True, namespace="n").result()
-        return before, connection.ask("SELECT count(*) FROM rows")[0][0]
+        return before, connection.fetch("SELECT count(*) FROM rows")[0][0]
 
     assert (0, 0) == server.run(plan, write=False, namespace="n").result()
-    assert [(1,)] == server.run(lambda one: one.ask("SELECT count(*) FROM rows"), write=False).result()
+    assert [(1,)] == server.run(lambda one: one.fetch("SELECT count(*) FROM rows"), write=False).result()
 
 
 def test_writers_of_one_namespace_do_not_interleave(server):
     """Each of forty concurrent writes sees all earlier ones."""
 
     def add(connection):
-        number = connection.ask("SELECT count(*) FROM rows")[0][0]
-        connection.tell("INSERT INTO rows VALUES ('n', $1, '')", str(number))
+        number = connection.fetch("SELECT count(*) FROM rows")[0][0]
+        connection.execute("INSERT INTO rows VALUES ('n', $1, '')", str(number))
         connection.note_change()
         return number
 
@@ -141,7 +141,7 @@ def test_vectors_are_converted_to_and_from_arrays(server):
 
     def plan(connection):
         sql = "SELECT $1::vector AS one, $2::halfvec AS half, $1::vector <=> $1 AS far"
-        return connection.ask(sql, given, given)[0]
+        return connection.fetch(sql, given, given)[0]
 
     found = server.run(plan, write=False, settings={"hnsw.ef_search": "40"}).result()
     for array in (found["one"], found["half"]):
@@ -155,13 +155,13 @@ def test_connection_keeps_no_state_without_prepared_statements(database):
     server = PostgresPool.open(database, options=ServerSettings(connections=1, prepared=False))
 
     def plan(connection):
-        connection.ask("SELECT $1::vector", np.ones(3, np.float32))
-        connection.tell("INSERT INTO rows VALUES ('n', $1, '')", "k")
+        connection.fetch("SELECT $1::vector", np.ones(3, np.float32))
+        connection.execute("INSERT INTO rows VALUES ('n', $1, '')", "k")
         connection.execute_many("INSERT INTO rows VALUES ('n', $1, '')", [["l"], ["m"]])
 
     def left(connection):
-        kept = connection.ask("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE '__asyncpg%'")[0][0]
-        return kept, connection.ask("SELECT current_setting('app.namespace')")[0][0]
+        kept = connection.fetch("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE '__asyncpg%'")[0][0]
+        return kept, connection.fetch("SELECT current_setting('app.namespace')")[0][0]
 
     server.run(plan, write=True, namespace="n").result()
 
@@ -173,17 +173,17 @@ def test_vacuum_removes_deleted_rows(server):
     """VACUUM waits for transactions that can still read the deleted rows, and raises if they do not end."""
 
     def count(connection):
-        return connection.ask("SELECT pg_relation_size('rows') AS size")[0]["size"]
+        return connection.fetch("SELECT pg_relation_size('rows') AS size")[0]["size"]
 
     server.run(
-        lambda one: one.tell("INSERT INTO rows VALUES ('n', 'k', repeat('x', 1000)::bytea)"), write=True
+        lambda one: one.execute("INSERT INTO rows VALUES ('n', 'k', repeat('x', 1000)::bytea)"), write=True
     ).result()
     begun, go = threading.Event(), threading.Event()
     looking = server.run(
-        lambda one: (one.ask("SELECT * FROM rows"), begun.set(), go.wait(30)), write=False, namespace="n"
+        lambda one: (one.fetch("SELECT * FROM rows"), begun.set(), go.wait(30)), write=False, namespace="n"
     )
     assert begun.wait(30)
-    server.run(lambda one: one.tell("DELETE FROM rows"), write=True).result()
+    server.run(lambda one: one.execute("DELETE FROM rows"), write=True).result()
     with pytest.raises(StoreBusy, match="can still read"):
         server.vacuum("rows", wait=0).result()
     go.set()
@@ -209,7 +209,7 @@ def test_forked_child_raises_wrong_loop(server):
             os._exit(code)
 
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert 1 == server.run(lambda connection: connection.ask("SELECT 1")[0][0], write=False).result()
+    assert 1 == server.run(lambda connection: connection.fetch("SELECT 1")[0][0], write=False).result()
 
 
 @pytest.mark.parametrize("url", ["mysql://x", "", 3, "postgresql://a\0b", "postgresql+asyncpg://x"])

@@ -39,7 +39,7 @@ def opened(url, **options):
 
 def add(connection):
     """Write one row and count a change."""
-    connection.tell("INSERT INTO rows VALUES ('n', gen_random_uuid()::text, '')")
+    connection.execute("INSERT INTO rows VALUES ('n', gen_random_uuid()::text, '')")
     connection.note_change()
     return connection.questions
 
@@ -70,7 +70,7 @@ for number in range(count):
         code = 1
         try:
             opened = pool.Server.open(url, options=settings.ServerSettings(connections=1))
-            opened.run(lambda one: (one.ask("SELECT 1"), one.note_change()), write=True, namespace="n").result()
+            opened.run(lambda one: (one.fetch("SELECT 1"), one.note_change()), write=True, namespace="n").result()
             opened.close()
             code = 0
         finally:
@@ -152,7 +152,7 @@ def test_read_only_database_opens_for_reading(own_database):
     administer(own_database, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     with opened(own_database) as server:
         assert server.is_read_only
-        assert [] == server.run(lambda one: one.ask("SELECT * FROM rows"), write=False, namespace="n").result()
+        assert [] == server.run(lambda one: one.fetch("SELECT * FROM rows"), write=False, namespace="n").result()
         with pytest.raises(StoreReadOnly, match="name the primary"):
             server.run(add, write=True, namespace="n").result()
     administer(own_database, "SET default_transaction_read_only = off", "DELETE FROM mama_structs.migrations")
@@ -172,12 +172,12 @@ def test_write_is_atomic_when_connection_breaks_at_any_message(database, proxy, 
     for at in itertools.count(1):
         administer(database, "DELETE FROM mama_structs.rows")
         with opened(proxy.url) as server:
-            server.run(lambda one: one.ask("SELECT 1"), write=False).result()
+            server.run(lambda one: one.fetch("SELECT 1"), write=False).result()
             proxy.at = proxy.seen + at
             error = server.run(add, write=True, namespace="n").exception()
             is_over, proxy.at = proxy.at is not None, None
             # The broken connection does not affect later calls.
-            found = server.run(lambda one: one.ask("SELECT * FROM rows"), write=False).result()
+            found = server.run(lambda one: one.fetch("SELECT * FROM rows"), write=False).result()
         assert error is None or type(error) is StoreUnreachable
         assert "may be stored" not in str(error)
         assert len(found) == rows_of(database) == (error is None)
@@ -231,7 +231,7 @@ def test_commit_without_answer_raises_when_lookup_is_impossible(database, proxy)
     """Without a counted change the outcome is unknown, and the error says that the rows may be stored."""
 
     def plan(connection):
-        connection.tell("INSERT INTO rows VALUES ('n', 'k', '')")
+        connection.execute("INSERT INTO rows VALUES ('n', 'k', '')")
         proxy.at = proxy.seen + 1
 
     with opened(proxy.url) as server, pytest.raises(StoreUnreachable, match="may be stored, or not"):
@@ -263,7 +263,7 @@ def test_interrupted_read_is_retried_once(proxy):
         runs.append(1)
         if len(runs) <= cuts:
             proxy.at = proxy.seen + 1
-        return connection.ask("SELECT 42 AS n")[0]["n"]
+        return connection.fetch("SELECT 42 AS n")[0]["n"]
 
     with opened(proxy.url) as server:
         cuts = 1
@@ -283,7 +283,7 @@ def test_unresponsive_server_raises_after_timeout(proxy, monkeypatch):
     """An answer that never arrives raises an error, and the next call uses a new connection."""
     monkeypatch.setattr(_server, "CLIENT_GRACE_SECONDS", 0.05)
     with opened(proxy.url, statement_timeout=0.2, connect_timeout=0.3, wait=0.3) as server:
-        server.run(lambda one: one.ask("SELECT 1"), write=False).result()
+        server.run(lambda one: one.fetch("SELECT 1"), write=False).result()
         proxy.at, proxy.holds = proxy.seen + 1, True
         for write in (False, True):
             with pytest.raises(StoreUnreachable):
@@ -302,7 +302,7 @@ def test_long_statement_is_cancelled_by_server(database):
 
         def plan(connection):
             add(connection)
-            connection.ask("SELECT pg_sleep(60)")
+            connection.fetch("SELECT pg_sleep(60)")
 
         with pytest.raises(StoreBusy, match="a statement took too long"):
             server.run(plan, write=True, namespace="n").result()
@@ -333,7 +333,7 @@ def test_writer_raises_busy_when_other_writer_holds_namespace(database):
         with pytest.raises(StoreBusy):
             server.run(add, write=True, namespace="n", wait=0).result()
         assert 1 == server.run(add, write=True, namespace="other").result()
-        assert 1 == len(server.run(lambda one: one.ask("SELECT * FROM rows"), write=False, namespace="n").result())
+        assert 1 == len(server.run(lambda one: one.fetch("SELECT * FROM rows"), write=False, namespace="n").result())
         go.set()
         assert holding.result()
 
@@ -345,7 +345,7 @@ def test_waiting_writers_occupy_no_connections(database):
         holding = server.run(lambda _one: (begun.set(), go.wait(30)), write=True, namespace="n")
         assert begun.wait(30)
         saving = [server.run(add, write=True, namespace="n") for _ in range(20)]
-        assert [] == server.run(lambda one: one.ask("SELECT * FROM rows"), write=False, namespace="n").result()
+        assert [] == server.run(lambda one: one.fetch("SELECT * FROM rows"), write=False, namespace="n").result()
         go.set()
         holding.result()
         assert [1] * 20 == [one.result() for one in saving]
@@ -385,7 +385,7 @@ def test_run_raises_busy_when_all_connections_are_in_use(database):
 def test_pool_reconnects_after_server_restart(own_postgres):
     """While the server is down every call raises a typed error; then the same object works again."""
     with opened(own_postgres.url) as server:
-        kept = [server.run(lambda one: one.ask("SELECT pg_sleep(0.05)"), write=False) for _ in range(2)]
+        kept = [server.run(lambda one: one.fetch("SELECT pg_sleep(0.05)"), write=False) for _ in range(2)]
         assert 2 == len([one.result() for one in kept])
 
         def plan(connection):
@@ -397,9 +397,9 @@ def test_pool_reconnects_after_server_restart(own_postgres):
             server.run(plan, write=True, namespace="n").result()
         for write in (False, True):
             with pytest.raises(StoreUnreachable, match="cannot be reached"):
-                server.run(lambda one: one.ask("SELECT 1"), write=write).result()
+                server.run(lambda one: one.fetch("SELECT 1"), write=write).result()
         own_postgres.start()
-        assert 0 == server.run(lambda one: one.ask("SELECT count(*) FROM rows"), write=False).result()[0][0]
+        assert 0 == server.run(lambda one: one.fetch("SELECT count(*) FROM rows"), write=False).result()[0][0]
         assert 1 == server.run(add, write=True, namespace="n").result()
         # Dead idle connections are detected when a transaction begins.
         own_postgres.stop("immediate")
@@ -444,10 +444,10 @@ def failures(database, own_port):
     ):
         yield lambda url=url: PostgresPool.open(f"postgresql://{url}")
     for sql in (f"SELECT '{SECRET}' +", f"SELECT '{SECRET}'::int", f"SELECT 1 / (length('{SECRET}') - 11)"):
-        yield lambda sql=sql: run(lambda one: one.ask(sql))
-    yield lambda: run(lambda one: one.ask("SELECT $1::int", SECRET))
-    yield lambda: run(lambda one: one.ask("SELECT $1::text::int", SECRET))
-    yield lambda: run(lambda one: [one.tell("INSERT INTO rows VALUES ('', $1, '')", SECRET) for _ in range(2)])
+        yield lambda sql=sql: run(lambda one: one.fetch(sql))
+    yield lambda: run(lambda one: one.fetch("SELECT $1::int", SECRET))
+    yield lambda: run(lambda one: one.fetch("SELECT $1::text::int", SECRET))
+    yield lambda: run(lambda one: [one.execute("INSERT INTO rows VALUES ('', $1, '')", SECRET) for _ in range(2)])
     yield lambda: run(lambda one: one.execute_many("INSERT INTO rows VALUES ('', $1, '')", [[SECRET], [SECRET]]))
 
 

@@ -127,7 +127,7 @@ async def test_statements_filter_by_namespace(database, monkeypatch):
 
         return ask
 
-    for how in ("ask", "tell"):
+    for how in ("fetch", "execute"):
         monkeypatch.setattr(Connection, how, heard(getattr(Connection, how)))
     await used(database)
     await Session.conversations(database)

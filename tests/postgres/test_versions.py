@@ -47,7 +47,7 @@ def rows_of(url):
 
 def put(connection, key="a"):
     """Write a row."""
-    connection.tell("INSERT INTO rows (namespace, key, value) VALUES ('n', $1, '')", key)
+    connection.execute("INSERT INTO rows (namespace, key, value) VALUES ('n', $1, '')", key)
 
 
 async def test_session_writes_raise_when_database_was_migrated(own_database):
@@ -185,16 +185,16 @@ def test_write_transactions_are_durable_when_synchronous_commit_is_off(own_datab
     with opened(url) as server:
         storage = PostgresStorage(PostgresPool.open(url), namespace="n")
         found = [
-            server.run(lambda one: one.ask(SETTING)[0]["found"], write=True, namespace=space, exclusive=exclusive)
+            server.run(lambda one: one.fetch(SETTING)[0]["found"], write=True, namespace=space, exclusive=exclusive)
             for space in ("n", None)
             for exclusive in (True, False)
         ]
-        of_rows = asyncio.run(storage.transact(lambda rows: rows.connection.ask(SETTING)[0]["found"]))
+        of_rows = asyncio.run(storage.transact(lambda rows: rows.connection.fetch(SETTING)[0]["found"]))
         storage.close_now()
 
         assert ["on"] * 5 == [*(one.result() for one in found), of_rows]
         # A read transaction uses the configured setting.
-        assert "off" == server.run(lambda one: one.ask(SETTING)[0]["found"], write=False).result()
+        assert "off" == server.run(lambda one: one.fetch(SETTING)[0]["found"], write=False).result()
 
 
 @pytest.mark.parametrize(("given", "used"), [("local", "on"), ("remote_write", "on"), ("remote_apply", "remote_apply")])
@@ -203,7 +203,7 @@ def test_stronger_synchronous_commit_is_kept(own_database, given, used):
     name = urlsplit(own_database).path[1:]
     administer(own_database, f"ALTER DATABASE {name} SET synchronous_commit = {given}")
     with opened(own_database) as server:
-        assert used == server.run(lambda one: one.ask(SETTING)[0]["found"], write=True, namespace="n").result()
+        assert used == server.run(lambda one: one.fetch(SETTING)[0]["found"], write=True, namespace="n").result()
 
 
 async def test_acknowledged_saves_survive_server_kill_when_synchronous_commit_is_off(own_postgres):

@@ -53,7 +53,7 @@ async def exported(place):
         found[name] = file.read_bytes(), notes
         for info in await Session.conversations(place, namespace=name):
             async with opened(place, name, info.name) as session:
-                told = session._conversation.told._rows
+                told = session._conversation.recall_log._rows
                 refs = [(one.versioned, one.text, one.attributes) for one in session.refs.list()]
                 found[name, info.name] = info.handles, info.bytes, info.created_at, refs, told
     return found

@@ -29,7 +29,8 @@ _RUNNER = """
 
         return counting
 
-    SqliteRows._do, Connection._wait = counted(SqliteSnapshot._do), counted(Connection._wait)
+    SqliteRows._execute = counted(SqliteSnapshot._execute)
+    Connection._run_statement = counted(Connection._run_statement)
     for line in sys.stdin:
         left, code = int(line), 1
         if not (child := os.fork()):

@@ -71,8 +71,8 @@ def metered(monkeypatch):
         patch.setattr(text.Content, "of", classmethod(take_text))
         patch.setattr(parser.RefParser, "feed", take_chunk)
         for module in list(sys.modules.values()):
-            if getattr(module, "json_text", None) is written:
-                patch.setattr(module, "json_text", take_json)
+            if getattr(module, "to_json_text", None) is written:
+                patch.setattr(module, "to_json_text", take_json)
         try:
             yield meter
         finally:
