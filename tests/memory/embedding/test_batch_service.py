@@ -91,7 +91,7 @@ async def service(recorder):
 
 async def test_concurrent_callers_share_one_call(service, recorder):
     """Concurrent requests are one call of the embedder, outside of the event loop."""
-    found = await asyncio.gather(*(service.documents([f"text {n}"]) for n in range(64)))
+    found = await asyncio.gather(*(service.embed_documents([f"text {n}"]) for n in range(64)))
 
     assert 1 == len(recorder.calls)
     assert threading.current_thread().name not in recorder.threads
@@ -128,8 +128,8 @@ def test_batched_vectors_equal_single_vectors(groups, batch_size, cache):
 
 async def test_equal_texts_are_embedded_once(service, recorder):
     """Covers texts within a call, of concurrent callers, and in the cache."""
-    await asyncio.gather(service.documents(["same", "same"]), service.documents(["same"]))
-    await service.documents(["same"])
+    await asyncio.gather(service.embed_documents(["same", "same"]), service.embed_documents(["same"]))
+    await service.embed_documents(["same"])
 
     assert [("document", ["same"])] == recorder.calls
     assert (1, 1, 3) == (service.stats.calls, service.stats.texts, service.stats.reused)
@@ -137,9 +137,9 @@ async def test_equal_texts_are_embedded_once(service, recorder):
 
 async def test_cache_separates_queries_from_documents(service, recorder):
     """A text may have different vectors as query and document."""
-    await service.documents(["same"])
-    await service.query("same")
-    await service.query("same")
+    await service.embed_documents(["same"])
+    await service.embed_query("same")
+    await service.embed_query("same")
 
     assert ["document", "query"] == [kind for kind, _ in recorder.calls]
 
@@ -187,8 +187,8 @@ async def test_long_text_has_one_vector_per_chunk(service, recorder):
     The vector of a long query is their mean.
     """
     long = " ".join(f"Shield {n} of the planet stands." for n in range(40))
-    short, pieces, empty = await service.documents(["short", long, ""])
-    query = await service.query(long)
+    short, pieces, empty = await service.embed_documents(["short", long, ""])
+    query = await service.embed_query(long)
 
     assert (1, 32) == short.shape == empty.shape
     assert 1 < len(pieces) == len(recorder.calls[-1][1])
@@ -201,7 +201,7 @@ async def test_long_text_has_one_vector_per_chunk(service, recorder):
 async def test_omitted_chunks_are_logged_without_text(service, caplog):
     """The log contains only counts."""
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
-        (pieces,) = await service.documents(["One secret of many. " * 3_000])
+        (pieces,) = await service.embed_documents(["One secret of many. " * 3_000])
 
     assert 64 == len(pieces)
     assert "64 pieces spread over it" in caplog.text
@@ -431,10 +431,10 @@ def test_service_works_after_keyboard_interrupt():
 
 async def test_call_from_other_loop_raises(service):
     """The call must not wait forever."""
-    await service.documents(["one"])
+    await service.embed_documents(["one"])
 
     with pytest.raises(WrongLoop):
-        await asyncio.to_thread(lambda: asyncio.run(service.documents(["one"])))
+        await asyncio.to_thread(lambda: asyncio.run(service.embed_documents(["one"])))
 
 
 def test_close_after_loop_has_ended_succeeds():
@@ -476,9 +476,9 @@ async def test_long_texts_do_not_block_event_loop(service):
             turns += 1
 
     watching = asyncio.create_task(watch())
-    await service.documents(["planet and shield " * 5_000])
+    await service.embed_documents(["planet and shield " * 5_000])
     after_one = turns
-    await service.documents([f"text {n}" for n in range(2_000)])
+    await service.embed_documents([f"text {n}" for n in range(2_000)])
     watching.cancel()
 
     assert after_one > 5
@@ -503,5 +503,5 @@ async def test_texts_must_be_a_sequence_of_str(service):
     """A single text would be embedded character by character."""
     for wrong in ("text", [b"bytes"], [None]):
         with pytest.raises(InvalidArgument, match="texts must be a sequence of str"):
-            await service.documents(wrong)
-    assert [] == await service.documents([])
+            await service.embed_documents(wrong)
+    assert [] == await service.embed_documents([])
