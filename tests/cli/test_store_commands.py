@@ -276,8 +276,8 @@ import os, signal, sys
 from mama_structs.cli.main import main
 from mama_structs.memory.upkeep import jsonl_transfer as transfer
 
-transfer._CHUNK = 2
-take = transfer._Import._take
+transfer.CHUNK_LINES = 2
+take = transfer._Import._store_batch
 calls = 0
 
 def interrupted(*arguments):
@@ -287,7 +287,7 @@ def interrupted(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
     return take(*arguments)
 
-transfer._Import._take = interrupted
+transfer._Import._store_batch = interrupted
 sys.exit(main(sys.argv[1:]))
 """
 

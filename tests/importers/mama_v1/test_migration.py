@@ -303,7 +303,7 @@ KILLED = """
     from mama_structs.importers.mama_v1 import migrate, migration
     from mama_structs.session.session import Session
 
-    migration.CHUNK = 4
+    migration.BATCH_SIZE = 4
 
     async def main():
         async with Session.open(sys.argv[1], embedder=HashEmbedder(dimensions=64)) as session:
