@@ -81,7 +81,7 @@ async def fill(engine, new=None):
 
 async def look(engine):
     """Wait for the running index build, and return the current search mode."""
-    await engine.index.made()
+    await engine.index.wait_until_idle()
     await engine.read(lambda reader: reader.change)
     return engine.figures()["vectors"]["mode"]
 
@@ -119,7 +119,7 @@ async def until(url, sql):
 
 def explained(server, engine, where):
     """Return the query plan of `nearest`."""
-    graph = engine.index.graph(engine._head)
+    graph = engine.index.usable_index(engine._head)
     statement = Statement(engine.namespace)
     asked = NearestQuery(QUERY.tobytes(), 5, where, embedder_key(RECORD), graph).select_sql(statement, "q")
     sql = f"EXPLAIN WITH {', '.join(statement._tables)} {asked}"
@@ -316,7 +316,7 @@ async def test_index_build_waits_for_build_of_another_namespace(own):
 
 async def test_index_build_waits_briefly_for_autovacuum(engine, own):
     """Autovacuum occasionally holds the same lock, so a build waits for it."""
-    other = await PostgresEngines(engine._server).open("other", RECORD, SETTINGS)
+    other = await PostgresEngines(engine._pool).open("other", RECORD, SETTINGS)
     async with held_up(own, "SHARE UPDATE EXCLUSIVE"):
         await fill(other)
         await until(own, "SELECT 1 FROM pg_locks WHERE NOT granted AND mode = 'ShareUpdateExclusiveLock'")
@@ -332,7 +332,7 @@ async def test_unused_index_is_dropped(engine, own):
     changed = await look(engine), [row["relname"] for row in administer(own, NAMES)]
     await engine.write(lambda writer: [writer.delete(f"m_{number}") for number in range(260)])
     fewer = await look(engine), administer(own, NAMES)
-    other = await PostgresEngines(engine._server).open("gone", RECORD, SETTINGS)
+    other = await PostgresEngines(engine._pool).open("gone", RECORD, SETTINGS)
     await fill(other)
     await look(other)
     there = len(administer(own, NAMES))

@@ -317,7 +317,7 @@ async def test_open_recomputes_words_of_older_analysis(place, database, monkeypa
     await store.save_context("A shield wall.")
     monkeypatch.undo()
     administer(database, "UPDATE mama_structs.memory_heads SET analysis = 1")
-    other = PostgresEngines(place.engines._server)
+    other = PostgresEngines(place.engines._pool)
     engine = await other.open("default", embedder_record(SMALL), MemorySettings())
 
     found = await engine.read(lambda reader: reader.ids(reader.words("lighthouse", 5).nodes))

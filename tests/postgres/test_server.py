@@ -25,7 +25,7 @@ def test_run_returns_result_of_function(server):
 
     def plan(connection):
         rows = connection.fetch("SELECT $1::int + 1 AS sum", 41)
-        return rows[0]["sum"], connection.questions
+        return rows[0]["sum"], connection.statement_count
 
     assert (42, 1) == server.run(plan, write=False).result()
 
@@ -83,14 +83,14 @@ def test_attempt_rolls_back_to_savepoint_when_block_raises(server):
     def plan(connection):
         put = "INSERT INTO rows VALUES ('n', $1, '')"
         connection.execute(put, "a")
-        with contextlib.suppress(KeyError), connection.attempt():
+        with contextlib.suppress(KeyError), connection.savepoint():
             connection.execute(put, "b")
             raise KeyError
-        with connection.attempt():
+        with connection.savepoint():
             connection.execute(put, "c")
 
     def spoilt(connection):
-        with pytest.raises(StoreError), connection.attempt():
+        with pytest.raises(StoreError), connection.savepoint():
             connection.fetch("SELECT no_such_column")
 
     server.run(plan, write=True).result()

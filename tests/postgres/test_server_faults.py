@@ -41,7 +41,7 @@ def add(connection):
     """Write one row and count a change."""
     connection.execute("INSERT INTO rows VALUES ('n', gen_random_uuid()::text, '')")
     connection.note_change()
-    return connection.questions
+    return connection.statement_count
 
 
 def rows_of(url):
@@ -69,7 +69,7 @@ for number in range(count):
     if not (child := os.fork()):
         code = 1
         try:
-            opened = pool.Server.open(url, options=settings.ServerSettings(connections=1))
+            opened = pool.PostgresPool.open(url, options=settings.ServerSettings(connections=1))
             opened.run(lambda one: (one.fetch("SELECT 1"), one.note_change()), write=True, namespace="n").result()
             opened.close()
             code = 0

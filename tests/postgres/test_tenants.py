@@ -244,7 +244,7 @@ async def test_copy_to_a_server_makes_forks_independent_of_other_namespaces(own_
         for key, own, parent in ((source, target, None), (ConversationKey("raids", "branch"),) * 2 + (target,)):
             start = decode_start_row(rows.get(key.start))
             rows.delete(key.start)
-            rows.put(own.start, ENCODER.encode(start.moved(own, parent)))
+            rows.put(own.start, ENCODER.encode(start.with_key(own, parent)))
 
     async with open_backend(tmp_path / "a") as home:
         await home.storage.transact(move)

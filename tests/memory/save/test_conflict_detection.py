@@ -327,7 +327,7 @@ def test_conflict_detection_needs_three_reads_for_any_number_of_saves(together):
     counting = Counting(reader)
     detect_conflicts(counting, asked, found, linking.calibration)
 
-    assert ["alike", "get", "links"] == sorted(counting.calls)
+    assert ["duplicates", "get", "links"] == sorted(counting.calls)
     assert counting.read <= 5 * together
 
 

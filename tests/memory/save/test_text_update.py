@@ -130,7 +130,7 @@ async def test_concurrent_corrections_are_combined(place, monkeypatch):
     """Concurrent corrections of content and reasoning end up in one text, with the vectors of that text."""
     opened, store, _ = place
     memory = await store.save_decision("harbour", "dock here", "near")
-    documents, corrected = store._shared.embedding.documents, []
+    documents, corrected = store._shared.embedding.embed_documents, []
 
     async def slow(texts):
         if not corrected:
@@ -138,7 +138,7 @@ async def test_concurrent_corrections_are_combined(place, monkeypatch):
             await store.correct(memory.id, "anchor there")
         return await documents(texts)
 
-    monkeypatch.setattr(store._shared.embedding, "documents", slow)
+    monkeypatch.setattr(store._shared.embedding, "embed_documents", slow)
     last = await store.correct(memory.id, reasoning="deep")
     vectors = await store._engine.read(lambda reader: reader.vectors(reader.find(memory.id)))
 
