@@ -102,7 +102,7 @@ def test_attrs_validators_name_the_field():
     @attrs.frozen
     class Options:
         size: int = attrs.field(default=1, validator=_check.setting_validator(_check.check_integer, 1))
-        depth: int = attrs.field(default=1, validator=_check.field_validator(_check.check_integer, most=2))
+        depth: int = attrs.field(default=1, validator=_check.field_validator(_check.check_integer, maximum=2))
 
     with pytest.raises(InvalidSetting, match=r"^Options\.size must be a whole number of 1 or more, got 0$") as caught:
         Options(size=0)

@@ -39,7 +39,7 @@ class TestCalls:
         assert RESULT is await tool("1-11", include_references=False)
         assert RESULT is await tool("1-11", include_references=True, reference_depth=0)
         assert RESULT is await tool("1-11", max_references=3)
-        assert [] == source.asked
+        assert [] == source.requested_ids
 
     async def test_call_with_references_adds_each_id_once(self, resolver):
         result = await tool_on(resolver)("1-11", include_references=True)
@@ -331,7 +331,7 @@ async def test_disabled_resolver_returns_tools_own_object(make_resolver, source)
     tool = tool_on(make_resolver(source, enabled=False))
 
     assert RESULT is await tool("1-11", include_references=True, reference_depth=2)
-    assert [] == source.asked
+    assert [] == source.requested_ids
 
 
 async def test_cancellation_is_passed_to_source(make_resolver):

@@ -35,11 +35,11 @@ def scan(payload, **options):
 
 def places(payload, **options):
     """Return the ids found, with their pointers."""
-    return [(found.id, found.pointer) for found in scan(payload, **options).found]
+    return [(found.id, found.pointer) for found in scan(payload, **options).matches]
 
 
 def ids(payload, **options):
-    return [found.id for found in scan(payload, **options).found]
+    return [found.id for found in scan(payload, **options).matches]
 
 
 def look_up(payload, place):
@@ -65,7 +65,7 @@ def scan_of(planted):
 def found_in(result):
     """Return the pointers of every id found, in the format of the strategies."""
     found = {}
-    for one in result.found:
+    for one in result.matches:
         found.setdefault(one.id, []).append(one.pointer)
     return found
 
@@ -81,7 +81,7 @@ def test_scan_finds_exactly_the_planted_references(planted):
 
     assert planted.ids == list(found_in(result))
     assert {str(one.id): list(one.pointers) for one in planted.references} == found_in(result)
-    assert result.complete
+    assert result.is_complete
 
 
 @given(strategies.payloads() | strategies.list_payloads())
@@ -90,7 +90,7 @@ def test_pointers_lead_to_the_ids(planted):
     """The value is the id, its bare index, or the JSON text that contains it."""
     result = scan_of(planted)[1]
 
-    for one in result.found:
+    for one in result.matches:
         value = look_up(planted.payload, one.pointer)
         if isinstance(value, str) and value.startswith("{"):
             assert one.id in value
@@ -104,7 +104,9 @@ def test_scan_marks_planted_direct_relations_as_primary(planted):
     """An id is primary if one of its occurrences is a direct relation."""
     result = scan_of(planted)[1]
 
-    assert {str(one.id) for one in planted.references if one.primary} == {one.id for one in result.found if one.primary}
+    assert {str(one.id) for one in planted.references if one.primary} == {
+        one.id for one in result.matches if one.primary
+    }
 
 
 @given(strategies.payloads())
@@ -128,7 +130,7 @@ def test_row_of_match_equals_row_in_pointer(planted):
     shape, result = scan_of(planted)
 
     assert "list" == shape.kind
-    for one in result.found:
+    for one in result.matches:
         assert one.row == int(one.pointer.split("/")[2])
 
 
@@ -137,7 +139,7 @@ def test_row_of_match_equals_row_in_pointer(planted):
 def test_scan_ignores_look_alikes_in_any_field(text):
     result = scan({"owner": text, "anything": [text], "guildId": {"x": text}})
 
-    assert [] == result.found
+    assert [] == result.matches
 
 
 @given(entity_id=strategies.entity_ids(), field=st.text())
@@ -146,7 +148,7 @@ def test_scan_finds_every_id_in_fields_without_rules(entity_id, field):
     result = scan({f"{field}!": str(entity_id)})
 
     assert [(str(entity_id), str(entity_id.type), f"{field}!")] == [
-        (one.id, one.type, one.field) for one in result.found
+        (one.id, one.type, one.field) for one in result.matches
     ]
 
 
@@ -182,8 +184,8 @@ def test_scan_finds_every_id_shaped_string_in_captured_answers(file):
     walk(whole, None)
     result = scan(whole)
 
-    assert [text for text in naive if text not in {*wrong, *result.present}] == [one.id for one in result.found]
-    assert result.present <= set(entities)
+    assert [text for text in naive if text not in {*wrong, *result.present_ids}] == [one.id for one in result.matches]
+    assert result.present_ids <= set(entities)
     assert wrong == [one.id for one in result.lookalikes]
 
 
@@ -208,7 +210,7 @@ def test_scan_ignores_near_misses(text):
     """Texts that differ from an id by one character are not even look-alikes."""
     result = scan({"x": text, "owner": text, "l": [text]})
 
-    assert ([], []) == (result.found, result.lookalikes)
+    assert ([], []) == (result.matches, result.lookalikes)
 
 
 def test_scan_ignores_keys_substrings_and_numbers():
@@ -222,7 +224,7 @@ def test_scan_ignores_infusion_and_address_ids(code):
     """7-n and 8-n do not exist on the chain. `kind` still returns their type."""
     result = scan({"objectId": f"{code}-1", "owner": f"{code}-1"})
 
-    assert ([], []) == (result.found, result.lookalikes)
+    assert ([], []) == (result.matches, result.lookalikes)
     assert EntityType.from_code(code) == DETECTOR.find_type(f"{code}-1").name
 
 
@@ -244,7 +246,7 @@ def test_scan_ignores_ids_in_denied_fields(field):
     """Denial includes arrays, but neither sibling fields nor nested objects."""
     result = scan({field: "1-11", "x": {field: ["1-12", ["1-13"]]}, "owner": "1-14"})
 
-    assert ["1-14"] == [found.id for found in result.found]
+    assert ["1-14"] == [found.id for found in result.matches]
     assert [] == result.lookalikes
 
 
@@ -278,7 +280,7 @@ def test_scan_below_denied_name_finds_only_deeper_ids(planted, field):
 def test_scan_skips_everything_below_pagination(subtree):
     result = scan({"pagination": subtree, "data": [{"pagination": subtree}]})
 
-    assert ([], []) == (result.found, result.lookalikes)
+    assert ([], []) == (result.matches, result.lookalikes)
 
 
 HINTS = {
@@ -302,7 +304,7 @@ def test_hinted_field_accepts_only_expected_types(field, caplog):
     others = [code for code in codes if code not in promised]
     result = scan({"rows": [{field: f"{code}-3"} for code in codes], "more": {field: [f"{code}-4" for code in codes]}})
 
-    assert [f"{code}-3" for code in promised] + [f"{code}-4" for code in promised] == [one.id for one in result.found]
+    assert [f"{code}-3" for code in promised] + [f"{code}-4" for code in promised] == [one.id for one in result.matches]
     assert [f"{code}-3" for code in others] + [f"{code}-4" for code in others] == [one.id for one in result.lookalikes]
     assert {field} == {one.field for one in result.lookalikes}
     assert 1 == len(caplog.records)
@@ -315,9 +317,9 @@ def test_object_id_field_accepts_any_type():
 def test_field_name_applies_to_nested_arrays_but_not_to_objects_in_them():
     result = scan({"land": [["5-1", ["5-2", "2-1"]], {"planetId": "2-2", "x": "2-3"}]})
 
-    assert ["5-1", "5-2", "2-2", "2-3"] == [one.id for one in result.found]
+    assert ["5-1", "5-2", "2-2", "2-3"] == [one.id for one in result.matches]
     assert ["2-1"] == [one.id for one in result.lookalikes]
-    assert ["land", "land", "planetId", "x"] == [one.field for one in result.found]
+    assert ["land", "land", "planetId", "x"] == [one.field for one in result.matches]
 
 
 PRIMARY = [
@@ -353,7 +355,7 @@ PRIMARY = [
 @pytest.mark.parametrize("field", PRIMARY)
 def test_owner_and_direct_relation_fields_are_primary(field):
     """Both spellings of the field names are covered."""
-    found = scan({field: [f"{code}-1" for code in range(12)]}).found
+    found = scan({field: [f"{code}-1" for code in range(12)]}).matches
 
     assert found
     assert all(one.primary for one in found)
@@ -363,7 +365,7 @@ def test_owner_and_direct_relation_fields_are_primary(field):
     "field", ["space", "land", "structDefenders", "commandStruct", "playerId", "objectId", "x", "locationListStart"]
 )
 def test_slots_and_other_fields_are_not_primary(field):
-    found = scan({field: [f"{code}-1" for code in range(12)]}).found
+    found = scan({field: [f"{code}-1" for code in range(12)]}).matches
 
     assert found
     assert not any(one.primary for one in found)
@@ -386,7 +388,7 @@ def test_bare_struct_index_is_found_as_struct_id(field, value, found):
     payload = {"structAttributes": {"health": "3", field: value}}
 
     assert found == ids(payload)
-    assert [f"/structAttributes/{field}"] * len(found) == [one.pointer for one in scan(payload).found]
+    assert [f"/structAttributes/{field}"] * len(found) == [one.pointer for one in scan(payload).matches]
 
 
 def test_bare_struct_index_is_found_in_rows_and_at_top_level():
@@ -406,9 +408,9 @@ def test_scan_finds_ids_in_json_text_with_pointer_of_the_text():
     result = scan({"map": text, "rows": [{"detail": json.dumps([["5-3"], {"protectedStructIndex": 4}])}]})
 
     assert [("1-1", "/map"), ("5-2", "/map"), ("5-3", "/rows/0/detail"), ("5-4", "/rows/0/detail")] == [
-        (one.id, one.pointer) for one in result.found
+        (one.id, one.pointer) for one in result.matches
     ]
-    assert ["owner", "land", "detail", "protectedStructIndex"] == [one.field for one in result.found]
+    assert ["owner", "land", "detail", "protectedStructIndex"] == [one.field for one in result.matches]
     assert ["1-9"] == [one.id for one in result.lookalikes]
 
 
@@ -501,10 +503,10 @@ def test_scan_finds_ids_in_str_subclasses_enums_and_entity_ids(value, text):
     payload = {"owner": value, "land": [value], "rows": [{"x": (value,)}], "name": value}
     result = scan(payload)
 
-    assert [(text, "/owner"), (text, "/rows/0/x/0")] == [(one.id, one.pointer) for one in result.found]
+    assert [(text, "/owner"), (text, "/rows/0/x/0")] == [(one.id, one.pointer) for one in result.matches]
     assert [(text, "/land/0")] == [(one.id, one.pointer) for one in result.lookalikes]
-    assert ["owner", "x"] == [one.field for one in result.found]
-    assert all(type(one.id) is str for one in result.found)
+    assert ["owner", "x"] == [one.field for one in result.matches]
+    assert all(type(one.id) is str for one in result.matches)
 
 
 def test_exclude_applies_to_ids_of_other_classes():
@@ -529,8 +531,8 @@ def test_scan_reads_tuples_sets_deques_and_other_arrays(value, found):
     expected = [(text, f"/a/playerId/{number}") for number, text in enumerate(found)]
     result = scan({"a": {"playerId": value}, "pfp": value, "guildId": value})
 
-    assert expected == [(one.id, one.pointer) for one in result.found]
-    assert ["playerId"] * len(found) == [one.field for one in result.found]
+    assert expected == [(one.id, one.pointer) for one in result.matches]
+    assert ["playerId"] * len(found) == [one.field for one in result.matches]
     assert found == [one.id for one in result.lookalikes]
 
 
@@ -563,7 +565,7 @@ def test_scan_reads_fields_of_attrs_dataclass_and_pydantic_objects():
         ("1-1", "/a/owner"), ("5-12", "/a/protected_struct_index"), ("1-2", "/a/map"), ("2-1", "/l/0/planet_id"),
         ("2-1", "/l/1/m/owner/planet_id"), ("5-12", "/l/1/m/protected_struct_index"), ("1-2", "/l/1/m/map"),
         ("9-1", "/p/0/fleet_id"), ("1-8", "/p/0/rows/0/owner"),
-    ] == [(one.id, one.pointer) for one in result.found]  # fmt: skip
+    ] == [(one.id, one.pointer) for one in result.matches]  # fmt: skip
     assert ["/l/0/guild_id", "/l/1/m/owner/guild_id"] == [one.pointer for one in result.lookalikes]
 
 
@@ -584,7 +586,7 @@ def test_scan_accepts_keys_of_any_type():
     }
 
     assert ["1-1", "1-2", "1-3", "1-4", "1-5", "2-1", "1-6"] == ids(payload)
-    assert ["/1", "/None", "/('a', 'b')", "/2.5/False", "/player"] == [one.pointer for one in scan(payload).found][:5]
+    assert ["/1", "/None", "/('a', 'b')", "/2.5/False", "/player"] == [one.pointer for one in scan(payload).matches][:5]
     assert ["1-7"] == ids({Colour.ID: {"x": "1-7"}})
 
 
@@ -594,7 +596,7 @@ def test_field_rules_apply_to_enum_member_keys():
     )
     result = scan({names.GUILD: "1-1", names.NAME: "1-2", names.PAGES: ["1-3"], names.INDEX: 4})
 
-    assert ["5-4"] == [one.id for one in result.found]
+    assert ["5-4"] == [one.id for one in result.matches]
     assert ["1-1"] == [one.id for one in result.lookalikes]
 
 
@@ -625,11 +627,11 @@ def test_skip_applies_to_top_level_keys_only():
 def test_excluded_ids_are_neither_found_nor_counted_as_look_alikes():
     result = scan({"id": "1-1", "owner": "1-1", "guildId": "1-1", "x": ["1-1", "1-2"]}, exclude={"1-1"})
 
-    assert (["1-2"], []) == ([one.id for one in result.found], result.lookalikes)
+    assert (["1-2"], []) == ([one.id for one in result.matches], result.lookalikes)
 
 
 def test_match_repr_shows_type_id_and_pointer():
-    assert ["<Found player 1-1 at /owner>"] == [repr(one) for one in scan({"owner": "1-1"}).found]
+    assert ["<Found player 1-1 at /owner>"] == [repr(one) for one in scan({"owner": "1-1"}).matches]
 
 
 # Rows
@@ -645,7 +647,7 @@ def test_matches_have_the_index_of_their_row():
         {"y": {"z": "1-8"}, "w": "1-9"},
         Colour.ID,
     ]
-    found = scan({"before": {"b": ["1-10"]}, "rows": rows, "after": [{"c": "1-11"}], "d": "1-12"}, rows=rows).found
+    found = scan({"before": {"b": ["1-10"]}, "rows": rows, "after": [{"c": "1-11"}], "d": "1-12"}, rows=rows).matches
 
     assert [None, 0, 0, 0, 1, 2, 2, 3, 4, 4, 5, None, None] == [one.row for one in found]
 
@@ -653,7 +655,7 @@ def test_matches_have_the_index_of_their_row():
 def test_rows_are_recognised_by_list_identity():
     """An equal list has no rows; another occurrence of the same list has."""
     rows = [{"owner": "1-1"}]
-    found = scan({"a": [{"owner": "1-1"}], "b": {"rows": rows}, "c": rows, "d": "1-2"}, rows=rows).found
+    found = scan({"a": [{"owner": "1-1"}], "b": {"rows": rows}, "c": rows, "d": "1-2"}, rows=rows).matches
 
     assert [None, 0, 0, None] == [one.row for one in found]
 
@@ -661,7 +663,7 @@ def test_rows_are_recognised_by_list_identity():
 def test_shared_objects_are_found_at_every_occurrence():
     shared = {"owner": "1-1", "l": ["1-2"]}
     rows = [{"x": shared}, {"y": shared}, shared]
-    found = scan({"rows": rows, "z": shared}, rows=rows).found
+    found = scan({"rows": rows, "z": shared}, rows=rows).matches
 
     assert [
         ("/rows/0/x/owner", 0), ("/rows/0/x/l/0", 0), ("/rows/1/y/owner", 1), ("/rows/1/y/l/0", 1),
@@ -673,7 +675,7 @@ def test_careful_walk_numbers_rows_and_finds_shared_objects():
     """Great depth triggers the walk that tracks its path."""
     shared = {"owner": "1-1"}
     rows = [{"x": shared, "deep": nested("1-2", 100, lambda value: [value])}, {"y": shared, "z": "1-3"}]
-    found = scan({"rows": rows, "w": shared}, rows=rows).found
+    found = scan({"rows": rows, "w": shared}, rows=rows).matches
 
     assert [("1-1", 0), ("1-2", 0), ("1-1", 1), ("1-3", 1), ("1-1", None)] == [(one.id, one.row) for one in found]
 
@@ -695,9 +697,9 @@ def test_careful_walk_numbers_rows_and_finds_shared_objects():
 def test_scan_handles_ten_thousand_levels(wrap):
     result = scan({"owner": nested("1-1", 10_000, wrap), "z": "1-99"})
 
-    assert ["1-1", "1-99"] == [one.id for one in result.found if one.id in ("1-1", "1-99")]
-    assert result.complete
-    assert result.found[0].pointer.count("/") >= 1
+    assert ["1-1", "1-99"] == [one.id for one in result.matches if one.id in ("1-1", "1-99")]
+    assert result.is_complete
+    assert result.matches[0].pointer.count("/") >= 1
 
 
 def test_scan_skips_set_that_cannot_be_sorted():
@@ -728,9 +730,9 @@ def test_scan_terminates_on_cycles(name):
     payload, expected = cycles()[name]
     result = scan(payload)
 
-    assert expected == list(dict.fromkeys(one.id for one in result.found))
-    assert len(result.found) <= 4
-    assert result.complete
+    assert expected == list(dict.fromkeys(one.id for one in result.matches))
+    assert len(result.matches) <= 4
+    assert result.is_complete
 
 
 def test_scan_of_cycle_finds_shared_objects_at_every_occurrence():
@@ -779,16 +781,16 @@ def test_scan_of_shared_list_bomb_ends_incomplete(steps, few_containers):
     payload = {"first": "2-1", "bomb": nested(["1-1"], 30, lambda value: [value, value])}
     result = bounded(steps, payload, members=2)
 
-    assert not result.complete
-    assert "2-1" == result.found[0].id
+    assert not result.is_complete
+    assert "2-1" == result.matches[0].id
 
 
 @pytest.mark.once
 def test_scan_handles_two_hundred_thousand_keys_with_bounded_caches():
     result = scan({f"k{number}": f"1-{number}" for number in range(200_001)})
 
-    assert result.complete
-    assert 200_000 == len(result.found)
+    assert result.is_complete
+    assert 200_000 == len(result.matches)
     assert len(DETECTOR.types_by_text) <= 2**16
     assert all(len(kind) <= 2**16 for kind in DETECTOR.types_by_text.values() if kind is not None)
 
@@ -872,8 +874,8 @@ def test_scan_skips_objects_that_raise(name):
 def test_scan_of_infinite_array_ends_incomplete():
     result = scan({"a": Endless(), "z": "1-4"})
 
-    assert ("1-3", "1-4") == (result.found[0].id, result.found[-1].id)
-    assert not result.complete
+    assert ("1-3", "1-4") == (result.matches[0].id, result.matches[-1].id)
+    assert not result.is_complete
 
 
 def test_scan_skips_pydantic_models_that_cannot_be_serialized():

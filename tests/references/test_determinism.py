@@ -82,7 +82,7 @@ def test_enrich_returns_and_queries_only_reachable_ids(payload, chosen, world):
 
     reachable = named | second if chosen.reference_depth == 2 else named
     assert reachable >= result["references"].keys()
-    assert reachable >= set(source.asked)
+    assert reachable >= set(source.requested_ids)
 
 
 @given(payload=payloads, chosen=options, world=graphs())
@@ -90,8 +90,8 @@ def test_enrich_returns_and_queries_only_reachable_ids(payload, chosen, world):
 def test_enrich_respects_limits_and_queries_each_id_once(payload, chosen, world):
     result, source = enriched(payload, chosen, world, {})
 
-    assert len(source.asked) <= chosen.max_references
-    assert len(set(source.asked)) == len(source.asked)
+    assert len(source.requested_ids) <= chosen.max_references
+    assert len(set(source.requested_ids)) == len(source.requested_ids)
     assert len(result["references"]) <= chosen.max_references
     if chosen.max_bytes is not None:
         assert len(json.dumps(result["references"], separators=(",", ":"))) <= max(2, chosen.max_bytes)

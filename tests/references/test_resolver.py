@@ -103,14 +103,14 @@ async def test_enrich_returns_payload_itself_when_no_references_are_requested(re
     payload = {"guildId": "0-1"}
 
     assert payload is await resolver.enrich(payload, options)
-    assert [] == source.asked
+    assert [] == source.requested_ids
 
 
 async def test_disabled_resolver_returns_payload_itself(make_resolver, source):
     payload = {"guildId": "0-1"}
 
     assert payload is await make_resolver(source, enabled=False).enrich(payload)
-    assert [] == source.asked
+    assert [] == source.requested_ids
 
 
 class TestDepth:
@@ -124,13 +124,13 @@ class TestDepth:
         enriched = await resolver.enrich(PLAYER, ReferenceOptions(reference_depth=2))
 
         assert ["0-1", "2-1", "9-11", "1-11", "3-1"] == list(enriched["references"])
-        assert sorted(set(source.asked)) == sorted(source.asked)
+        assert sorted(set(source.requested_ids)) == sorted(source.requested_ids)
 
     async def test_depth_two_does_not_follow_third_level(self, resolver, source):
         """Only depth 3 would reach 1-12, which 3-1 references."""
         await resolver.enrich(PLAYER, ReferenceOptions(reference_depth=2))
 
-        assert "1-12" not in source.asked
+        assert "1-12" not in source.requested_ids
 
     async def test_self_referencing_entity_is_included_once(self, make_resolver):
         source = FakeSource({"0-1": {"id": "0-1", "guildId": "0-1", "owner": "1-11"}})
@@ -154,7 +154,7 @@ class TestDepth:
 
         assert ["0-1", "2-1", "9-11", "1-11"] == list(enriched["references"])
         assert ["3-1"] == enriched["references_meta"]["omitted_ids"]
-        assert 4 == len(source.asked)
+        assert 4 == len(source.requested_ids)
 
 
 class TestLists:
@@ -243,7 +243,7 @@ class TestLimits:
     async def test_unknown_reference_type_is_rejected(self, resolver, source):
         with pytest.raises(InvalidArgument, match="'planets', which is no type"):
             await resolver.enrich(PLAYER, ReferenceOptions(reference_types=["planets"]))
-        assert [] == source.asked
+        assert [] == source.requested_ids
 
     async def test_section_never_exceeds_max_bytes(self, resolver):
         whole = await resolver.enrich(PLAYER)
@@ -308,12 +308,12 @@ class TestMetadata:
 class TestMerging:
     async def test_enriched_payload_is_not_scanned_inside_references(self, resolver, source):
         once = await resolver.enrich(PLAYER)
-        source.asked.clear()
+        source.requested_ids.clear()
 
         twice = await resolver.enrich(once)
 
         assert once == twice
-        assert [] == source.asked
+        assert [] == source.requested_ids
 
     async def test_new_references_are_added_to_existing_section(self, resolver):
         once = await resolver.enrich({"guildId": "0-1"})
@@ -341,7 +341,7 @@ class TestMerging:
         twice = await resolver.enrich(once)
 
         assert ["0-1"] == list(twice["references"])
-        assert ["0-1"] == source.asked
+        assert ["0-1"] == source.requested_ids
         assert {"earlier": 2} == twice["references_meta"]["omitted_by"]
         assert ["2-1", "9-11"] == twice["references_meta"]["omitted_ids"]
 
@@ -372,7 +372,7 @@ class TestMerging:
         payload = {"guildId": "0-1", "references_meta": {"pages": 3}}
 
         assert payload is await resolver.enrich(payload)
-        assert [] == source.asked
+        assert [] == source.requested_ids
 
     @pytest.mark.parametrize("own", [["see 1", "see 2"], {"a": 1}, "x", None, {"0-1": {"id": "0-1"}}])
     async def test_payload_with_own_references_field_is_returned_unchanged(self, resolver, source, own, caplog):
@@ -380,7 +380,7 @@ class TestMerging:
         payload = {"guildId": "0-1", "references": own}
 
         assert payload is await resolver.enrich(payload)
-        assert [] == source.asked
+        assert [] == source.requested_ids
         assert "of its own" in caplog.text
 
 
@@ -476,7 +476,7 @@ class TestQuery:
         await resolver.query("0-1")
         await resolver.enrich({"guildId": "0-1"})
 
-        assert ["0-1"] == source.asked
+        assert ["0-1"] == source.requested_ids
 
     async def test_query_raises_error_of_source(self, make_resolver):
         error = MalformedResponse("odd", path="$.Guild")
@@ -504,7 +504,7 @@ class TestInvalidation:
         assert 1 == resolver.invalidate()
         assert 0 == resolver.invalidate()
         await resolver.resolve(["0-1", "2-1", "9-11"])
-        assert 6 == len(source.asked)
+        assert 6 == len(source.requested_ids)
 
     async def test_cached_answer_expires_after_ttl(self, make_resolver, source):
         clock = FakeClock()
@@ -512,11 +512,11 @@ class TestInvalidation:
         await resolver.resolve(["0-1"])
         clock.advance(29)
         await resolver.resolve(["0-1"])
-        assert ["0-1"] == source.asked
+        assert ["0-1"] == source.requested_ids
         clock.advance(2)
         await resolver.resolve(["0-1"])
 
-        assert ["0-1", "0-1"] == source.asked
+        assert ["0-1", "0-1"] == source.requested_ids
 
     async def test_cached_answer_expires_with_next_block(self, make_resolver):
         class Answer(dict):
@@ -663,7 +663,7 @@ class TestAccounts:
         references = await resolver.resolve(["7-1"])
 
         assert {"7-1": "Entity not found"} == references.failed
-        assert ([], 0) == (source.asked, resolver.stats.upstream_queries)
+        assert ([], 0) == (source.requested_ids, resolver.stats.upstream_queries)
         with pytest.raises(EntityNotFound):
             await resolver.query("8-1")
 
@@ -699,7 +699,7 @@ class TestArguments:
 
 async def test_disabled_resolver_resolves_nothing(make_resolver, source):
     assert {} == await make_resolver(source, enabled=False).resolve(["0-1"])
-    assert [] == source.asked
+    assert [] == source.requested_ids
 
 
 async def test_json_text_over_size_limit_is_reported_as_partly_searched(resolver):

@@ -183,11 +183,11 @@ async def test_flatten_returns_answer_of_host_unchanged():
 
 def test_detection_does_not_depend_on_hash_order():
     code = (
-        "from mama_structs.references.detection import Detector\n"
+        "from mama_structs.references.detection import IdDetector\n"
         "from mama_structs.structs.scheme import STRUCTS_SCHEME\n"
         "sets = {frozenset({'1-5', '1-6', '1-7'}), frozenset({'1-1', '1-2'}), ('1-9', frozenset({'2-1', '2-2'}))}\n"
-        "scan = Detector([STRUCTS_SCHEME]).scan({'a': {'1-3', '1-2', '9-1'}, 'b': sets, 'owner': '2-1'})\n"
-        "print([(f.id, f.pointer, f.type) for f in scan.found], len(scan.lookalikes))\n"
+        "scan = IdDetector([STRUCTS_SCHEME]).scan({'a': {'1-3', '1-2', '9-1'}, 'b': sets, 'owner': '2-1'})\n"
+        "print([(f.id, f.pointer, f.type) for f in scan.matches], len(scan.lookalikes))\n"
     )
     shown = {
         subprocess.run(

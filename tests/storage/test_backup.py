@@ -28,10 +28,10 @@ ROWS = 200
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 async def main():
-    storage = Storage.open(Path(sys.argv[1]) / "journal", wait=60)
+    storage = SqliteStorage.open(Path(sys.argv[1]) / "journal", wait=60)
     for number in range(1_000_000):
         storage.enqueue([(f"w{number:06}", b"x" * 5000), (f"z{number:06}", b"too")])
         await storage.flush()
@@ -311,8 +311,8 @@ async def test_backup_deletes_leftovers_of_killed_backup(source, tmp_path):
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from mama_structs.storage.backup import copy\n"
-        "copy(Path(sys.argv[1]), Path(sys.argv[2]), lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "from mama_structs.storage.backup import copy_store\n"
+        "copy_store(Path(sys.argv[1]), Path(sys.argv[2]), lambda *_: os.kill(os.getpid(), signal.SIGKILL))\n"
     )
     command = [sys.executable, "-c", code, str(source), str(tmp_path / "b")]
     done = await asyncio.to_thread(subprocess.run, command, env=ENVIRONMENT, check=False)

@@ -78,15 +78,15 @@ def fill(directory, count, size=100):
 WRITER = """
 import asyncio, random, sys
 from pathlib import Path
-from mama_structs.storage.sealed_rows import New
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sealed_rows import NewValue
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 async def main(directory, name, seed, count):
     random.seed(seed)
-    storage = Storage.open(Path(directory), wait=60)
+    storage = SqliteStorage.open(Path(directory), wait=60)
     async def save(number):
         size = random.choice([0, 10, 1000, 100_000])
-        storage.enqueue([(f"{name}-{number}", b"%d" % number * (size // 4 + 1)), (f"{name}-{number}-too", New(b"1"))])
+        storage.enqueue([(f"{name}-{number}", b"%d" % number * (size // 4 + 1)), (f"{name}-{number}-too", NewValue(b"1"))])
         await storage.flush()
         print(f"{name}-{number}", flush=True)
     for start in range(0, count, 4):
@@ -143,9 +143,9 @@ def test_open_succeeds_after_kill_during_creation(tmp_path):
     code = (
         "import os, sys, threading, time\n"
         "from pathlib import Path\n"
-        "from mama_structs.storage.sqlite_store import Storage\n"
+        "from mama_structs.storage.sqlite_store import SqliteStorage\n"
         "threading.Thread(target=lambda: (time.sleep(float(sys.argv[2])), os.kill(os.getpid(), 9)), daemon=True).start()\n"
-        "Storage.open(Path(sys.argv[1]))\n"
+        "SqliteStorage.open(Path(sys.argv[1]))\n"
         "time.sleep(10)\n"
     )
     for turn in range(10):
@@ -239,9 +239,9 @@ FIFO = """
 import sys
 from pathlib import Path
 from mama_structs.errors import StoreDamaged
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 try:
-    Storage.open(Path(sys.argv[1]))
+    SqliteStorage.open(Path(sys.argv[1]))
 except StoreDamaged as error:
     print(error.file)
 """
@@ -543,11 +543,11 @@ FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from mama_structs.errors import StoreFull
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 async def main():
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    storage = Storage.open(Path(sys.argv[1]))
+    storage = SqliteStorage.open(Path(sys.argv[1]))
     storage.enqueue([("early", b"1" * 1000)])
     await storage.flush()
     sys.dont_write_bytecode = True  # as in test_backup.py
@@ -581,7 +581,7 @@ async def main():
     # What came before the call that there is no room for is saved.
     assert 2 == storage.pending
     try:
-        Storage.open(Path(sys.argv[1] + "-other"))
+        SqliteStorage.open(Path(sys.argv[1] + "-other"))
     except StoreFull:
         pass
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -780,13 +780,13 @@ import os, sys
 from pathlib import Path
 from mama_structs.errors import StoreReadOnly
 from mama_structs.storage.locks import DirectoryLocks
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 if os.geteuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 for directory in sys.argv[1:]:
     try:
-        Storage.open(Path(directory))
+        SqliteStorage.open(Path(directory))
     except StoreReadOnly as error:
         assert directory.startswith(str(Path(str(error).split(" cannot")[0]).parent)), error
     else:
@@ -823,7 +823,7 @@ import asyncio, os, sys, signal, threading
 from pathlib import Path
 from mama_structs.errors import WrongLoop
 from mama_structs.storage.locks import DirectoryLocks
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 def refused(call):
     try:
@@ -840,8 +840,8 @@ def names_of_open_files():
     return [os.readlink(f"{files}/{fd}") for fd in listed if os.path.lexists(f"{files}/{fd}")]
 
 directory = Path(sys.argv[1])
-storage, common = Storage.open(directory / "a"), Storage.open(directory / "b")
-temporary = Storage.temporary()
+storage, common = SqliteStorage.open(directory / "a"), SqliteStorage.open(directory / "b")
+temporary = SqliteStorage.temporary()
 locks = DirectoryLocks(directory)
 locks.claim("x")
 temporary.enqueue([("t", b"1")])
@@ -859,7 +859,7 @@ if child == 0:
     locks.close()
     # The parent's connections were closed before: SQLite knows of no locks that it would take for the child's own.
     assert [] == [name for name in names_of_open_files() if "/cache.db" in name]
-    own = Storage.open(directory / "b")
+    own = SqliteStorage.open(directory / "b")
     own.enqueue([("own", b"1")])
     asyncio.run(own.close())
     del storage, common, temporary, own, one
@@ -894,15 +894,15 @@ class Told(sqlite3.Connection):
 
 connect = sqlite3.connect
 sqlite3.connect = lambda *args, **kwargs: connect(*args, factory=Told, **kwargs)
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
-storage = Storage.open(Path(sys.argv[1]))
+storage = SqliteStorage.open(Path(sys.argv[1]))
 storage.enqueue([("k", b"1")])
 asyncio.run(storage.flush())
 child = os.fork()
 if child == 0:
     if sys.argv[2] == "own too":
-        Storage.open(Path(sys.argv[1]).parent / "own").close_now()
+        SqliteStorage.open(Path(sys.argv[1]).parent / "own").close_now()
     del storage
     gc.collect()
     sys.exit(0)
@@ -922,9 +922,9 @@ DESCRIPTORS = """
 import asyncio, os, resource, sys
 from pathlib import Path
 from mama_structs.errors import StoreError
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 directory = Path(sys.argv[1])
-storage = Storage.open(directory / "a")
+storage = SqliteStorage.open(directory / "a")
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 async def main():
@@ -937,12 +937,12 @@ async def main():
     storage.enqueue([(f"k{number}", b"x" * 100_000) for number in range(30)])
     await storage.flush()
     try:
-        Storage.open(directory / "b")
+        SqliteStorage.open(directory / "b")
     except StoreError as error:
         print(error)
     for fd in held:
         os.close(fd)
-    other = Storage.open(directory / "b")
+    other = SqliteStorage.open(directory / "b")
     for one in (storage, other):
         assert [] == [finding for finding in await one.check() if finding.kind != "sqlite"]
         await one.close()

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from mama_structs.errors import StoreError
 from mama_structs.storage import connection
-from mama_structs.storage.sqlite_store import Storage
-from mama_structs.storage.backup import copy
+from mama_structs.storage.sqlite_store import SqliteStorage
+from mama_structs.storage.backup import copy_store
 
 directory = Path(sys.argv[1])
 
@@ -59,8 +59,8 @@ def wait_for(fd, count):
 CHECK = """
 import asyncio, collections, sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.open(Path(sys.argv[1]))
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.open(Path(sys.argv[1]))
 keys = asyncio.run(storage.keys())
 assert not [finding for finding in asyncio.run(storage.check()) if finding.severity == "error"]
 print(dict(collections.Counter(key[0] for key in keys)))
@@ -81,11 +81,11 @@ reading, told = os.pipe()
 parent = child_of(lambda: begin())
 
 def begin():
-    storage = Storage.open(directory)
+    storage = SqliteStorage.open(directory)
     write(storage, "p", 3)
 
     def worker():
-        own = Storage.open(directory)
+        own = SqliteStorage.open(directory)
         write(own, "w", 80, told)
         own.close_now()
 
@@ -121,7 +121,7 @@ def test_forked_worker_rows_survive_exit_of_parent(tmp_path, how):
 
 
 IN_A_TRANSACTION = """
-storage = Storage.open(directory)
+storage = SqliteStorage.open(directory)
 write(storage, "p", 3)
 begun, go_on = threading.Event(), threading.Event()
 
@@ -130,11 +130,11 @@ def work(rows):
     go_on.wait(0.3)
     rows.put("p0003", b"")
 
-transaction = storage.in_thread(lambda: storage.transact_here(work))
+transaction = storage.submit_job(lambda: storage.transact_in_job(work))
 begun.wait()
 
 def worker():
-    own = Storage.open(directory, wait=60)
+    own = SqliteStorage.open(directory, wait=60)
     write(own, "w", 5)
     own.close_now()
 
@@ -155,20 +155,20 @@ def test_fork_waits_for_running_transaction(tmp_path):
 
 
 TOO_LONG = """
-connection._PATIENCE = 0.05
-storage = Storage.open(directory)
+connection.FORK_TIMEOUT_SECONDS = 0.05
+storage = SqliteStorage.open(directory)
 write(storage, "p", 3)
 
 def worker():
-    for attempt in (lambda: Storage.open(directory), lambda: copy(directory.parent, directory.parent / "copy", print)):
+    for attempt in (lambda: SqliteStorage.open(directory), lambda: copy_store(directory.parent, directory.parent / "copy", print)):
         try:
             attempt()
         except StoreError as error:
             print(error)
         else:
             raise SystemExit("not refused")
-    Storage.open(directory.parent / "other").close_now()
-    grandchild = child_of(lambda: Storage.open(directory))
+    SqliteStorage.open(directory.parent / "other").close_now()
+    grandchild = child_of(lambda: SqliteStorage.open(directory))
     assert ended(grandchild) == 1
     gc.collect()
 
@@ -179,16 +179,16 @@ if sys.argv[2] == "in a look":
         begun.set()
         go_on.wait()
 
-    look = storage.in_thread(lambda: storage.look_here(work))
+    look = storage.submit_job(lambda: storage.run_read_in_job(work))
     begun.wait()
     child = child_of(worker)
     go_on.set()
     look.result()
 else:
-    child = storage.in_thread(lambda: storage.transact_here(lambda rows: child_of(worker))).result()
+    child = storage.submit_job(lambda: storage.transact_in_job(lambda rows: child_of(worker))).result()
 assert ended(child) == 0
 write(storage, "q", 5)
-child = child_of(lambda: Storage.open(directory).close_now())
+child = child_of(lambda: SqliteStorage.open(directory).close_now())
 assert ended(child) == 0
 storage.close_now()
 """
@@ -210,7 +210,7 @@ def untouched(number):
     names = [os.readlink(f"{files}/{fd}") for fd in os.listdir(files) if os.path.lexists(f"{files}/{fd}")] if os.path.isdir(files) else []
     return [name for name in names if "journal/cache.db" in name]
 
-storage = Storage.open(directory)
+storage = SqliteStorage.open(directory)
 write(storage, "p", 5)
 with multiprocessing.get_context("fork").Pool(3) as pool:
     for round in range(5):
@@ -230,11 +230,11 @@ def test_pool_workers_without_store_access_do_not_affect_parent(tmp_path):
 
 
 THREADS = """
-storage = Storage.open(directory, wait=60)
+storage = SqliteStorage.open(directory, wait=60)
 children, guard, stop = [], threading.Lock(), threading.Event()
 
 def worker(name):
-    own = Storage.open(directory, wait=60)
+    own = SqliteStorage.open(directory, wait=60)
     write(own, name, 3)
     own.close_now()
 
@@ -301,7 +301,7 @@ def test_preloaded_server_workers_lose_no_memories(tmp_path):
 
 
 CLOSED_BY_FORK_SCRIPT = """
-storage = Storage.open(directory)
+storage = SqliteStorage.open(directory)
 assert ended(child_of(int)) == 0
 print([finding.kind for finding in asyncio.run(storage.check())])
 storage.close_now()
@@ -315,11 +315,11 @@ def test_store_closed_by_fork_detects_no_other_process(tmp_path):
 
 
 INTERRUPTED = """
-storage = Storage.open(directory)
+storage = SqliteStorage.open(directory)
 held, go_on = threading.Event(), threading.Event()
 
 def hold():
-    with connection._forks._changed:
+    with connection._database_registry._changed:
         held.set()
         go_on.wait()
 
@@ -338,7 +338,7 @@ if child == 0:
     os._exit(0)
 holder.join()
 assert ended(child) == 0
-opening = threading.Thread(target=lambda: Storage.open(directory.parent / "other").close_now(), daemon=True)
+opening = threading.Thread(target=lambda: SqliteStorage.open(directory.parent / "other").close_now(), daemon=True)
 opening.start()
 opening.join(60)
 print("hangs" if opening.is_alive() else "opens", flush=True)
@@ -353,7 +353,7 @@ def test_ctrl_c_before_fork_does_not_block_opening(tmp_path):
 
 LOOKING_FOR_A_FOLDER = """
 import tempfile
-from mama_structs.storage.files import sweep
+from mama_structs.storage.files import delete_leftovers
 
 looked, begun, go_on = tempfile._get_default_tempdir, threading.Event(), threading.Event()
 
@@ -363,13 +363,13 @@ def looking():
     return looked()
 
 tempfile.tempdir, tempfile._get_default_tempdir = None, looking
-thread = threading.Thread(target=sweep)
+thread = threading.Thread(target=delete_leftovers)
 thread.start()
 begun.wait()
 
 def worker():
     signal.alarm(60)
-    sweep()
+    delete_leftovers()
 
 child = child_of(worker)
 go_on.set()

@@ -48,8 +48,8 @@ sys.stdin.readline()
 
 TEMPORARY = """
 import asyncio, sys
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.temporary()
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.temporary()
 storage.enqueue([("k", b"1")])
 asyncio.run(storage.flush())
 print(storage.directory.parent, flush=True)
@@ -438,7 +438,7 @@ def test_sweep_keeps_own_temporary_directories(tmp_path):
     own.create()
     own.create()
     assert 0 == sweep_temporary(tmp_path)
-    sweep = f"from mama_structs.storage.files import sweep as sweep_temporary; from pathlib import Path; print(sweep_temporary(Path({str(tmp_path)!r})))"
+    sweep = f"from mama_structs.storage.files import delete_leftovers as sweep_temporary; from pathlib import Path; print(sweep_temporary(Path({str(tmp_path)!r})))"
     process = start(sweep)
     assert "0" == process.stdout.readline().strip()
     end(process)

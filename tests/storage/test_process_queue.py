@@ -21,11 +21,11 @@ from mama_structs.storage.sqlite_store import SqliteStorage
 LOADER = """
 import sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.open(Path(sys.argv[1]))
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.open(Path(sys.argv[1]))
 print("open", flush=True)
 for number in range(100_000):
-    storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put(f"l/{number:06}", b"x" * 2000))).result()
+    storage.submit_job(lambda: storage.transact_in_job(lambda rows: rows.put(f"l/{number:06}", b"x" * 2000))).result()
     if number == 20:
         print("loading", flush=True)
 """
@@ -157,9 +157,9 @@ async def test_transact_with_zero_wait_fails_immediately(tmp_path):
 STOPPED = """
 import sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.open(Path(sys.argv[1]), wait=600)
-queue = storage._open().queue
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.open(Path(sys.argv[1]), wait=600)
+queue = storage._open().enter_queue
 
 def queued():
     is_next = queue()
@@ -168,8 +168,8 @@ def queued():
         sys.stdin.read()
     return is_next
 
-storage._open().queue = queued
-storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put("w", b""))).result()
+storage._open().enter_queue = queued
+storage.submit_job(lambda: storage.transact_in_job(lambda rows: rows.put("w", b""))).result()
 """
 
 
@@ -240,8 +240,8 @@ async def test_changed_file_of_open_store_is_damage(tmp_path, name, how):
 OTHER_PROCESS_SCRIPT = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.open(Path(sys.argv[1]))
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.open(Path(sys.argv[1]))
 for number in range(20):
     storage.enqueue([(f"k{number:02}", b"x" * 500)])
     asyncio.run(storage.flush())
@@ -271,8 +271,8 @@ WAITER = """
 import asyncio, sys
 from pathlib import Path
 from mama_structs.errors import StoreBusy
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.open(Path(sys.argv[1]), wait=1)
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.open(Path(sys.argv[1]), wait=1)
 print("open", flush=True)
 try:
     asyncio.run(storage.transact(lambda rows: rows.put("a", b"1")))

@@ -450,11 +450,11 @@ def test_interpreter_exit_writes_pending_rows(tmp_path):
         """
 import sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.open(Path(sys.argv[1]))
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.open(Path(sys.argv[1]))
 for number in range(200):
     storage.enqueue([(f"k{number}", b"x" * 10_000)])
-temporary = Storage.temporary()
+temporary = SqliteStorage.temporary()
 temporary.enqueue([("k", b"1")])
 print(temporary.directory.parent)
 """,
@@ -473,8 +473,8 @@ print(temporary.directory.parent)
 def test_interpreter_exit_deletes_temporary_store(tmp_path):
     """A temporary store is deleted when its process exits."""
     code = """
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.temporary()
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.temporary()
 storage.enqueue([("k", b"1")])
 """
     environment = {**os.environ, "PYTHONPATH": SRC, "TMPDIR": str(tmp_path)}
@@ -535,7 +535,7 @@ async def test_settings_disable_eviction_and_sync_every_commit(storage):
     in_force = {"journal_mode": [("wal",)], "synchronous": [(2,)], "mmap_size": [(0,)], "temp_store": [(2,)]}
 
     def pragmas(_rows):
-        connection = storage._opened.connection
+        connection = storage._database.connection
         return {name: connection.execute(f"PRAGMA {name}").fetchall() for name in in_force}
 
     found = await storage.transact(pragmas)
@@ -599,8 +599,8 @@ async def test_check_reports_unexpected_file(tmp_path):
 SECOND = """
 import sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.open(Path(sys.argv[1]))
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.open(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.read()
 storage.close_now()

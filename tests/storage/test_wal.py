@@ -29,15 +29,15 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is not 
 WRITER = """
 import itertools, random, sqlite3, sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 
 directory, seed, first = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(seed)
-storage = Storage.open(directory)
+storage = SqliteStorage.open(directory)
 reader = None
 for number in itertools.count(first):
     size = chance.choice([1, 100, 9000])
-    storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put(f"k{number:05}", bytes(size)))).result()
+    storage.submit_job(lambda: storage.transact_in_job(lambda rows: rows.put(f"k{number:05}", bytes(size)))).result()
     print(number, flush=True)
     turn = chance.random()
     connection = sqlite3.connect(directory / "cache.db", isolation_level=None)
@@ -111,10 +111,10 @@ DAMAGE = {
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
-storage = Storage.open(Path(sys.argv[1]))
+from mama_structs.storage.sqlite_store import SqliteStorage
+storage = SqliteStorage.open(Path(sys.argv[1]))
 for number in range(1, 41):
-    storage.in_thread(lambda: storage.transact_here(lambda rows: rows.put(f"k{number:05}", bytes(100)))).result()
+    storage.submit_job(lambda: storage.transact_in_job(lambda rows: rows.put(f"k{number:05}", bytes(100)))).result()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -214,9 +214,9 @@ def test_lost_rows_are_always_reported(tmp_path):
 OPENER = """
 import sys
 from pathlib import Path
-from mama_structs.storage.sqlite_store import Storage
+from mama_structs.storage.sqlite_store import SqliteStorage
 sys.stdin.readline()
-storage = Storage.open(Path(sys.argv[1]))
+storage = SqliteStorage.open(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.readline()
 storage.close_now()

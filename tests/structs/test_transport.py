@@ -74,7 +74,7 @@ def attempt():
 
 def idle(client):
     """Return True if no connection is in use."""
-    return not client._transport.session.connector._acquire_connection
+    return not client._transport.session.connector._acquired
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def read(path: Path) -> ImportedData:
         if ITEMS_TABLE not in tables or not {"prefix", "key", "value"} <= set(database.columns(ITEMS_TABLE)):
             hint = "a checkpointer's file holds no items; name the file that SqliteStore.from_conn_string was given"
             raise import_error(path, "is a database, and none of a LangGraph store", hint)
-        items = ItemCollector(KIND, path, (ITEMS,), _read_indexed_paths(database) if VECTORS_TABLE in tables else {})
+        items = _ItemCollector(KIND, path, (ITEMS,), _read_indexed_paths(database) if VECTORS_TABLE in tables else {})
         for row in database.rows(ITEMS_TABLE):
             items.add_row(row)
     return items
@@ -65,7 +65,7 @@ async def read_store(store: Any) -> ImportedData:
     """
     if not callable(getattr(store, "list_namespaces", None)) or not callable(getattr(store, "search", None)):
         raise InvalidArgument(f"source must be a path or a LangGraph BaseStore, got {type(store).__name__}")
-    items = ItemCollector(KIND, type(store).__name__, (ITEMS,), {})
+    items = _ItemCollector(KIND, type(store).__name__, (ITEMS,), {})
     async for namespaces in _iter_pages(store, "list_namespaces"):
         for namespace in namespaces:
             async for found in _iter_pages(store, "search", tuple(namespace), refresh_ttl=False):
@@ -105,7 +105,7 @@ def _read_indexed_paths(database: SqliteCopy) -> dict[tuple[str, str], set[str]]
 
 
 @attrs.define
-class ItemCollector(ImportedData):
+class _ItemCollector(ImportedData):
     """Collects items. *indexed* maps items to indexed paths; if empty, whole values are."""
 
     indexed: Mapping[tuple[str, str], set[str]]

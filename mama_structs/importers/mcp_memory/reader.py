@@ -49,7 +49,7 @@ def read(path: Path) -> ImportedData:
         MigrationError: The file is too large, or is not empty and contains neither an entity nor a relation.
 
     """
-    graph = GraphCollector(KIND, path, (ENTITIES, OBSERVATIONS, RELATIONS))
+    graph = _GraphCollector(KIND, path, (ENTITIES, OBSERVATIONS, RELATIONS))
     lines = read_bytes(path, "the file of MCP's memory server", limit=MAX_FILE_BYTES).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if line.strip():
@@ -60,7 +60,7 @@ def read(path: Path) -> ImportedData:
 
 
 @attrs.define
-class GraphCollector(ImportedData):
+class _GraphCollector(ImportedData):
     """Collects the memories and links of the graph while lines are read."""
 
     names: set[str] = attrs.field(init=False, factory=set)

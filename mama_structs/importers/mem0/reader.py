@@ -80,7 +80,7 @@ def read(path: Path, *, user: str | None = None) -> ImportedData:
         MigrationError: A file is damaged, being written to, too large, or not written by mem0.
 
     """
-    found = Mem0Collector(KIND, path, (MEMORIES,), user)
+    found = _Mem0Collector(KIND, path, (MEMORIES,), user)
     for file in _find_files(path, found):
         if read_start(file, "a file of mem0", len(SQLITE_MAGIC)) == SQLITE_MAGIC:
             with open_copy(file, kind="a database of mem0", program="mem0") as database:
@@ -126,7 +126,7 @@ def _find_files(path: Path, found: ImportedData) -> list[Path]:
 
 
 @attrs.define
-class Mem0Collector(ImportedData):
+class _Mem0Collector(ImportedData):
     """Collects payloads and events from mem0 files."""
 
     user: str | None

@@ -22,7 +22,7 @@ def busy():
 
 
 async def work(queues, said, number, outcome, *, name="a", wait=60):
-    async with queues.one(name, wait=wait, make_busy_error=busy):
+    async with queues.acquire_turn(name, wait=wait, make_busy_error=busy):
         said.append(number)
         await asyncio.sleep(0)
         if OUTCOMES[outcome] is not None:
@@ -33,7 +33,7 @@ async def held(queues, free):
     """Start a task that holds the first turn until *free* is set."""
 
     async def hold():
-        async with queues.one("a", wait=60, make_busy_error=busy):
+        async with queues.acquire_turn("a", wait=60, make_busy_error=busy):
             await free.wait()
 
     holder = asyncio.create_task(hold())
