@@ -31,7 +31,7 @@ class PayloadShape:
     """
     Kind of a payload, with the ids of its own entities.
 
-    *own* are all these ids, *main* is the id of a query's entity.
+    *own_ids* are all these ids, *main_id* is the id of a query's entity.
     """
 
     kind: PayloadKind

@@ -136,14 +136,14 @@ class Resolver:
         joined, every = copy.copy(self), check_sources([*self.sources, *sources])
         vars(joined).update(
             sources=every,
-            _owned=every[len(self.sources) :],
+            _own_sources=every[len(self.sources) :],
             _detector=IdDetector([source.scheme for source in every]),
-            _narrowed=LRUCache(_MAX_CACHED_DETECTORS),
-            _warned=LRUCache(_MAX_CACHED_DETECTORS),
+            _detectors_by_primary=LRUCache(_MAX_CACHED_DETECTORS),
+            _logged_warnings=LRUCache(_MAX_CACHED_DETECTORS),
             _base=self,
             _recall=recall,
-            _strangers=None,
-            _strange=strange,
+            _unknown_scheme_detector=None,
+            _get_unknown_schemes=strange,
         )
         return joined
 

@@ -67,7 +67,7 @@ def at_rest():
         for _ in range(5):
             await asyncio.sleep(0)
         flights = resolver._inflight
-        assert flights is None or (0, {}) == (len(flights), flights._current)
+        assert flights is None or (0, {}) == (len(flights), flights._queries_by_key)
         if flights is not None:
             assert resolver.settings.max_parallel_queries == flights._slots._value
         assert all(source.in_flight == 0 for source in sources)

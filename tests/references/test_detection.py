@@ -614,14 +614,14 @@ def test_pointers_are_escaped_by_rfc_6901(keys, expected):
 
 def test_place_is_prefix_of_every_pointer():
     """References of an entity are relative to the finished answer."""
-    assert [("0-1", "/references/1-11/guildId")] == places({"guildId": "0-1"}, place=((None, "references"), "1-11"))
+    assert [("0-1", "/references/1-11/guildId")] == places({"guildId": "0-1"}, position=((None, "references"), "1-11"))
 
 
 def test_skip_applies_to_top_level_keys_only():
     payload = {"a": "1-1", "b": {"a": "1-2"}, "protectedStructIndex": 3}
 
-    assert ["1-2", "5-3"] == ids(payload, skip=("a",))
-    assert ["1-1", "1-2", "5-3"] == ids(payload, skip=())
+    assert ["1-2", "5-3"] == ids(payload, skip_fields=("a",))
+    assert ["1-1", "1-2", "5-3"] == ids(payload, skip_fields=())
 
 
 def test_excluded_ids_are_neither_found_nor_counted_as_look_alikes():
@@ -773,7 +773,7 @@ def test_scan_of_fully_connected_objects_ends_incomplete(steps, few_containers):
     for node in nodes:
         node |= {str(number): other for number, other in enumerate(nodes)}
 
-    assert not bounded(steps, nodes[0], members=13).complete
+    assert not bounded(steps, nodes[0], members=13).is_complete
 
 
 def test_scan_of_shared_list_bomb_ends_incomplete(steps, few_containers):

@@ -661,7 +661,7 @@ async def test_detector_does_not_cache_long_texts(make_resolver):
     resolver = make_resolver(FakeSource())
     await resolver.enrich({"a": "x-" * 10_000, "b": "no-id", "structId": "5-1"})
 
-    assert {"no-id", "5-1"} == resolver._detector.known.keys()
+    assert {"no-id", "5-1"} == resolver._detector.types_by_text.keys()
 
 
 async def test_detector_cache_is_bounded_for_generated_field_names(make_resolver):
@@ -669,4 +669,4 @@ async def test_detector_cache_is_bounded_for_generated_field_names(make_resolver
     for n in range(200):
         await resolver.enrich({}, primary={f"field{n}"})
 
-    assert len(resolver._narrowed) <= 64
+    assert len(resolver._detectors_by_primary) <= 64

@@ -86,7 +86,7 @@ def test_payload_with_one_array_of_entities_is_a_list(name):
     described = shape(LISTS[name])
 
     assert ("list", None) == (described.kind, described.main_id)
-    assert {"2-1", "2-2"} == described.own
+    assert {"2-1", "2-2"} == described.own_ids
     assert described.rows is not None
 
 
@@ -127,7 +127,7 @@ def test_other_payload_is_a_query(name):
     described = shape(payload)
 
     assert ("query", None, main) == (described.kind, described.rows, described.main_id)
-    assert frozenset({main} - {None}) == described.own
+    assert frozenset({main} - {None}) == described.own_ids
     assert main == described.find_holder_id(None) == described.find_holder_id(3)
 
 
@@ -143,7 +143,7 @@ def test_holder_is_the_entity_of_the_row():
 
     assert ["2-1", None, "2-2", None] == [described.find_holder_id(row) for row in (0, 1, 2, None)]
     assert "1-1" == about.find_holder_id(None)
-    assert {"2-1", "2-2", "1-1"} == about.own
+    assert {"2-1", "2-2", "1-1"} == about.own_ids
 
 
 def test_subject_is_the_main_id():
@@ -151,8 +151,8 @@ def test_subject_is_the_main_id():
     described = shape({"Player": {"id": "1-11"}}, subject="1-12")
 
     assert "1-12" == described.main_id
-    assert {"1-11", "1-12"} == described.own
-    assert ({"1-12"}, "1-12") == (shape({"a": 1}, subject="1-12").own, shape({"a": 1}, subject="1-12").main_id)
+    assert {"1-11", "1-12"} == described.own_ids
+    assert ({"1-12"}, "1-12") == (shape({"a": 1}, subject="1-12").own_ids, shape({"a": 1}, subject="1-12").main_id)
 
 
 def test_kind_query_overrides_list_detection():
@@ -182,7 +182,7 @@ def test_kind_list_uses_first_array_as_rows(payload, rows):
 
 def test_kind_list_without_rows_has_own_id_of_entity():
     assert ({"2-1"}, "2-1") == (
-        shape({"Planet": {"id": "2-1"}}, kind="list").own,
+        shape({"Planet": {"id": "2-1"}}, kind="list").own_ids,
         shape({"Planet": {"id": "2-1"}}, kind="list").main_id,
     )
 
@@ -193,7 +193,7 @@ def test_rows_may_be_mappings_of_any_class():
 
     rows = [collections.OrderedDict(id="2-1"), collections.UserDict(id="2-2"), Row(id="2-3")]
 
-    assert {"2-1", "2-2", "2-3"} == shape({"rows": rows}).own
+    assert {"2-1", "2-2", "2-3"} == shape({"rows": rows}).own_ids
 
 
 def test_describe_terminates_for_cyclic_payload():
@@ -223,7 +223,7 @@ def test_own_ids_of_generated_page_are_ids_of_rows(planted):
     assert [str(own) for own in planted.own_ids] == [
         described.find_holder_id(row) for row in range(len(planted.own_ids))
     ]
-    assert {str(own) for own in planted.own_ids} == described.own
+    assert {str(own) for own in planted.own_ids} == described.own_ids
 
 
 @given(strategies.payloads())
@@ -241,7 +241,7 @@ def test_row_with_ids_is_not_an_envelope_of_related_entity():
     described = shape({"rows": rows})
 
     assert "list" == described.kind
-    assert {"1-5"} == described.own
+    assert {"1-5"} == described.own_ids
 
 
 def test_payload_with_id_of_other_system_is_not_an_envelope():
@@ -303,7 +303,7 @@ def test_describe_recognises_list_with_any_siblings(listed, name, wrapper, other
     payload = {**around, **included, **(members if wrapper is None else {wrapper: members})}
     described = shape(payload)
 
-    assert ("list", set(own), True) == (described.kind, described.own, described.rows is array)
+    assert ("list", set(own), True) == (described.kind, described.own_ids, described.rows is array)
     for level in (payload, payload if wrapper is None else members):
         for more in ({"player": {"id": "1-1"}}, {"players": [{"id": "1-1"}]}, {"id": "0-1"}):
             level.update(more)

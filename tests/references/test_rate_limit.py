@@ -51,18 +51,21 @@ def gate(time):
 
 def at_rest(gate):
     """Return True if no slot is held and nothing waits."""
-    return (0, 0, None) == (gate._slots_in_use, len(gate._queue), gate._probe)
+    return (0, 0, None) == (gate._slots_in_use, len(gate._slot_waiters), gate._probe)
 
 
 async def send(gate, time, *, refused=None, pause=0.1, left=10.0, log=None, attempt=None):
     """Send one request like a client: in a slot, after the cooldown, with its result reported."""
     attempt = attempt or QueryAttempt()
-    async with gate.slot(attempt), gate.turn(attempt, remaining_seconds=lambda: left, sleep=time.sleep) as period:
+    async with (
+        gate.acquire_slot(attempt),
+        gate.wait_for_turn(attempt, remaining_seconds=lambda: left, sleep=time.sleep) as period,
+    ):
         if log is not None:
             log.append(time.now())
         await asyncio.sleep(0)
         if refused is None:
-            gate.accept(period)
+            gate.record_success(period)
         else:
             gate.record_rejection(period, retry_after=refused or None, backoff_seconds=pause)
 
@@ -140,7 +143,7 @@ async def test_slot_granted_to_cancelled_waiter_passes_to_next_waiter(gate, time
         done = asyncio.Event()
 
         async def hold(until):
-            async with gate.slot(QueryAttempt()):
+            async with gate.acquire_slot(QueryAttempt()):
                 await until.wait()
 
         first = [asyncio.create_task(hold(done)) for _ in range(2)]
@@ -153,7 +156,7 @@ async def test_slot_granted_to_cancelled_waiter_passes_to_next_waiter(gate, time
         await turns()
 
         assert all(one.done() for one in first)
-        assert (1, 0) == (gate._slots_in_use, len(gate._queue))
+        assert (1, 0) == (gate._slots_in_use, len(gate._slot_waiters))
         third.cancel()
         await turns()
         assert at_rest(gate)
@@ -161,13 +164,13 @@ async def test_slot_granted_to_cancelled_waiter_passes_to_next_waiter(gate, time
 
 async def test_garbage_collected_client_no_longer_limits(gate):
     other = User()
-    gate.join(other, 1)
-    assert 1 == gate.limit
+    gate.register(other, 1)
+    assert 1 == gate.max_concurrent
     del other
-    gate.join(another := User(), 9)
+    gate.register(another := User(), 9)
     assert another
 
-    assert 2 == gate.limit
+    assert 2 == gate.max_concurrent
 
 
 # --- cooldown --------------------------------------------------------------------------------------------------------
@@ -230,7 +233,7 @@ async def test_concurrent_rejections_count_once(gate, time):
 
 async def test_rejected_node_is_probed_by_one_request_at_a_time(gate, time):
     """Other requests wait for the result of the probe."""
-    gate.join(USER, 5)
+    gate.register(USER, 5)
     log = []
     await send(gate, time, refused=1)
     refused = [asyncio.create_task(send(gate, time, refused=2, log=log, left=100))]

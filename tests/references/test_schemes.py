@@ -28,7 +28,7 @@ def issue_scheme(**changes):
 
 
 def ids(scan):
-    return [(found.id, found.type) for found in scan.found]
+    return [(found.id, found.type) for found in scan.matches]
 
 
 def test_detector_finds_ids_of_each_scheme():

@@ -186,7 +186,7 @@ def test_meta_contains_counts_reasons_and_omitted_ids():
     ],
 )
 def test_section_has_meta_when_something_is_left_out(sought, shown, hidden):
-    said = [bool(sought.section(ReferenceOptions(on_error=on_error))[1]) for on_error in ("indicate", "omit")]
+    said = [bool(sought.build_section(ReferenceOptions(on_error=on_error))[1]) for on_error in ("indicate", "omit")]
 
     assert [shown, hidden] == said
 
