@@ -99,7 +99,7 @@ def contents_of(reader):
     if is_on_server():
         rows = reader.fetch_rows("SELECT digest, text FROM texts WHERE namespace = $1")
         return {row["digest"]: row["text"].decode() for row in rows}
-    prefix = reader._place.contents
+    prefix = reader._row_keys.contents
     return {key.removeprefix(prefix): value.decode() for key, value in reader._rows.items(prefix)}
 
 

@@ -103,7 +103,7 @@ async def contents(memories):
     found = await memories.recent(limit=1000)
     links = {memory.id: await memories.links_of(memory.id) for memory in found}
     evidence = {memory.id: await memories.evidence_of(memory.id) for memory in found}
-    kept = await memories._engine.read(lambda reader: reader._rows.keys(reader._place.contents))
+    kept = await memories._engine.read(lambda reader: reader._rows.keys(reader._row_keys.contents))
     return found, links, evidence, kept
 
 
