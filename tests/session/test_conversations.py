@@ -75,7 +75,7 @@ async def names(place, **options):
 async def stored(place):
     """Return the keys of all rows, except those of memories."""
     storage = store(place)
-    keys = await storage.look(lambda rows: rows.keys())
+    keys = await storage.run_read(lambda rows: rows.keys())
     await storage.close()
     return {key for key in keys if key.startswith(("conversations/", "refs/", "texts/", "used/", "deleted"))}
 

@@ -220,7 +220,7 @@ steps = st.lists(
 def test_export_sequence_matches_model(steps, chunk):
     """Content, sizes and line counts are correct after each step, for any chunk size."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name:
-        patch.setattr(export_module, "MAX_CHUNK_BYTES", chunk)
+        patch.setattr(export_module, "_CHUNK_BYTES", chunk)
         root, old = Path(name), b""
         (root / "a").touch()
         for mode, text, line in steps:
@@ -244,7 +244,7 @@ def test_export_sequence_matches_model(steps, chunk):
 
 def test_export_copies_old_file_in_chunks(root, monkeypatch):
     """Appending to a large file with one line needs only memory for a few chunks."""
-    monkeypatch.setattr(export_module, "MAX_CHUNK_BYTES", 2**16)
+    monkeypatch.setattr(export_module, "_CHUNK_BYTES", 2**16)
     with (root / "big").open("wb") as file:
         file.truncate(2**23)
     tracemalloc.start()

@@ -1236,7 +1236,7 @@ def test_in_own_thread_ignores_closed_loop(caplog):
 def test_export_is_atomic_when_interrupted_by_signal(root, monkeypatch):
     """A signal may arrive at any point, as from a notebook's interrupt."""
     (root / "a").write_bytes(b"old\n" * 1000)
-    monkeypatch.setattr(export_module, "MAX_CHUNK_BYTES", 100)
+    monkeypatch.setattr(export_module, "_CHUNK_BYTES", 100)
     write, writes = os.write, []
 
     def counted(descriptor, data):

@@ -346,7 +346,7 @@ async def test_search_omits_total_when_counting_times_out(monkeypatch):
     """The matches that were found are returned without their total number."""
 
     def is_over(work):
-        if "_count" == sys._getframe(1).f_code.co_name:
+        if "_count_matches" == sys._getframe(1).f_code.co_name:
             raise TimeoutError
 
     # Do not patch the clock: threads of earlier tests would also read it.
