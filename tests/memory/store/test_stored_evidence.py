@@ -453,9 +453,9 @@ def damage(rows, name):
     digest = text_digest("secret")
     key = f"{KEYS.contents}{digest}"
     if is_on_server():
-        rows.tell("DELETE FROM texts WHERE digest = $1", digest)
+        rows.execute("DELETE FROM texts WHERE digest = $1", digest)
         if DAMAGE[name] is not None:
-            rows.tell("INSERT INTO texts (namespace, digest, text) VALUES ('default', $1, $2)", digest, DAMAGE[name])
+            rows.execute("INSERT INTO texts (namespace, digest, text) VALUES ('default', $1, $2)", digest, DAMAGE[name])
     elif name == "broken":
         rows._connection.execute("UPDATE Cache SET value = ? WHERE key = ?", (b"broken", key))
     elif DAMAGE[name] is None:
@@ -481,7 +481,7 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
 
         assert {("error", "evidence")} == {(one.severity, one.kind) for one in findings}
         assert text_digest("secret") in str(refused.value)
-        assert refused.value.file == (store._engine._server.location if is_on_server() else str(tmp_path / "journal"))
+        assert refused.value.file == (store._engine._pool.location if is_on_server() else str(tmp_path / "journal"))
         assert "secret" not in f"{refused.value}{refused.value.findings}{findings}"
         assert not (tmp_path / "x").exists()
         assert bad == await store.get(bad.id)
@@ -499,11 +499,11 @@ async def test_check_reports_orphaned_texts(tmp_path):
 
     def work(rows):
         if is_on_server():
-            rows.tell("INSERT INTO texts (namespace, digest, text) VALUES ('default', $1, 'lost')", lost)
-            rows.tell(
+            rows.execute("INSERT INTO texts (namespace, digest, text) VALUES ('default', $1, 'lost')", lost)
+            rows.execute(
                 "INSERT INTO text_uses (namespace, digest, node) VALUES ('default', $1, 77), ('default', $1, 1)", own
             )
-            rows.tell("DELETE FROM text_uses WHERE node = 0")
+            rows.execute("DELETE FROM text_uses WHERE node = 0")
             return
         rows.put(f"{KEYS.contents}{lost}", b"lost")
         rows.put(number_key(KEYS.uses_prefix(own), 77), b"")
@@ -544,7 +544,7 @@ async def test_check_reads_texts_in_several_transactions(tmp_path, monkeypatch):
 
         def work(rows):
             if is_on_server():
-                rows.tell("UPDATE texts SET text = 'x'")
+                rows.execute("UPDATE texts SET text = 'x'")
             else:
                 for key in rows.keys(KEYS.contents):
                     rows.put(key, b"x")
