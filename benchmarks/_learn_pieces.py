@@ -4,7 +4,7 @@ Learn the weights of message pieces from the labelled lists of the tests.
 ``python benchmarks/_learn_pieces.py v`` leaves out the list v, and prints the share of its messages that the weights
 classify correctly. With ``--write`` the weights of all other lists are written to
 ``mama_structs/tools/data/weights.tsv``. See docs/explanation/exposure.md.
-The model is a softmax regression on the pieces of a message (`mama_structs.tools.exposure.pieces`), trained with Adam
+The model is a softmax regression on the pieces of a message (`mama_structs.tools.exposure.extract_features`), trained with Adam
 and a small L2 penalty.
 """
 
