@@ -172,10 +172,10 @@ def test_different_conversations_have_different_rows_and_locks(one, other):
     """Keys are ASCII and short enough for the longest handle."""
     key = f"{one.changes}{10**17:010}/{LONGEST_HANDLE}"
 
-    assert (one == other) == (one.part == other.part) == (one.lock == other.lock)
+    assert (one == other) == (one.key_part == other.key_part) == (one.lock_name == other.lock_name)
     assert key.isascii()
     assert len(key) <= MAX_KEY_CHARS
-    assert one.part == log._CHANGE_KEY.fullmatch(key)["conversation"]
+    assert one.key_part == log._CHANGE_KEY.fullmatch(key)["conversation"]
 
 
 # Compatibility
