@@ -37,7 +37,7 @@ def moved(story):
     """The demo result for a chain whose fleet left between the runs."""
     facts = story.one.without_references.facts | {"fleet": {"id": "9-11", "status": "away", "place": ""}}
     return attrs.evolve(
-        story, one=attrs.evolve(story.one, without=attrs.evolve(story.one.without_references, facts=facts))
+        story, one=attrs.evolve(story.one, without_references=attrs.evolve(story.one.without_references, facts=facts))
     )
 
 
@@ -72,15 +72,15 @@ def test_demo_upstream_queries_are_bounded(story):
         assert (
             len(question.without_references.calls)
             == question.without_references.upstream_queries
-            == len(question.without_references.asked)
+            == len(question.without_references.requested_paths)
         )
         assert question.without_references.upstream_queries == question.with_references.upstream_queries
-        assert len(set(question.with_references.asked)) == question.with_references.upstream_queries
+        assert len(set(question.with_references.requested_paths)) == question.with_references.upstream_queries
 
 
 def test_demo_repeat_uses_cached_references(story):
     """With a warm cache at most the page itself is queried again, if it is more than a second old."""
-    assert 1 >= story.repeat.upstream_queries == len(story.repeat.asked)
+    assert 1 >= story.repeat.upstream_queries == len(story.repeat.requested_paths)
     assert story.page.with_references.upstream_queries == story.repeat.from_cache + story.repeat.upstream_queries
 
 
@@ -188,7 +188,7 @@ def test_demo_page_shows_actual_output(story):
         words = re.sub(r"_\d{13}_[0-9a-f]{8}|\d+ ms|\d{4}-\d\d-\d\d|-{2,}", "*", text).split()
         return " ".join(words).partition("* The same call again")[0]
 
-    assert lasting(printed) == lasting(page["shown"]()), "run scripts/demo_page.py"
+    assert lasting(printed) == lasting(page["read_page_output"]()), "run scripts/demo_page.py"
 
 
 def test_demo_shows_both_results_when_they_differ(story):

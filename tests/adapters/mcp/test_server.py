@@ -360,7 +360,7 @@ async def test_clients_have_separate_lists(narrowing, era):
 
         assert set(ARGUMENTS) - HIDDEN_WHEN_RESUMING == await names_of(one.client)
         assert set(ARGUMENTS) == await names_of(other.client)
-        assert other.heard.is_empty()
+        assert other.heard.empty()
 
 
 async def test_server_observe_reaches_all_connected_clients(narrowing, era):
@@ -456,7 +456,7 @@ async def test_force_static_never_narrows_or_notifies(era):
         await listener.say(RESUMING)
         await asyncio.sleep(0.02)
 
-        assert listener.heard.is_empty()
+        assert listener.heard.empty()
         assert set(ARGUMENTS) == await names_of(listener.client)
 
 
