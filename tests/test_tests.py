@@ -33,6 +33,7 @@ OF_THE_DIRECTORY = {
     "memory/upkeep/test_jsonl_transfer.py": 1,
     "session/test_recall.py": 1,
     "session/test_session.py": 2,
+    "storage/test_baseline.py": "module",
     "testing/conformance/test_memory_suite.py": 6,
 }
 
