@@ -181,7 +181,7 @@ class SomeKeys:
         self.all = sorted(keys)
         self.calls = 0
 
-    def last(self, prefix):
+    def last_key(self, prefix):
         self.calls += 1
         return max((key for key in self.all if key.startswith(prefix)), default=None)
 
