@@ -47,7 +47,7 @@ def hook(store: Path, conversation: str) -> tuple[float, bool]:
 def leave(store: Path) -> None:
     code = (
         "import os, sys, time; os.chdir(sys.argv[1]); from mama_structs.cli import hook; "
-        "hook.ask(b'\\0quit\\0', time.monotonic() + 30, starts=False)"
+        "hook.request_answer(b'\\0quit\\0', time.monotonic() + 30, may_start=False)"
     )
     subprocess.run([sys.executable, "-c", code, str(store)], check=True)  # noqa: S603
     while (store / "hook.sock").exists():

@@ -148,7 +148,7 @@ class Parts:
     def __init__(self, session: Session) -> None:
         engine = session.memories._engine  # noqa: SLF001 - measured
         storage = engine._storage  # noqa: SLF001 - likewise
-        self._begun, self._whole = measured(storage, "_begun"), measured(storage, "_run_transaction")
+        self._begun, self._whole = measured(storage, "_begin_write"), measured(storage, "_run_transaction")
         self._taken_up = measured(engine, "_catch_up")
 
     @property

@@ -83,7 +83,7 @@ def test_vector_without_metadata_line_is_ignored(monkeypatch, tmp_path):
     peer.open(store)
     peer.put(4, 5)
 
-    assert [0, 1, 2, 4] == peer.stored() == peer.found([0, 1, 2, 4])
+    assert [0, 1, 2, 4] == peer.stored() == peer.find_by_own_vectors([0, 1, 2, 4])
     peer.close()
 
 
@@ -97,13 +97,13 @@ def test_own_peer_finds_saved_memories_after_reopening(monkeypatch, tmp_path):
     peer.open(tmp_path / "store")
     peer.bulk(0, 20)
     peer.save(20, 22)
-    peer.settle()
+    peer.wait_until_idle()
     _, found = peer.search(0, 3)
     peer.close()
     peer.open(tmp_path / "store")
 
     assert [10, 10, 10] == [len(set(one)) for one in found]
-    assert list(range(22)) == sorted(peer.stored()) == sorted(peer.found(list(range(22))))
+    assert list(range(22)) == sorted(peer.stored()) == sorted(peer.find_by_own_vectors(list(range(22))))
     peer.close()
 
 
