@@ -436,7 +436,7 @@ def test_graph_with_little_growth_is_not_written_again(index, tmp_path):
     """Its file may have hundreds of megabytes. Missing rows are added again after loading."""
     store = SnapshotStore(tmp_path, identity="x")
     first = store.write(1, index.parts())
-    index.saved(first.parts)
+    index.record_saved_files(first.parts)
     for at, vector in enumerate(clustered(300, seed=4)):
         index.add(3_000 + at, vector[None])
     index.wait_until_idle(30)

@@ -327,7 +327,7 @@ def test_snapshot_files_are_reused(tmp_path, monkeypatch):
     blocks = index._rows._layout[0]
 
     assert 300 == index.unsaved
-    assert index.saved(generation.parts)
+    assert index.record_saved_files(generation.parts)
     assert 100 == index.unsaved
     assert all(one is other for one, other in zip(blocks, index._rows._layout[0], strict=True))
     assert [int(index.nearest(vector, 1).nodes[0]) for vector in vectors] == list(range(300))
@@ -354,11 +354,11 @@ def test_large_index_reads_rows_from_files(tmp_path, monkeypatch):
     def own(one):
         return sum(len(block) for block in one._rows._layout[0] if isinstance(block, np.ndarray))
 
-    assert index.saved(store.write(1, index.parts()).parts)
+    assert index.record_saved_files(store.write(1, index.parts()).parts)
     assert 200 == own(index)
     for node in range(200, 400):
         index.add(node, vectors[node : node + 1])
-    assert index.saved(store.write(2, index.parts()).parts)
+    assert index.record_saved_files(store.write(2, index.parts()).parts)
     assert 0 == own(index)
     index.add(400, some(1, seed=5))
     restored = VectorIndex.restore(store.load().parts, dimensions=16, exact_up_to=10**6)
@@ -375,8 +375,8 @@ def test_files_with_old_labels_are_not_reused(tmp_path):
     for node in range(100):
         index.remove(node)
 
-    assert not index.saved(parts)
-    assert not index.saved({})
+    assert not index.record_saved_files(parts)
+    assert not index.record_saved_files({})
     assert [150] == index.nearest(some(200)[150], 1).nodes.tolist()
 
 
