@@ -84,7 +84,7 @@ def check_whole(generation, number):
     assert (np.arange(5) + number).tolist() == words.arrays["a"].tolist()
     assert (0, 3) == words.arrays["b"].shape
     assert [[1, 1], [1, 1], [1, 1], [0, 0]] == content(vectors.segments[0])
-    assert graph.files["graph"].is_whole()
+    assert graph.files["graph"].is_intact()
 
 
 def test_written_snapshot_is_read_back(tmp_path):
@@ -335,13 +335,13 @@ def test_damaged_part_is_left_out(tmp_path, name, damage, caplog):
 
 
 def test_files_of_other_libraries_are_verified_on_use(tmp_path):
-    """A damaged one does not damage its part, and is detected by is_whole()."""
+    """A damaged one does not damage its part, and is detected by is_intact()."""
     store = store_in(tmp_path)
     store.write(1, parts())
     file = store.load().parts["graph"].files["graph"]
     file.path.write_bytes(b"grapH")
 
-    assert not store.load().parts["graph"].files["graph"].is_whole()
+    assert not store.load().parts["graph"].files["graph"].is_intact()
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip, _page, _empty, Path.unlink])
@@ -533,7 +533,7 @@ def test_no_modified_byte_is_loaded(data):
         elif generation.damaged:
             assert [path.name.split("-")[0]] == generation.damaged
         else:
-            assert not generation.parts["graph"].files["graph"].is_whole()
+            assert not generation.parts["graph"].files["graph"].is_intact()
 
 
 class Fails:
