@@ -17,13 +17,13 @@ from cachetools import Cache, LRUCache
 from mama_structs.references.results import SourceAnswer, SourceOutcome
 from mama_structs.settings import ReferenceSettings
 
-# Selects answers by key and kind for invalidation.
+# Called with the key and the type of a cached answer. Returns True if the answer must be deleted.
 AnswerPredicate: TypeAlias = Callable[[str, str], bool]
 
 
 @attrs.define
 class _ChainHeight:
-    """Chain height of one source, and the number of consecutive answers below it."""
+    """Latest chain height of one source, and the number of consecutive answers with a lower height."""
 
     height: int | None = None
     consecutive_lower: int = 0
@@ -32,8 +32,8 @@ class _ChainHeight:
 @attrs.frozen
 class _CachedAnswer:
     outcome: SourceOutcome
-    kind: str  # For invalidation.
-    origin: object  # The source that returned it.
+    kind: str  # Entity type, by which `invalidate` selects answers.
+    origin: object  # Source that returned the answer.
     size: int
     made: float
     ttl: float
@@ -68,7 +68,7 @@ class AnswerCache:
             None,
             self._get_chain_height(kept.origin).height,
         )
-        # Without the lower bound, a clock that steps back would keep an answer alive forever.
+        # Reject a negative age: a clock that steps backwards would keep an answer valid forever.
         if is_outdated or not 0 <= self._clock() - kept.made < kept.ttl:
             del self._answers[entity_id]
             return None
@@ -79,8 +79,8 @@ class AnswerCache:
         if height is None:
             return
         chain = self._get_chain_height(origin)
-        # Queries in flight when a block arrives may return its predecessor's height. More lower heights than parallel
-        # queries mean that the chain restarted or that one header was wrong.
+        # A query in flight when a block arrives may return the previous height. More lower heights than parallel
+        # queries mean that the chain was restarted or that the stored height was wrong.
         if (
             chain.height is None
             or height >= chain.height
@@ -110,7 +110,7 @@ class AnswerCache:
 
     def invalidate(self, matches: AnswerPredicate) -> int:
         """Delete every entry for which ``matches(id, type)`` is true. Return their number."""
-        # `LRUCache.__getitem__` would mark every answer as used.
+        # `LRUCache.__getitem__` would mark every checked answer as recently used.
         stale = [key for key in self._answers if matches(key, Cache.__getitem__(self._answers, key).kind)]
         for key in stale:
             del self._answers[key]
@@ -121,7 +121,7 @@ class AnswerCache:
 
 
 class CacheGroup:
-    """The caches of one resolver: its own, and the caches that sources share by ``shared_as``."""
+    """The caches of one resolver: a private cache, and caches that sources with equal ``shared_as`` share."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class CacheGroup:
         self._clock = clock
         self.detach_queries = detach_queries
         self._own = AnswerCache(settings, clock)
-        # Keyed by event loop and name.
+        # Shared caches, keyed by event loop and `shared_as`.
         self._shared: dict[tuple[Hashable, ...], AnswerCache] = {}
 
     def __len__(self) -> int:

@@ -79,8 +79,8 @@ class ReferencedTool(Protocol[P, R_co]):
         **kwargs: Any,
     ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
 
-    # A tool that includes references by default accepts each of the other options without include_references. A
-    # ParamSpec allows no further keywords, so each option needs an overload.
+    # One overload per option, because ParamSpec allows no further keywords. Each option can be passed without
+    # include_references, because the tool may include references by default.
     @overload
     def __call__(
         self,
@@ -118,9 +118,9 @@ class ReferencedTool(Protocol[P, R_co]):
 
 
 class _ConfiguredDecorator(Protocol):
-    """`with_references` after it was called with options."""
+    """Decorator that `with_references` returns when it is called with options."""
 
-    # An awaitable also matches the second overload; the first overload wins.
+    # An awaitable also matches the second overload, so this overload must come first.
     @overload
     def __call__(self, tool: Callable[P, Awaitable[R]], /) -> ReferencedTool[P, R]: ...
     @overload
@@ -256,14 +256,14 @@ def _merge_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) 
 
 @attrs.frozen
 class _ToolDecorator:
-    """Reference settings of one decorated tool."""
+    """Decorator for one tool, with the tool's reference settings."""
 
     resolver: Resolver | None
     kind: Kind
     primary: frozenset[str] | None
     subject: str | None
     options: ReferenceOptions
-    # Arguments of the decorator, used if the tool is not bound to a session.
+    # Arguments of `with_references`, used if the tool is not bound to a session.
     decorator_arguments: Mapping[str, Any]
     types: Collection[str] | None
 
@@ -301,7 +301,7 @@ class _ToolDecorator:
                 try:
                     return await self._enrich(result, asked, subject)
                 except Exception as error:  # noqa: BLE001 - see the comment below
-                    # The tool may have had side effects, so its result must not be lost if adding references fails.
+                    # The tool may have had side effects, so return its result even if references cannot be added.
                     _log.error("references could not be added to the result of %s: %s", name, format_error(error))
                     return result
             finally:
@@ -323,7 +323,7 @@ class _ToolDecorator:
         return wrapper
 
     def get_added_parameters(self) -> AddedParameters:
-        """Return the parameters added to the tool, and the names of the shown ones."""
+        """Return the parameters added to the tool, and the names of those that the model sees."""
         resolver, options = self._get_resolver_and_options()
         types = self.types if resolver is None or self.types is not None else resolver.types
         accepted = make_reference_parameters(options, types)
@@ -347,7 +347,7 @@ class _ToolDecorator:
     def _prepare_request(self, reference_arguments: dict[str, Any], name: str) -> _ReferenceRequest | None:
         """Return the resolver and options of one call, or None if it requests no references."""
         if len(reference_arguments) == 1 and reference_arguments.get("include_references") is False:
-            # Fast path for a common argument of models: creating options takes 5 microseconds.
+            # Fast path: models often pass this argument, and creating the options takes 5 microseconds.
             return None
         resolver, defaults = self._get_resolver_and_options()
         if not reference_arguments and not defaults.wanted:
@@ -387,7 +387,7 @@ class _ToolDecorator:
 
 @attrs.frozen
 class _ReferenceRequest:
-    """Resolver and options of one call, and the ceilings that it exceeded."""
+    """Resolver and options of one call, and the ceilings that reduced its options."""
 
     resolver: Resolver
     options: ReferenceOptions

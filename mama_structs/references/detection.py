@@ -21,13 +21,13 @@ from mama_structs.references.schemes import MAX_ID_LENGTH, IdScheme, to_plural
 
 _log = logging.getLogger("mama_structs")
 
-# From this depth on the walk tracks its path, so that a cycle ends. Real payloads are not that deep.
+# Payloads nested deeper than this may contain a cycle. The walk then tracks its path to detect the cycle.
 _MAX_FAST_DEPTH: Final = 64
-# Maximum number of containers per walk. Only nested sharing of containers exceeds it.
+# Maximum number of containers per walk. Only payloads that share nested containers exceed it.
 _MAX_CONTAINERS: Final = 500_000
-# The same limit for the careful walk, which would follow n! paths through n objects that all reference each other.
+# Maximum for a walk that detects cycles. Such a walk follows n! paths through n objects that all reference each other.
 _MAX_CAREFUL_CONTAINERS: Final = 250_000
-# Maximum number of members read from an iterable that is not a list, since it may be infinite.
+# Maximum number of members read from an iterable other than a list, which may be infinite.
 _MAX_MEMBERS: Final = 500_000
 _MAX_NESTED_JSON_CHARS: Final = 2**20
 # Smallest whole number with more digits than an id may have characters.
@@ -40,15 +40,15 @@ _MAX_CACHED_HOLDERS: Final = 2**12
 SECTION_KEY: Final = "references"
 META_KEY: Final = "references_meta"
 
-# Fields without information about an entity, and the number of other fields that make an entity complete if its scheme
-# has no brief fields.
+# Fields without information about an entity. If the scheme of an entity has no brief fields, the entity is complete
+# with this minimum number of other fields.
 _UNINFORMATIVE_FIELDS: Final = frozenset({"id", "type", "links", "self", "attributes", "relationships"})
 _MIN_COMPLETE_FIELDS: Final = 3
-# Names of wrapper mappings, which are skipped when the name of an entity's container is determined.
+# Names of wrappers. The container of an entity is named after the next outer container instead.
 _WRAPPER_NAMES: Final = frozenset({"data", "attributes"})
 
-# A container, its members, its position, its name if it is an array (None for a mapping, whose keys are names), and the
-# index of its list row.
+# State of the walk in one container: container, members, position, name, and index of the list row.
+# Only arrays have a name here. In a mapping the keys are the names, so its name is None.
 Members = Iterable[tuple[Any, Any]]
 WalkFrame = tuple[Any, Members, ContainerPosition, Any, int | None]
 
@@ -97,10 +97,10 @@ class IdType(_CachedFunction):
         )
 
     def is_complete(self, entity: Mapping[Any, Any]) -> bool:
-        """Return True if a mapping with its own id contains the main fields of its entity."""
+        """Return True if *entity*, a mapping with its own id, contains the main fields of the entity."""
         if self._brief and entity.keys() >= self._brief:
             return True
-        # JSON:API nests the fields one level down; other APIs write `guild_id` or `guild` for `guildId`.
+        # JSON:API nests the fields one level down. Other APIs write `guild_id` or `guild` instead of `guildId`.
         parts = [entity, *(as_mapping(entity.get(name)) or {} for name in ("attributes", "relationships"))]
         names = {name for part in parts for name in part if isinstance(name, str)}
         if self._brief:
@@ -114,7 +114,7 @@ def _normalize_name(name: str) -> str:
 
 
 class _FieldId(tuple[str, IdType]):
-    """An id recognised by its field. It replaces the value of the payload during the walk."""
+    """An id recognised by its field name. During the walk it replaces the value in the payload."""
 
     __slots__ = ()
 
@@ -142,19 +142,19 @@ class IdDetector:
         contains = {scheme.contains for scheme in schemes if not scheme.fields}
         self.contains: str = contains.pop() if len(contains) == 1 else ""
         self._field_schemes = [scheme for scheme in schemes if scheme.fields]
-        # True if no field name determines a type, so that most mappings need no rewriting.
+        # True if no scheme derives types from field names, so that the members of most mappings need no conversion.
         self.has_no_field_schemes: bool = not self._field_schemes
         self._types_by_field: Mapping[str, Mapping[Any, IdType | None]] = _CachedFunction(
             lambda holder: _CachedFunction(functools.partial(self._find_field_type, holder)), _MAX_CACHED_HOLDERS
         )
-        # Fields whose values need conversion: whole numbers, and JSON as text.
+        # Fields whose values are converted before detection: bare ids, and JSON as text.
         self._bare = {field: prefix for scheme in schemes for field, prefix in scheme.bare.items()}
         self._embedded = frozenset().union(*(scheme.embedded for scheme in schemes))
         self.converted_fields: frozenset[str] = frozenset(self._bare) | self._embedded
 
     def find_type(self, key: object) -> IdType | None:
         """
-        Return the type of *key*, or None if it is not an id.
+        Return the type of *key*, or None if *key* is not an id.
 
         Ids are accepted in the form used for queries, such as ``type:id``.
         """
@@ -183,7 +183,7 @@ class IdDetector:
         return lambda matched: None if (name := type_of(matched[0])) is None else self._get_type(str(name), scheme)
 
     def _find_field_type(self, holder: str, field: Any) -> IdType | None:
-        """Return the type of the ids in a field according to its name and that of its *holder*."""
+        """Return the type of the ids in *field* of a mapping named *holder*, or None if no scheme defines it."""
         for scheme in self._field_schemes if isinstance(field, str) else ():
             name = scheme.type_in(field, holder) or (scheme.type_called(holder) if field in scheme.own else None)
             if name is not None:
@@ -192,9 +192,9 @@ class IdDetector:
 
     def _find_entity_field_type(self, entity: Mapping[Any, Any], field: Any, holder: str) -> IdType | None:
         """
-        Return the type of the ids in a field of *entity*.
+        Return the type of the ids in a field of *entity*, or None.
 
-        The entity may contain its type, as in JSON:API.
+        The type may be stored in the entity itself, as in JSON:API.
         """
         for scheme in self._field_schemes if field in self.own_fields else ():
             if field in scheme.own and (name := scheme.type_called(entity.get("type"))) is not None:
@@ -202,12 +202,12 @@ class IdDetector:
         return self._types_by_field[holder][field]
 
     def to_key(self, field: str, text: str) -> str:
-        """Return the id for *text* in a field of this name."""
+        """Return *text* as an id, with the type that its field determines as prefix."""
         kind = self._types_by_field[""][field] if self.find_type(text) is None else None
         return text if kind is None or not kind.scheme.is_bare(text) else f"{kind.name}:{text}"
 
     def find_own_id(self, entity: Mapping[Any, Any], holder: str = "") -> str | None:
-        """Return the own id of *entity*, a mapping named *holder*, or None."""
+        """Return the id of *entity* itself, or None. *holder* is the name of the mapping that contains its fields."""
         for field in self.own_fields:
             value = entity.get(field)
             if value is None:
@@ -251,7 +251,7 @@ class IdDetector:
         if scan.present_ids:
             scan.matches = scan.matches.filter(lambda text, _: text not in scan.present_ids)
         if scan.lookalikes:
-            # Ids and field names are content, so they are not logged.
+            # Do not log ids and field names, because they are content.
             message = "skipped %d probable false positives, ids of a type that their field does not hold"
             _log.info(message, len(scan.lookalikes))
         return scan
@@ -290,7 +290,7 @@ class IdDetector:
         return value
 
     def iter_allowed_members(self, name: Any, members: Members) -> Members:
-        """Yield the members of a mapping whose name is denied, except the ids denied by it."""
+        """Yield the members of the mapping *name*, without the ids of schemes that deny this name."""
         for key, value in members:
             kind = self.types_by_text[value] if type(value) is str else value[1] if type(value) is _FieldId else None
             if kind is None or name not in kind.scheme.deny:
@@ -298,7 +298,7 @@ class IdDetector:
 
 
 def find_holder_name(position: ContainerPosition) -> str:
-    """Return the name of the mapping or list that contains *position*, empty at the top level."""
+    """Return the name of the container at *position* or of its nearest named parent, or "" if none has a name."""
     while position is not None:
         position, key = position
         if type(key) is str and key not in _WRAPPER_NAMES:
@@ -307,7 +307,7 @@ def find_holder_name(position: ContainerPosition) -> str:
 
 
 class _MaxDepthExceeded(Exception):
-    """Raised if the payload is so deep that it may contain a cycle."""
+    """Raised if the payload is nested so deep that it may contain a cycle."""
 
 
 class _MaxContainersExceeded(Exception):
@@ -418,7 +418,7 @@ class _Scanner:
                 stack.pop()
 
     def _record_candidate(self, frame: WalkFrame, key: Any, value: Any) -> None:
-        """Record an id candidate as a reference, as its entity's own id, or not at all."""
+        """Classify an id candidate as a reference, as the entity's own id, as a look-alike, or as denied."""
         container, _, place, name, row = frame
         text, kind = value if type(value) is _FieldId else (value, self._detector.types_by_text[value])
         if kind is None or text in self._exclude:
@@ -433,7 +433,7 @@ class _Scanner:
             if kind.is_complete(entity):
                 self.scan.present_ids.add(text)
                 return
-            # A mapping that is not a complete entity is a reference, named after the mapping's own name.
+            # An incomplete entity counts as a reference, and the name of its mapping as the field name.
             rule = kind[find_holder_name(place) or key]
         if not rule.is_denied:
             (self.scan.matches if rule.is_accepted else self.scan.lookalikes).flat_items.extend(
@@ -443,7 +443,7 @@ class _Scanner:
     def _make_frame(
         self, key: Any, value: Any, place: ContainerPosition, name: Any, row: int | None
     ) -> WalkFrame | None:
-        """Return the frame for the members of a container of any class, or None without members."""
+        """Return the frame for the members of a container of any class, or None if it has no members."""
         if name is None and key in self._detector.skipped_fields:
             return None
         below: ContainerPosition = (place, key)
@@ -476,9 +476,9 @@ class _Scanner:
 
 def _format_whole_number(value: object) -> str:
     """
-    Return the text of a whole number, else an empty text.
+    Return the text of a whole number, or an empty text for other values.
 
-    Python cannot convert over 4,300 digits.
+    Numbers too long for an id also give an empty text, because Python cannot convert more than 4,300 digits.
     """
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MIN_TOO_LONG_NUMBER:
         return str(int(value))
@@ -486,10 +486,10 @@ def _format_whole_number(value: object) -> str:
 
 
 def _to_field_ids(kind: IdType, value: Any) -> Any:
-    """Return the id for *value*, an array of ids for an array, or *value* if it is not an id."""
+    """Return *value* as an id, or an array with its ids converted. Return *value* unchanged if it is not an id."""
     if isinstance(value, list | tuple):
         keys = [_to_field_ids(kind, member) for member in value]
-        # Keep an array without ids unchanged: rows are recognised by identity.
+        # Return the same array if it contains no ids, because rows are compared by identity.
         return keys if any(new is not old for new, old in zip(keys, value, strict=True)) else value
     text = str.__str__(value) if isinstance(value, str) else _format_whole_number(value)
     return _FieldId((f"{kind.name}:{text}", kind)) if kind.scheme.is_bare(text) else value

@@ -68,8 +68,8 @@ class Backoff:
     clock: Callable[[], float] = time.monotonic
 
     def compute_pause(self, retry: int) -> float:
-        """Return how long to wait before a retry, counted from 0."""
-        # The exponent is bounded so that a large count of retries cannot overflow.
+        """Return the pause in seconds before retry number *retry*, counted from 0."""
+        # Limit the exponent, because a large number of retries would overflow.
         return self.random() * min(self.cap, math.ldexp(self.base, min(retry, 32)))
 
 
@@ -81,7 +81,7 @@ def parse_retry_after(text: str | None, *, now: float) -> float | None:
         return float(text)
     try:
         date = email.utils.parsedate_to_datetime(text)
-        # A date without a zone is in UTC, as every date of HTTP.
+        # HTTP dates are in UTC, so assume UTC if the zone is missing.
         return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
     except (ValueError, OverflowError):
         return None
@@ -105,7 +105,7 @@ class ResponseBody:
 
     def feed(self, chunk: bytes) -> None:
         """Append the next chunk, of any length."""
-        # One extra byte distinguishes "too large" from "exactly at the limit".
+        # Decompress one byte more than allowed, to detect a body that exceeds the limit.
         room = self._limit - len(self._content) + 1
         self._content += self._inflate(chunk, room) if self._compressed and chunk else chunk
         if len(self._content) > self._limit:
@@ -197,9 +197,9 @@ def open_session(*, max_connections: int) -> aiohttp.ClientSession:
 
 def count_connections(session: aiohttp.ClientSession, max_connections: int) -> int:
     """
-    Return the maximum number of concurrent requests, limited by the session's connector.
+    Return the maximum number of concurrent requests, at most the connection limit of the session.
 
-    More requests would spend their timeout waiting for a connection.
+    Without this limit, requests would spend their timeout waiting for a connection.
     """
     connector = session.connector
     if connector is None:
@@ -209,7 +209,7 @@ def count_connections(session: aiohttp.ClientSession, max_connections: int) -> i
 
 
 class RetryableError(Exception):
-    """Signals that *error* may be temporary, so that the request can be retried."""
+    """Raised for a request that may be retried, because *error* may be temporary."""
 
     def __init__(self, error: StructsError, *, retry_after: float | None = None) -> None:
         super().__init__(str(error))
@@ -224,13 +224,13 @@ class RetryableError(Exception):
 
 @attrs.frozen
 class HttpResponse:
-    """Response for a path. *payload* is None if the body of an error is not JSON."""
+    """Response to the request for *path*. *payload* is None if the body of an error is not JSON."""
 
     path: str
     status: int
     headers: Mapping[str, str]
     payload: Any
-    # Hint for a response that such an API does not send.
+    # Hint if the response cannot come from the expected API, else None.
     hint: str | None
 
     @property
@@ -266,7 +266,7 @@ class HttpClient:
     limiter: RateLimiter
     backoff: Backoff
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    # Hint for a response that such an API does not send.
+    # Hint for a response that cannot come from the expected API.
     wrong_base_url_hint: str = "is the base URL that of the API?"
 
     async def send_get(self, path: str, target: str, parse_response: Callable[[HttpResponse], T]) -> T:
@@ -318,7 +318,7 @@ class HttpClient:
                     self.limiter.record_success(period)
                     return answer
             attempt.rate_limited += isinstance(failure.error, RateLimited)
-            # Rate-limited requests wait for the cooldown in the rate limiter.
+            # The rate limiter enforces the cooldown, so rate-limited requests need no backoff here.
             pause = self.limiter.remaining_cooldown() if failure.is_rate_limit else self.backoff.compute_pause(retry)
             if retry >= self.retries or pause >= left():
                 raise failure.error from failure.__cause__
@@ -343,7 +343,7 @@ class HttpClient:
             message = f"{path}: no lasting connection ({type(error).__name__})"
             raise RetryableError(StructsUnreachable(message, hint=_UNREACHABLE_HINT)) from error
         except (aiohttp.InvalidURL, UnicodeError) as error:
-            # Nothing was sent, because the host name is invalid.
+            # The host name is invalid, so nothing was sent.
             message = f"{path}: the host of the base URL cannot be asked"
             raise StructsUnreachable(message, hint=_UNREACHABLE_HINT) from error
         except aiohttp.ClientError as error:
@@ -353,7 +353,7 @@ class HttpClient:
             if self.session.closed:
                 raise _make_session_closed_error() from error
             if isinstance(error, AssertionError):
-                # aiohttp's own assertions have no message; one with a message comes from the host's wrapper.
+                # Assertions of aiohttp have no message. The host's wrapper may raise one with a message.
                 said = f": {error}"[:MAX_QUOTED_CHARS] if str(error) else ""
                 hint = None if said else _AIOHTTP_VERSION_HINT
                 raise StructsUnreachable(f"{path}: aiohttp cannot send this{said}", hint=hint) from error
@@ -374,11 +374,11 @@ class HttpClient:
             async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
                 body.feed(chunk)
             content = body.finish()
-            # Only JSON may come from a node, even if it is malformed. A web server's HTML page may not.
+            # Malformed JSON may still come from a node. Other content, such as HTML, suggests a wrong base URL.
             hint = None if content.lstrip(_BOM_AND_WHITESPACE).startswith((b"{", b"[")) else self.wrong_base_url_hint
             payload = decode_json(content)
         except ValueError as error:
-            # A proxy's body for a 502 need not be JSON; the status suffices.
+            # An error status suffices: a proxy's body for a 502 need not be JSON.
             if status < _FIRST_ERROR_STATUS:
                 raise MalformedResponse(f"the answer of {path} {error}", hint=hint) from error
         return HttpResponse(

@@ -35,14 +35,13 @@ from mama_structs.settings import ReferenceSettings
 
 # Seconds that `close` waits for cancelled queries to end.
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
-# Seconds that a caller waits for a query it cancelled. One iteration of the event loop suffices for a cooperative
-# source.
+# Seconds that a caller waits for a query that it cancelled. Most sources end within one event loop iteration.
 _CANCEL_GRACE_SECONDS: Final = 0.05
 
 
 @attrs.frozen(eq=False)
 class SourceQuery:
-    """Query for one key. *kind* selects its answer for invalidation, *origin* is the source."""
+    """Query for one key. *kind* is the type by which `invalidate` selects the answer; *origin* is the source."""
 
     kind: str
     origin: object
@@ -52,19 +51,19 @@ class SourceQuery:
 
 @attrs.define(eq=False)
 class InflightQuery:
-    """State of one key within an in-flight query."""
+    """State of one key within a batch."""
 
     query: SourceQuery
     batch: QueryBatch
-    # `outcome` is done when the source answered; `timely` also when the query timed out.
+    # The first future is set when the source answers; the second also when the query times out.
     outcome: asyncio.Future[SourceOutcome]
     outcome_or_timeout: asyncio.Future[SourceOutcome]
-    # Number of all waiting callers, and of callers that wait without a timeout.
+    # Number of all waiting callers, and number of those that wait without a timeout.
     waiters: int = 0
     unbounded_waiters: int = 0
 
     def publish(self, outcome: SourceOutcome, *, only_bounded: bool = False) -> None:
-        """Publish the outcome to all waiters; with *only_bounded*, only to waiters with a timeout."""
+        """Pass the outcome to all waiting callers, or with *only_bounded* only to callers with a timeout."""
         for future in (self.outcome_or_timeout,) if only_bounded else (self.outcome, self.outcome_or_timeout):
             if not future.done():
                 future.set_result(outcome)
@@ -72,7 +71,7 @@ class InflightQuery:
 
 @attrs.define(eq=False)
 class QueryBatch:
-    """One upstream query for one or more keys. Keys may be added until it is sent."""
+    """One upstream query for one or more keys. Keys may be added until the query is sent."""
 
     origin: object
     queries: dict[str, InflightQuery] = attrs.field(factory=dict)
@@ -108,7 +107,7 @@ class InflightQueries:
         self._limit = settings.max_parallel_queries
         self._slots = asyncio.Semaphore(self._limit)
         self._clock = clock
-        # Rate limiters by the id of their source. The source is included so that its id is not reused.
+        # Rate limiters by the id of their source. The reference to the source prevents reuse of its id.
         self._limiters: dict[int, tuple[object, RateLimiter | None]] = {}
         self._open_batches: dict[int, QueryBatch] = {}
         self._query_timeout = settings.query_timeout
@@ -131,7 +130,7 @@ class InflightQueries:
         For an *attempt*, also hold a slot of its rate limiter *gate*.
         """
         outer_attempt, clock = current_attempt.get(), asyncio.get_running_loop().time
-        # A source that queries through its own resolver would deadlock on a second slot.
+        # A nested query uses the slot of the outer query: waiting for a second slot could deadlock.
         is_nested = outer_attempt is not None and outer_attempt.owner is self
         async with contextlib.AsyncExitStack() as held:
             if not is_nested:
@@ -144,17 +143,17 @@ class InflightQueries:
             try:
                 yield
             finally:
-                # A query that the rate limiter rejected was never sent.
+                # Do not count a query that the rate limiter rejected before it was sent.
                 self._counters.upstream_queries += attempt is None or attempt.requests > 0
                 if attempt is not None:
-                    # Tasks started by the source may outlive the query, but no longer own its slot.
+                    # Tasks of the source may continue after the query, but the slot is released.
                     attempt.limiter = None
                 if not is_nested:
                     self._counters.latencies.append(clock() - started)
 
     @contextlib.contextmanager
     def join(self, queries: Mapping[str, SourceQuery], *, bounded: bool) -> Iterator[dict[str, InflightQuery]]:
-        """Join one query per key. A *bounded* caller waits at most the query timeout."""
+        """Join or start the query for each key. A *bounded* caller waits at most until the query timeout."""
         joined: dict[str, InflightQuery] = {}
         try:
             self._join_all(queries, joined, bounded=bounded)
@@ -166,7 +165,7 @@ class InflightQueries:
                 self._cancel_if_unused(flight.batch)
 
     async def wait_for_cancelled(self, joined: Iterable[InflightQuery]) -> None:
-        """Wait briefly until cancelled queries have released their connections."""
+        """Wait up to `_CANCEL_GRACE_SECONDS` for cancelled queries to release their connections."""
         batches = [flight.batch for flight in joined]
         ending = {batch.task for batch in batches if batch.task and not batch.has_waiters and not batch.task.done()}
         if ending:
@@ -195,11 +194,11 @@ class InflightQueries:
 
     def _join_all(self, queries: Mapping[str, SourceQuery], joined: dict[str, InflightQuery], *, bounded: bool) -> None:
         asking = current_attempt.get()
-        # Queries that a source sends while it answers must not be batched: it may hold the slot that the batch needs.
+        # Do not batch queries that a source sends while it answers: the source may hold the slot that the batch needs.
         boarding = {} if asking is not None and asking.owner is self else self._open_batches
         for key, question in queries.items():
             flight = self._queries_by_key.get(key)
-            # Sessions that share a resolver may each have their own source for a key.
+            # Sessions that share a resolver may have different sources for the same key.
             if flight is None or flight.query.origin is not question.origin:
                 flight = self._add_to_batch(key, question, boarding)
             else:
@@ -219,7 +218,7 @@ class InflightQueries:
             flight.batch.attempt.deadline = None
 
     def _add_to_batch(self, key: str, question: SourceQuery, open_batches: dict[int, QueryBatch]) -> InflightQuery:
-        """Add *key* to the next batch of its source, or start a batch."""
+        """Add *key* to the open batch of its source, or start a new batch."""
         loop, origin = asyncio.get_running_loop(), question.origin
         batch = open_batches.get(id(origin)) if question.fetch_many is not None else None
         if batch is None or len(batch.queries) >= (getattr(origin, "max_batch", None) or math.inf):
@@ -274,7 +273,7 @@ class InflightQueries:
             flight.publish(outcomes[key])
 
     def _close_to_new_keys(self, batch: QueryBatch) -> bool:
-        """Close *batch* to new keys and drop keys without waiters. Return True if keys remain."""
+        """Accept no more keys, and remove keys without waiting callers. Return True if any keys remain."""
         self._remove_open_batch(batch)
         for key in [key for key, flight in batch.queries.items() if not flight.waiters]:
             if self._queries_by_key.get(key) is batch.queries.pop(key):
@@ -286,14 +285,14 @@ class InflightQueries:
             del self._open_batches[id(batch.origin)]
 
     def _get_rate_limiter(self, origin: object) -> RateLimiter | None:
-        """Return the rate limiter of a source, or None."""
+        """Return the rate limiter of a source, or None if the source has none."""
         if id(origin) not in self._limiters:
             join = getattr(origin, "join_gate", None)
             self._limiters[id(origin)] = origin, None if join is None else join(self, self._limit)
         return self._limiters[id(origin)][1]
 
     def _expire(self, batch: QueryBatch) -> None:
-        """Publish the timeout to bounded waiters, and cancel the query if it has no other waiters."""
+        """Time out callers with a timeout, and cancel the query if no other caller waits."""
         batch.timed_out = True
         for flight in batch.queries.values():
             flight.publish(make_timeout_failure(self._query_timeout), only_bounded=True)
@@ -338,7 +337,7 @@ async def _query_source(queries: dict[str, SourceQuery], *, asked_at: float) -> 
     except Exception as error:  # noqa: BLE001 - a failing source must not fail the caller
         failure = to_failure(error)
         if failure.kind == NOT_FOUND.kind and len(keys) > 1:
-            # The error does not say which id is missing, and the others may exist.
+            # The error does not say which id is missing, so do not report all ids as missing.
             failure = to_failure(StructsError(f"fetch_many raised {type(error).__name__} for {len(keys)} ids together"))
         return dict.fromkeys(keys, attrs.evolve(failure, asked_at=asked_at))
 

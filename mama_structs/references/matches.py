@@ -10,7 +10,7 @@ import attrs
 # Number of tuple elements per occurrence.
 _MATCH_TUPLE_LENGTH: Final = 5
 
-# Position of a container: the position of its parent and its key there. None is the payload itself.
+# Position of a container: the position of its parent, and its key in the parent. None for the payload itself.
 ContainerPosition = tuple[Any, Any] | None
 
 
@@ -19,7 +19,7 @@ class FieldRule:
     """
     Meaning of a field name for ids of one type.
 
-    Computed once per name and shared by its matches.
+    Computed once per field name, and shared by all matches with this name.
     """
 
     type: str
@@ -27,9 +27,9 @@ class FieldRule:
     primary: bool = True
     is_accepted: bool = True
     is_denied: bool = False
-    # True if entities store their own id in this field.
+    # True if the field contains the entity's own id.
     is_own_id_field: bool = False
-    # True if every id in this field is a reference, regardless of its sibling fields.
+    # True if ids in this field are references without a check of the other fields.
     is_always_reference: bool = attrs.field(init=False)
 
     @is_always_reference.default
@@ -38,7 +38,7 @@ class FieldRule:
 
 
 class Found(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
-    """One occurrence of an id in a payload."""
+    """One occurrence of an id in a payload. The same id may occur several times."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class Found(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
 
     @property
     def id(self) -> str:
-        """The id, written ``type:id`` if the field determines its type."""
+        """The id, with the prefix ``type:`` if its type comes from the field name."""
         return self[0]
 
     @property
@@ -66,7 +66,7 @@ class Found(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
 
     @property
     def primary(self) -> bool:
-        """True if the field is a direct relation."""
+        """True if the field is a direct relation of the entity."""
         return self[1].primary
 
     @property
@@ -82,7 +82,7 @@ class Found(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
 
 @attrs.frozen
 class NestedJson:
-    """JSON parsed from a string. Pointers to its members end at the string."""
+    """JSON parsed from a string. The JSON pointer of a member is the pointer of the string."""
 
     content: Any
 
@@ -139,7 +139,7 @@ class IdMatches(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unhas
         return repr(list(self))
 
     def iter_tuples(self) -> Iterator[tuple[Any, ...]]:
-        """Return an iterator over the tuples of all matches."""
+        """Return an iterator that yields each match as a tuple."""
         return zip(*[iter(self.flat_items)] * _MATCH_TUPLE_LENGTH, strict=True)
 
     def ids(self) -> list[str]:
@@ -147,23 +147,22 @@ class IdMatches(Sequence[Found]):  # noqa: PLW1641 - mutable and therefore unhas
         return self.flat_items[::_MATCH_TUPLE_LENGTH]
 
     def filter(self, predicate: Callable[[str, FieldRule], bool]) -> IdMatches:
-        """Return the matches for which ``wanted(id, rule)`` is true."""
+        """Return the matches for which ``predicate(id, rule)`` is true."""
         return IdMatches(part for one in self.iter_tuples() if predicate(one[0], one[1]) for part in one)
 
 
 @attrs.define
 class ScanResult:
     """
-    Result of a scan, in payload order: ids and look-alikes.
+    Result of a scan: ids and look-alikes, each in payload order.
 
     A look-alike is an id whose type does not fit its field.
     """
 
     matches: IdMatches = attrs.field(factory=IdMatches)
     lookalikes: IdMatches = attrs.field(factory=IdMatches)
-    # Ids of related entities that the payload contains completely, so that they need no reference.
+    # Ids of entities that the payload contains completely. They need no reference.
     present_ids: set[str] = attrs.field(factory=set)
-    # `complete` is False if the payload was too large to scan completely. `unread` counts the objects that could not be
-    # read.
+    # False if the payload was too large to scan completely; and the number of objects that could not be read.
     is_complete: bool = True
     unreadable_objects: int = 0

@@ -35,7 +35,7 @@ def _check_depth(_: Any, attribute: attrs.Attribute[Any], value: object) -> None
 def _parse_type_names(value: Collection[str] | None, *, name: str) -> tuple[str, ...] | None:
     if value is None:
         return None
-    # A single string would be iterated character by character.
+    # Reject a single string, because it would be iterated character by character.
     if isinstance(value, str) or not isinstance(value, Collection):
         raise InvalidArgument(
             f"{name} must be a list of type names, got {repr_short(value)}", hint='for one type, give ["planet"]'
@@ -156,7 +156,7 @@ class ReferenceOptions:
         return max((path.count(".") + 1 for path in self.expand), default=self.reference_depth)
 
     def scope(self, *, is_list: bool) -> Scope:
-        """Return which fields to follow: by default all in a query, primary ones in a list."""
+        """Return which fields to follow. By default: all fields for a query, direct relations for a list."""
         if self.expand:
             return "all"
         if isinstance(self.include_references, str):
@@ -164,7 +164,7 @@ class ReferenceOptions:
         return "primary" if is_list else "all"
 
     def changed(self, asked: Mapping[str, Any]) -> ReferenceOptions:
-        """Return a copy with *asked* applied. Paths replace types and depth, and vice versa."""
+        """Return a copy with the options in *asked*. New paths reset types and depth, and vice versa."""
         if self.expand and not asked.keys().isdisjoint(("reference_types", "reference_depth")):
             asked = {"expand": (), **asked}
         elif asked.get("expand"):
@@ -175,7 +175,7 @@ class ReferenceOptions:
         """
         Return the options for a model's request, clamped to the ceilings of the tool.
 
-        The second value contains the ceilings that the request exceeded.
+        The second return value contains the ceilings that the request exceeded.
         """
         wanted = self.changed(asked)
         ceilings = {"max_references": self.max_references, "max_references_per_entity": self.max_references_per_entity}
@@ -191,13 +191,13 @@ class ReferenceOptions:
 
 
 def check_kind(kind: object) -> None:
-    """Raise `InvalidArgument` unless *kind* is a payload kind."""
+    """Raise `InvalidArgument` unless *kind* is ``"auto"``, ``"query"`` or ``"list"``."""
     if kind not in ("auto", "query", "list"):
         raise InvalidArgument(f'kind must be "auto", "query" or "list", got {repr_short(kind)}')
 
 
 def check_primary(primary: object, *, name: str = "primary") -> frozenset[str] | None:
-    """Return field names as a set, or raise `InvalidArgument`."""
+    """Validate and return field names as a set; raise `InvalidArgument` for other values."""
     if primary is None:
         return None
     if isinstance(primary, str) or not isinstance(primary, Collection):
@@ -205,7 +205,7 @@ def check_primary(primary: object, *, name: str = "primary") -> frozenset[str] |
     return frozenset(primary)
 
 
-# All reference parameters that a call accepts, in the order of the signature.
+# All reference parameters of a tool, in the order of its signature.
 ALL_PARAMETERS: Final = (
     "include_references",
     "reference_types",
@@ -213,7 +213,7 @@ ALL_PARAMETERS: Final = (
     "max_references",
     "max_references_per_entity",
 )
-# Shown to models by default. Models rarely use the others well, and each costs tokens in every request.
+# Parameters that models see by default. Models rarely use the others well, and each costs tokens in every request.
 DEFAULT_PARAMETERS: Final = ALL_PARAMETERS[:3]
 
 
@@ -264,7 +264,7 @@ def make_reference_parameters(options: ReferenceOptions, types: Collection[str] 
 
 
 def _annotate(kind: Any, text: str, **bounds: Any) -> Any:
-    # Imported on first use, because msgspec is needed for decorated tools only.
+    # Import msgspec lazily, because only decorated tools need it.
     import msgspec  # noqa: PLC0415
 
     return Annotated[kind, msgspec.Meta(description=text, **bounds), ParameterDescription(text, **bounds)]

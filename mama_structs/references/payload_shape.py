@@ -17,32 +17,31 @@ Rows = list[Any] | tuple[Any, ...]
 
 # Maximum nesting of envelopes, such as `{"data": {"Player": {"id": ...}}}`.
 _MAX_ENVELOPE_DEPTH: Final = 3
-# A mapping with more members than this is data, not an envelope. Also the number of list rows that are sampled to see
-# whether they are entities.
+# A mapping with more members is data, not an envelope. Also the number of rows checked to see if they are entities.
 _MAX_ENVELOPE_MEMBERS: Final = 16
-# Names, besides plurals of types, of a list that is nested one level down.
+# Names of a list one level down, in addition to the plurals of type names.
 _NESTED_LIST_NAMES: Final = frozenset({"data", "items", "results", "records", "rows"})
-# Names of JSON:API arrays that are never the list of entities.
+# Names of JSON:API arrays that never contain the main entities.
 _NON_LIST_NAMES: Final = frozenset({"included", "errors"})
 
 
 @attrs.frozen
 class PayloadShape:
     """
-    Kind of a payload, with the ids of its own entities.
+    Kind of a payload, and the ids of the entities that it contains.
 
-    *own_ids* are all these ids, *main_id* is the id of a query's entity.
+    *own_ids* are all these ids. *main_id* is the id of the single entity of a query.
     """
 
     kind: PayloadKind
-    # The list of entities; None for a query.
+    # The array of entities; None if the payload is a query.
     rows: Rows | None
     own_ids: frozenset[str]
     main_id: str | None
     _row_ids: tuple[str | None, ...] = ()
 
     def find_holder_id(self, row: int | None) -> str | None:
-        """Return the id of the entity that contains *row*, or the main id outside the rows."""
+        """Return the id of the entity in row *row*, or the main id if *row* is None."""
         if row is None or self.rows is None:
             return self.main_id
         return self._row_ids[row]
@@ -52,9 +51,9 @@ def classify_payload(
     payload: Mapping[str, Any], detector: IdDetector, *, kind: Kind = "auto", subject: str | None = None
 ) -> PayloadShape:
     """
-    Classify *payload*.
+    Classify *payload* as one entity (``"query"``) or as a list of entities.
 
-    With ``"auto"`` it is a list if it has exactly one array of entities.
+    With ``kind="auto"`` it is a list if it has exactly one array of entities.
     """
     name, rows = ("", None) if kind == "query" else _find_only_list(payload, detector)
     if rows is None and kind == "list":
@@ -106,7 +105,7 @@ def _is_list_name(name: object, detector: IdDetector) -> bool:
 
 
 def _find_first_array(payload: Mapping[str, Any], detector: IdDetector, max_envelopes: int) -> tuple[str, Rows | None]:
-    """Return the first array at the top level, else in the first nested mapping."""
+    """Return the first array at the top level, or else in the first nested mapping, recursively."""
     members = list(itertools.islice(_iter_containers(payload, detector), _MAX_ENVELOPE_MEMBERS))
     for key, value in members:
         if isinstance(value, list | tuple):
@@ -118,7 +117,7 @@ def _find_first_array(payload: Mapping[str, Any], detector: IdDetector, max_enve
 def _find_row_ids(rows: Rows, name: str, detector: IdDetector) -> list[str | None]:
     """Return the own id of each row, None for rows without one."""
     field, known = detector.own_fields[0] if detector.own_fields else None, detector.types_by_text
-    # Fast path for mappings with an own id that determines its type. A function call per row doubles the time.
+    # Fast path for a dict whose own id determines its type: a function call per row would double the time.
     return [
         text
         if type(row) is dict
@@ -133,14 +132,13 @@ def _find_row_ids(rows: Rows, name: str, detector: IdDetector) -> list[str | Non
 def _find_own_id(
     value: object, detector: IdDetector, max_envelopes: int, holder_name: str = "", *, is_row: bool = False
 ) -> str | None:
-    """Return the id of the entity that *value* or its envelope contains, else None."""
+    """Return the id of the entity in *value*, with or without an envelope, or None."""
     mapping = value if type(value) is dict else as_mapping(value)
     if mapping is None:
         return None
     if (own := detector.find_own_id(mapping, holder_name)) is not None:
         return own
-    # Neither a mapping with its own id in an unknown form nor a row that references ids is an envelope. Entities below
-    # them are related ones.
+    # A mapping with an id of unknown form, or a row with references, is no envelope: its entities are related ones.
     if not max_envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
         return None
     if is_row and any(detector.find_type(member) is not None for member in mapping.values()):
@@ -152,7 +150,7 @@ def _find_own_id(
 
 
 def _iter_containers(mapping: Mapping[str, Any], detector: IdDetector) -> Iterator[tuple[str, Any]]:
-    """Yield the non-empty containers of an envelope that may contain its entities."""
+    """Yield the non-empty containers in an envelope that may contain the payload's entities."""
     for key, value in mapping.items():
         if type(value) in SCALAR_TYPES or key in (SECTION_KEY, META_KEY) or key in detector.skipped_fields:
             continue

@@ -74,7 +74,7 @@ class RateLimiter:
     clock: Clock
     # The smallest limit of all registered clients.
     max_concurrent: int = 1
-    # Number of consecutive rate-limit responses. After one, requests are sent one at a time.
+    # Number of consecutive rate-limit responses. Until the next success, requests are sent one at a time.
     consecutive_rejections: int = 0
     _client_limits: weakref.WeakKeyDictionary[object, int] = attrs.field(factory=weakref.WeakKeyDictionary, init=False)
     _slots_in_use: int = attrs.field(default=0, init=False)
@@ -164,7 +164,7 @@ class RateLimiter:
             self.cooldown.extend(max(backoff_seconds if is_first_of_period else 0.0, retry_after or 0.0), self.clock)
 
     def record_success(self, period: int) -> None:
-        """Record that a request of *period* was not rate limited."""
+        """Reset the backoff after a request of *period* that was not rate limited. Earlier periods are ignored."""
         if period == self._period:
             self.consecutive_rejections = 0
 
@@ -175,11 +175,11 @@ class RateLimiter:
             await admitted
         except BaseException:
             if admitted.cancelled():
-                # Admitted waiters are already removed from the queue.
+                # An admitted waiter is no longer in the queue.
                 with contextlib.suppress(ValueError):
                     self._slot_waiters.remove(admitted)
             else:
-                # The waiter was admitted and cancelled in the same iteration of the event loop.
+                # The waiter was cancelled in the same loop iteration in which it was admitted, so release its slot.
                 self._slots_in_use -= 1
                 self._admit_waiters()
             raise
