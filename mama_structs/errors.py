@@ -67,7 +67,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 Error = TypeVar("Error", bound="MamaStructsError")
 
-# Text that contains "://" may be a URL with a password.
+# Reject "://", because the text may be a URL with a password.
 NAME_PATTERN: Final = re.compile(r"(?!.*://)[\w.,:/@+*-]*")
 SHOWABLE_TYPES: Final = (numbers.Number, enum.Enum, type, dt.date, dt.time, dt.timedelta, type(None))
 
@@ -127,7 +127,7 @@ class MamaStructsError(Exception):
             setattr(self, name, data.get(name, default))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The default calls the class with `args` only: without the keywords, and with the finished message.
+        # By default, pickle would call the class with `args` only, without the required keyword arguments.
         return _restore_error, (type(self), self.args), self.__dict__.copy()
 
     def __str__(self) -> str:
@@ -156,7 +156,7 @@ class InvalidArgument(MamaStructsError, ValueError):
 
 
 class InvalidSetting(InvalidArgument):
-    """A setting, or the environment variable that sets it, breaks a rule."""
+    """A setting is invalid. It was passed in code or read from an environment variable."""
 
     type = "invalid_setting"
     name: str
@@ -369,7 +369,7 @@ class ExportMissing(ExportError, FileNotFoundError):
 
 
 class PathDenied(ExportError, PermissionError):
-    """The path leaves the root, is not a regular file, or is not writable for models."""
+    """The path leaves the root, is not a regular file, or models may not write to it."""
 
     type = "path_denied"
 
@@ -439,7 +439,7 @@ class MemoryReadOnly(MemoryStoreError, PermissionError):
 
 class EmbedderMismatch(MemoryStoreError):
     """
-    The stored vectors are by another embedder.
+    The stored vectors were made by a different embedder.
 
     *stored* and *given* are (name, fingerprint).
     """
@@ -463,9 +463,9 @@ class RerankingFailed(MemoryStoreError):
 
 class VersionConflict(MemoryStoreError, RuntimeError):
     """
-    A record has another version than the write expected.
+    A record's version differs from the version that the write expected.
 
-    *version* is its current one, 0 if missing.
+    *version* is the current version, 0 if the record does not exist.
     """
 
     type = "version_conflict"
@@ -486,7 +486,7 @@ class MigrationError(MemoryStoreError):
 
 
 class StoreError(MamaStructsError):
-    """A session's directory or server cannot be used."""
+    """The directory or server of a session cannot be used."""
 
     type = "store_error"
 
@@ -500,7 +500,7 @@ class StoreBusy(StoreError, TimeoutError):
 
 class StoreDiffers(StoreError):
     """
-    The target of a copy contains other data in a *namespace*.
+    The target of a copy contains different data in a *namespace*.
 
     *ids* are some ids or names of that data.
     """
@@ -526,7 +526,7 @@ class StoreDamaged(StoreError):
 
 class StoreReadOnly(StoreError, PermissionError):
     """
-    A session's directory or server cannot be written.
+    The directory or server of a session cannot be written to.
 
     If the database denies a role to write, *namespace* and *role* name them; otherwise they are None.
     """

@@ -33,8 +33,7 @@ class ProgressBar:
     def __call__(self, done: int, total: int) -> None:
         """Show that *done* of *total* items are done."""
         if self._bar is not None and done < self._bar.n:
-            # An operation that failed or was interrupted leaves its bar open; a smaller count belongs to a new
-            # operation.
+            # A smaller count belongs to a new operation; the failed previous one left its bar open.
             self._bar.close()
             self._bar = None
         if self._bar is None:

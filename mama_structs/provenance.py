@@ -28,22 +28,22 @@ TRUST_MARKS: Final[dict[Origin, str]] = {"tool": "from a tool", "outside": "from
 
 
 def least_trusted(origins: Iterable[Origin]) -> Origin:
-    """Return the least trusted of several origins, or ``"user"`` if there are none."""
+    """Return the least trusted of several origins. Without origins, return ``"user"``."""
     return max(origins, key=ORIGINS.index, default=ORIGINS[0])
 
 
 def get_marked_trust(trust: Origin) -> Origin | None:
-    """Return a trust that answers for models must show, or None if it needs no mark."""
+    """Return *trust* if answers for models must show it, else None."""
     return trust if trust in TRUST_MARKS else None
 
 
 def get_mark(trust: Origin) -> str | None:
-    """Return the mark for a text of this trust in a prompt, or None if it needs none."""
+    """Return the mark that a prompt shows for a text of this trust, or None if it needs no mark."""
     return TRUST_MARKS.get(trust)
 
 
 def find_trusts(answer: object) -> Iterator[Origin]:
-    """Yield values of ``trust`` and ``…_trust`` fields in an answer that need a mark."""
+    """Yield the values of all ``trust`` and ``…_trust`` fields in an answer, if the value needs a mark."""
     waiting = [answer]
     while waiting:
         one = waiting.pop()
@@ -60,7 +60,7 @@ def find_trusts(answer: object) -> Iterator[Origin]:
 @attrs.frozen
 class Provenance:
     """
-    The author of a text, and its least trusted basis.
+    Author of a text, and least trusted origin among its sources.
 
     Args:
         origin: The least trusted author of the text itself.
@@ -73,7 +73,7 @@ class Provenance:
 
     @classmethod
     def from_author(cls, origin: Origin) -> Provenance:
-        """Return the provenance of a text that is based on nothing but its author's words."""
+        """Return the provenance of a text that has no sources except its author."""
         return cls(origin, origin)
 
     @classmethod
@@ -82,7 +82,7 @@ class Provenance:
         return cls.from_author(SOURCE_ORIGINS.get(source, UNKNOWN_ORIGIN))
 
     def merge_with(self, *others: Provenance | None) -> Provenance:
-        """Return the provenance of a text that contains this one and *others*."""
+        """Return the provenance of a text that combines this text with texts of the provenances *others*."""
         known = [self, *(one for one in others if one is not None)]
         return Provenance(
             least_trusted(one.origin for one in known),
@@ -90,25 +90,25 @@ class Provenance:
         )
 
 
-# An empty tuple means that a tool call is active whose arguments contain no texts of handles.
+# An empty tuple means: a tool call is running, but its arguments contain no text inserted for a handle.
 _inserted_provenance: Final[contextvars.ContextVar[tuple[Provenance, ...] | None]] = contextvars.ContextVar(
     "mama_structs_inserted_texts", default=None
 )
 
 
 def get_inserted_provenance() -> Provenance | None:
-    """Return the provenance of the texts that replaced handles in this tool call, or None."""
+    """Return the provenance of the texts inserted for handles in this tool call's arguments, or None."""
     return next(iter(_inserted_provenance.get() or ()), None)
 
 
 def is_tool_call() -> bool:
-    """Return True in a tool call of a session, in which handles are already replaced."""
+    """Return True while a session runs a tool call. Handles in its arguments are already replaced."""
     return _inserted_provenance.get() is not None
 
 
 @contextlib.contextmanager
 def limit_stored_provenance(provenance: Provenance | None) -> Iterator[None]:
-    """Limit the trust of everything stored in this block by the texts in the arguments."""
+    """Limit the trust of everything stored in this block to *provenance* and that of an enclosing block."""
     outer = get_inserted_provenance()
     both = outer if provenance is None else provenance.merge_with(outer)
     token = _inserted_provenance.set(() if both is None else (both,))

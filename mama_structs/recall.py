@@ -6,7 +6,7 @@ from typing import Final
 
 import attrs
 
-import mama_structs  # for the annotations: the names load only when the type hints are evaluated
+import mama_structs  # Imported for the annotations. The names are resolved lazily, when type hints are evaluated.
 from mama_structs._internal.reprs import bound_field_reprs
 
 SENTENCE: Final = (
@@ -34,7 +34,7 @@ class Conflict:
 @attrs.frozen(kw_only=True, repr=False)
 class Recall:
     """
-    The memories that an agent needs before it answers a message. False if there are none.
+    The memories that an agent needs before it answers a message. False (in a boolean test) if there are none.
 
     Args:
         text: Text for the prompt, marked as data and quoted; empty if there are no memories.

@@ -146,7 +146,7 @@ class DescriptorSettings:
                 warnings.warn(what, DeprecationWarning, stacklevel=3)
 
 
-# Less has no room for an error with its hint, or for an answer that says how to read on.
+# A smaller answer could not contain an error with its hint, or the call that reads on.
 MIN_ANSWER_SIZE: Final = 1_000
 
 
@@ -179,7 +179,7 @@ class AnswerSettings:
     )
 
     def __attrs_post_init__(self) -> None:
-        """Reject a token limit without a token counter, and a counter without a limit."""
+        """Raise `InvalidSetting` if only one of `max_tokens` and `count_tokens` is set."""
         if (self.max_tokens is None) is not (self.count_tokens is None):
             raise InvalidSetting(
                 "max_tokens and count_tokens need each other",
@@ -189,7 +189,7 @@ class AnswerSettings:
 
     @property
     def budget(self) -> Budget:
-        """The maximum size of an answer."""
+        """Maximum size of an answer, in tokens if `max_tokens` is set, else in characters."""
         if self.max_tokens is not None and self.count_tokens is not None:
             return Budget(self.max_tokens, size=functools.partial(_count_tokens, self.count_tokens))
         return Budget(self.max_chars)
@@ -245,12 +245,16 @@ class LinkingPolicy:
 
     @classmethod
     def default(cls) -> LinkingPolicy:
-        """Return the default: at most 8 links per save, semantic ones from probability 0.75."""
+        """Return the default policy: at most 8 links per save, semantic links from probability 0.75."""
         return cls()
 
     @classmethod
     def strict(cls) -> LinkingPolicy:
-        """Return a stricter policy: probability 0.85, 15 minutes within one topic."""
+        """
+        Return a stricter policy.
+
+        Semantic links need a probability of 0.85, temporal links the same topic and at most 15 minutes between.
+        """
         return cls(threshold=0.85, temporal_window=15 * 60.0, temporal_same_topic=True, topic_window=7 * 24 * 3600.0)
 
     @classmethod
@@ -261,7 +265,7 @@ class LinkingPolicy:
     @classmethod
     def preset(cls, name: str) -> LinkingPolicy:
         """
-        Return the preset of a name: ``default``, ``strict`` or ``off``.
+        Return the policy with this name: ``default``, ``strict`` or ``off``.
 
         Raises:
             InvalidSetting: There is no such preset.
@@ -498,7 +502,7 @@ def _read_section(prefix: str, kind: type[Section], environ: Mapping[str, str]) 
         if variable not in fields:
             raise InvalidSetting(f"{variable} names no setting", name=variable, hint=f"known: {', '.join(fields)}")
         field = fields[variable]
-        # The environment sets an object by the name of its preset.
+        # An environment variable can set an object only by the name of its preset.
         default = "" if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
         like = field.metadata.get("like", default)
         if like is None:
@@ -512,7 +516,7 @@ def _read_section(prefix: str, kind: type[Section], environ: Mapping[str, str]) 
 
 
 def _parse(variable: str, text: str, *, like: object) -> object:
-    """Parse *text* as a value of the type of *like*, the setting's default."""
+    """Convert *text* to the type of *like*, which is the default of the setting."""
     try:
         if isinstance(like, bool):
             if text.lower() in TRUE_WORDS | FALSE_WORDS:
@@ -521,5 +525,5 @@ def _parse(variable: str, text: str, *, like: object) -> object:
         return type(like)(text)  # type: ignore[call-arg]
     except ValueError:
         expected = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[type(like)]
-        # The value may be a secret that was meant for another variable, so the message omits it.
+        # Omit the value from the message: it may be a secret meant for another variable.
         raise InvalidSetting(f"{variable} must be {expected}", name=variable) from None

@@ -48,12 +48,12 @@ from mama_structs.settings import ReferenceSettings
 
 _log = logging.getLogger("mama_structs")
 
-# Returns the newest decisions about ids. Ids without decisions are left out.
+# Function that returns the newest decisions about ids. The result omits ids without decisions.
 RecallDecisions = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
 UNKNOWN_RULE: Final = FieldRule(type="unknown", field=None)
 
-# Cache sizes for detectors by primary fields and for warnings, so that generated arguments cannot fill the memory.
+# Size of the caches of detectors (by primary fields) and of logged warnings. Limits their memory use.
 _MAX_CACHED_DETECTORS: Final = 64
 _MAX_RETURNED_IDS: Final = 10_000
 # Maximum age in seconds of a cached answer for a direct `query`.
@@ -106,10 +106,10 @@ class Resolver:
         self._close_task: asyncio.Task[None] | None = None
         self._logged_warnings: LRUCache[str, bool] = LRUCache(_MAX_CACHED_DETECTORS)
         self._recall = recall
-        # Detects ids of schemes without a source. Created for the first answer without known ids.
+        # Detector for schemes that have no source here. Created lazily, for the first answer without known ids.
         self._unknown_scheme_detector: IdDetector | None = None
         self._get_unknown_schemes: Callable[[], Iterable[IdScheme]] = tuple
-        # The resolver whose cache, queries and counters this one shares, or None.
+        # The resolver that owns the shared cache, queries and counters, or None if this resolver owns them.
         self._base: Resolver | None = None
         self._own_sources = self.sources
 
@@ -201,7 +201,7 @@ class Resolver:
 
     @property
     def types(self) -> tuple[str, ...] | None:
-        """The type names of all sources in order; None if a source does not list its types."""
+        """The type names of all sources, in order of the sources. None if a source does not list its types."""
         every = [source.scheme.types for source in self.sources]
         if not every or None in every:
             return None
@@ -209,7 +209,7 @@ class Resolver:
 
     def key(self, field: str, value: object) -> str:
         """
-        Return the id for *value* in a field of this name, in the form of reference keys.
+        Return *value* as an id, in the form of reference keys. *field* is the name of the field that contains it.
 
         ``key("customer_id", 7)`` is ``"customer:7"`` if a scheme's *fields* says so, else the value as text.
         """
@@ -268,7 +268,7 @@ class Resolver:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold an upstream query slot for a query that the host sends."""
+        """Hold an upstream query slot for the duration of the block, for a query that the host sends."""
         async with self._require_open().acquire_slot():
             yield
 
@@ -302,7 +302,7 @@ class Resolver:
             if sought.paths is not None:
                 for entity_id, rule, *_ in found:
                     sought.paths.match_first_step(entity_id, rule)
-            # Requested ids are included regardless of their field.
+            # The caller requested these ids, so include them whether their field is primary or not.
             return select_references(found, options, "all")
 
         plan = await run_inline_or_in_thread(measure_input(given), choose)
@@ -358,7 +358,7 @@ class Resolver:
         )
         scope = options.scope(is_list=shape.kind == "list")
         earlier = mapping.get(META_KEY, {}).get("omitted_ids", ())
-        # Entries truncated to a line are fetched again.
+        # An entry truncated to one line of text lacks the fields, so fetch its entity again.
         existing = {key: entry for key, entry in mapping.get(SECTION_KEY, {}).items() if not isinstance(entry, str)}
         sought = self._make_draft(options, existing_entries=existing, ceilings=ceilings)
         sought.omitted = {str(one): OMITTED_EARLIER for one in earlier}
@@ -387,7 +387,7 @@ class Resolver:
         return enriched
 
     def ready(self, options: ReferenceOptions) -> None:
-        """Raise the errors that `enrich` would raise with these options, before a tool runs."""
+        """Validate *options* before a tool runs, and raise the errors that `enrich` would raise with them."""
         self._check_options(options)
         if self.settings.enabled:
             self._require_open()
@@ -495,9 +495,9 @@ class Resolver:
         existing_ids: Collection[str] = (),
     ) -> None:
         """
-        Resolve one level, and a second one if requested.
+        Resolve the ids of the first level, and of the second level if requested.
 
-        The second level consists of the ids in resolved entities and in *existing_ids* existing entries.
+        The second level consists of the ids in resolved entities and in the existing entries *existing_ids*.
         """
         until = asyncio.get_running_loop().time() + options.deadline
         await self._resolve_level(draft, plan, until, options.deadline)
@@ -536,7 +536,7 @@ class Resolver:
         """
         Add the newest decisions to each reference.
 
-        Return the decisions about the payload's *own_ids* entities.
+        Return the decisions about the entities *own_ids* of the payload itself.
         """
         if self._recall is None or not (options.include_memories or self.settings.include_memories):
             return {}
@@ -544,7 +544,7 @@ class Resolver:
         try:
             remembered = await self._recall(list(dict.fromkeys([*about, *draft.references])))
         except MamaStructsError as error:
-            # Failing to add decisions must not fail the answer.
+            # Return the answer without decisions if they cannot be loaded.
             _log.warning("what is remembered could not be added to references: %s", error)
             return {}
         for entity_id, reference in draft.references.items():
@@ -558,7 +558,7 @@ class Resolver:
         existing_entries: Mapping[str, Mapping[str, Any]] | None = None,
         ceilings: Mapping[str, Any] | None = None,
     ) -> SectionDraft:
-        """Return the initial draft of a section, with the notes that need no query."""
+        """Return an empty draft of a section. Its notes name requested types that have no ids."""
         empty = [
             name
             for name in options.reference_types or ()
@@ -575,7 +575,7 @@ class Resolver:
         )
 
     def _get_shown_fields(self, options: ReferenceOptions, kind: str) -> Collection[str] | None:
-        """Return the shown fields of a type, None for all."""
+        """Return the names of the fields to show for a type, or None to show all fields."""
         if isinstance(options.fields, Mapping):
             return options.fields.get(kind)
         if options.fields == "all":
@@ -584,15 +584,15 @@ class Resolver:
 
     def _note_missing_sources(self, mapping: Mapping[str, Any], kind: Kind, subject: str | None) -> tuple[str, ...]:
         """
-        Return a note if the payload has ids without a source.
+        Return a note if the payload contains ids of a scheme without a source.
 
-        Also return one, once, if there are no sources.
+        If there are no sources at all, return a note about that the first time only.
         """
         known = {source.scheme.name for source in self.sources}
         schemes = [scheme for scheme in self._get_unknown_schemes() if scheme.name not in known]
         if schemes and self._unknown_scheme_detector is None:
             self._unknown_scheme_detector = IdDetector(schemes)
-        # This search runs only if no other id was found.
+        # Search for unknown ids. The caller does this only if it found no known ids.
         ids = (
             _classify_and_scan(mapping, self._unknown_scheme_detector, kind=kind, subject=subject)[1].matches.ids()
             if self._unknown_scheme_detector
@@ -628,7 +628,7 @@ class Resolver:
         return section, meta
 
     def _make_as_of(self, outcome: SourceOutcome) -> dict[str, Any]:
-        """Return the chain height and the maximum age in seconds of an answer."""
+        """Return the chain height of an answer and its maximum age in seconds. Empty for a failure."""
         if isinstance(outcome, Failure):
             return {}
         height = {} if outcome.height is None else {"height": outcome.height}
@@ -658,7 +658,7 @@ class Resolver:
         if isinstance(outcome, SourceAnswer):
             self._cache.put(key, question.kind, outcome, origin=question.origin)
         elif outcome.kind == "not_found":
-            # Without its cause, whose traceback keeps all frames alive.
+            # Do not cache the cause: its traceback would retain all frames in memory.
             self._cache.put(key, question.kind, attrs.evolve(outcome, cause=None), origin=question.origin)
 
     def _warn_unchanged(self, payload: object, mapping: Mapping[str, Any] | None) -> None:
@@ -670,7 +670,7 @@ class Resolver:
             _log.warning("references cannot be added to %s: the result is returned as it is", what)
 
     def _make_query(self, entity_id: str) -> SourceQuery | Failure:
-        """Return the query for an id, or the failure if it cannot be queried."""
+        """Return the query for an id, or a failure if no source can resolve the id."""
         kind, source = self._detector.find_type(entity_id), self._find_source(entity_id)
         if kind is None or source is None:
             return outcomes.make_unknown_id_failure(entity_id)
@@ -690,7 +690,7 @@ class Resolver:
         raise outcomes.to_exception(outcome, key)
 
     async def _load(self, wanted: Mapping[str, str], until: float, deadline: float) -> Mapping[str, SourceOutcome]:
-        """Return an outcome for every id, no later than *until* (loop time)."""
+        """Return an outcome for every id. Ids without an answer at the loop time *until* get a deadline failure."""
         loaded: dict[str, SourceOutcome] = {}
         questions: dict[str, SourceQuery] = {}
         for entity_id in wanted:
@@ -738,7 +738,7 @@ def _always_true(_: str, __: FieldRule) -> bool:
 def _classify_and_scan(
     mapping: Mapping[str, Any], detector: IdDetector, *, kind: Kind, subject: object
 ) -> tuple[PayloadShape, ScanResult]:
-    """Classify a payload and find its ids, skipping a section that an earlier call added."""
+    """Classify a payload and find its ids, but not those in a section that an earlier call added."""
     shape = classify_payload(mapping, detector, kind=kind, subject=None if subject is None else str(subject))
     skip = (SECTION_KEY, META_KEY, MEMORIES_KEY) if is_section(mapping.get(SECTION_KEY), mapping.get(META_KEY)) else ()
     main = None if shape.main_id is None else detector.find_type(shape.main_id)
@@ -747,7 +747,7 @@ def _classify_and_scan(
 
 
 def _can_add_references(mapping: Mapping[str, Any]) -> bool:
-    """Return True if references can be added without replacing fields of the payload."""
+    """Return True if adding references would not overwrite fields of the payload."""
     if SECTION_KEY not in mapping:
         return META_KEY not in mapping
     return is_section(mapping[SECTION_KEY], mapping.get(META_KEY)) and isinstance(mapping.get(META_KEY, {}), Mapping)

@@ -45,7 +45,7 @@ class QueryAttempt:
     retries: int = 0
     rate_limited: int = 0
     gate_waits: int = 0
-    # The querying object, to recognise nested queries, and the rate limiter whose slot the query holds.
+    # Object that sends the query, to detect nested queries, and rate limiter whose slot the query holds.
     owner: object = attrs.field(default=None, repr=False)
     limiter: object = attrs.field(default=None, repr=False)
 
@@ -88,7 +88,7 @@ def to_failure(error: BaseException) -> Failure:
     if kind == "not_found":
         return attrs.evolve(NOT_FOUND, cause=error)
     if isinstance(error, RateLimited) and error.retry_after is not None:
-        # Round up so that no client retries too early: to tenths below one second, else to full seconds.
+        # Round up, so that no client retries too early: to tenths below one second, else to whole seconds.
         digits = 1 if error.retry_after < 1 else 0
         seconds = math.ceil(error.retry_after * 10**digits) / 10**digits
         return Failure(kind, f"Rate limited: ask again in {seconds:g} s", error)
@@ -133,7 +133,7 @@ def make_cancelled_failure(*, resolver_closed: bool) -> Failure:
 def to_exception(failure: Failure, key: str) -> BaseException:
     """Return the exception to raise for *key*, preferably the source's own exception."""
     if failure.kind == "not_found":
-        # A shared exception instance would accumulate the tracebacks of all callers.
+        # Create a new exception for each caller: a shared one would accumulate the tracebacks of all callers.
         return EntityNotFound(key)
     if failure.kind == "closed":
         return SessionClosed("the resolver was closed before the answer was there")

@@ -15,17 +15,17 @@ from mama_structs.errors import InvalidArgument, repr_short
 
 # Longer strings are never ids. Limits the strings that are matched and cached.
 MAX_ID_LENGTH: Final = 512
-# Names, or last words of names, of the most informative fields of an entity. Used without configured brief fields.
+# Names (or last words of names) of informative fields. They are shown if no brief fields are configured.
 INFORMATIVE_FIELD_NAMES: Final = frozenset(
     ("name", "title", "label", "subject", "summary", "email", "code", "status", "state", "type", "kind")
 )
-# Default pattern for ids whose field determines their type: any non-empty string.
+# Default pattern for the ids of schemes with *fields*: any non-empty string.
 _NONEMPTY_PATTERN: Final = r"(?s:.+)"
 
 Fetch = Callable[[str], Awaitable[Mapping[str, Any]]]
 TypeOf = Callable[[str], str | None] | Mapping[str, str]
 FetchMany = Callable[[list[str]], Awaitable[Mapping[str, Mapping[str, Any] | Exception]]]
-# Functions of a host may be async or synchronous.
+# The host may pass async or synchronous functions.
 AnyFetch = Fetch | Callable[[str], Mapping[str, Any]]
 AnyFetchMany = FetchMany | Callable[[list[str]], Mapping[str, Mapping[str, Any] | Exception]]
 
@@ -84,7 +84,7 @@ def _parse_hints(value: object) -> Mapping[str, frozenset[str]]:
 def _parse_brief(value: object) -> Mapping[str, tuple[str, ...]]:
     if not isinstance(value, Mapping):
         raise InvalidArgument(f"brief must map type names to field names, got {repr_short(value)}")
-    # `_names` would lose their order.
+    # Preserve the order of the names, which `_parse_names` would lose.
     return {str(kind): tuple(dict.fromkeys(names)) for kind, names in value.items() if _parse_names(names)}
 
 
@@ -151,7 +151,7 @@ class IdScheme:
     own: frozenset[str] = attrs.field(default=frozenset({"id"}), converter=_parse_names)
     brief: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict, converter=_parse_brief)
     _hint_suffixes: tuple[tuple[str, frozenset[str]], ...] = attrs.field(init=False, repr=False)
-    # Types by the names used for a mapping or a list of their entities.
+    # Entity types by the lowercase names of mappings and lists that contain such entities.
     _types_by_name: Mapping[str, str] = attrs.field(init=False, repr=False)
 
     @types.default
@@ -187,7 +187,7 @@ class IdScheme:
         return type_of.get(matched[1]) if isinstance(type_of, Mapping) else type_of(text)
 
     def type_in(self, field: str, holder: str) -> str | None:
-        """Return the type of ids in *field* of a mapping named *holder*, or None."""
+        """Return the type of the ids in *field* of a mapping named *holder*, or None if no rule applies."""
         if field in self.deny:
             return None
         path = f"{holder}.{field}"
@@ -197,27 +197,27 @@ class IdScheme:
         return None
 
     def type_called(self, name: object) -> str | None:
-        """Return the type whose entities a mapping or list of this *name* contains, or None."""
+        """Return the type of the entities in a mapping or list with this *name*, or None if no type matches."""
         return self._types_by_name.get(name.lower()) if isinstance(name, str) else None
 
     def bare_id(self, key: str) -> str:
         """
-        Return the id in the syntax of its system.
+        Return the id as its own system writes it.
 
-        A type prefix that was added because of *fields* is removed.
+        Removes the type prefix that was added because of *fields*.
         """
         return key.partition(":")[2] if self.fields else key
 
     def is_bare(self, text: str) -> bool:
-        """Return True if *text* can be an id without its type prefix."""
+        """Return True if *text* may be an id without a type prefix."""
         return 0 < len(text) <= MAX_ID_LENGTH and self.pattern.fullmatch(text) is not None
 
     def brief_of(self, kind: str) -> tuple[str, ...]:
-        """Return the main fields of a type; empty if the scheme names none."""
+        """Return the names of a type's main fields, or an empty tuple if the scheme does not list them."""
         return self.brief.get(kind, ())
 
     def expected(self, field: str) -> frozenset[str] | None:
-        """Return the expected types of the ids in a field, or None if any type is possible."""
+        """Return the types that the ids in a field should have, or None if the scheme has no hint for this field."""
         if field in self.hints:
             return self.hints[field]
         for ending, types in self._hint_suffixes:
@@ -248,10 +248,10 @@ class EntitySource(Protocol):
 
     @property
     def fetch_many(self) -> FetchMany | None:
-        """Function that returns, for several ids, the fields of each or the exception for that id."""
+        """Function that fetches several ids. It returns the fields, or an exception, for each id."""
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the answer's fields in the form of a reference."""
+        """Return the fields of the answer, flattened as they appear in a reference."""
 
     async def close(self) -> None:
         """Close the resources that the source itself opened."""
@@ -285,7 +285,7 @@ def _wrap_fetch_many_with_bare_ids(scheme: IdScheme, function: FetchMany | None)
         answers = await function(list(bare.values()))
         if not isinstance(answers, Mapping):
             return answers
-        # A database may return integer keys for ids that were passed as text.
+        # A database may return integers as keys, although the ids were passed as text.
         named = {str(one): answer for one, answer in answers.items()}
         return {key: named[one] for key, one in bare.items() if one in named}
 

@@ -20,7 +20,7 @@ from mama_structs.references.results import Failure, SourceOutcome
 
 ROOT_HOLDER: Final = "root"
 MEMORIES_KEY: Final = "remembered"
-# Keys of an entry that this package adds; they are not fields of the entity.
+# Keys of an entry that this package adds. All other keys are fields of the entity.
 ENTRY_KEYS: Final = ("reference_type", "id", "referenced_from", "referenced_in", "as_of", MEMORIES_KEY)
 SHORTENED_KEY: Final = "shortened"
 """Key in the metadata of a truncated section, whose entries may be single lines of text."""
@@ -28,12 +28,12 @@ FAILURE_SEPARATOR: Final = " failed: "
 """Separator of type and reason in the line of a failed reference."""
 _FAILED_ENTRY_KEYS: Final = frozenset({*ENTRY_KEYS, "status", "error"})
 
-# Ending of a reference field's name, to be removed for the name of its relation.
+# Id suffix of a field name. The field name without it is the name of the relation.
 _ID_SUFFIX_PATTERN: Final = re.compile(r"(?<=.)(?:Ids?|_ids?)$")
-# Index of the field name in a pointer into a reference: ``/references/2-1/owner``.
+# Index of the field name after splitting a pointer such as ``/references/2-1/owner`` at "/".
 _POINTER_FIELD_INDEX: Final = 3
 
-# Minimum number of omitted ids to list, regardless of the size limit.
+# Minimum number of omitted ids to list, even if they exceed the size limit.
 _MIN_LISTED_IDS: Final = 20
 
 PER_ENTITY_LIMIT: Final = "max_references_per_entity"
@@ -41,7 +41,7 @@ TOTAL_LIMIT: Final = "max_references"
 BYTE_LIMIT: Final = "max_bytes"
 OMITTED_EARLIER: Final = "earlier"
 
-# Reason why an id is excluded: the name of the option, or a hint that its field expects another type.
+# Reason why an id is excluded: the name of an option. The reason "hints" means that the field expects another type.
 ExclusionReason = Literal["primary", "types", "path"]
 HINT_MISMATCH: Final = "hints"
 
@@ -49,9 +49,9 @@ HINT_MISMATCH: Final = "hints"
 @attrs.define
 class LevelPlan:
     """
-    Selection for one level of references, in payload order.
+    Ids selected for one level of references, in payload order.
 
-    `start` maps ids to types, `omitted` maps ids to the limit, and `filtered` to the reason of their exclusion.
+    `selected` maps ids to types, `omitted` to the exceeded limit, and `filtered` to the reason of the exclusion.
     """
 
     selected: dict[str, str] = attrs.field(factory=dict)
@@ -111,9 +111,9 @@ def select_references(  # noqa: C901, PLR0912 - a single pass over up to tens of
 
 class ExpandPaths:
     """
-    Paths of the option *expand*, by field, relation or type.
+    Paths of the option *expand*. Each step is the name of a field, relation or type.
 
-    The first step of a path is in the payload, the second one in an entity.
+    The first step selects ids in the payload, the second one ids in the entities that the first step selected.
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -121,12 +121,12 @@ class ExpandPaths:
         for path in paths:
             first, _, second = path.partition(".")
             self._second_steps_by_first.setdefault(first, set()).update([second] if second else [])
-        # Second steps by the rule of a field, None if no path leads through it. Cached, since payloads have few rules.
+        # Second steps by field rule; None if no path starts with the field. Cached, because payloads have few rules.
         self._second_steps_by_rule: dict[FieldRule, set[str] | None] = {}
         self._second_steps_by_id: dict[str, set[str]] = {}
 
     def match_first_step(self, entity_id: str, rule: FieldRule) -> bool:
-        """Return True if this match is the first step of a path, and record the second steps."""
+        """Return True if a path starts with this match, and remember the second steps of these paths."""
         if rule not in self._second_steps_by_rule:
             matching = [
                 self._second_steps_by_first[name] for name in _path_names(rule) if name in self._second_steps_by_first
@@ -139,7 +139,7 @@ class ExpandPaths:
         return True
 
     def match_second_step(self, holder: str, rule: FieldRule) -> bool:
-        """Return True if this field of the entity *holder* is the second step of a path."""
+        """Return True if a path leads to the entity *holder* and continues with a field of this rule."""
         return not self._second_steps_by_id.get(holder, set()).isdisjoint(_path_names(rule))
 
 
@@ -153,19 +153,18 @@ def _path_names(rule: FieldRule) -> set[str]:
     return {field, _ID_SUFFIX_PATTERN.sub("", field), rule.type} - {""}
 
 
-# Position of an id: the entity that contains it (or None), the reference whose fields contain it (None for the
-# payload), and the JSON pointer into the finished answer.
+# Position of an id: the entity and the reference that contain it (each may be None), and its JSON pointer.
 IdPosition = tuple[str | None, str | None, str]
 
 
 @attrs.define
 class Reference:
-    """A reference: its type, outcome and fields, and the newest decisions about its entity."""
+    """A reference: type, outcome and fields of an entity, and the newest decisions about it."""
 
     kind: str
     outcome: SourceOutcome
     fields: Mapping[str, Any] = attrs.field(factory=dict)
-    # The id in the syntax of its system, if it differs from the key of the entry.
+    # The id without type prefix, if it differs from the key of the entry.
     bare_id: str | None = None
     remembered: Sequence[Mapping[str, Any]] = ()
     # Chain height and age of the answer, shown if metadata is requested.
@@ -177,7 +176,7 @@ class Reference:
         return isinstance(self.outcome, Failure)
 
     def format_id(self, key: str) -> Any:
-        """Return the id in the syntax of its system, as a number if the entity has a number."""
+        """Return the id as its own system writes it. It is a number if the entity's own id field is a number."""
         own = self.fields.get("id")
         return own if self.bare_id is not None and str(own) == self.bare_id else self.bare_id or key
 
@@ -210,20 +209,20 @@ def make_entry(
             while key in reference.fields or key in entry:
                 key += "_"
         entry[key] = copy_containers(value)
-    # An entity with an error field must not look like a failed reference.
+    # Rename an entity's own field "error", so that the entry does not look like a failed reference.
     if not reference.is_failed and is_failed(entry):
         entry["error_"] = entry.pop("error")
     return entry
 
 
 def is_failed(entry: Mapping[str, Any]) -> bool:
-    """Return True if an entry is a failed reference, not an entity with the status "failed"."""
+    """Return True if an entry is a failed reference. An entity whose own status is "failed" is not."""
     return entry.get("status") == "failed" and "error" in entry and _FAILED_ENTRY_KEYS.issuperset(entry)
 
 
 def is_section(value: object, meta: object = None) -> bool:
     """
-    Return True if ``references`` is a section that this package added.
+    Return True if the value of ``references`` is a section that this package added.
 
     Otherwise it is a field of the tool's own result.
     """
@@ -236,7 +235,7 @@ def is_section(value: object, meta: object = None) -> bool:
 
 
 def parse_line(entity_id: str, line: str) -> dict[str, Any]:
-    """Parse one line of a truncated section into an entry."""
+    """Parse a line of a truncated section, and return it as an entry."""
     kind, failed, error = line.partition(FAILURE_SEPARATOR)
     if failed and " " not in kind:
         return {"reference_type": kind, "id": entity_id, "status": "failed", "error": error}
@@ -245,40 +244,40 @@ def parse_line(entity_id: str, line: str) -> dict[str, Any]:
 
 @attrs.define(kw_only=True)
 class SectionDraft:
-    """Data that one call collects before it creates the section."""
+    """Mutable data of one call from which the section is built."""
 
     references: dict[str, Reference] = attrs.field(factory=dict)
-    # Positions of each id; empty unless metadata is requested.
+    # All positions of each id. Empty unless metadata is requested.
     positions: dict[str, list[IdPosition]] = attrs.field(factory=dict)
-    # Ids omitted because of a limit, and ids not queried, with the name of the limit or the reason.
+    # Omitted ids, with the name of the exceeded limit or the reason why they were not queried.
     omitted: dict[str, str] = attrs.field(factory=dict)
     filtered: dict[str, str] = attrs.field(factory=dict)
-    # The paths that select references, None without *expand*.
+    # Paths of the option *expand*, or None if it is not used.
     paths: ExpandPaths | None = None
-    # Function that returns the shown fields of a type, None for all.
+    # Returns the names of the fields to show for a type, or None to show all fields.
     get_shown_fields: Callable[[str], Collection[str] | None] = attrs.field(default=lambda _: None)
-    # Further messages, in sentences.
+    # Additional messages for the metadata, as sentences.
     notes: tuple[str, ...] = ()
-    # Ids of complete entities in the searched data, which need no reference.
+    # Ids of entities that the scanned data contains completely. They need no reference.
     present_ids: set[str] = attrs.field(factory=set)
-    # True if everything was scanned; number of skipped look-alikes and of unreadable objects.
+    # False if the scan stopped early. The numbers count skipped look-alikes and unreadable objects.
     is_complete: bool = True
     lookalikes: int = 0
     unreadable_objects: int = 0
     # The section that the payload already contains.
     existing_entries: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
-    # Ceilings that reduced the caller's request.
+    # Ceilings of the tool that reduced the caller's options.
     ceilings: Mapping[str, Any] = attrs.field(factory=dict)
 
     @property
     def resolved_existing_ids(self) -> set[str]:
-        """The resolved ids of the existing section."""
+        """The ids in the existing section that are not failed."""
         return {entity_id for entity_id, entry in self.existing_entries.items() if not is_failed(entry)}
 
     def add_scan(
         self, scan: ScanResult, find_holder_id: Callable[[int | None], str | None], *, via: str | None, metadata: bool
     ) -> None:
-        """Add the result of a scan of the payload or of the fields of the reference *via*."""
+        """Add the result of a scan. *via* is the id of the scanned reference, or None for the payload."""
         self.present_ids |= scan.present_ids
         self.lookalikes += len(scan.lookalikes)
         for found in scan.lookalikes:
@@ -291,7 +290,11 @@ class SectionDraft:
     def find_second_level(
         self, detector: IdDetector, existing_ids: Collection[str], *, metadata: bool
     ) -> list[tuple[Any, ...]]:
-        """Return the ids in resolved references and in *existing_ids* entries of the existing section."""
+        """
+        Return the ids found in resolved references and in the existing section.
+
+        In the existing section, only the entries *existing_ids* are scanned.
+        """
         found: list[tuple[Any, ...]] = []
         for entity_id in [*existing_ids, *self.references]:
             is_named = entity_id in existing_ids
@@ -314,11 +317,11 @@ class SectionDraft:
     def filter_by_paths(
         self, matches: Iterable[tuple[Any, ...]], is_on_path: Callable[[str, FieldRule], bool]
     ) -> Iterable[tuple[Any, ...]]:
-        """Return the matches on the paths, or all matches without paths. The others are filtered."""
+        """Return the matches on a path, or all matches if there are no paths. Mark the ids as filtered."""
         if self.paths is None:
             return matches
         every = list(matches)
-        # Ids that another match selects are removed from `filtered` in the section.
+        # Mark all ids as filtered here. `build_section` ignores the mark of ids that another match selects.
         self.filtered.update((one[0], "path") for one in every)
         return [one for one in every if is_on_path(one[0], one[1])]
 
@@ -326,7 +329,7 @@ class SectionDraft:
         """
         Return True if the section already exceeds *max_bytes* bytes.
 
-        A further level would then add nothing.
+        A second level of references would then not fit.
         """
         if max_bytes is None:
             return False
@@ -336,7 +339,7 @@ class SectionDraft:
         return measure_json_bytes({**self.existing_entries, **entries}) > max_bytes
 
     def build_section(self, options: ReferenceOptions) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the section and its metadata, which is empty if there is nothing to report."""
+        """Return the section and its metadata. The metadata is empty if there is nothing to report."""
         kept = {
             entity_id: entry for entity_id, entry in self.existing_entries.items() if entity_id not in self.references
         }
@@ -353,7 +356,7 @@ class SectionDraft:
             shown = fitting
         section = {**kept, **shown}
         for entity_id, entry in shown.items() if options.metadata else ():
-            # Pointers into entries or fields that are not shown would be invalid.
+            # Omit pointers into entries or fields that the section does not show.
             entry["referenced_from"] = [
                 pointer
                 for _, via, pointer in self.positions.get(entity_id, ())
@@ -395,7 +398,7 @@ class SectionDraft:
         return section, {name: value for name, value in meta.items() if value or isinstance(value, int)}
 
     def _shows_field(self, via: str, pointer: str) -> bool:
-        """Return True if the entry of *via* shows the field to which the pointer *pointer* leads."""
+        """Return True if the entry of the reference *via* shows the field that *pointer* addresses."""
         one = self.references.get(via)
         fields = None if one is None else self.get_shown_fields(one.kind)
         return (
@@ -404,7 +407,7 @@ class SectionDraft:
 
 
 def _list_ids(ids: Iterable[str], max_bytes: int | None) -> list[str]:
-    """Return the first twenty ids, and further ones that fit into *max_bytes* bytes of JSON."""
+    """Return at least the first twenty ids, and more if they fit into *max_bytes* bytes of JSON."""
     sizes = itertools.accumulate(measure_json_bytes(one) + len(",") for one in ids)
     return [
         one
@@ -416,7 +419,7 @@ def _list_ids(ids: Iterable[str], max_bytes: int | None) -> list[str]:
 def _take_fitting(
     entries: Mapping[str, dict[str, Any]], max_bytes: int, *, is_first: bool
 ) -> dict[str, dict[str, Any]]:
-    """Return the leading entries that fit into *max_bytes* bytes, without the outer braces."""
+    """Return the first entries that fit into *max_bytes* bytes of JSON. The outer braces do not count."""
     fitting: dict[str, dict[str, Any]] = {}
     for entity_id, entry in entries.items():
         max_bytes -= measure_json_bytes({entity_id: entry}) - len("{}") + (0 if is_first else len(","))
@@ -443,7 +446,7 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     @classmethod
     def of(cls, result: object) -> References:
-        """Return the references of a tool's result; empty if it has none."""
+        """Return the references in a tool's result. The object is empty if the result has none."""
         mapping = as_mapping(result) or {}
         section, meta = mapping.get(SECTION_KEY), mapping.get(META_KEY)
         if not isinstance(section, Mapping) or not is_section(section, meta):
@@ -475,12 +478,12 @@ class References(Mapping[str, Mapping[str, Any]]):
 
     @property
     def failed(self) -> dict[str, str]:
-        """The ids that could not be resolved, each with its error message."""
+        """The ids that could not be resolved, with their error messages."""
         return {entity_id: str(entry["error"]) for entity_id, entry in self.entries.items() if is_failed(entry)}
 
     @property
     def omitted(self) -> tuple[str, ...]:
-        """The ids omitted because of a limit, if listed; ``meta["omitted"]`` counts all."""
+        """The listed ids that a limit omitted. ``meta["omitted"]`` counts all omitted ids."""
         return tuple(self.meta.get("omitted_ids", ()))
 
     @property

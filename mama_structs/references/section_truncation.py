@@ -21,10 +21,10 @@ OMITTED_IDS_KEY: Final = "omitted_ids"
 OMITTED_IDS_HANDLE_KEY: Final = "omitted_fd"
 MAX_LISTED_IDS: Final = 20
 
-# Names of the omitted texts for which handles can be supplied.
+# Keys of the omitted texts that can be stored under a handle.
 _SECTION_TEXT: Final = SECTION_KEY
 _OMITTED_IDS_TEXT: Final = META_KEY
-# Number of scalar fields in the brief form of a type without configured brief fields.
+# Number of scalar fields shown for a type without brief fields.
 _MAX_SUMMARY_FIELDS: Final = 3
 _MAX_LINE_CHARS: Final = 160
 _MAX_VALUE_CHARS: Final = 60
@@ -36,9 +36,9 @@ Entries = Mapping[str, Any]
 @attrs.frozen
 class _Rendering:
     """
-    A rendering of all references.
+    A way to render all references.
 
-    `left` is its name in ``references_meta.shortened``, `write` renders one entry.
+    `left_out` is the text for ``references_meta.shortened`` that describes what is missing; `render` renders one entry.
     """
 
     left_out: str
@@ -51,7 +51,7 @@ class TruncatedReferences:
 
     section: Entries
     meta: Entries
-    # Name of the rendering, None if complete; and the number of references before truncation.
+    # Description of what is missing, None if complete; and the number of references before truncation.
     left_out: str | None
     total: int
     texts: Mapping[str, Callable[[], str]]
@@ -76,7 +76,7 @@ class TruncatedReferences:
 
 @attrs.frozen
 class ReferenceBudget:
-    """The references of an answer, which get a separate share of the answer's size budget."""
+    """The references of an answer. They have their own share of the answer's size budget."""
 
     payload: Entries
     get_brief_fields: GetBriefFields
@@ -94,12 +94,12 @@ class ReferenceBudget:
 
     @property
     def has_too_many_ids(self) -> bool:
-        """True if there are more omitted ids than may be listed at any size."""
+        """True if more ids were omitted than the answer may list. The list is then truncated at any budget."""
         return len(self._meta.get(OMITTED_IDS_KEY, ())) > MAX_LISTED_IDS
 
     def truncate(self, max_chars: int, handle_chars: int) -> TruncatedReferences:
         """
-        Return the most complete form that fits into *max_chars* characters.
+        Return the most complete form of the references that fits into *max_chars* characters.
 
         Handles are assumed to be *handle_chars* characters long.
         """
@@ -122,9 +122,9 @@ class ReferenceBudget:
 
     def _take_first(self, references: TruncatedReferences, max_chars: int, handle_chars: int) -> TruncatedReferences:
         """
-        Return the first references that fit in the shortest form.
+        Return as many references in their shortest form as fit.
 
-        The metadata is reduced too if necessary.
+        If even the metadata does not fit, reduce it to counts, and finally omit it.
         """
         for meta in (references.meta, _only_counts(references.meta), {}):
             none = attrs.evolve(references, section={}, meta=meta)
@@ -169,7 +169,7 @@ def _to_json_lines(values: Iterable[Any]) -> str:
     return "\n".join(map(to_json_text, values))
 
 
-# Renderings, from the most to the least complete
+# Renderings of references, from the most to the least complete.
 
 
 def _is_empty(value: Any) -> bool:
@@ -177,7 +177,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def _drop_empty(value: Any) -> Any:
-    """Return a mapping without empty or zero values, recursively for nested mappings."""
+    """Remove empty and zero values from a mapping, recursively."""
     if not isinstance(value, Mapping):
         return value
     kept = {key: _drop_empty(member) for key, member in value.items()}
@@ -212,7 +212,7 @@ def _render_title(entry: Any, brief_of: GetBriefFields) -> str:
 
 
 def _summary_fields(entry: Entries, brief_of: GetBriefFields) -> list[str]:
-    """Return the names of the non-empty summary fields of an entry."""
+    """Return the names of the fields in the short forms of an entry, without empty fields."""
     scalars = (key for key, value in entry.items() if key not in ENTRY_KEYS and not isinstance(value, (Mapping, list)))
     named = brief_of(str(entry["reference_type"])) or dict.fromkeys(["name", *islice(scalars, _MAX_SUMMARY_FIELDS)])
     return [key for key in named if key in entry and key not in ENTRY_KEYS and not _is_empty(entry[key])]

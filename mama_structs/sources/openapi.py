@@ -46,7 +46,7 @@ _SCALAR_TYPES: Final = frozenset({"string", "integer", "number", "boolean"})
 @attrs.frozen
 class EntityRoute:
     """
-    Route for one entity: a path that ends in its only parameter.
+    Route that returns one entity. Its path ends in its only parameter.
 
     *envelope* is the field of the answer that contains the entity.
     """
@@ -143,9 +143,9 @@ class ApiDocument:
 
     def map_reference_fields(self) -> dict[str, str]:
         """
-        Return the entity type by field name.
+        Map field names to the entity types that they refer to.
 
-        Sources are naming conventions and the links of the operations.
+        The mapping is derived from naming conventions and from the links of the operations.
         """
         fields: dict[str, str] = {}
         for kind, route in self.routes.items():
@@ -168,7 +168,7 @@ class ApiDocument:
         return tuple((telling or plain)[:_MAX_BRIEF_FIELDS] + related[:_MAX_BRIEF_FIELDS])
 
     def _iter_linked_fields(self) -> Iterator[tuple[str, str]]:
-        """Yield the fields named by links of operations, with the type of the linked operation."""
+        """Yield the field names in the links of operations, each with the entity type that the link leads to."""
         by_operation: dict[str, str] = {}
         for kind, route in self.routes.items():
             operation = _as_mapping(_as_mapping(_as_mapping(self._spec.get("paths")).get(route.path)).get("get"))
@@ -194,12 +194,12 @@ class ApiDocument:
         name: str | None
         name, schema = self._find_answer_schema(operation)
         if not {"object", "null"}.issuperset(_schema_types(schema)):
-            # An array or a scalar is not an entity.
+            # The operation returns an array or a scalar, not an entity.
             return None
         properties = self._collect_properties(schema)
         inner = [(key, one) for key, one in properties.items() if not self._is_scalar(one)]
         if "id" not in properties and len(inner) == 1 and self._collect_properties(self._dereference(inner[0][1])):
-            # {"data": {...}}: the entity is the only object of the answer.
+            # The entity is the only object in the answer, as in {"data": {...}}.
             envelope, name, schema = inner[0][0], _schema_name(inner[0][1]), self._dereference(inner[0][1])
         kind = "_".join(_split_words(name or "")) or _to_singular("_".join(_split_words(matched["collection"])))
         return EntityRoute(kind, path, matched["parameter"], envelope, schema) if kind else None
@@ -215,7 +215,7 @@ class ApiDocument:
         return _schema_name(schema), self._dereference(schema)
 
     def _dereference(self, node: object) -> Mapping[str, Any]:
-        """Return the node after resolving its local references."""
+        """Return *node* with its local reference (``$ref``) resolved."""
         for _ in range(_MAX_REFERENCE_STEPS):
             found = _as_mapping(node)
             reference = found.get("$ref")
@@ -233,7 +233,7 @@ class ApiDocument:
         for part in parts:
             found |= _as_mapping(part.get("properties"))
             made_of = part.get("allOf")
-            # Visit each schema once, because recursive schemas would never end.
+            # Visit each schema once, so that recursive schemas terminate.
             for inner in map(self._dereference, made_of if isinstance(made_of, list) else ()):
                 if not any(inner is met for met in parts):
                     parts.append(inner)
@@ -306,7 +306,7 @@ class OpenApiSource:
         """Return the API's answer for ``type:id``, or raise `EntityNotFound` for 404 and 410."""
         kind, _, bare = key.partition(":")
         route = self.routes.get(kind)
-        # An id of dots only would change the path, because URLs normalise "." and "..".
+        # Reject an id that consists of dots: URLs normalise "." and "..", so it would change the path.
         if route is None or not bare.strip("."):
             raise EntityNotFound(key)
         target = route.path.rstrip("/").replace(f"{{{route.parameter}}}", quote(bare, safe=""))

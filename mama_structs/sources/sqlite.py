@@ -16,7 +16,7 @@ import attrs
 from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.references.schemes import INFORMATIVE_FIELD_NAMES, IdScheme, Source
 
-# Old versions of SQLite allow 999 variables per statement, and each id may use two.
+# Old versions of SQLite allow 999 variables per statement. Each id may need two.
 _MAX_BATCH_IDS: Final = 400
 # Seconds to wait for a lock while another process writes.
 _LOCK_TIMEOUT_SECONDS: Final = 1.0
@@ -30,7 +30,7 @@ class SqliteTable:
 
     name: str
     columns: tuple[str, ...]
-    # None without a single-column primary key, as in a join table.
+    # Primary key column. None if the table has no single-column primary key, as a join table.
     key: str | None
     foreign_keys: Mapping[str, str]
 
@@ -65,7 +65,7 @@ def read_tables(
         primary = [column for column, place in told if place]
         if len(primary) == 1:
             keys[name] = primary[0]
-    # SQLite compares names of tables and columns case-insensitively.
+    # SQLite table and column names are case-insensitive.
     spelt = {name.lower(): name for name in keys}
     foreign: dict[str, dict[str, str]] = defaultdict(dict)
     for name, own in columns.items():
@@ -88,9 +88,9 @@ def read_tables(
 
 def map_reference_fields(tables: Iterable[SqliteTable]) -> dict[str, str]:
     """
-    Return the referenced table by field name.
+    Map the names of foreign key columns to the referenced tables.
 
-    Ambiguous columns are qualified with their own table.
+    If the same column name refers to different tables, it is qualified with the name of its own table.
     """
     meanings: dict[str, dict[str, str]] = defaultdict(dict)
     for table in tables:
@@ -192,7 +192,7 @@ def from_sqlite(
             f"{file.name} has no foreign key of one column, so nothing in it refers to anything",
             hint="declare them (REFERENCES ...), or write a Source of your own: IdScheme(fields={...})",
         )
-    # A primary key name that is also a foreign key name cannot be treated as an own id.
+    # A primary key name that is also a foreign key name may identify a row of another table, so it is no own id.
     foreign = {column for table in every.values() for column in table.foreign_keys}
     scheme = IdScheme(
         name=file.stem if name is None else name,
@@ -212,9 +212,9 @@ def _check_table_names(tables: object) -> frozenset[str]:
 
 def _to_key_values(bare: str) -> tuple[str | int, ...]:
     """
-    Return an id as text and, if possible, as a number.
+    Return an id as text, and also as a number if possible.
 
-    An untyped column compares values by type, so both are needed.
+    A column without a type compares values by type, so both are needed.
     """
     is_number = bare.isascii() and bare.removeprefix("-").isdecimal() and len(bare) < len(str(_MAX_INTEGER))
     return (bare, int(bare)) if is_number else (bare,)

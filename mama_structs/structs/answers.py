@@ -11,7 +11,7 @@ from mama_structs.structs.ids import EntityId
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-# JSON names of the record of an answer and of the records of a page, if they differ from the class name.
+# JSON keys of the record in an answer and of the records in a page, if they differ from the class name.
 _ANSWER_KEYS: dict[type[Record], str] = {entities.GridRecord: "gridRecord"}
 _PAGE_KEYS: dict[type[Record], str] = {
     entities.Address: "address",
@@ -26,7 +26,7 @@ _PAGE_KEYS: dict[type[Record], str] = {
 
 class RawAnswer(dict[str, Any]):
     """
-    A raw answer: the JSON object with its chain height.
+    JSON object of an answer, not converted to a model, with the chain height.
 
     Args:
         payload: The JSON object.
@@ -61,7 +61,7 @@ class _GenericAnswer(Record, Generic[R_co]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         _, (cls, values) = super().__reduce__()
-        # ``Answer[Guild]`` is not an attribute of any module, so pickle must create the class again.
+        # No module contains ``Answer[Guild]`` as an attribute, so unpickling must create the class again.
         return _rebuild, (*vars(cls).get("_parts", (cls, None)), values)
 
 
@@ -170,13 +170,13 @@ class StructAnswer(GridAnswer[entities.Struct]):
 
 @attrs.frozen(kw_only=True, repr=False)
 class AddressAnswer(entities.Address):
-    """The answer of ``/structs/address/{address}``, which is both answer and record."""
+    """The answer of ``/structs/address/{address}``. It is an `Address` record itself."""
 
     height: int | None = attrs.field(default=None, eq=False, metadata=OFF_WIRE)
 
     @property
     def entity(self) -> entities.Address:
-        """The record, which is this answer."""
+        """The record; this object itself."""
         return self
 
 

@@ -50,7 +50,7 @@ _EMPTY_MAPPING: Mapping[str, Any] = MappingProxyType({})
 
 
 def wire_name_metadata(name: str) -> dict[str, Any]:
-    """Return the metadata of an attribute whose JSON name is not its name in camelCase."""
+    """Return attribute metadata for a JSON name that differs from the attribute name in camelCase."""
     return {_WIRE_NAME_KEY: name}
 
 
@@ -114,7 +114,7 @@ def get_default(attribute: Any) -> Any:
 
 
 def is_on_wire(attribute: Any) -> bool:
-    """Return True if the attribute is a field of the JSON object."""
+    """Return True if the attribute is a field of the JSON object on the wire."""
     return attribute.name not in _BASE_FIELDS and not attribute.metadata.get(_OFF_WIRE_KEY, False)
 
 
@@ -129,7 +129,7 @@ def get_wire_name(attribute: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    # The repr of an enum member is not valid code, and the order of a set changes between runs.
+    # Show valid and stable code: an enum repr is no valid code, and the order of a set changes between runs.
     if isinstance(value, enum.Enum):
         return repr(value.value)
     if isinstance(value, frozenset):
@@ -184,9 +184,9 @@ def unstructure(value: Any) -> Any:
 
 class _TypeMismatch(Exception):
     """
-    A value violates *rule*.
+    Signals that a value violates *rule*.
 
-    The path to it is collected while the exception propagates, innermost first.
+    Callers add their step to the path of the value while the exception propagates, innermost first.
     """
 
     def __init__(self, rule: str) -> None:
@@ -284,7 +284,7 @@ _NUMBER_HOOKS: Mapping[str, tuple[ReadHook, WriteHook]] = {
 }
 
 
-# --- shapes: built from the annotation -------------------------------------------------------------------------------
+# --- arrays, unions and records: hooks built from the annotation ------------------------------------------------------
 
 
 def _get_hooks(hint: Any) -> tuple[ReadHook, WriteHook]:
@@ -312,9 +312,9 @@ def _make_sequence_hooks(hint: Any) -> tuple[ReadHook, WriteHook]:
 
 def _make_union_hooks(hint: Any) -> tuple[ReadHook, WriteHook]:
     """
-    Return hooks for a reference, an optional value, or an open enum.
+    Return hooks for an optional id, another optional value, or an open enum.
 
-    An open enum keeps unknown names, which newer chains may add, as text.
+    An open enum accepts names that newer chains may add, and retains them as text.
     """
     main, *others = (member for member in typing.get_args(hint) if member is not types.NoneType)
     if main is EntityId:
@@ -396,8 +396,7 @@ def _make_record_hooks(cls: type[Record]) -> tuple[ReadHook, WriteHook]:  # noqa
         written: dict[str, Any] = copy.deepcopy(dict(record.extra))
         for member in members:
             value = getattr(record, member.name)
-            # A copy with a new value (`attrs.evolve`) inherits this data of the old value, so check that it still
-            # applies.
+            # `attrs.evolve` copies this raw data together with a new value, so use it only if it matches the value.
             if member.name in record.absent and value == member.zero:
                 continue
             raw = record.as_written.get(member.name, attrs.NOTHING)
@@ -415,7 +414,7 @@ def _reject_type(hint: Any) -> Any:
     raise InvalidArgument(f"no rule to read or write {hint!r}", hint="give a model, or a list of models")
 
 
-# cattrs tries the newest hook first, so types that no other hook supports are rejected instead of coerced.
+# cattrs tries the last registered hook first, so the first entry here is the fallback that rejects other types.
 _HOOK_FACTORIES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[ReadHook, WriteHook]]], ...] = (
     (lambda _: True, _reject_type),
     (lambda hint: isinstance(hint, type) and issubclass(hint, Record), _make_record_hooks),
@@ -423,7 +422,7 @@ _HOOK_FACTORIES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[ReadHo
     (lambda hint: typing.get_origin(hint) in (Union, types.UnionType), _make_union_hooks),
     (lambda hint: hint is Any, lambda _: (_copy_value, _copy_value)),
 )
-# cattrs checks classes before these factories, and its built-in hooks for some classes coerce.
+# cattrs has built-in hooks for these classes, which would convert values. Reject such values instead.
 _REJECTING_HOOKS: tuple[ReadHook, WriteHook] = (
     lambda _, hint: _reject_type(hint),
     lambda value: _reject_type(type(value)),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mama_structs.references.http_api import Backoff
     from mama_structs.structs.transport import NodeTransport
 else:
-    # aiohttp is imported when a client is first used, but annotations must resolve before that.
+    # aiohttp is imported lazily, at first use of a client. Type hints must resolve before that.
     ClientSession = Backoff = NodeTransport = Any
 
 A = TypeVar("A", bound=Record)
@@ -105,7 +105,7 @@ class StructsClient:
 
     def __del__(self) -> None:
         """Emit a `ResourceWarning` if the client's own session was not closed."""
-        # An invalid base URL leaves an object without attributes.
+        # The constructor raises for an invalid base URL, and leaves an object without attributes.
         if getattr(self, "_closed", True) or not self._owns_open_session():
             return
         # A forked child process does not own the connections of its parent.
@@ -160,7 +160,7 @@ class StructsClient:
         return await self._fetch_entity(_parse_readable_id(entity_id))
 
     async def fetch(self, entity_id: EntityId | str) -> Answer[Any]:
-        """Return the typed answer for an entity of any type with ids; see `query` for the errors."""
+        """Return the typed answer for an entity of any type that has ids; see `query` for the errors."""
         asked = _parse_readable_id(entity_id)
         return _to_model(await self._fetch_entity(asked), ANSWER_MODELS[asked.type])
 
@@ -240,7 +240,7 @@ class StructsClient:
         return _to_model(await self._fetch_entity(parse_entity_id(struct_id, EntityType.STRUCT)), StructAnswer)
 
     async def allocation(self, allocation_id: EntityIdLike) -> GridAnswer[entities.Allocation]:
-        """Return an allocation; its power is in the grid attributes."""
+        """Return an allocation. The grid attributes contain its power."""
         return _to_model(
             await self._fetch_entity(parse_entity_id(allocation_id, EntityType.ALLOCATION)),
             GridAnswer[entities.Allocation],
@@ -263,7 +263,7 @@ class StructsClient:
         )
 
     async def infusion(self, destination_id: EntityIdLike, address: str) -> Answer[entities.Infusion]:
-        """Return the infusion of an address into a reactor or struct."""
+        """Return the infusion that an address made into a reactor or struct."""
         to, payer = str(parse_entity_id(destination_id, *_INFUSION_TYPES)), routes.check_address(address)
         asked = f"{to}-{payer}"
         return await self._fetch_model(
@@ -272,7 +272,7 @@ class StructsClient:
 
     async def address(self, address: str) -> AddressAnswer:
         """
-        Return the player for which an address acts.
+        Return the player on whose behalf an address acts.
 
         The player of an unknown address is None.
         """
@@ -433,7 +433,7 @@ class StructsClient:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _iter_records(self, page_size: int, route: str, record: type[R], *of: Any) -> RecordIterator[R]:
-        # Validated here, because the body of a generator does not run before the first record is requested.
+        # Validate the arguments here: the body of a generator would run only at the first record.
         segments = [str(parse_entity_id(*of))] if of else []
         _check.check_integer("page_size", page_size, 1, MAX_INDEX)
         return self._iter_pages(ListRoute(route, record), segments, page_size)
@@ -446,7 +446,7 @@ class StructsClient:
             next_key = listing.check_next_key(envelope, after=key)
             for record in _to_model(envelope, listing.page_model).records:
                 yield record
-            # An empty page need not be the last one: some routes filter after paging.
+            # Continue after an empty page: some routes filter records after paging.
             if next_key is None:
                 return
             key = next_key
@@ -502,7 +502,7 @@ class StructsClient:
 
 
 def _parse_readable_id(entity_id: EntityId | str) -> EntityId:
-    """Return the parsed id, or raise `EntityNotFound` if entities of its type have no ids."""
+    """Return the parsed id, or raise `EntityNotFound` for types whose entities have no ids."""
     asked = parse_entity_id(entity_id)
     if asked.type in _NO_ID_HINTS:
         raise EntityNotFound(str(asked), hint=_NO_ID_HINTS[asked.type])
@@ -510,7 +510,7 @@ def _parse_readable_id(entity_id: EntityId | str) -> EntityId:
 
 
 def _to_model(envelope: RawAnswer, model: type[A]) -> A:
-    """Return the answer or page in *envelope* as a model, with its chain height."""
+    """Convert the JSON of an answer or page to a model, and set its chain height."""
     answer: Any = structure(envelope, model)
     with_height: A = attrs.evolve(answer, height=envelope.height)
     return with_height

@@ -24,7 +24,7 @@ class Coin(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class PlayerInventory(Record):
-    """The tokens that the primary address of a player can spend."""
+    """The tokens that a player can spend from the primary address."""
 
     rocks: Coin = attrs.field(factory=Coin)
 
@@ -74,13 +74,13 @@ class StructAttributes(Record):
 
     @property
     def protected_struct(self) -> EntityId | None:
-        """The struct that this one defends. The chain stores its bare index, 0 for none."""
+        """The struct that this struct protects, or None. The chain stores its index without a type, 0 for none."""
         return EntityId(EntityType.STRUCT, self.protected_struct_index) if self.protected_struct_index else None
 
 
 @attrs.frozen(kw_only=True, repr=False)
 class PlanetAttributes(Record):
-    """Attributes of a planet: defences, and the blocks at which its processes started."""
+    """Attributes of a planet: its defences, and the block at which each of its processes started."""
 
     planetary_shield: int = 0
     repair_network_quantity: int = 0
@@ -189,7 +189,7 @@ class Player(Record):
 @attrs.frozen(kw_only=True, repr=False)
 class Planet(Record):
     """
-    A planet. A free slot of an ambit is None.
+    A planet. In the lists of structs by ambit, None is a free slot.
 
     ``location_list_last`` still names the last visitor after its departure: it is valid only if
     ``location_list_start`` is set.
@@ -366,7 +366,7 @@ class GuildMembershipApplication(Record):
 @attrs.frozen(kw_only=True, repr=False)
 class StructType(Record):
     """
-    A type of structs. ``id`` is a bare number.
+    A type of structs. Its ``id`` is a plain number without a type code.
 
     The ambit fields are bit masks: 1 shifted by the number of the ambit.
     """

@@ -1,5 +1,5 @@
 """
-Enums of the chain, with their names in JSON as values.
+Enums of the chain. The values are the names that the chain uses in JSON.
 
 The first member of each enum has the number 0, which is the value in an empty record.
 Fields are annotated ``SomeEnum | str``: a name that a newer chain adds remains plain text.
@@ -28,7 +28,7 @@ class GuildJoinBypassLevel(enum.StrEnum):
 
 
 class GuildJoinType(enum.StrEnum):
-    """Origin of a guild membership."""
+    """Way in which a player became a member of a guild."""
 
     INVITE = "invite"
     REQUEST = "request"
@@ -107,7 +107,7 @@ class PassiveWeaponry(enum.StrEnum):
 
 
 class UnitDefenses(enum.StrEnum):
-    """The defences of a struct of this type."""
+    """The defences that a struct of this type has."""
 
     NONE = "noUnitDefenses"
     DEFENSIVE_MANEUVER = "defensiveManeuver"
@@ -120,7 +120,7 @@ class UnitDefenses(enum.StrEnum):
 
 
 class OreReserveDefenses(enum.StrEnum):
-    """The defences of the planet's ore that a struct provides."""
+    """The defences that a struct gives to the ore of its planet."""
 
     NONE = "noOreReserveDefenses"
     COORDINATED_RESERVE_RESPONSE_TRACKER = "coordinatedReserveResponseTracker"
@@ -131,7 +131,7 @@ class OreReserveDefenses(enum.StrEnum):
 
 
 class PlanetaryDefenses(enum.StrEnum):
-    """The defences of the planet that a struct provides."""
+    """The defences that a struct gives to its planet."""
 
     NONE = "noPlanetaryDefense"
     DEFENSIVE_CANNON = "defensiveCannon"

@@ -1,4 +1,4 @@
-"""Requests to the chain: validation of arguments, and routes, as pure values."""
+"""Requests to the chain as pure values: routes, and validation of arguments. Nothing is sent here."""
 
 import base64
 import enum
@@ -78,7 +78,7 @@ def parse_attribute_name(name: str, names: type[N]) -> N:
 
 
 def decode_page_key(key: object) -> bytes | None:
-    """Return the decoded list position of a page key, or None if it is not base64 or too long."""
+    """Return the list position that a page key encodes, or None if the key is too long or not base64."""
     if not isinstance(key, str) or not 0 < len(key) <= _MAX_PAGE_KEY_CHARS:
         return None
     try:
@@ -124,7 +124,7 @@ class ChainRequest:
 
     path: str
     key: str
-    # The requested id, None if the request cannot fail with an unknown id.
+    # The requested id. None if the request cannot fail because of an unknown id.
     requested_id: str | None = None
     # The query parameters, not yet encoded.
     query: tuple[tuple[str, str], ...] = ()
@@ -151,7 +151,7 @@ def make_entity_request(model: type[Record], *segments: str, requested_id: str) 
 
 
 def check_answer_entity(payload: Mapping[str, Any], model: type[Record], **expected: str) -> None:
-    """Raise `MalformedResponse` unless the answer's entity has the *expected* fields."""
+    """Raise `MalformedResponse` unless the fields of the entity in the answer equal *expected*."""
     key = _item_key(model)
     record, path = (payload[key], f"$.{key}") if issubclass(model, Answer) else (payload, "$")
     if not isinstance(record, dict):
@@ -162,14 +162,14 @@ def check_answer_entity(payload: Mapping[str, Any], model: type[Record], **expec
 
 
 def _item_key(model: type[Record]) -> str:
-    """Return the JSON name of the entity, or of the first field of a flat answer."""
+    """Return the JSON key of the entity in an answer, or of the first field if the answer has no separate entity."""
     fields = attrs.fields_dict(model)
     return get_wire_name(next(fields[name] for name in ("entity", "address", "attribute") if name in fields))
 
 
 @attrs.frozen
 class ListRoute(Generic[R_co]):
-    """Route of a list of records, and their class."""
+    """Route that returns a list of records, and the class of these records."""
 
     name: str
     record: type[R_co]
@@ -191,7 +191,7 @@ class ListRoute(Generic[R_co]):
 
     def check_next_key(self, payload: Mapping[str, Any], *, after: str | None) -> str | None:
         """
-        Validate a page without its records.
+        Validate the paging information of a page, but not its records.
 
         Return the key of the next page, None after the last one.
         """
@@ -202,7 +202,7 @@ class ListRoute(Generic[R_co]):
         if not key:
             return None
         place = decode_page_key(key)
-        # Keys ascend in byte order from *after*. Without *after*, the next page may start anywhere.
+        # Page keys must ascend in byte order, or paging would not end. The first page may have any next key.
         if place is None or (after is not None and place <= (decode_page_key(after) or b"")):
             raise MalformedResponse("must be a later place in base64", path="$.pagination.next_key")
         return key
@@ -237,7 +237,7 @@ LIST_ROUTES: Mapping[str, ListRoute[Any]] = {
 
 
 def get_list_route(name: EntityType | str) -> ListRoute[Any]:
-    """Return the list of all entities of a type, or raise `InvalidArgument`."""
+    """Return the route for the list of all entities of a type, or raise `InvalidArgument`."""
     listing = LIST_ROUTES.get(name) if isinstance(name, str) else None
     if listing is None:
         raise InvalidArgument(

@@ -15,10 +15,10 @@ from typing import Final
 from mama_structs.references.schemes import IdScheme
 from mama_structs.structs.ids import MAX_INDEX, EntityType
 
-# Field names by role: denied (some contain free text of the guild API, which once allowed names such as 1-11), of a
-# single type, primary (direct relations), and brief (name, owner, location and state of an entity).
+# Field names by role: denied, of a single type, primary (direct relations), and brief (name, owner, location, state).
+# Some denied fields contain free text of the guild API, such as a guild name that looks like an id (1-11).
 _FIELD_NAMES: Final = json.loads(Path(__file__).with_name("scheme.json").read_text(encoding="utf-8"))
-# Types whose reference fields have many names with the same ending (`attackerStructId`, `member_guild_ids`).
+# Types with many reference fields that differ only in their prefix (`attackerStructId`, `member_guild_ids`).
 _HINTS_BY_SUFFIX: Final = {
     f"{start}{number}": kind
     for kind in ("guild", "player", "planet", "struct", "fleet")
@@ -38,7 +38,7 @@ def _to_snake_case(name: str) -> str:
 
 
 def _iter_name_forms(names: Iterable[str]) -> Iterator[str]:
-    """Yield names in camelCase, as in the chain, and in snake_case, as in the guild API."""
+    """Yield each name in camelCase (as in the chain) and in snake_case (as in the guild API)."""
     for name in names:
         yield name
         if not name.startswith("*"):
@@ -46,7 +46,7 @@ def _iter_name_forms(names: Iterable[str]) -> Iterator[str]:
 
 
 def _make_number_pattern(max_value: int) -> str:
-    """Return a regular expression for 1 to *max_value* without leading zeros."""
+    """Return a regular expression that matches the numbers from 1 to *max_value* without leading zeros."""
     digits = str(max_value)
     same_length = [
         f"{digits[:place]}[{0 if place else 1}-{int(digit) - 1}][0-9]{{{len(digits) - place - 1}}}"
@@ -68,7 +68,7 @@ STRUCTS_SCHEME: Final = IdScheme(
     bare={"protectedStructIndex": "5-", "protected_struct_index": "5-"},
     embedded=frozenset({"map", "detail"}),
     types=frozenset(EntityType),
-    # `EntityType` includes 7-n and 8-n, but the chain has no such ids, so they never are references.
+    # `EntityType` includes 7-n and 8-n, but no entity of the chain has such an id, so they cannot be resolved.
     unresolvable=frozenset(member for member in EntityType if not member.has_ids),
     brief={kind: tuple(fields.split()) for kind, fields in _FIELD_NAMES["brief"].items()},
 )

@@ -72,12 +72,12 @@ class StructsSource:
 
     @property
     def fetch_many(self) -> None:
-        """None: the chain has no route for several ids."""
+        """Always None, because the chain has no route that returns several entities by id."""
         return
 
     async def ready_client(self) -> StructsClient:
         """
-        Return the client, opened.
+        Return the client, and open it first if the source created it.
 
         Raises:
             InvalidArgument: The source was created from an object that only fetches.
@@ -97,7 +97,7 @@ class StructsSource:
 
     @property
     def shared_as(self) -> Hashable | None:
-        """The key under which sources with identical answers share a cache, or None."""
+        """Cache key that is equal for all sources of the same node, or None if this source shares no cache."""
         client = self.client
         return client.base_url if self._shared and client is not None and client.session is None else None
 
@@ -106,7 +106,7 @@ class StructsSource:
         return None if self.client is None else self.client.join_gate(user, limit)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the entity's own fields, followed by the other fields of the answer."""
+        """Return the fields of the entity, followed by the remaining fields of the answer."""
         envelope = EntityId.parse(entity_id).type.capitalize()
         record = answer.get(envelope)
         if not isinstance(record, Mapping):
@@ -200,7 +200,7 @@ def _make_tools(
 
 
 def _have_same_origin(source: StructsSource, other: EntitySource) -> bool:
-    """Return True if two sources have the same origin: one node, or the `fetch` of one object."""
+    """Return True if two sources query the same node, or the same `fetch` function of the same object."""
     if isinstance(other, StructsSource) and source.client is not None and other.client is not None:
         return source.client.base_url == other.client.base_url
     fetch = other._own_fetch if isinstance(other, StructsSource) else other.fetch  # noqa: SLF001 - same class
@@ -260,7 +260,7 @@ def _make_query_tool(chain: _ToolContext, entity: _ToolTexts) -> StructsTool:
         try:
             [text] = signature.bind(*args, **kwargs).arguments.values()
         except TypeError as error:
-            # The wording of Python for a function with this signature.
+            # Raise the same error as Python for a function with this signature.
             raise TypeError(f"{name}(): {error}") from None
         return await chain.query(entity, text)
 

@@ -35,9 +35,9 @@ def _parse_envelope(request: ChainRequest, answer: HttpResponse) -> RawAnswer:
     payload = answer.payload
     code, message = _parse_error(payload)
     is_answer = isinstance(payload, dict) and request.key in payload
-    # By the chain's documentation, a response with a success status may contain an error body.
+    # The chain's documentation allows an error body in a response with a success status.
     if answer.is_error or (code not in (None, 0) and message is not None and not is_answer):
-        # The chain answers 500 for an unknown id, so the body decides.
+        # The chain answers 500 for an unknown id, so check the message instead of the status.
         if (
             request.requested_id is not None
             and code is not None
