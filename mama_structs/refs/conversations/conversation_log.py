@@ -44,13 +44,13 @@ from mama_structs.storage.sqlite_store import RowStorage
 R = TypeVar("R")
 
 MAX_NAME_CHARS: Final = 200
-# Conversations of the default namespace keep keys without a namespace, as stores from before namespaces have them.
+# Keys in the default namespace omit the namespace, so that stores from before namespaces remain readable.
 _DEFAULT_NAMESPACE: Final = "default"
 START_PREFIX: Final = "conversations/"
 TEXT_PREFIX: Final = "texts/"
 CHANGE_PREFIX: Final = "refs/"
 RECLAIM_PENDING_KEY: Final = "deleted"
-# The store limits the length of keys: a longer part of a key is replaced by its hash.
+# The store limits the length of keys, so a longer part is replaced by its hash.
 _MAX_KEY_PART_CHARS: Final = 600
 _MAX_SUGGESTIONS: Final = 5
 _CHANGE_KEY: Final = re.compile(
@@ -63,15 +63,15 @@ _PUNYCODE_MARKER: Final = "xn--"
 
 @attrs.frozen
 class ConversationKey:
-    """The identity of a conversation: its name, which is unique within its namespace."""
+    """Identity of a conversation: a namespace, and a name that is unique in this namespace."""
 
     namespace: str
     name: str
 
     @property
     def key_part(self) -> str:
-        """The conversation's part of its row keys, in ASCII and unique."""
-        # `quote` emits "%" only before two hex digits, so the markers "%%" and "%." cannot collide with a name.
+        """The part of row keys that identifies this conversation. Unique, and ASCII only."""
+        # `quote` emits "%" only before two hex digits, so no quoted name contains the markers "%%" and "%.".
         name = quote(self.name, safe="")
         if self.namespace == _DEFAULT_NAMESPACE:
             return _bound_key_part(name, "%%", self.name)
@@ -80,8 +80,8 @@ class ConversationKey:
 
     @property
     def lock_name(self) -> str:
-        """The unique name of the lock that is held while the conversation is open."""
-        # Neither part may contain a surrogate, so the separator is unambiguous.
+        """Unique name of the lock that a session holds while the conversation is open."""
+        # Names and namespaces cannot contain surrogates, so a surrogate is an unambiguous separator.
         return self.name if self.namespace == _DEFAULT_NAMESPACE else f"{self.namespace}\ud800{self.name}"
 
     @property
@@ -112,11 +112,11 @@ def parse_conversation_part(key: str) -> str | None:
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
-    """A stored record of a conversation."""
+    """Base class of the stored records of a conversation's changes."""
 
 
 class DeleteRecord(_Record, frozen=True, kw_only=True, tag="delete"):
-    """Record of the deletion of a ref version or descriptor."""
+    """Records that a version of a ref, or a descriptor, was deleted."""
 
     handle: str
     at: datetime
@@ -130,10 +130,11 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
     parent: str | None
     parent_at: int
     version: Literal[1]
-    # Omitted for the default namespace, so that earlier versions can read the row. They reject rows with a namespace,
-    # because they would resolve the parent in the wrong namespace.
+    # Omitted for the default namespace, so that earlier versions can read the row.
+    # Earlier versions reject other namespaces, because they would look for the parent in the wrong one.
     namespace: str = _DEFAULT_NAMESPACE
-    parent_namespace: str | None = None  # Set only if it differs from *namespace*: the parent or the fork was moved.
+    # Set only if it differs from *namespace*, because the parent or the fork was moved.
+    parent_namespace: str | None = None
 
     @property
     def key(self) -> ConversationKey:
@@ -148,7 +149,7 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
     def with_key(
         self, key: ConversationKey, parent: ConversationKey | None, *, parent_at: int | None = None
     ) -> StartRecord:
-        """Return the record with another key and parent; *parent_at* replaces *parent_at* if given."""
+        """Return a copy of the record with another key and parent. *parent_at* is replaced only if given."""
         return StartRecord(
             name=key.name,
             created_at=self.created_at,
@@ -160,12 +161,12 @@ class StartRecord(_Record, frozen=True, kw_only=True, tag="start", omit_defaults
         )
 
 
-# Fields that earlier versions did not store, with the value to assume if a row lacks them.
+# Defaults of fields that rows of earlier versions lack.
 _ADDED_FIELD_DEFAULTS: Final = {"mime_type": TEXT_MIME_TYPE, "origin": UNKNOWN_ORIGIN, "trust": UNKNOWN_ORIGIN}
 
 
 def _make_record_class(entry: type[Entry], op: str) -> type[_Record]:
-    """Create the record class of an entry class: its fields, with *hash* for *content*."""
+    """Create the record class for an entry class. It has the same fields, but *hash* replaces *content*."""
     hints = get_type_hints(entry)
     names = [field.name for field in attrs.fields(entry) if field.name not in {"content", *_ADDED_FIELD_DEFAULTS}]
     # Omit fields that have their default value, so that an earlier version can read the row.
@@ -205,13 +206,13 @@ def check_conversation_name(name: object) -> str:
     return name
 
 
-# The change rows of one ancestor, and the highest change number that counts.
+# The change rows of one ancestor, and the highest change number that a fork inherits from it.
 AncestorRows = tuple[Sequence[tuple[str, bytes | DamagedRow]], float]
 
 
 @attrs.frozen
 class PreparedChangeRows:
-    """Serialized rows of some changes, and the log state from which they are numbered."""
+    """Serialized rows of some changes, and the state of the log for which they were numbered."""
 
     changes: PreparedChanges
     last: int
@@ -221,7 +222,7 @@ class PreparedChangeRows:
 
 class ConversationLog:
     """
-    Numbers the changes of one conversation and enqueues them in the store's write queue.
+    Numbers the changes of one conversation, and adds them to the store's write queue.
 
     Numbers continue after *last*.
     """
@@ -233,11 +234,11 @@ class ConversationLog:
         self.is_started: bool = started
 
     def put(self, handle: str, slot: Entry | DeletedEntry) -> None:
-        """Enqueue an entry with its text, or a deletion, in one transaction, or nothing on error."""
+        """Enqueue an entry with its text, or a deletion, in one transaction. Enqueue nothing on an error."""
         self.put_prepared(self.prepare([(handle, slot)]))
 
     def prepare(self, changes: Sequence[tuple[str, Entry | DeletedEntry]]) -> PreparedChangeRows:
-        """Return the rows of changes, numbered from the last one on. May run in any thread."""
+        """Serialize changes as rows, and number them after the last enqueued change. May run in any thread."""
         last, is_started = self._last, self.is_started
         rows: list[tuple[str, RowChange]] = []
         for number, (handle, slot) in enumerate(changes, last + 1):
@@ -254,11 +255,11 @@ class ConversationLog:
         return PreparedChangeRows(PreparedChanges.from_rows(rows), last, is_started, len(changes))
 
     def follows(self, prepared: PreparedChangeRows) -> bool:
-        """Return True if no change was enqueued since *prepared* was made."""
+        """Return True if no change was enqueued after *prepared* was numbered, so that its numbers are valid."""
         return (self._last, self.is_started) == (prepared.last, prepared.is_started)
 
     def put_prepared(self, prepared: PreparedChangeRows) -> None:
-        """Enqueue prepared changes in one transaction; on an error nothing changes."""
+        """Enqueue prepared changes in one transaction. Enqueue nothing on an error."""
         if prepared.count:
             self._storage.enqueue(prepared.changes, namespace=self._key.namespace)
             self._last, self.is_started = prepared.last + prepared.count, True
@@ -274,13 +275,13 @@ class ConversationLog:
         self.is_started = True
 
     def fork(self, name: str, at: datetime) -> Self:
-        """Return the log of a new conversation that inherits all changes recorded so far."""
+        """Start a conversation that inherits all changes recorded so far, and return its log."""
         key = attrs.evolve(self._key, name=name)
         if not self.is_started:
             return type(self)(self._storage, key)
         start = _start_row(key, at, parent=self._key.name, parent_at=self._last)
         self._storage.enqueue([start], namespace=key.namespace)
-        # The child continues the parent's numbers, so that all changes it sees have one order.
+        # The fork continues the numbers of its parent, so inherited and own changes form one sequence.
         return type(self)(self._storage, key, last=self._last, started=True)
 
 
@@ -296,8 +297,8 @@ async def load(
         StoreDamaged: The start row of the conversation or of an ancestor cannot be read.
 
     """
-    # All rows are on disk: the previous holder flushed before it released the lock. One transaction reads them, because
-    # a parent may be moved concurrently.
+    # All rows are on disk, because the previous holder flushed before it released the lock.
+    # Read them in one transaction, because a parent may be moved concurrently.
     started, generations = await storage.run_read(
         lambda rows: read_lineage(rows, key, storage.location), namespace=key.namespace
     )
@@ -345,7 +346,7 @@ def read_lineage(rows: Snapshot, key: ConversationKey, directory: str) -> tuple[
 
 
 def require_start_row(row: bytes | DamagedRow, key: ConversationKey, directory: str) -> StartRecord:
-    """Return the parsed start row, or raise `StoreDamaged`."""
+    """Parse and return the start row of a conversation. Raise `StoreDamaged` if it is unreadable."""
     start = decode_start_row(row)
     if isinstance(start, DamagedRow):
         raise StoreDamaged(
@@ -358,12 +359,12 @@ def require_start_row(row: bytes | DamagedRow, key: ConversationKey, directory: 
 
 
 def find_text_keys(rows: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the keys of all texts that the rows refer to, each with the key of a change."""
+    """Return the keys of all texts that the rows refer to, each with the key of a change that refers to it."""
     return _ChangeIndex.from_rows(rows).find_reachable_texts()
 
 
 async def missing_texts(storage: RowStorage) -> list[tuple[str, str]]:
-    """Return the keys of missing texts, each with the key of a change that refers to it."""
+    """Return the keys of texts that the store lacks, each with the key of a change that refers to it."""
     found: list[tuple[str, str]] = []
     for space in await storage.storage_namespaces():
         known = await _ChangeIndex.read(storage, space)
@@ -387,7 +388,7 @@ async def reclaim(storage: RowStorage, namespace: str) -> int:
     """
     if RECLAIM_PENDING_KEY not in await storage.read([RECLAIM_PENDING_KEY], namespace=namespace):
         return 0
-    # Other writers may add changes during this read. The transaction below checks the added changes.
+    # Other writers may add changes during this read, so the transaction below checks the new changes.
     known = await _ChangeIndex.read(storage, namespace)
     texts = set(await storage.keys(TEXT_PREFIX, namespace=namespace))
     if known.has_unreadable_rows:
@@ -412,7 +413,11 @@ async def reclaim(storage: RowStorage, namespace: str) -> int:
 
 @attrs.frozen
 class _Change:
-    """A parsed change row. *conversation* is its key part; *record* may be its damage."""
+    """
+    A parsed change row.
+
+    *conversation* is the key part of the conversation. *record* is a `DamagedRow` if the row is unreadable.
+    """
 
     conversation: str
     number: int
@@ -431,12 +436,12 @@ class _Change:
 
     @property
     def source(self) -> str:
-        """The source of the text, or an empty string if it is unknown."""
+        """The source of the text, or an empty string if the row has none."""
         return getattr(self.record, "source", "")
 
     @property
     def record_without_source(self) -> _Record | None:
-        """The record without its source and attributes, or None if it has neither."""
+        """The record with source and attributes removed, or None if it has neither."""
         words = {"attributes": {}, "source": ""}
         said = {name: none for name, none in words.items() if getattr(self.record, name, none) != none}
         return msgspec.structs.replace(self.record, **said) if said and isinstance(self.record, _Record) else None
@@ -457,7 +462,7 @@ class _ChangeIndex:
 
     changes: Mapping[str, _Change]
     forks: Mapping[str, list[tuple[str, int]]]
-    has_unreadable_rows: bool  # A row is unreadable, or the parent of a fork is missing.
+    has_unreadable_rows: bool  # True if a row is unreadable, or if the parent of a fork is missing.
 
     @classmethod
     async def read(cls, storage: RowStorage, namespace: str) -> _ChangeIndex:
@@ -499,7 +504,7 @@ class _ChangeIndex:
         return found
 
     def _is_in_use(self, change: _Change, deleted: Mapping[tuple[str, str], int]) -> bool:
-        """Return True if the conversation, or a fork made before a deletion, contains the entry."""
+        """Return True if the entry was not deleted, or is still in a fork that was made before the deletion."""
         waiting = [change.conversation]
         while waiting:
             conversation = waiting.pop()
@@ -539,7 +544,7 @@ def decode_start_row(row: bytes | DamagedRow | None) -> StartRecord | DamagedRow
 
 def parse_change(key: str, row: bytes | DamagedRow | None) -> _Change:
     """
-    Parse a change row. A row with an invalid key gets the number 0.
+    Parse a change row. If the key is invalid, the number is 0.
 
     `RowStorage.check` reports such rows.
     """
@@ -569,14 +574,15 @@ def _decode_handle(text: str) -> str:
         handle = f"{kind}:{ref_id.removeprefix(_PUNYCODE_MARKER).encode().decode('punycode')}{at}{version}"
     except UnicodeError:
         return text
-    # An id from before Unicode ids may start with "xn--" without being Punycode: decode only if it round-trips.
+    # Ids stored before Unicode ids may start with "xn--" without being Punycode. Decode only if encoding gives the same
+    # text.
     return handle if _encode_handle(handle) == text else text
 
 
 async def _replay(
     storage: RowStorage, namespace: str, changes: Sequence[_Change], settings: DescriptorSettings
 ) -> Entries:
-    """Load the texts of a conversation's changes, and return the resulting entries."""
+    """Load the texts of the changes, apply the changes in order, and return the resulting entries."""
 
     def find() -> tuple[set[str], set[tuple[str, str]], list[str]]:
         gone = {change.handle for change in changes if isinstance(change.record, DeleteRecord)}
@@ -613,7 +619,7 @@ def _build_entries(
 
 
 def _parse_content(row: bytes | DamagedRow | None, digest: str, mime_type: str) -> Content | str:
-    """Return the content of a text row, or a description of its damage."""
+    """Return the content of a text row, or a description of the damage if the row is missing or damaged."""
     if not isinstance(row, bytes):
         return "its text is missing" if row is None else row.reason
     try:

@@ -53,7 +53,7 @@ def list_conversations(
         try:
             changes = parse_changes(read_lineage(rows, start.key, "")[1])
         except StoreDamaged:
-            # An ancestor cannot be read: count only the conversation's own changes.
+            # An ancestor is unreadable, so count only the conversation's own changes.
             changes = parse_changes([(rows.items(start.key.changes), math.inf)])
         held = {change.handle: change.hash for change in changes if change.hash is not None}
         for change in changes:
@@ -84,7 +84,7 @@ def list_namespaces(rows: Snapshot) -> set[str]:
 
 def strip_sources(rows: Rows, key: ConversationKey, hashes: Collection[str], is_read: Callable[[str], bool]) -> None:
     """
-    Remove source and attributes from the changes of deleted handles.
+    Remove source and attributes from changes whose handles were deleted.
 
     Only changes whose text hash is in *hashes*, or whose source satisfies *is_read*, are rewritten.
     """
@@ -106,7 +106,7 @@ def find_unused(rows: Snapshot, namespace: str, before: datetime) -> list[Conver
 
 
 def is_unused(rows: Snapshot, key: ConversationKey, before: datetime) -> bool:
-    """Return True if a conversation's last use is readable and before a time."""
+    """Return True if the last use of the conversation is readable and earlier than *before*."""
     start = decode_start_row(rows.get(key.start))
     at = _read_last_use(rows, start) if isinstance(start, StartRecord) else None
     return at is not None and at < before
@@ -183,7 +183,7 @@ async def move_conversation(storage: RowStorage, source: ConversationKey, target
 def _detach_forks(
     rows: Rows, key: ConversationKey, changes: list[tuple[str, bytes | DamagedValue]], directory: str, *, why: str
 ) -> None:
-    """Copy the inherited changes of a conversation to its forks, so that it can be removed."""
+    """Copy the inherited changes to all forks of a conversation, so that the conversation can be removed."""
     forks = [start for start in read_start_rows(rows) if start.parent_key == key]
     if not forks:
         return
@@ -199,7 +199,7 @@ def _detach_forks(
 
 
 def _copy_texts(rows: Rows, target: Rows, hashes: Collection[str | None]) -> None:
-    """Copy texts to another namespace, unless shared, and schedule cleanup of the originals."""
+    """Copy texts to another namespace unless both share them, and schedule the cleanup of the originals."""
     if target is rows:
         return
     for name, text in rows.get_many([f"{TEXT_PREFIX}{digest}" for digest in sorted(map(str, hashes))]).items():
@@ -211,13 +211,13 @@ def _copy_texts(rows: Rows, target: Rows, hashes: Collection[str | None]) -> Non
 def _move_recall_log(rows: Rows, there: Rows, source: ConversationKey, target: ConversationKey) -> None:
     for name, row in rows.items(source.recall_log_prefix):
         rows.delete(name)
-        # Facts of unreadable rows are recalled again.
+        # Skip unreadable rows: recall then repeats their facts.
         if isinstance(row, bytes):
             there.put(f"{target.recall_log_prefix}{name.removeprefix(source.recall_log_prefix)}", row)
 
 
 async def unknown_conversation_error(storage: RowStorage, key: ConversationKey) -> InvalidArgument:
-    """Return the error for a conversation that does not exist, with similar names."""
+    """Return the error for a missing conversation. Its hint lists similar names."""
     names = sorted(
         start.name
         for start in await storage.run_read(lambda rows: read_start_rows(rows, key.namespace), namespace=key.namespace)
@@ -244,7 +244,7 @@ def read_start_rows(rows: Snapshot, namespace: str | None = None) -> list[StartR
 
 
 def _read_last_use(rows: Snapshot, start: StartRecord) -> datetime | None:
-    """Return when a conversation was last used, or None if a time is unreadable."""
+    """Return the time of a conversation's last use, or None if one of the stored times is unreadable."""
     times: list[datetime | None] = [start.created_at]
     last, used = rows.last_key(start.key.changes), rows.get(start.key.used_key)
     if last is not None:
@@ -260,7 +260,7 @@ def _read_last_use(rows: Snapshot, start: StartRecord) -> datetime | None:
 def _check_undamaged(
     changes: list[tuple[str, bytes | DamagedValue]], key: ConversationKey, directory: str, why: str
 ) -> None:
-    """Raise `StoreDamaged` if a row that must be rewritten is unreadable."""
+    """Raise `StoreDamaged` if any of the rows is unreadable, because they must be rewritten."""
     damaged = tuple(name for name, row in changes if isinstance(row, DamagedValue))
     if damaged:
         raise StoreDamaged(

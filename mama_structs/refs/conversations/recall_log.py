@@ -24,7 +24,7 @@ def _hash(text: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class RecalledFact:
-    """A fact that recall injects: its subject, current state, and the texts that express it."""
+    """A fact that recall injects: its subject, the subject's current state, and texts that express the fact."""
 
     subject: str
     state: str
@@ -42,9 +42,9 @@ _DECODER = msgspec.json.Decoder(_LogRow)
 @attrs.define(eq=False)
 class RecallLog:
     """
-    Facts that were recalled into one conversation.
+    Facts that recall has injected into one conversation.
 
-    Changed rows, keyed by subject hash, are passed to *keep*.
+    The log passes changed rows, keyed by subject hash, to *write_rows*.
     """
 
     _write_rows: Callable[[Mapping[str, RowChange]], object] = attrs.field(default=lambda _rows: None)
@@ -65,7 +65,7 @@ class RecallLog:
         return told
 
     def copy(self, write_rows: Callable[[Mapping[str, RowChange]], object]) -> RecallLog:
-        """Return a copy of the log for another conversation, and write its rows with *write_rows*."""
+        """Return a copy of the log for another conversation. Its rows are passed to *write_rows*."""
         rows = {name: msgspec.json.encode(row) for name, row in self._rows.items()}
         if rows:
             write_rows(rows)

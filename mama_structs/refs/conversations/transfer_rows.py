@@ -47,7 +47,7 @@ class TransferRows:
 
 def select_transfer_rows(rows: Snapshot, namespaces: Collection[str], *, report_orphans: bool) -> TransferRows:
     """
-    Return the rows of all conversations of the namespaces.
+    Return the rows of all conversations in the namespaces.
 
     With *report_orphans*, rows without a readable start row are reported as damaged.
     """
@@ -56,8 +56,7 @@ def select_transfer_rows(rows: Snapshot, namespaces: Collection[str], *, report_
     for start in read_start_rows(rows):
         if start.namespace in namespaces:
             own = rows.in_namespace(start.namespace)
-            # On a server, a conversation cannot depend on rows of another namespace, so such a fork is copied with its
-            # history.
+            # On a server, a fork cannot depend on a parent in another namespace, so copy its history with it.
             stays_fork = start.parent_key is None or start.parent_key.namespace == start.namespace
             first = taken.add_conversation(own, start, as_it_is=stays_fork)
             begun.append((start, first))
@@ -77,7 +76,7 @@ def select_transfer_rows(rows: Snapshot, namespaces: Collection[str], *, report_
 
 
 def _rows_by_namespace(taken: _RowCollector) -> dict[str, dict[str, bytes]]:
-    """Group the collected rows by namespace, because texts are looked up per namespace."""
+    """Group the collected rows by namespace, because each namespace has its own texts."""
     found: dict[str, dict[str, bytes]] = {}
     for key, row in taken.rows.items():
         found.setdefault(taken.namespaces[key], {})[key] = row
@@ -101,7 +100,7 @@ class _RowCollector:
         """Collect all rows of a conversation except its start row, and return the start row."""
         key, first = start.key, rows.get(start.key.start)
         if not as_it_is:
-            # The parent is in another namespace: inline the inherited changes, as if the parent were deleted.
+            # The parent is in another namespace, so store the inherited changes in the fork itself.
             try:
                 inherited = read_lineage(rows, key, "")[1][1:]
             except StoreDamaged as error:
@@ -118,7 +117,7 @@ class _RowCollector:
 
 
 def _find_orphans(rows: Snapshot) -> list[str]:
-    """Return one line per damaged start row, and per conversation without a start row."""
+    """Return one line for each damaged start row, and for each conversation without a start row."""
     starts = {key: decode_start_row(row) for key, row in rows.items(START_PREFIX)}
     bad = {key: start.reason for key, start in starts.items() if isinstance(start, DamagedValue)}
     lost = [f"{key}: {reason}; all that the conversation holds is left out" for key, reason in bad.items()]

@@ -48,7 +48,7 @@ _MODIFIERS: Final = (
     r"(?:(?:export|default|pub|public|private|protected|internal|static|async|abstract|final|unsafe|inline|const|open"
     r"|override|virtual|sealed|data|extern|declare)\s+){0,4}"
 )
-# Lines that rarely occur in prose (strong), and lines that may occur in prose (weak).
+# Patterns for lines of code. Prose rarely matches the strong pattern, but sometimes matches the weak one.
 _STRONG_LINE: Final = re.compile(
     rf"\s*(?:{_MODIFIERS}(?:def|class|function|fn|func|fun|interface|struct|enum|trait|impl|namespace|module|sub)\b"
     r"[^.?!]*[({:;=]\s*\Z"
@@ -66,7 +66,7 @@ _CODE_LINE_ENDINGS: Final = (";", "{", "};", "})", "});", "):", "->", "=>")
 
 def detect_category(attributes: Mapping[str, str], text: str) -> Category:
     """
-    Return the category of a content, from its tag's attributes or else from a text sample.
+    Return the category of a content. The attributes of its tag take precedence over a sample of the text.
 
     Args:
         attributes: The attributes of the tag, with names in lower case.
@@ -80,7 +80,7 @@ def detect_category(attributes: Mapping[str, str], text: str) -> Category:
 
 
 def lookup_category(word: str) -> Category | None:
-    """Return the category of a language name, MIME type or other keyword, or None if unknown."""
+    """Return the category of a keyword, such as a language name or MIME type, or None if unknown."""
     word = word.strip().lower()[:100]
     if "/" in word:
         main, _, word = word.partition(";")[0].strip().partition("/")
@@ -101,7 +101,7 @@ def _load_categories() -> Mapping[str, Category]:
 def _detect_text_category(sample: str, *, cut: bool, unfenced: bool) -> Category:
     lines = sample.strip("\ufeff").splitlines()
     if cut and len(lines) > 1:
-        # The last line of a truncated sample may be incomplete.
+        # The sample was truncated, so its last line may be incomplete.
         lines.pop()
     lines = [line for line in lines if line.strip()]
     if not lines:
@@ -109,7 +109,7 @@ def _detect_text_category(sample: str, *, cut: bool, unfenced: bool) -> Category
     text = "\n".join(lines)
     if (block := next(find_fenced_blocks(text), None)) is not None:
         if unfenced or block.opening_start or (block.closed and (cut or block.position_after <= len(text))):
-            # Text outside the fence means prose with code examples.
+            # With text outside of the fence, the content is prose with code examples.
             return "text"
         told = lookup_category(parse_language(block.info) or "")
         return told or _detect_text_category(text[block.start : block.end], cut=False, unfenced=True)
@@ -165,7 +165,7 @@ def _has_columns(lines: Sequence[str], delimiter: str) -> bool:
     columns = len(rows[0])
     if columns < 2 or any(len(row) != columns for row in rows) or all(not row[-1] for row in rows):  # noqa: PLR2004
         return False
-    # In prose a space follows a comma; code has brackets. Neither is a table.
+    # Reject prose, where a space follows the comma, and code, which contains brackets.
     airy = any(cell[:1] == " " for row in rows for cell in row[1:])
     coded = any(mark in cell for row in rows for cell in row for mark in "(){}=")
     return not coded and (not airy or (columns > 2 and len(rows) > 2))  # noqa: PLR2004
@@ -176,7 +176,7 @@ def _is_yaml(lines: Sequence[str]) -> bool:
     if lines[0].rstrip() == "---":
         return keys > 0
     plain = sum(1 for line in lines if _YAML_LINE.match(line) or line.startswith((" ", "\t")))
-    # A Python block also ends its first line with a colon, but after a bracket or several words.
+    # The first line of a Python block ends with a colon, too, but contains a bracket or several words before it.
     return keys >= 2 and plain == len(lines) and keys * 3 >= len(lines)  # noqa: PLR2004 - one key may be "Note: ..."
 
 
@@ -193,7 +193,7 @@ def _is_code(lines: Sequence[str]) -> bool:
         return True
     strong = weak = 0
     for line in lines:
-        # A line of prose may be as long as a paragraph, so match only its beginning.
+        # Match only the beginning, because a line of prose may be as long as a paragraph.
         shown = line[:400].rstrip()
         if _STRONG_LINE.match(shown):
             strong += 1
@@ -207,11 +207,11 @@ def _is_code(lines: Sequence[str]) -> bool:
 Reason = Literal["file", "definition", "heading", "language"]
 
 _MAX_ID_CHARS: Final = 64
-# Leaves space for a separator and a number within the maximum length of an id.
+# Shorter than the maximum length of an id, so that a separator and a number can be appended.
 _MAX_STEM_CHARS: Final = 54
 _MIN_LINES: Final = 3
 _MIN_CHARS: Final = 80
-# Definitions occur near the beginning; longer lines are usually generated code.
+# Definitions occur near the beginning, and long lines are usually generated code.
 _MAX_SCANNED_LINES: Final = 200
 _MAX_SCANNED_LINE_CHARS: Final = 200
 _MAX_LINES_BEFORE: Final = 3
@@ -229,7 +229,7 @@ _BOLD_LINE: Final = re.compile(r"\s*\*\*(?P<title>[^*]{1,200})\*\*:?\s*\Z")
 _NUMBERING: Final = re.compile(r"\s*(?:\d{1,4}[.)]){1,6}\d{0,4}\s+")
 _INVALID_ID_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
-# Fences with these languages contain commands or output, rarely the file that the preceding sentence names.
+# A block in these languages usually contains commands or output, not the file named in the sentence before it.
 _OUTPUT_LANGUAGES: Final = _split_words(
     "bash sh shell zsh console terminal shell-session powershell ps1 text txt output"
 )
@@ -243,7 +243,7 @@ _DEFINITION_KEYWORDS: Final = _alternation(
     "def class function* function fn func fun interface struct enum trait namespace module defmodule protocol record"
     " object message service contract sub void int bool char float double long auto string String boolean"
 )
-# A Go method has its receiver before its name.
+# In Go, the receiver of a method precedes its name.
 _DEFINITION: Final = re.compile(
     rf"\s*+(?:(?:{_NAME_MODIFIERS}|pub\([^ ]*+) ++)*+"
     rf"(?:(?P<strong>func \([^)]*+\)|(?:{_DEFINITION_KEYWORDS})(?= ))|"
@@ -266,11 +266,11 @@ class Suggestion:
     id: str
     category: Category
     language: str | None
-    start: int  # of the content, without the fence
+    start: int  # start of the content, without the fence
     end: int
-    line: int  # line number of the first content line
+    line: int  # number of the first line of the content
     reason: Reason
-    content: str  # without its last line break
+    content: str  # content without its last line break
 
 
 @attrs.frozen
@@ -292,7 +292,7 @@ def suggest_ids(text: str, *, used_ids: Collection[str] = ()) -> list[Suggestion
     """
     unmarked, ids = _blank_refs(text)
     used = {*used_ids, *ids}
-    # Counters continue per stem, so that many blocks of the same name take linear time.
+    # Continue the count per stem: counting from the start for each block would take quadratic time.
     counters: dict[str, Iterator[int]] = {}
 
     def new_id(base: str, *, numbered: bool) -> str:
@@ -321,7 +321,7 @@ def suggest_ids(text: str, *, used_ids: Collection[str] = ()) -> list[Suggestion
 
 def _blank_refs(text: str) -> tuple[str, list[str]]:
     """
-    Return the text with all lines that a ref touches blanked, and the ids of the refs.
+    Return the text with all lines that touch a ref replaced by blanks, and the ids of the refs.
 
     The length of the text is unchanged, so that positions stay valid.
     """
@@ -332,7 +332,7 @@ def _blank_refs(text: str) -> tuple[str, list[str]]:
     for event in [*parser.feed(text), *parser.close()]:
         if isinstance(event, RefStart):
             ids.append(event.id)
-            # Search from *at* on: otherwise, many refs on one line would take quadratic time.
+            # Search backwards only to *at*: otherwise, many refs on one line would take quadratic time.
             first = first if depth else max(at, text.rfind("\n", at, event.position) + 1)
             depth += 1
         elif isinstance(event, RefEnd):
@@ -346,7 +346,7 @@ def _blank_refs(text: str) -> tuple[str, list[str]]:
 
 
 def _find_blocks(text: str) -> Iterator[_BlockContext]:
-    """Yield each fenced block with the nearest heading and the last text line before it."""
+    """Yield each fenced block, with the heading above it and the last text line before it."""
     heading, position, number = "", 0, 1
     for block in find_fenced_blocks(text):
         number += text.count("\n", position, block.start)
@@ -367,7 +367,7 @@ def _detect_language(info: str) -> str | None:
     language = parse_language(info)
     if language is None or lookup_category(language) is not None:
         return language
-    # "```app.py" puts a file name in the place of a language.
+    # Models also write a file name in place of the language, as in "```app.py".
     extension = language.rpartition(".")[2]
     return extension if lookup_category(extension) is not None else language
 
@@ -389,7 +389,7 @@ def _choose_id(below: _BlockContext, language: str | None, category: Category, c
 
 def _find_file_before(line: str, language: str | None) -> str:
     """
-    Return the file name in the line before a block, or "".
+    Return the file name that the line before a block contains, or "".
 
     The name must be in backticks, bold, or the only text of the line.
     """
@@ -405,7 +405,7 @@ def _find_file_before(line: str, language: str | None) -> str:
 
 
 def _parse_file_name(word: str) -> str:
-    """Return the file name of a path, or "" if the word is not a file path."""
+    """Return the file name at the end of a path, or "" if *word* is not a path of a known file type."""
     found = _FILE.fullmatch(word)
     name = found["name"] if found else ""
     stem, _, extension = name.rpartition(".")
@@ -424,7 +424,7 @@ def _find_definition(content: str) -> str:
 
 
 def _parse_definition(line: str) -> tuple[str, bool]:
-    """Return the name that a line defines, and True unless it may be a plain variable."""
+    """Return the name that a line defines, and False if the line may define just a variable."""
     if shell := _SHELL_FUNCTION.match(line):
         return _to_ref_id(shell["name"]), True
     found = _DEFINITION.match(line.rstrip())
@@ -452,7 +452,7 @@ def _parse_identifier(rest: str) -> str:
 
 
 def _to_ref_id(name: str, *, lower: bool = False) -> str:
-    """Convert a name to a valid id, or return "" if no letter remains."""
+    """Convert a name to a valid id. Return "" if the result has no letter or is invalid."""
     plain = unicodedata.normalize("NFKD", name[:300]).encode("ascii", "ignore").decode()
     slug = _INVALID_ID_CHARS.sub("-", plain).lstrip("_.-")[:_MAX_ID_CHARS].rstrip("_.-")
     if not any(character.isalpha() for character in slug) or not is_ref_id(slug):

@@ -25,7 +25,7 @@ _FENCE_LINE: Final = re.compile(
 
 @attrs.frozen
 class Fence:
-    """An open fenced block, described by the character and the length of its opening run."""
+    """An open fenced block. *character* and *length* describe the run of characters that opened it."""
 
     character: str
     length: int
@@ -37,7 +37,7 @@ class Fence:
 
     def partial_closing_line(self, text: str, start: int) -> str:
         """
-        Return the last line if it may become a closing fence, else "".
+        Return the last line if it may become a closing fence when more text arrives, else "".
 
         Only the part that affects the decision is returned, which limits the buffered text.
         """
@@ -63,11 +63,11 @@ class FencedBlock:
     start: int
     end: int
     position_after: int  # start of the line after the closing fence
-    closed: bool  # False if the block runs to the end of the text
+    closed: bool  # False if the text ends before a closing fence
 
 
 def find_fenced_blocks(text: str) -> Iterator[FencedBlock]:
-    """Yield the fenced blocks of a text without refs, by the same rules as `RefParser`."""
+    """Yield the fenced blocks of a text that contains no refs, by the same rules as `RefParser`."""
     whole = text if text.endswith("\n") else f"{text}\n"
     at = 0
     while line := _FENCE_LINE.search(whole, at):
@@ -96,7 +96,7 @@ _MARKDOWN_LANGUAGES: Final = frozenset({"md", "markdown"})
 
 @attrs.frozen
 class EnclosedText:
-    """The content of a fence that encloses a complete text, without the fence's indentation."""
+    """Content of a fence that encloses a complete text. The indentation of the fence is removed from its lines."""
 
     text: str
     language: str | None
@@ -104,18 +104,18 @@ class EnclosedText:
 
 def parse_enclosing_fence(text: str) -> EnclosedText | None:
     """
-    Return the content of the fence that encloses a complete text, or None.
+    Return the content of the fence that encloses a complete text, or None if there is no such fence.
 
     Blank lines around the fence are ignored. A fence with the language Markdown does not count.
     """
-    # An unclosed fence runs to the end. Markdown in a fence is an example to display, so its fence is content.
+    # An unclosed fence extends to the end. A Markdown fence displays an example, so the fence belongs to the content.
     block = next(find_fenced_blocks(text), None) if _FENCE_START.match(text) else None
     if block is None or text[: block.opening_start].strip() or text[block.position_after :].strip():
         return None
     language = parse_language(block.info)
     if language in _MARKDOWN_LANGUAGES:
         return None
-    # In an unclosed block the text may be truncated, so its last line break may be content.
+    # The text of an unclosed block may be truncated, so its last line break may belong to the content.
     inner = text[block.start : block.end] if block.closed else text[block.start :]
     opening = text[block.opening_start : block.start]
     if indent := len(opening) - len(opening.lstrip(" ")):

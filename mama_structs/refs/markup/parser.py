@@ -40,12 +40,12 @@ from mama_structs.refs.markup.fences import MAX_FENCE_INDENT, MAX_RUN_CHARS, MAX
 
 MAX_TAG_CHARS: Final = 512
 MAX_DEPTH: Final = 64
-# Worst case: a tag directly after a run of 1,000 backticks whose closing run starts 1,000 characters later.
+# Worst case: 1,000 backticks and a tag, followed by 1,000 characters before the closing backticks.
 MAX_BUFFERED_CHARS: Final = 2_000
 
 MAX_ID_CHARS: Final = 64
 ID_RULE: Final = f"1 to {MAX_ID_CHARS} letters of any script, digits, _ . and -, beginning with a letter or digit"
-# Invisible letters and digits: fillers, joiners and variation selectors.
+# Characters of letter or digit categories that are invisible: fillers, joiners and variation selectors.
 _INVISIBLE_CHARS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -55,7 +55,7 @@ _MARK_CATEGORIES: Final = frozenset({"Mn", "Mc"})
 
 
 def parse_ref_id(text: str) -> str | None:
-    """Return a text as an id, normalized to NFC, or None if it is not a valid id."""
+    """Validate an id. Return it normalized to NFC, or None if it is invalid."""
     if len(text) > 4 * MAX_ID_CHARS:
         return None
     name = unicodedata.normalize("NFC", text)
@@ -155,7 +155,7 @@ class Diagnostic:
 
     @property
     def is_note(self) -> bool:
-        """True for a report without a problem: a nested ref, or a new version."""
+        """True if the diagnostic reports no problem, but a nested ref or a new version."""
         return self.kind in _NOTE_KINDS
 
 
@@ -164,17 +164,17 @@ Event = Text | RefStart | RefText | RefEnd | Diagnostic
 
 # Tags
 
-# All quantifiers are possessive and alternatives start differently, so matching never backtracks.
+# These patterns never backtrack: all quantifiers are possessive, and alternatives start with different characters.
 _SPACE: Final = r"[ \t\n\r\f]"
 _NAME: Final = r"[^ \t\n\r\f\"'<>/=]++"
 _REF: Final = r"[rR][eE][fF]"
 _AFTER_NAME: Final = r"[ \t\n\r\f/>]"
 
-# The text after the "<" of a tag, and of a prefix (\Z) that may become a tag when more text arrives.
+# Patterns for the text after "<": of a tag, and of a truncated tag (\Z) that may continue in the next chunk.
 _TAG_BEGINS: Final = rf"/?+{_REF}{_AFTER_NAME}"
 _TAG_MAY_BEGIN: Final = rf"/?+(?:\Z|[rR](?:\Z|[eE](?:\Z|[fF](?:\Z|{_AFTER_NAME}))))"
 
-# Every part may be cut at \Z; the group "end" is unset if the text ends before the tag does.
+# The text may end (\Z) in every part of the tag. The group "end" matches only if the tag is complete.
 _OPENING: Final = re.compile(
     rf"""<{_REF}(?={_AFTER_NAME}|\Z)"""
     rf"""(?:{_SPACE}*+{_NAME}(?:{_SPACE}*+={_SPACE}*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|\Z))?+)*+"""
@@ -191,16 +191,16 @@ _ATTRIBUTE: Final = re.compile(
 class _OpeningTag:
     id: str
     attributes: Mapping[str, str]
-    is_empty: bool  # True if the tag also ends the ref: ``<ref id="a"/>``.
+    is_empty: bool  # True if the tag closes itself, as in ``<ref id="a"/>``.
     end: int
 
     @property
     def is_mention(self) -> bool:
-        """True if the tag mentions a stored ref, as histories do: ``<ref id="a" lines="3"/>``."""
+        """True if the tag mentions a stored ref, as in a conversation's history: ``<ref id="a" lines="3"/>``."""
         return self.is_empty and "lines" in self.attributes
 
 
-# Diagnostics of rejected tags. The position is set when they are reported.
+# Diagnostics of rejected tags. `_report` sets their position.
 _make_diagnostic: Final = functools.partial(Diagnostic, position=0)
 _MALFORMED_OPENING: Final = _make_diagnostic(
     "malformed",
@@ -266,19 +266,19 @@ def _opening_tag(text: str, match: re.Match[str]) -> _OpeningTag | Diagnostic:
 # Code
 
 _RUN_PATTERNS: Final = {character: re.compile(f"{character}*+") for character in "`~"}
-# Fast path for the most common span: single backticks, and no "<" that might be a tag.
+# Fast path for the most common code span: single backticks around text without "<", which might start a tag.
 _PLAIN_SPAN: Final = rf"`[^`\n<]{{1,{MAX_SPAN_CHARS}}}+`(?=[^`])"
 _LINE_START: Final = re.compile(rf"\n {{0,{MAX_FENCE_INDENT}}}\Z")
 
 
 def _find_line_start(text: str, end: int) -> str:
-    """Return the line break and spaces before an index if a fence may open there, else ""."""
+    """Return the line break and spaces before *end* if a fence may start there, else ""."""
     match = _LINE_START.search(text, max(end - 1 - MAX_FENCE_INDENT, 0), end)
     return "" if match is None else match[0]
 
 
 def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """Return the end of a pattern's match at an index, or the index itself without a match."""
+    """Return the index at which a match at *at* ends, or *at* if the pattern does not match."""
     match = pattern.match(text, at)
     return at if match is None else match.end()
 
@@ -286,17 +286,17 @@ def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
 @attrs.define
 class _CodeSpan:
     """
-    A run of backticks that opens a code span or a fence.
+    A run of backticks that may open a code span or a fence.
 
     It opens a fence if no closing run follows and *may_be_fence* is still True.
     """
 
     length: int
     may_be_fence: bool
-    searched_chars: int = 0  # Number of characters after the run that were already searched.
+    searched_chars: int = 0  # number of searched characters after the run
 
     def end(self, text: str, start: int, *, final: bool) -> int | None:
-        """Return the index of the closing run, -1 without one, or None if more text is needed."""
+        """Return the index of the closing run, or -1 if there is none. Return None if more text is needed."""
         line = text.find("\n", start, start + MAX_SPAN_CHARS + 1)
         stop = start + MAX_SPAN_CHARS + 1 if line < 0 else line
         known = final or stop <= len(text)
@@ -315,7 +315,7 @@ class _CodeSpan:
 
 
 def _open_code(character: str, length: int, *, begins_line: bool) -> Fence | _CodeSpan | None:
-    """Return the code that a run of backticks or tildes opens or may open, or None."""
+    """Return the code span or fence that a run of backticks or tildes may open, or None if it opens no code."""
     may_be_fence = begins_line and length >= MIN_FENCE_CHARS
     if length > MAX_RUN_CHARS:
         return None
@@ -326,7 +326,7 @@ def _open_code(character: str, length: int, *, begins_line: bool) -> Fence | _Co
 
 # The parser
 
-# Keyed by whether the text ends here: patterns for the start of a tag, and for plain text that can be skipped.
+# Patterns by whether the text is complete. The first matches the start of a tag, the second text that can be skipped.
 _TAG_START_SOURCES: Final = {True: _TAG_BEGINS, False: _TAG_MAY_BEGIN}
 _TAG_START: Final = {final: re.compile(f"<(?={tag})") for final, tag in _TAG_START_SOURCES.items()}
 _PLAIN_TEXT: Final = {
@@ -364,14 +364,15 @@ class RefParser:
     _closed: bool = attrs.field(default=False, init=False)
     # Ids and positions of the open refs, outermost first.
     _open_refs: list[tuple[str, int]] = attrs.field(factory=list, init=False)
-    # Number of too deep opening tags whose closing tags have not arrived yet.
+    # Number of opening tags beyond the maximum depth whose closing tags have not arrived yet.
     _too_deep_count: int = attrs.field(default=0, init=False)
-    # Code that is open or may be; None in plain text and inside refs.
+    # The code span or fence that the text is or may be in. None in plain text and inside refs.
     _open_code: _CodeSpan | Fence | None = attrs.field(default=None, init=False)
-    # End of the text so far: emitted text that is needed as context, and text that is not emitted yet.
-    _context: str = attrs.field(default="\n", init=False)  # The start of the text is the start of a line.
+    # End of the text so far. `_context` was emitted, but the next scan needs it. `_buffered` was not emitted yet.
+    # The beginning of the text counts as the beginning of a line.
+    _context: str = attrs.field(default="\n", init=False)
     _buffered: str = attrs.field(default="", init=False)
-    # During a scan: context, buffered text and chunk; the index of the first character not emitted; the new events.
+    # State of a scan: text to scan, index of the first character not yet emitted, and new events.
     _text: str = attrs.field(default="", init=False)
     _emitted_until: int = attrs.field(default=0, init=False)
     _events: list[Event] = attrs.field(factory=list, init=False)
@@ -382,7 +383,7 @@ class RefParser:
         return self._position
 
     def feed(self, chunk: str) -> list[Event]:
-        """Parse the next chunk, and return the events that are certain now."""
+        """Parse the next chunk. Return the events that later chunks cannot change."""
         if not isinstance(chunk, str):
             raise InvalidArgument(
                 f"chunk must be str, got {type(chunk).__name__}", hint="decode bytes as a whole first"
@@ -392,7 +393,7 @@ class RefParser:
         if not chunk:
             return []
         self._position += len(chunk)
-        # Fast path: most chunks of a stream are a few characters without markup.
+        # Fast path: most chunks of a stream contain a few characters and no markup.
         if not self._buffered and "<" not in chunk:
             if self._open_refs:
                 return [RefText(chunk)]
@@ -423,7 +424,7 @@ class RefParser:
         return events
 
     def _scan(self, chunk: str, *, final: bool) -> list[Event]:
-        """Parse the buffered text until a decision requires more text."""
+        """Parse the buffered text and *chunk* as far as possible without more text, and return the events."""
         self._text = self._context + self._buffered + chunk
         self._emitted_until = len(self._context)
         at = 0
@@ -441,8 +442,8 @@ class RefParser:
         self._text, self._events = "", []
         return events
 
-    # Each of the following methods parses from an index in its state. It returns the index from which the next state
-    # continues, or `_NEEDS_MORE_TEXT` if more text is needed.
+    # Each of these methods parses in one state from an index, and returns the index from which to continue.
+    # If more text is needed, it returns `_NEEDS_MORE_TEXT`.
 
     def _parse_plain(self, at: int, *, final: bool) -> int:
         text = self._text
@@ -454,7 +455,7 @@ class RefParser:
             return self._parse_tag(at, final=final)
         behind, beginning = _match_end(_RUN_PATTERNS[character], text, at), _find_line_start(text, at)
         if behind == len(text) and not final:
-            # The run may continue in the next chunk.
+            # The next chunk may continue the run.
             return self._buffer_rest(before=beginning + text[at:behind][: MAX_RUN_CHARS + 1])
         self._open_code = _open_code(character, behind - at, begins_line=bool(beginning))
         return behind
@@ -466,7 +467,7 @@ class RefParser:
     def _parse_span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
         end = span.end(self._text, at, final=final)
         if end is None:
-            # Up to the first tag, the text is plain text in either case.
+            # The text before the first tag can be emitted: it is plain text whether or not it is code.
             match = _TAG_START[final].search(self._text, max(at, self._emitted_until))
             self._emit(len(self._text) if match is None else match.start())
             return self._buffer_rest(before=self._text[at : self._emitted_until], held=self._emitted_until)
@@ -533,7 +534,7 @@ class RefParser:
             self._report(_make_diagnostic("stray_close", None, message=message), at)
 
     def _report_tags_in_code(self, start: int, end: int, *, final: bool) -> int:
-        """Report opening tags in code. Return the index of an incomplete tag, or `_NEEDS_MORE_TEXT`."""
+        """Report opening tags in code. Return the index of an incomplete tag, or else `_NEEDS_MORE_TEXT`."""
         text = self._text
         at = max(start, self._emitted_until)
         while match := _TAG_START[final].search(text, at, end):
@@ -563,12 +564,12 @@ class RefParser:
             self._emitted_until = end
 
     def _buffer_rest(self, *, before: str = "", held: int | None = None) -> int:
-        """Emit the text before *held* (default: all), and buffer context for the next chunk."""
+        """Emit the text before *held* (all text if None), and buffer the rest and the context for the next chunk."""
         self._emit(len(self._text) if held is None else held)
         self._context = before
         self._buffered = "" if held is None else self._text[held:]
         return _NEEDS_MORE_TEXT
 
     def _compute_position(self, at: int) -> int:
-        """Return the position, from 1, of an index of the current scan text."""
+        """Return the position in the complete text, from 1, of an index in the text of the current scan."""
         return self._position - len(self._text) + at + 1

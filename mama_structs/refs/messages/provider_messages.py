@@ -36,36 +36,36 @@ _ACCEPTED_CHUNKS_HINT: Final = (
     "accepted: text, or an event or chunk as the provider's stream gives it, as a dict or SDK object"
 )
 
-# Blocks that a host may pass one by one. Between two texts they end a piece, as in a whole message.
+# Blocks that a host may pass one by one. Such a block between two texts separates their pieces, as in a message.
 _OTHER_BLOCKS: Final = frozenset(
     {
         *("thinking", "redacted_thinking", "reasoning", "refusal", "image"),
         *("tool_use", "server_tool_use", "mcp_tool_use", "function_call", "custom_tool_call"),
     }
 )
-# Types that contain no model text in any field, in addition to all types with a suffix of `_NON_TEXT_SUFFIXES`.
+# Types without model text in any field. Types with a suffix in `_NON_TEXT_SUFFIXES` contain none, either.
 _NON_TEXT_TYPES: Final = _OTHER_BLOCKS | {
     *("audio", "video", "file", "document", "compaction", "program", "non_standard", "text-plain", "image_url"),
     # Parts of Pydantic AI.
     *("tool-call", "builtin-tool-call", "builtin-tool-return"),
 }
 _NON_TEXT_SUFFIXES: Final = ("_call", "_call_chunk", "_use", "_result", "_output", "_item", "_request", "_response")
-# Fields that may contain the model's text in an unknown format.
+# Fields of an unknown format that may contain the model's text.
 _POSSIBLE_TEXT_FIELDS: Final = ("text", "content", "parts", "raw_item", "message")
-# Fields that an assistant's message may have instead of content.
+# An assistant's message has at least one of these fields.
 _CONTENT_ALTERNATIVES: Final = ("content", "parts", "tool_calls", "function_call", "refusal", "audio")
 _METADATA_FIELDS: Final = frozenset({"role", "type", "id", "name", "status", "object"})
-# Only an object that answers to every attribute name, such as a mock, has this field.
+# Detects objects such as mocks, which have an attribute of every name.
 _NONEXISTENT_FIELD: Final = "mama_structs_has_no_such_field"
 
 _START_EVENTS: Final = frozenset({"message_start", "response.output_item.added"})
-# Fields of events that contain a block or delta, which may be text.
+# Fields of stream events that contain a block or delta. It may be text.
 _INNER_FIELDS: Final = {"content_block_start": "content_block", "content_block_delta": "delta"}
 _TEXT_BLOCKS_AND_DELTAS: Final = _TEXT_BLOCKS | {"text_delta"}
 
-# Texts in order, with None at the end of each piece.
+# Texts in order. None marks the end of a piece.
 _Pieces = list[str | None]
-# Descriptions of the items that `readable_text` skips; None while unknown items raise.
+# Descriptions of items that were skipped, or None if unknown items raise an error instead of being skipped.
 _skipped_items: Final[ContextVar[list[str] | None]] = ContextVar("mama_structs_unread_items", default=None)
 
 
@@ -90,11 +90,11 @@ def _require_str(what: str, value: object, hint: str) -> str:
     return value
 
 
-# Typed content blocks (dicts) of MCP and of providers.
+# Content blocks of MCP and of model providers: dicts with a field `type`.
 
 
 def block_text(block: dict[str, Any]) -> str | None:
-    """Return the text of a content block, or None if it has none."""
+    """Return the text of a content block, or None if the block contains no text."""
     text = block.get("text")
     return text if block.get("type") == "text" and isinstance(text, str) else None
 
@@ -158,7 +158,7 @@ def extract_readable_text(message: object) -> tuple[list[str], list[str]]:
 
 
 def _read_list(value: object) -> _Pieces | None:
-    """Read a list of messages, items or blocks, without a framework's requests in between."""
+    """Read a list of messages, items or blocks. Requests that a framework inserts between them are skipped."""
     if not isinstance(value, list | tuple):
         return None
     if any(_get_str(item, "kind") == "response" for item in value):
@@ -194,11 +194,11 @@ def describe_item(item: object, where: str) -> str:
 
 
 def _read_response(value: object) -> _Pieces | None:
-    """Read a message, or a whole response or run; return None for anything else."""
+    """Read a message, a whole response or a whole run. Return None for any other value."""
     if isinstance(value, str):
         return None
     kind, role = _get_str(value, "type"), _get_str(value, "role")
-    # A block may have a type that equals a role (`function`), so a given role takes precedence.
+    # The type of a block may equal a role (`function`), so an explicit role takes precedence.
     speaker = role if role is not None else kind if kind in _USER_ROLES | _TOOL_ROLES else None
     if role is kind is None and _get_str(value, "kind") == "request":
         speaker = "user"
@@ -215,7 +215,7 @@ def _read_response(value: object) -> _Pieces | None:
 
 
 def _read_container(value: object) -> _Pieces | None:
-    """Read a whole response or run; return None for anything else."""
+    """Read a whole response or a whole run. Return None for any other value."""
     new_messages = get_field(value, "new_messages")
     if callable(new_messages):
         return _read_list(new_messages())
@@ -251,7 +251,7 @@ def _read_content(message: object) -> _Pieces:
 
 
 def _may_be_empty(message: object) -> bool:
-    """Return True if a message without content is valid: no unknown field has its text."""
+    """Return True if a message without content is valid, because none of its fields can contain text."""
     if isinstance(message, Mapping):
         return message.keys() <= _METADATA_FIELDS or not message.keys().isdisjoint(_CONTENT_ALTERNATIVES)
     return any(hasattr(message, name) for name in _CONTENT_ALTERNATIVES)
@@ -282,7 +282,7 @@ def _read_part(part: object) -> _Pieces | None:
 
 
 def _read_block(block: object) -> _Pieces | None:
-    """Read a text or a content block; return None for anything else."""
+    """Read a string or a content block. Return None for any other value."""
     if isinstance(block, str):
         return [block]
     kind = _get_str(block, "type")
@@ -294,14 +294,14 @@ def _read_block(block: object) -> _Pieces | None:
 
 
 def _read_known_block(block: object) -> _Pieces | None:
-    """Read a text or block in place of a whole message; return None if its type is unknown."""
+    """Read a string or a block that was passed in place of a message. Return None if its type is unknown."""
     kind = _get_str(block, "type")
     is_known = kind is None or kind in _TEXT_BLOCKS | _NON_TEXT_TYPES or kind.endswith(_NON_TEXT_SUFFIXES)
     return _read_block(block) if is_known else None
 
 
 def _is_without_text(block: object, kind: str) -> bool:
-    """Return True if a block contains no model text. Unknown types are checked by field."""
+    """Return True if a block contains no model text. For an unknown type, this depends on its fields."""
     is_known = kind in _NON_TEXT_TYPES or kind.endswith(_NON_TEXT_SUFFIXES)
     return is_known or not any(isinstance(get_field(block, name), str | list | tuple) for name in _POSSIBLE_TEXT_FIELDS)
 
@@ -318,7 +318,7 @@ def _read_choices(choices: Sequence[Any]) -> _Pieces:
 
 def _read_candidates(candidates: Sequence[Any]) -> _Pieces | None:
     candidate = _first_choice(candidates)
-    # A blocked candidate has no content.
+    # A candidate that the provider blocked has no content.
     content = None if candidate is None else get_field(candidate, "content")
     return [] if content is None else _read_response(content)
 
@@ -332,7 +332,7 @@ _CONTAINER_READERS: Final[Mapping[str, Callable[[Sequence[Any]], _Pieces | None]
 
 
 def _first_choice(choices: Sequence[Any]) -> object:
-    # Some providers omit the index of a single choice.
+    # Some providers omit the index if there is only one choice.
     return next((choice for choice in choices if get_field(choice, "index") in (0, None)), None)
 
 
@@ -350,7 +350,7 @@ def _unknown_item_error(value: object, where: str) -> InvalidArgument:
 
 @attrs.frozen
 class TextDelta:
-    """Text that one chunk of a stream adds. *starts_piece* is True if it begins a new piece."""
+    """Text that one chunk of a stream adds. *starts_piece* is True if the chunk begins a new piece."""
 
     text: str
     starts_piece: bool = attrs.field(default=False, kw_only=True)
@@ -386,7 +386,7 @@ class DeltaReader:
 
 
 def _find_echo(chunk: object) -> str | None:
-    """Return the text of a helper event that repeats a raw event, or None for other events."""
+    """Return the text of a helper event that repeats the text of a raw event, or None for any other event."""
     if isinstance(chunk, str) or get_field(chunk, "snapshot") is None:
         return None
     kind = _get_str(chunk, "type")
@@ -425,7 +425,7 @@ def parse_delta(chunk: object) -> TextDelta | None:
 def _parse_event_delta(event: object, kind: str) -> TextDelta | None:
     if kind == "chunk":
         return _parse_choices_delta(get_field(event, "chunk"))
-    if kind == "raw_response_event":  # Event of the Agents SDK; its other events repeat the text of these.
+    if kind == "raw_response_event":  # Agents SDK; other events of this SDK repeat the same text.
         return parse_delta(get_field(event, "data"))
     if _is_piece_start(event, kind):
         return TextDelta("", starts_piece=True)
@@ -440,7 +440,7 @@ def _parse_event_delta(event: object, kind: str) -> TextDelta | None:
 
 
 def _parse_part_delta(event: object, kind: str) -> TextDelta | None:
-    """Read an event of Pydantic AI: the start of a part, or its continuation."""
+    """Read an event of Pydantic AI that starts or continues a part."""
     if kind == "part_start":
         part = get_field(event, "part")
         is_text = _get_str(part, "part_kind") == "text"
@@ -460,7 +460,7 @@ def _parse_langchain_delta(chunk: object) -> TextDelta | None:
         return TextDelta(content) if content else None
     if not isinstance(content, list | tuple):
         raise _not_a_chunk_error(chunk, "AIMessageChunk")
-    # The last chunk of a text may contain only annotations.
+    # The last chunk of a text may contain annotations but no text.
     said = [block if isinstance(block, str) else _parse_block_delta(block) for block in content]
     text, starts_piece = "".join(text or "" for text in said), bool(said) and said[0] is None
     return TextDelta(text, starts_piece=starts_piece) if text or starts_piece else None
@@ -473,13 +473,13 @@ def _parse_block_delta(block: object) -> str | None:
 
 
 def _is_piece_start(event: object, kind: str) -> bool:
-    """Return True if a message starts, or a block that is not text."""
+    """Return True if the event starts a message, or a block that is not text."""
     if kind == "content_block_start":
         return _get_str(get_field(event, "content_block"), "type") not in _TEXT_BLOCKS
     if kind == "response.content_part.added":
         return _get_str(get_field(event, "part"), "type") not in _TEXT_BLOCKS
     other = kind in _OTHER_BLOCKS or kind.endswith("_tool_result")
-    # Events of helper streams have the names of blocks, but occur in the middle of a block.
+    # Helper events have the names of blocks, but occur within a block. They have a `snapshot`.
     return kind in _START_EVENTS or (other and get_field(event, "snapshot") is None)
 
 
@@ -492,7 +492,7 @@ def _parse_choices_delta(chunk: object) -> TextDelta | None:
     are_choices = isinstance(choices, list | tuple)
     choice = _first_choice(choices) if are_choices else None
     if are_choices and choice is None:
-        # The last chunk may contain only the usage; other chunks may belong to further choices.
+        # The last chunk may contain only usage data. Other chunks may belong to further choices, which are ignored.
         return None
     delta = get_field(choice, "delta")
     if delta is None:
@@ -506,7 +506,7 @@ def _parse_choices_delta(chunk: object) -> TextDelta | None:
 
 def may_be_chunk(value: object) -> bool:
     """
-    Return False for a whole message or another value that no stream yields.
+    Return False for a value that no stream yields, such as a whole message.
 
     Passing one is an error of the host, which must not be skipped silently.
     """
@@ -555,7 +555,7 @@ def extract_user_text(message: object) -> str:
 
 
 def _is_user(value: object) -> bool | None:
-    """Return True for a message of the user, False for other messages, else None."""
+    """Return True for a message of the user, False for a message of another speaker, and None if unknown."""
     kind = _get_str(value, "type") or ""
     speaker = _get_str(value, "role") or kind
     if speaker in _USER_ROLES:
@@ -563,9 +563,9 @@ def _is_user(value: object) -> bool | None:
     if speaker in _OTHER_ROLES or speaker.endswith(("_tool_result", "_call", "_call_output")):
         return False
     if isinstance(get_field(value, "parts"), list | tuple):
-        # A framework's request to a model may contain the user's prompt; a response never does.
+        # A framework's request to a model may contain the user's prompt, but its response never does.
         return _get_str(value, "kind") != "response"
-    # A message with only `content` counts as the user's, as plain text does.
+    # Treat a message with no field but `content` as the user's, like plain text.
     return True if isinstance(get_field(value, "content"), str | list | tuple) and not kind else None
 
 
@@ -581,7 +581,7 @@ def _join_user_texts(content: object) -> str:
 
 
 def _extract_block_text(block: object) -> str:
-    """Return the text of a text or content block, or "" if it is not text of the user."""
+    """Return the user's text in a string or content block, or "" if it contains none."""
     if isinstance(block, str):
         return remove_recalled(block)
     kind = _get_str(block, "type") or _get_str(block, "part_kind")

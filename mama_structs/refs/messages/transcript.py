@@ -19,7 +19,7 @@ _TOOL_TYPES: Final = frozenset({"tool", "function", "ToolMessage", "FunctionMess
 _TOOL_SUFFIXES: Final = ("_call_output", "tool_result", "tool-return", "retry-prompt")
 _USER_ROLES: Final = frozenset({"user", "human"})
 _KNOWN_ROLES: Final = _INSTRUCTION_ROLES | _TOOL_TYPES | _USER_ROLES | {"assistant", "model", "ai"}
-# Fields and methods of a run that contain its messages.
+# Names of a run's fields and methods that contain its messages.
 _MESSAGE_FIELDS: Final = ("messages", "input", "contents")
 _MESSAGE_METHODS: Final = ("all_messages", "to_input_list")
 _ID_PATTERN: Final = re.compile(r"[\w.-]{1,100}")
@@ -27,7 +27,7 @@ _ID_PATTERN: Final = re.compile(r"[\w.-]{1,100}")
 
 @attrs.frozen
 class TranscriptMessage:
-    """The text that one speaker contributed to a message. *id* is the provider's message id."""
+    """Text of one speaker in a message. *id* is the provider's id of the message."""
 
     speaker: Literal["user", "model", "tool"]
     text: str = attrs.field(repr=False)

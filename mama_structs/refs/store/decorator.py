@@ -27,7 +27,7 @@ WrappedTool = Callable[P, Coroutine[Any, Any, R | str]]
 
 
 class _DescriptorDecorator(Protocol):
-    """Type of `with_descriptors` after its arguments were given."""
+    """Decorator that `with_descriptors` returns when it is called with arguments."""
 
     @overload
     def __call__(self, tool: Callable[P, Awaitable[R]], /) -> WrappedTool[P, R]: ...
@@ -35,7 +35,7 @@ class _DescriptorDecorator(Protocol):
     def __call__(self, tool: Callable[P, R], /) -> WrappedTool[P, R]: ...
 
 
-# An awaitable also matches the second overload, so the first must precede it.
+# An awaitable also matches the second overload, so this overload must come first.
 @overload
 def with_descriptors(tool: Callable[P, Awaitable[R]], /) -> WrappedTool[P, R]: ...
 @overload
@@ -70,12 +70,12 @@ def with_descriptors(tool: Callable[..., Any] | None = None, /, *, store: RefSto
 def shorten_to_budget(
     store: RefStore, result: Any, *, what: str, budget: Budget | None = None, keeps: bool = True, **options: Any
 ) -> Any:
-    """Shorten a tool's result, or return it unchanged if that fails, so that it is never lost."""
+    """Shorten a tool's result. If that fails, return the complete result, so that it is not lost."""
     for keeping in (True, False) if keeps else (False,):
         try:
             return store.within(result, store.budget if budget is None else budget, keeps=keeping, **options)
         except Exception as error:  # noqa: BLE001 - see below
-            # Measuring objects of any type may run their code, and the disk may be unavailable.
+            # Shortening may fail: it runs code of the result's objects, and the disk may be unavailable.
             how = " with handles" if keeping else ""
             _log.error("the result of %s could not be shortened%s: %s", what, how, format_error(error))
     return result
@@ -110,7 +110,7 @@ def _decorate(tool: Callable[..., Any], *, store: RefStore | None) -> Callable[.
             keeper, result, lambda refs, keeps: shorten_to_budget(refs, result, what=name, keeps=keeps)
         )
 
-    # The wrapper may return truncation entries, so the tool's return type must not become its schema.
+    # The wrapper may return truncated data, so do not derive a schema from the tool's return type.
     copy_metadata(wrapper, tool, inspect.signature(get_called_function(tool)).replace(return_annotation=Any))
     wrapper.__annotations__["return"] = Any
     wrapper.answers_with_descriptors = True  # type: ignore[attr-defined]  # checked by `with_references`

@@ -16,7 +16,7 @@ from mama_structs.refs.markup.fences import parse_enclosing_fence
 from mama_structs.refs.store.entries import Entry, Ref
 from mama_structs.refs.store.text import Content
 
-# The line number prefix that line mode adds to each line.
+# Prefix that models see before each line if they read in line mode.
 _LINE_NUMBER_PREFIX: Final = re.compile(r"[ \t]*[0-9]+\t")
 _MAX_CANDIDATES: Final = 5
 _MAX_LINE_CHARS: Final = 120
@@ -26,7 +26,7 @@ _FALSE_VALUES: Final = frozenset({"false", "no", "0"})
 
 @attrs.frozen
 class Revision:
-    """The next version of a ref: text, attributes, completeness and provenance."""
+    """Data of the next version of a ref: text, attributes, completeness and provenance."""
 
     text: str
     attributes: Mapping[str, str]
@@ -58,7 +58,7 @@ class Revision:
 
 
 def is_append_requested(attributes: Mapping[str, str]) -> bool:
-    """Return True if the attributes of a tag request appending to an earlier ref."""
+    """Return True if a tag has an attribute that requests appending to the earlier ref."""
     return attributes.get("append", "no").lower() not in _FALSE_VALUES
 
 
@@ -84,7 +84,7 @@ def append_revision(ref: Ref, more: Revision) -> Revision:
 
 def is_unchanged(ref: Ref, other: Ref) -> bool:
     """
-    Return True if *other*, as the next version, would add nothing to *ref*.
+    Return True if *other* has the same content and attributes as *ref*, so that no new version is needed.
 
     The authors are not compared.
     """
@@ -92,7 +92,7 @@ def is_unchanged(ref: Ref, other: Ref) -> bool:
         return False
     known = {"lang": ref.language, "language": ref.language, **ref.attributes}
     said = {**other.attributes, **({"lang": other.language} if other.language else {})}
-    # The attribute "fence" is reflected in the body, which was compared already.
+    # The comparison of bodies above already covers the attribute "fence".
     return all(known.get(name) == value for name, value in said.items() if name != "fence")
 
 
@@ -119,7 +119,7 @@ def replace_text(entry: Ref, old: str, new: str, *, author: Provenance) -> Revis
             hint="to add to the end write <ref id=... append>; to write all of it anew use put_ref",
         )
     if "\r\n" in body and "\r" not in old and old not in body:
-        # Carriage returns are invisible, so models omit them in *old* and *new*.
+        # Models omit carriage returns in *old* and *new*, because they do not see them.
         old, new = (re.sub(r"\r?\n", "\r\n", text) for text in (old, new))
     places = list(islice(_find_offsets(body, old), _MAX_CANDIDATES + 1))
     if len(places) == 1:
@@ -162,7 +162,7 @@ def _missing_text_error(handle: str, body: Content, old: str) -> InvalidParamete
     known: dict[str, int] = {}
     for number, line in enumerate(body.text.split("\n"), 1):
         known.setdefault(line.strip()[:_MAX_LINE_CHARS], number)
-    # Fuzzy comparison is slow, so it is limited to the first lines of a long text.
+    # Compare only the first lines of a long text, because fuzzy comparison is slow.
     beginning = list(islice(known, _MAX_COMPARED_LINES))
     close = [wanted] if wanted in known else difflib.get_close_matches(wanted, beginning, n=_MAX_CANDIDATES, cutoff=0.5)
     return InvalidParameter(
@@ -175,7 +175,7 @@ def _missing_text_error(handle: str, body: Content, old: str) -> InvalidParamete
 
 
 def _format_lines(body: Content, numbers: Iterable[int]) -> tuple[str, ...]:
-    """Return lines of a content, by number, as messages with truncated text."""
+    """Return the numbered lines of a content as messages, with long lines truncated."""
     lines = body.text.split("\n")
     shown = {number: lines[number - 1].rstrip("\r") for number in numbers}
     cut = {

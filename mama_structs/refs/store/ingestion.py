@@ -1,4 +1,4 @@
-"""Ingestion of a model's answers: storage of their refs, and detection of answers that were stored already."""
+"""Storage of the refs in a model's answer. An answer that was already stored is detected."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MAX_ANSWERS: Final = 8
 @attrs.define(eq=False)
 class RecentAnswers:
     """
-    The last answers with refs, so that an answer that is both streamed and observed as a message is stored once.
+    Recent answers with refs. Prevents storing an answer twice that is both streamed and observed as a message.
 
     Either may come first: an adapter may observe a message before the host closes the stream.
     """
 
-    messages: int = 0  # the number of messages added so far
+    messages: int = 0  # number of messages added so far
     _streamed: deque[tuple[CollectedRefs, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
     _observed: deque[tuple[int, CollectedRefs, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_ANSWERS))
 
@@ -37,7 +37,11 @@ class RecentAnswers:
         return RecentAnswers(self.messages, self._streamed.copy(), self._observed.copy())
 
     def fork(self) -> RecentAnswers:
-        """Return a copy for a forked store, to which the open streams do not belong."""
+        """
+        Return a copy for a forked store.
+
+        It omits observed messages, because the open streams belong to the original store.
+        """
         return RecentAnswers(streamed=self._streamed.copy())
 
     def add_streamed(self, collected: CollectedRefs, ingested: Ingested) -> None:
@@ -52,7 +56,7 @@ class RecentAnswers:
             self._observed.append((self.messages, collected, ingested))
 
     def take_streamed(self, collected: CollectedRefs) -> Ingested | None:
-        """Forget the streamed answer that is equal to a message, and return its result, or None."""
+        """Remove the streamed answer with the same text as a message. Return its result, or None if there is none."""
         for at, (streamed, ingested) in enumerate(self._streamed):
             if collected == streamed:
                 del self._streamed[at]
@@ -60,7 +64,11 @@ class RecentAnswers:
         return None
 
     def take_message(self, collected: CollectedRefs, *, since: int) -> Ingested | None:
-        """Forget a message equal to a stream that began after *since* messages, and return its result, or None."""
+        """
+        Remove the message with the same text as a stream, and return its result, or None.
+
+        Only messages added after the first *since* messages are considered.
+        """
         for at, (number, observed, ingested) in enumerate(self._observed):
             if number > since and collected == observed:
                 del self._observed[at]
@@ -110,7 +118,7 @@ def ingest_refs(collected: CollectedRefs, *, entries: Entries, store: Callable[[
         if diagnostic.kind == "in_code" and diagnostic.id is not None:
             entries.record_missing(diagnostic.id, IN_CODE_REASON)
     for ref_id in find_mentions(collected.text):
-        # A model that sees mentions in its history may use this form for a new ref, which then has no text.
+        # A model that sees mentions in its history may write a new ref in this form. The ref then has no text.
         if entries.newest_ref(ref_id) is None:
             entries.record_missing(ref_id, MENTIONED_REASON)
     said.sort(key=lambda diagnostic: diagnostic.position)

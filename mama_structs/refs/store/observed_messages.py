@@ -1,4 +1,4 @@
-"""Messages that a session observed, and pending notes for the model about their refs."""
+"""Recent messages that a session observed, and undelivered notes for the model about their refs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from mama_structs.refs.markup.parser import Diagnostic
 from mama_structs.refs.messages.provider_messages import extract_model_text
 from mama_structs.refs.store.ref_collector import Ingested
 
-# A message may be observed twice: by the host and by an adapter, in either order.
+# The host and an adapter may observe the same message, in any order.
 _MAX_MESSAGES: Final = 8
 _MAX_DELIVERED_NOTES: Final = 10
-# Newest notes to retain.
+# Maximum number of stored notes; the oldest are dropped.
 _MAX_STORED_NOTES: Final = 100
 
 
 @attrs.define(eq=False)
 class ObservedMessages:
-    """The last observed messages of a session's model, and the pending notes about their refs."""
+    """Recent messages of a session's model, and undelivered notes about their refs."""
 
     _messages: deque[tuple[object, Ingested]] = attrs.field(factory=lambda: deque(maxlen=_MAX_MESSAGES), init=False)
     # Deduplicated, in arrival order.
     _notes: dict[str, None] = attrs.field(factory=dict, init=False)
 
     def find_earlier(self, message: object) -> Ingested | None:
-        """Return the earlier result if this message object was observed and its text is unchanged."""
+        """Return the result of an earlier observation of the same message object, if its text is unchanged."""
         found = self._find(message)
         return found if found is not None and "".join(extract_model_text(message)) == found.text else None
 
     def contains(self, message: object, text: str) -> bool:
-        """Return True if this message object was observed before with this text."""
+        """Return True if this message object was already observed with the same text."""
         found = self._find(message)
         return found is not None and found.text == text
 
@@ -45,38 +45,38 @@ class ObservedMessages:
         """
         Remember a message object and its notes.
 
-        Texts and lists are not remembered, only their notes: callers create and change them freely.
+        For texts and lists, only the notes are remembered, because callers may change or recreate these objects.
         """
         if not isinstance(message, str | list | tuple):
             self._messages.append((message, ingested))
         self.add_diagnostics(ingested.diagnostics)
 
     def record_stream(self, ingested: Ingested) -> None:
-        """Add the notes on a closed stream, unless the same text was observed as a message."""
+        """Add the notes of a closed stream, unless a message with the same text was observed."""
         if all(held.text != ingested.text for _, held in self._messages):
             self.add_diagnostics(ingested.diagnostics)
 
     def add_diagnostics(self, diagnostics: Iterable[Diagnostic]) -> None:
-        """Add diagnostics that report a problem, and keep only the newest 100 notes."""
-        # A message may have thousands of diagnostics: format only the ones that are kept.
+        """Add a note for each diagnostic that reports a problem. Only the newest 100 notes are retained."""
+        # A message may have thousands of diagnostics, so format only those that are retained.
         newest = [one for one in diagnostics if not one.is_note][-_MAX_STORED_NOTES:]
         self._notes |= {" ".join(one.message.split()): None for one in newest}
-        # Without tool calls the notes are never delivered, so their number must be limited.
+        # Limit the number of notes, because they are not delivered as long as the model calls no tools.
         for old in [*self._notes][:-_MAX_STORED_NOTES]:
             del self._notes[old]
 
     def add_note(self, note: str) -> None:
-        """Add a note about an action that the model requested, unless many notes are pending."""
+        """Add a note about an action that the model requested. Do nothing if many notes are undelivered."""
         if len(self._notes) < _MAX_DELIVERED_NOTES:
             self._notes[note] = None
 
     @property
     def has_notes(self) -> bool:
-        """True if notes are pending for the model."""
+        """True if there are notes to deliver to the model."""
         return bool(self._notes)
 
     def notes(self, room: Budget) -> list[str]:
-        """Return the pending notes that fit, and a count of the others."""
+        """Return the first notes that fit into *room*, and the number of omitted notes."""
         told: list[str] = []
         for note in [*self._notes][:_MAX_DELIVERED_NOTES]:
             if not room.fits("\n".join([*told, note])):
@@ -86,5 +86,5 @@ class ObservedMessages:
         return [*told, f"and {rest} more"] if told and rest else told
 
     def clear_notes(self) -> None:
-        """Clear the notes after they were delivered to the model."""
+        """Remove all notes, because they were delivered to the model."""
         self._notes.clear()
