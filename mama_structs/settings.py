@@ -179,7 +179,7 @@ class AnswerSettings:
     )
 
     def __attrs_post_init__(self) -> None:
-        """Raise `InvalidSetting` if only one of `max_tokens` and `count_tokens` is set."""
+        """Raise `InvalidSetting` unless both `max_tokens` and `count_tokens` are set, or neither."""
         if (self.max_tokens is None) is not (self.count_tokens is None):
             raise InvalidSetting(
                 "max_tokens and count_tokens need each other",

@@ -323,7 +323,7 @@ class _ToolDecorator:
         return wrapper
 
     def get_added_parameters(self) -> AddedParameters:
-        """Return the parameters added to the tool, and the names of those that the model sees."""
+        """Return the parameters added to the tool, and the names of the parameters that the model sees."""
         resolver, options = self._get_resolver_and_options()
         types = self.types if resolver is None or self.types is not None else resolver.types
         accepted = make_reference_parameters(options, types)

@@ -58,7 +58,7 @@ class InflightQuery:
     # The first future is set when the source answers; the second also when the query times out.
     outcome: asyncio.Future[SourceOutcome]
     outcome_or_timeout: asyncio.Future[SourceOutcome]
-    # Number of all waiting callers, and number of those that wait without a timeout.
+    # Number of all waiting callers, and number of callers that wait without a timeout.
     waiters: int = 0
     unbounded_waiters: int = 0
 

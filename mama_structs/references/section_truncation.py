@@ -38,7 +38,7 @@ class _Rendering:
     """
     A way to render all references.
 
-    `left_out` is the text for ``references_meta.shortened`` that describes what is missing; `render` renders one entry.
+    `left_out` is the text for ``references_meta.shortened`` that describes the omitted content; `render` renders one entry.
     """
 
     left_out: str
@@ -51,7 +51,7 @@ class TruncatedReferences:
 
     section: Entries
     meta: Entries
-    # Description of what is missing, None if complete; and the number of references before truncation.
+    # Description of the omitted content, None if complete; and the number of references before truncation.
     left_out: str | None
     total: int
     texts: Mapping[str, Callable[[], str]]

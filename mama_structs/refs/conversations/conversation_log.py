@@ -574,8 +574,7 @@ def _decode_handle(text: str) -> str:
         handle = f"{kind}:{ref_id.removeprefix(_PUNYCODE_MARKER).encode().decode('punycode')}{at}{version}"
     except UnicodeError:
         return text
-    # Ids stored before Unicode ids may start with "xn--" without being Punycode. Decode only if encoding gives the same
-    # text.
+    # Ids from before Unicode ids may start with "xn--" without being Punycode, so verify the decoded id by encoding it.
     return handle if _encode_handle(handle) == text else text
 
 

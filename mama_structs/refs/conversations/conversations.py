@@ -244,7 +244,7 @@ def read_start_rows(rows: Snapshot, namespace: str | None = None) -> list[StartR
 
 
 def _read_last_use(rows: Snapshot, start: StartRecord) -> datetime | None:
-    """Return the time of a conversation's last use, or None if one of the stored times is unreadable."""
+    """Return the time of a conversation's last use, or None if any stored time is unreadable."""
     times: list[datetime | None] = [start.created_at]
     last, used = rows.last_key(start.key.changes), rows.get(start.key.used_key)
     if last is not None:

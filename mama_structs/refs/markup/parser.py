@@ -296,7 +296,7 @@ class _CodeSpan:
     searched_chars: int = 0  # number of searched characters after the run
 
     def end(self, text: str, start: int, *, final: bool) -> int | None:
-        """Return the index of the closing run, or -1 if there is none. Return None if more text is needed."""
+        """Return the index of the closing run, or -1 without a closing run. Return None if more text is needed."""
         line = text.find("\n", start, start + MAX_SPAN_CHARS + 1)
         stop = start + MAX_SPAN_CHARS + 1 if line < 0 else line
         known = final or stop <= len(text)
@@ -424,7 +424,7 @@ class RefParser:
         return events
 
     def _scan(self, chunk: str, *, final: bool) -> list[Event]:
-        """Parse the buffered text and *chunk* as far as possible without more text, and return the events."""
+        """Parse the buffered text and *chunk* until more text is needed, and return the events."""
         self._text = self._context + self._buffered + chunk
         self._emitted_until = len(self._context)
         at = 0

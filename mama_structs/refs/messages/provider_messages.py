@@ -52,7 +52,7 @@ _NON_TEXT_TYPES: Final = _OTHER_BLOCKS | {
 _NON_TEXT_SUFFIXES: Final = ("_call", "_call_chunk", "_use", "_result", "_output", "_item", "_request", "_response")
 # Fields of an unknown format that may contain the model's text.
 _POSSIBLE_TEXT_FIELDS: Final = ("text", "content", "parts", "raw_item", "message")
-# An assistant's message has at least one of these fields.
+# Fields that an assistant's message may have. A message without content has at least one other field.
 _CONTENT_ALTERNATIVES: Final = ("content", "parts", "tool_calls", "function_call", "refusal", "audio")
 _METADATA_FIELDS: Final = frozenset({"role", "type", "id", "name", "status", "object"})
 # Detects objects such as mocks, which have an attribute of every name.

@@ -102,7 +102,7 @@ class _StoredText(ReprMixin):
 
     @property
     def provenance(self) -> Provenance:
-        """The author of the text, and its least trusted basis."""
+        """The author of the text, and the least trusted origin among its sources."""
         return Provenance(self.origin, self.trust)
 
     @property
@@ -171,9 +171,9 @@ class Ref(_StoredText):
     @property
     def body(self) -> Content:
         """
-        The content without a code fence that encloses all of it.
+        The content, without the code fence if a fence encloses all of it.
 
-        The fence is kept if the tag has ``fence="keep"``, or if the language of the fence is Markdown.
+        The fence is part of the body if the tag has ``fence="keep"``, or if the language of the fence is Markdown.
         """
         return self.content if self.attributes.get("fence", "").lower() == "keep" else self.content.body
 
@@ -190,7 +190,7 @@ class Ref(_StoredText):
 
     @property
     def versioned(self) -> str:
-        """``ref:<id>@<version>``: always this version."""
+        """``ref:<id>@<version>``: this version, even if a newer one exists."""
         return str(RefHandle(self.id, self.version))
 
 
@@ -275,7 +275,7 @@ class Descriptor(_StoredText):
 
     @property
     def versioned(self) -> str:
-        """The handle; a descriptor has no versions."""
+        """Same as `handle`, because a descriptor has no versions."""
         return self.handle
 
 
@@ -296,7 +296,7 @@ class EntryErasure:
     mentions_erased: Callable[[str], bool]
 
     def includes(self, one: Entry) -> bool:
-        """Return True if an entry must be erased."""
+        """Return True if the selection includes this entry, so that it must be erased."""
         if not one.content.is_text:
             return False
         if isinstance(one, Ref):
@@ -327,19 +327,19 @@ Slot = Entry | DeletedEntry | DamagedEntry
 
 class ForkableMap(ChainMap[K, V]):
     """
-    A mapping of frozen layers, which forks share, and one private layer for later writes.
+    Mapping with frozen layers, which forks share, and one private layer for writes.
 
     Items are never removed.
     """
 
     def fork(self) -> Self:
         """Return an independent mapping with the same items."""
-        # Each layer is more than twice as large as the one above it, so a lookup visits O(log n) layers, and each item
-        # is copied O(log n) times.
+        # Merge until each layer is more than twice as large as the layer above it.
+        # Then a lookup visits O(log n) layers, and each item is copied O(log n) times.
         top, *below = self.maps
         if top:
             while below and len(below[0]) <= 2 * len(top):
-                # Merge into a new dict, because other forks still read the old ones.
+                # Create a new dict, because other forks still read the old ones.
                 top = {**below.pop(0), **top}
             self.maps[:] = [{}, top, *below]
         return type(self)({}, *self.maps[1:])
@@ -348,7 +348,7 @@ class ForkableMap(ChainMap[K, V]):
 @attrs.frozen
 class Usage:
     """
-    Handles and bytes that a conversation uses, and its limits.
+    Handles and bytes that a conversation uses, and their limits.
 
     Each version of a ref counts as a handle; each distinct text counts once.
     """
@@ -361,15 +361,15 @@ class Usage:
 
 @attrs.define(eq=False)
 class Entries:
-    """The entries of one conversation; forks share the entries that existed before."""
+    """The entries of one conversation. A fork shares the entries that existed when it was made."""
 
     _settings: DescriptorSettings
-    # Slots by full handle (``fd:1``, ``ref:x@1``); the highest version of each id, including deleted ones; contents by
-    # hash, with the number of entries that contain them.
+    # Slots by full handle (``fd:1``, ``ref:x@1``), and the highest version of each ref id, even if it was deleted.
+    # Contents by hash, with the number of entries that contain each.
     _slots: ForkableMap[str, Slot] = attrs.field(factory=ForkableMap, kw_only=True)
     _newest_versions: ForkableMap[str, int] = attrs.field(factory=ForkableMap, kw_only=True)
     _contents: ForkableMap[str, tuple[Content, int]] = attrs.field(factory=ForkableMap, kw_only=True)
-    # Reasons why marked refs were not stored, by id.
+    # Reasons why marked refs were not stored, by ref id.
     _missing_reasons: dict[str, str] = attrs.field(factory=dict, kw_only=True)
     _last_fd: int = attrs.field(default=0, kw_only=True)
     _handles: int = attrs.field(default=0, kw_only=True)
@@ -400,12 +400,12 @@ class Entries:
         return (self._newest_versions.get(ref_id) or 0) + 1
 
     def deduplicate(self, content: Content) -> Content:
-        """Return the equal content if one is stored, else the given one, to save memory."""
+        """Return a stored content that equals *content*, to save memory, or else *content* itself."""
         held, entries = self._contents.get(content.hash) or (content, 0)
         return held if entries and held == content else content
 
     def check_room(self, *contents: Content) -> None:
-        """Raise `QuotaExceeded` if the contents, each as an entry, would exceed a limit."""
+        """Raise `QuotaExceeded` if adding one entry for each of the contents would exceed a limit."""
         new = {one.hash: one.size for one in contents if not (self._contents.get(one.hash) or (one, 0))[1]}
         usage = self.usage
         for unit, used, limit, wanted in (
@@ -424,9 +424,9 @@ class Entries:
 
     def put(self, handle: str, slot: Slot) -> None:
         """
-        Store an entry, tombstone or damage under a full handle (``fd:1``, ``ref:x@1``).
+        Store an entry, a tombstone or a damaged entry under a full handle (``fd:1``, ``ref:x@1``).
 
-        Its number is never reused.
+        The number in the handle is never reused.
         """
         for one, more in ((self._slots.get(handle), -1), (slot, 1)):
             if isinstance(one, Ref | Descriptor):
@@ -440,14 +440,14 @@ class Entries:
             self._newest_versions[ref_id] = max(self._newest_versions.get(ref_id) or 0, int(version))
 
     def record_missing(self, ref_id: str, why: str) -> None:
-        """Store the reason why a marked ref is missing, for the error of a later lookup."""
+        """Remember why a marked ref was not stored, so that a failed lookup can report the reason."""
         self._missing_reasons.pop(ref_id, None)
         self._missing_reasons[ref_id] = why
         if len(self._missing_reasons) > _MAX_MISSING_REASONS:
             del self._missing_reasons[next(iter(self._missing_reasons))]
 
     def _count(self, content: Content, more: int) -> None:
-        """Add *more* (1 or -1) to the number of entries with a content."""
+        """Add *more* (1 or -1) to the number of entries that have this content."""
         count = (self._contents.get(content.hash) or (content, 0))[1]
         self._contents[content.hash] = content, count + more
         self._handles += more
@@ -455,11 +455,11 @@ class Entries:
             self._bytes += more * content.size
 
     def get(self, handle: str) -> Slot | None:
-        """Return the slot of a full handle, ``fd:1`` or ``ref:x@1``, or None if it was never used."""
+        """Return the slot of a full handle (``fd:1``, ``ref:x@1``), or None if the handle was never used."""
         return self._slots.get(handle)
 
     def contains(self, handle: object) -> bool:
-        """Return True if `find` would return an entry."""
+        """Return True if `find` would return an entry for this handle."""
         try:
             return isinstance(self._find_slot(parse_handle(handle)), Ref | Descriptor)
         except InvalidHandle:
@@ -497,9 +497,9 @@ class Entries:
 
     def expand_handle(self, text: object) -> tuple[str, ...]:
         """
-        Return the full handles that a handle refers to.
+        Resolve a handle to full handles.
 
-        A ref handle without a version refers to all versions. Raises the errors of `find`.
+        A ref handle without a version gives the handles of all versions. Raises the errors of `find`.
         """
         handle = parse_handle(text)
         known = self.versions(handle.id) if isinstance(handle, RefHandle) and handle.version is None else ()
@@ -540,7 +540,7 @@ class Entries:
     def _find_slot(self, handle: Handle) -> Slot | None:
         if isinstance(handle, FdHandle) or handle.version is not None:
             return self._slots.get(str(handle))
-        # If every version was deleted, the error reports the last one.
+        # If all versions were deleted, return the tombstone of the last one for the error message.
         return self._slots.get(
             self.newest_version(handle.id) or str(RefHandle(handle.id, self.next_version(handle.id) - 1))
         )
@@ -558,7 +558,7 @@ class Entries:
 
 
 def with_kind(handle: Any) -> Any:
-    """Prefix a bare ref id with "ref:"; return other handles unchanged."""
+    """Add the prefix "ref:" to a ref id without one. Return other handles unchanged."""
     return f"ref:{handle}" if isinstance(handle, str) and ":" not in handle else handle
 
 

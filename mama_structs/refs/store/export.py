@@ -55,7 +55,7 @@ ExportMode = Literal["write", "append", "insert"]
 _MODES: Final = ("write", "append", "insert")
 
 _CHUNK_BYTES: Final = 2**20
-# Attempts to write a file that other programs change at the same time.
+# Maximum number of attempts to write a file that other programs change during the export.
 _MAX_ATTEMPTS: Final = 10
 # Seconds to wait for other exports to the same directory.
 _LOCK_TIMEOUT_SECONDS: Final = 30.0
@@ -63,22 +63,22 @@ _MIN_LOCK_PAUSE_SECONDS: Final = 0.002
 _MAX_LOCK_PAUSE_SECONDS: Final = 0.05
 
 _TEMPORARY_NAME: Final = re.compile(r"\.mama-structs-[0-9a-f]{16}\.tmp")
-# Seconds after which a temporary file counts as orphaned, and number of directory entries to examine.
+# Age in seconds from which a temporary file is orphaned, and maximum number of directory entries to examine.
 _ORPHAN_AGE_SECONDS: Final = 3600.0
 _MAX_SWEPT_NAMES: Final = 1000
 
 _PRIVATE_MODE: Final = 0o600
-_DEFAULT_MODE: Final = 0o666  # before the umask
+_DEFAULT_MODE: Final = 0o666  # permissions before the umask is applied
 
 # Limits of Linux and macOS; a file system with lower limits raises its own errors.
 _MAX_NAME_BYTES: Final = 255
 _MAX_PATH_BYTES: Final = 4095
 _MAX_DISPLAYED_CHARS: Final = 200
 
-# Windows lacks these flags: every lookup would use a path, which may change between lookups.
+# Windows lacks these flags. There, every lookup would use a path, which may change between lookups.
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY_ONLY: Final = getattr(os, "O_DIRECTORY", 0)
-# Evaluated at import, because tests may replace these functions later.
+# Evaluate at import time, because tests may replace these functions later.
 _SUPPORTS_DIR_FD: Final = bool(_NO_FOLLOW and _DIRECTORY_ONLY) and (
     {os.open, os.stat, os.mkdir, os.link, os.rename, os.unlink} <= os.supports_dir_fd
 )
@@ -94,7 +94,7 @@ _REPLACED_ERRNOS: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.ENOTDIR, e
 # Control characters, line separators, and characters that change the display order of a name.
 _INVISIBLE_CHARS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
-# By the first character of `stat.filemode`.
+# File kinds, keyed by the first character of `stat.filemode`.
 _FILE_KIND_NAMES: Final = dict(
     zip("-dlpscb", ("a file", "a directory", "a symlink", "a FIFO", "a socket", "a device", "a device"), strict=True)
 )
@@ -140,7 +140,7 @@ def _to_str(path: str | os.PathLike[str]) -> str:
 
 @attrs.define
 class ExportRequest:
-    """The text to write, its options (see `RefStore.to_file`), and constructors of its errors."""
+    """The text to write, the export options (see `RefStore.to_file`), and methods that create the errors."""
 
     text: str | bytes
     path: str = attrs.field(converter=_to_str)
@@ -193,14 +193,14 @@ class ExportRequest:
         return self.error(ExportError, f"was not written: {said}")
 
     def check_may_create(self) -> None:
-        """Raise if the file does not exist and the order requires it."""
+        """Raise if the file does not exist and the request does not allow creating it."""
         if not self.create:
             raise self.error(ExportMissing, "does not exist, and create is False", "create=True makes it")
         if self.insert_at not in (None, 1):
             raise self.out_of_range_error(lines=0)
 
     def check_may_overwrite(self) -> None:
-        """Raise if the file exists and the order requires a new one."""
+        """Raise if the file exists and the request does not allow overwriting it."""
         if not self.exist_ok:
             hint = "choose another name, or exist_ok=True"
             raise self.error(ExportExists, "exists, and exist_ok is False", hint)
@@ -246,7 +246,7 @@ def export(order: ExportRequest, *, root: Path, kept: Path | None = None) -> Fil
     try:
         return _run_export(resolve_path(order, root, kept))
     except DescriptorError:
-        raise  # some of them are subclasses of OSError
+        raise  # some are also an OSError, which would be wrapped below
     except OSError as error:
         raise order.os_failure_error(error) from error
 
@@ -271,7 +271,7 @@ def _check_parameters(order: ExportRequest) -> None:
     try:
         order.data = order.text if isinstance(order.text, bytes) else order.text.encode()
     except UnicodeEncodeError as error:
-        # The cause contains the text, which must not appear in logs.
+        # Suppress the cause: it contains the text, which must not appear in logs.
         message = f"cannot be written as UTF-8: character {error.start + 1} is a lone surrogate"
         raise order.invalid_parameter_error(message, "text") from None
 
@@ -311,7 +311,7 @@ class _ResolvedPath:
     kept: tuple[int, int] | None = None
 
     def check_outside_kept(self, status: os.stat_result) -> None:
-        """Raise if the directory is *kept*, under any name."""
+        """Raise if the directory is *kept*, even under a different path."""
         if (status.st_dev, status.st_ino) == self.kept:
             raise self.inside_kept_error()
 
@@ -365,14 +365,14 @@ def resolve_path(
     is_absolute = order.path.startswith("/")
     prefix = f"{base.rstrip('/')}/"
     asked = order.path if is_absolute else f"{prefix}{order.path}"
-    # For a model, the last name is not resolved: if it is a symlink, opening it fails.
+    # Do not resolve the last name for a model: opening the file then fails if it is a symlink.
     followed, _, last = asked.rpartition("/") if order.by_model else (asked, "", "")
     try:
         resolved = f"{os.path.realpath(followed or '/').rstrip('/')}/{last}".rstrip("/")
     except RecursionError as error:
         raise order.path_denied_error("leads through too many symlinks") from error
     except OSError as error:
-        # A symlink was replaced between its detection and reading it.
+        # A symlink was replaced after its detection, before it was read.
         raise order.path_denied_error("changed while it was checked", _RETRY_HINT) from error
     if resolved == base:
         raise order.path_denied_error("is the root itself, a directory", "name a file in it")
@@ -389,7 +389,7 @@ def resolve_path(
     order.check_visible_names((*directories, name, *(() if is_absolute else order.path.split("/"))))
     path = None if kept is None else os.path.realpath(kept)
     place = _ResolvedPath(order, base, tuple(directories), name, None if path is None else _directory_id(path))
-    # Directories below the root are checked again when they are opened; directories above are never opened.
+    # Check the directories above the root here: they are never opened, so no later check covers them.
     is_above = place.kept is not None and place.kept in map(_directory_id, (Path(base), *Path(base).parents))
     if is_above or (path is not None and f"{resolved}/".startswith(f"{path.rstrip('/')}/")):
         raise place.inside_kept_error()
@@ -439,7 +439,7 @@ def _open_directory(place: _ResolvedPath) -> int:
 
 
 def _open_subdirectory(place: _ResolvedPath, depth: int, directory: int, *, is_made: bool = False) -> int:
-    """Open a subdirectory of the path, and create it if the order allows that."""
+    """Open a subdirectory of the path. Create it first if it is missing and the request allows that."""
     order, name = place.order, place.directories[depth]
     try:
         return os.open(name, _DIRECTORY_OPEN_FLAGS, dir_fd=directory)
@@ -456,7 +456,7 @@ def _open_subdirectory(place: _ResolvedPath, depth: int, directory: int, *, is_m
         raise _unusable_path_error(place, depth, read_status(name, directory)) from error
     order.check_may_create()
     with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=directory)  # 0o777 before the umask
+        os.mkdir(name, dir_fd=directory)  # default permissions: 0o777 before the umask is applied
         _flush_directory(directory)
     return _open_subdirectory(place, depth, directory, is_made=True)
 
@@ -495,22 +495,22 @@ def _unusable_path_error(place: _ResolvedPath, depth: int, found: os.stat_result
     except (OSError, RecursionError) as error:
         if isinstance(error, RecursionError) or error.errno == errno.ELOOP:
             return order.path_denied_error(f"{part}is a symlink that leads in a circle", "choose another path")
-    # A symlink that existed during the check was resolved then, so this one is newer.
+    # The check resolved all existing symlinks, so this one was created later.
     return order.path_denied_error(f"{part}became a symlink after it was checked", _NOTHING_WRITTEN_HINT)
 
 
 def _ignore_os_errors(function: Callable[..., object], *arguments: int) -> None:
-    """Call a function that closes or unlocks, and ignore its errors: no data can be lost."""
+    """Call a function that closes or unlocks. Its errors are ignored, because they cannot lose data."""
     with contextlib.suppress(OSError):
         function(*arguments)
 
 
 def _flush_directory(directory: int) -> None:
-    """Flush the directory, so that its names are durable, if the file system supports it."""
+    """Flush the directory, so that new names survive a crash. Not every file system supports this."""
     try:
         os.fsync(directory)
     except OSError as error:
-        # The change is already visible, so an error would cause the caller to repeat it.
+        # Only log the error: the change is already visible, and the caller would repeat it.
         _log.warning("a directory of exported files could not be flushed: %s", error.strerror)
 
 
@@ -518,16 +518,16 @@ def _flush_directory(directory: int) -> None:
 
 
 class _FileChanged(Exception):
-    """Another program changed the file since it was opened. Nothing was written, so retry."""
+    """Signals that another program changed the file after it was opened. Nothing was written, so retry."""
 
 
 @attrs.frozen
 class _ExistingFile:
-    """The existing file: an open descriptor, and its status when it was opened."""
+    """The file that existed before the export: an open descriptor, and the status when it was opened."""
 
     descriptor: int
     status: os.stat_result
-    size: int  # bytes to retain: 0 if the file is overwritten
+    size: int  # number of old bytes to retain, 0 to overwrite the file
 
     def chunks(self, start: int, end: int) -> Iterator[bytes]:
         while start < end:
@@ -538,7 +538,7 @@ class _ExistingFile:
             start += len(chunk)
 
     def line_starts(self) -> Iterator[int]:
-        """Yield the offsets of all line starts, including the end of the last line break."""
+        """Yield the offset of each line start. The end of the last line break counts as a line start."""
         position = 0
         yield position
         for chunk in self.chunks(0, self.size):
@@ -547,7 +547,7 @@ class _ExistingFile:
 
 
 class _ExportDraft(NewFile):
-    """The temporary file, with the number of line breaks written to it."""
+    """Temporary file of an export. Counts the line breaks that are written to it."""
 
     line_breaks = 0
     last = b""
@@ -566,7 +566,7 @@ def _run_export(place: _ResolvedPath) -> FileResult:
         directory = _open_directory(place)
         stack.callback(_ignore_os_errors, os.close, directory)
         if _lock_directory(directory, order):
-            # Unlock explicitly: a concurrently forked child also has the descriptor, so closing it would not unlock.
+            # Unlock explicitly: after a concurrent fork, the child's copy of the descriptor would hold the lock.
             stack.callback(_ignore_os_errors, fcntl.flock, directory, fcntl.LOCK_UN)
             _delete_orphans(directory)
         for _ in range(_MAX_ATTEMPTS):
@@ -576,7 +576,7 @@ def _run_export(place: _ResolvedPath) -> FileResult:
 
 
 def _try_export(place: _ResolvedPath, directory: int) -> FileResult:
-    """Try the export once; raise `_FileChanged` if another program interfered."""
+    """Attempt the export once. Raise `_FileChanged` if another program interfered."""
     order = place.order
     with contextlib.ExitStack() as stack:
         old = _open_existing(place, directory, stack)
@@ -585,8 +585,8 @@ def _try_export(place: _ResolvedPath, directory: int) -> FileResult:
         keep, before, after = _plan_insertion(order, old)
         name = f".mama-structs-{secrets.token_hex(8)}.tmp"
         try:
-            # Private if the old file's permissions are set at the end. Otherwise the kernel applies the umask, which
-            # cannot be read without a race.
+            # If an old file exists, its permissions are applied at the end, so the draft is private until then.
+            # Otherwise the kernel applies the umask, which a process cannot read without a race.
             draft = _ExportDraft(name, dir_fd=directory, mode=_DEFAULT_MODE if old is None else _PRIVATE_MODE)
         except FileExistsError as error:
             raise _FileChanged from error
@@ -599,7 +599,7 @@ def _try_export(place: _ResolvedPath, directory: int) -> FileResult:
         if old is not None and (order.mode != "write" or order.by_model):
             now = read_status(place.name, directory)
             if now is None or _file_version(now) != _file_version(old.status):
-                # A program that does not use the lock changed the file after it was copied.
+                # A program that ignores the lock changed the file after it was copied.
                 raise _FileChanged
         try:
             may_replace = order.exist_ok and order.mode == "write" and not order.by_model
@@ -650,7 +650,7 @@ def _open_existing(place: _ResolvedPath, directory: int, stack: contextlib.ExitS
 
 
 def _plan_insertion(order: ExportRequest, old: _ExistingFile | None) -> tuple[int, bytes, bytes]:
-    """Return how many old bytes precede the text, and the line breaks before and after it."""
+    """Return the number of old bytes before the text, and the line breaks to insert before and after it."""
     is_cut = bool(order.data) and not order.data.endswith(b"\n")
     if old is None or not old.size:
         if order.insert_at not in (None, 1):
@@ -675,14 +675,14 @@ def _plan_insertion(order: ExportRequest, old: _ExistingFile | None) -> tuple[in
 
 
 def _write_draft(draft: _ExportDraft, parts: list[bytes], keep: int, old: _ExistingFile | None) -> None:
-    """Write the parts between the old bytes before and after *keep*, and flush the file."""
+    """Write the first *keep* old bytes, the parts and the remaining old bytes, and flush the file."""
     before, after = ((), ()) if old is None else (old.chunks(0, keep), old.chunks(keep, old.size))
     for chunk in itertools.chain(before, parts, after):
         draft.write(chunk)
     if old is not None:
         mine = os.fstat(draft.fd)
         if (mine.st_uid, mine.st_gid) != (old.status.st_uid, old.status.st_gid):
-            # Only the superuser may change the owner; other users own the new file.
+            # Only the superuser may change the owner. Otherwise the new file belongs to the current user.
             with contextlib.suppress(OSError):
                 os.fchown(draft.fd, old.status.st_uid, old.status.st_gid)
         os.fchmod(draft.fd, stat.S_IMODE(old.status.st_mode) & 0o777)
@@ -694,7 +694,7 @@ def _file_version(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _lock_directory(directory: int, order: ExportRequest) -> bool:
-    """Wait for other exports to this directory. Return False if the file system has no locks."""
+    """Lock the directory against other exports. Return False if the file system has no locks."""
     give_up, pause = time.monotonic() + _LOCK_TIMEOUT_SECONDS, _MIN_LOCK_PAUSE_SECONDS
     while True:
         try:

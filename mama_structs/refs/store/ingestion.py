@@ -56,7 +56,7 @@ class RecentAnswers:
             self._observed.append((self.messages, collected, ingested))
 
     def take_streamed(self, collected: CollectedRefs) -> Ingested | None:
-        """Remove the streamed answer with the same text as a message. Return its result, or None if there is none."""
+        """Remove the streamed answer with the same text as a message, and return its result, or None."""
         for at, (streamed, ingested) in enumerate(self._streamed):
             if collected == streamed:
                 del self._streamed[at]

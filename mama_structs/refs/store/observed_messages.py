@@ -58,7 +58,7 @@ class ObservedMessages:
 
     def add_diagnostics(self, diagnostics: Iterable[Diagnostic]) -> None:
         """Add a note for each diagnostic that reports a problem. Only the newest 100 notes are retained."""
-        # A message may have thousands of diagnostics, so format only those that are retained.
+        # A message may have thousands of diagnostics, so format only the retained ones.
         newest = [one for one in diagnostics if not one.is_note][-_MAX_STORED_NOTES:]
         self._notes |= {" ".join(one.message.split()): None for one in newest}
         # Limit the number of notes, because they are not delivered as long as the model calls no tools.

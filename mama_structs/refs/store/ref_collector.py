@@ -39,10 +39,10 @@ def trim_line_breaks(text: str, *, closed: bool = True) -> str:
 @attrs.define
 class MarkedText:
     """
-    A ref before it is stored: its tag, and its place in the text.
+    A ref that is not stored yet: its tag, and its place in the text.
 
-    *position* and *behind* are the positions before and after it in the complete text, from 1. *begin* and *end* are
-    offsets in the visible text.
+    *position* and *position_after* are the positions before and after it in the complete text, from 1.
+    *visible_start* and *end* are offsets in the visible text.
     """
 
     id: str
@@ -68,8 +68,8 @@ class CollectedRefs:
     visible: str = attrs.field(repr=False)
 
     def content(self, marked: MarkedText) -> str:
-        """Return a ref's content, without the tags of nested refs and one line break at each end."""
-        # Computed on demand: the contents of nested refs may total 64 times the size of the text.
+        """Return a ref's content. The tags of nested refs, and one line break at each end, are removed."""
+        # Compute contents lazily: the contents of nested refs may total 64 times the size of the text.
         return trim_line_breaks(self.visible[marked.visible_start : marked.end], closed=marked.complete)
 
     def compact(self, stored: Mapping[int, Ref]) -> str:
@@ -89,13 +89,13 @@ class CollectedRefs:
 
 
 def measure_pieces(pieces: Sequence[str]) -> InputSize:
-    """Return the size of a message. Its items are its tags, two for each ref."""
+    """Return the input size of a message. Its tags count as items, two for each ref."""
     tags = sum(lowered.count("<ref") + lowered.count("</ref") for lowered in map(str.lower, pieces))
     return InputSize(sum(map(len, pieces)), tags)
 
 
 def measure_message(message: object) -> InputSize:
-    """Return the size of a message; tags are counted only if it is short."""
+    """Return the input size of a message. The tags of a long message are not counted."""
     load = measure_input(message)
     return measure_pieces(extract_model_text(message)) if load.is_inline else load
 
@@ -112,7 +112,7 @@ def check_refs(name: str, pieces: Sequence[str], *, hint: str) -> None:
 
 
 def format_mention(ref: Ref) -> str:
-    """Return a tag that mentions a ref without storing anything when it is parsed again."""
+    """Return a tag that mentions a ref. A parser that reads this tag stores nothing."""
     state = "" if ref.complete else ' complete="false"'
     return f'<ref id="{ref.id}" lines="{ref.lines}"{state}/>'
 
@@ -121,20 +121,20 @@ _MENTION: Final = re.compile(r'<ref id="([^"<>]{1,256})" lines="[0-9]{1,9}"(?: c
 
 
 def find_mentions(text: str) -> Iterator[str]:
-    """Yield the ids of the mentions in a text, as `mention` writes them."""
+    """Yield the ids of the mentions in a text, in the form that `format_mention` returns."""
     for match in _MENTION.finditer(text):
         if (ref_id := parse_ref_id(match[1])) is not None:
             yield ref_id
 
 
 class RefCollector:
-    """Parses the separate pieces of one message; without *marks*, tags are text."""
+    """Parses the pieces of one message and collects its refs. If *marks* is False, tags count as plain text."""
 
     def __init__(self, *, marks: bool = True) -> None:
         self._marks = marks
         self._parser = RefParser()
         self._chunks: list[str] = []
-        self._previous_chars = 0  # Characters of all previous pieces.
+        self._previous_chars = 0  # number of characters in all previous pieces
         self._visible: list[str] = []
         self._visible_chars = 0
         self._open: list[MarkedText] = []
@@ -152,7 +152,7 @@ class RefCollector:
         return self._apply_events(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
 
     def end_piece(self) -> list[Event]:
-        """End the current piece; the next text starts a new one."""
+        """End the current piece, so that the next text starts a new one. Return the last events of the piece."""
         events = self._apply_events(self._parser.close())
         self._previous_chars += self._parser.position
         self._parser = RefParser()
@@ -206,7 +206,7 @@ class Ingested:
 
 
 def unreadable_diagnostic(item: str) -> Diagnostic:
-    """Return the diagnostic for a skipped item of a message, described by `describe_item`."""
+    """Return the diagnostic for a skipped item of a message. `describe_item` returns the description *item*."""
     return Diagnostic("unreadable", None, 1, f"{item} could not be read: refs in it were not stored")
 
 
@@ -258,7 +258,7 @@ class RefStream:
         except InvalidArgument:
             if not may_be_chunk(chunk):
                 raise
-            # The rest of the stream must still be read.
+            # Skip this chunk, so that the host can continue to feed the stream.
             self._skip(chunk)
             return []
         if delta is None:
@@ -310,7 +310,7 @@ class RefStream:
 
     def _skip(self, chunk: object) -> None:
         item = describe_item(chunk, "a chunk")
-        # One diagnostic per type: a stream may have thousands of chunks.
+        # Report each type of chunk once, because a stream may have thousands of chunks.
         if (diagnostic := unreadable_diagnostic(item)) not in self._skipped:
             _log.warning("%s cannot be read and is skipped", item)
             self._skipped.append(diagnostic)

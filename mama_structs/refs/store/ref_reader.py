@@ -27,7 +27,7 @@ IN_THREAD_HINT: Final = "await refs.run_in_thread(lambda refs: refs.{})"
 
 
 class RefReader:
-    """Reads the entries of a ref store, and changes nothing. Base class of `RefStore`, which sets the attributes."""
+    """Reads the entries of a ref store without changing them. The subclass `RefStore` sets the attributes."""
 
     settings: DescriptorSettings
     files: Path | None
@@ -67,7 +67,7 @@ class RefReader:
 
     @property
     def is_here(self) -> bool:
-        """True if this thread may use the store."""
+        """True if the current thread may use the store."""
         try:
             self._loop.check_or_bind_thread()
         except WrongLoop:
@@ -101,7 +101,7 @@ class RefReader:
 
     def suggest(self, text: str) -> list[Suggestion]:
         """
-        Return suggested ids for the code blocks of a text that are not in refs.
+        Return suggested ids for those code blocks of a text that are outside of refs.
 
         Args:
             text: A model's answer.

@@ -42,7 +42,7 @@ from mama_structs.refs.store.result_truncation import DescriptorSink, OwnShareFa
 from mama_structs.refs.store.text import Content, Mode
 from mama_structs.settings import AnswerSettings, DescriptorSettings, get_answer_budget
 
-# Maximum number of drafts that are discarded because the store changed, before the caller gets an error.
+# Maximum number of drafts to discard because the store changed meanwhile. After that, the caller gets an error.
 _MAX_DRAFTS: Final = 10
 _WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {IN_THREAD_HINT.format('wrap(result)')}"
 
@@ -57,17 +57,17 @@ class ChangeLog(Protocol[PreparedT]):
         """Record an entry with its text, or a deletion."""
 
     def prepare(self, changes: Sequence[tuple[str, Entry | DeletedEntry]]) -> PreparedT:
-        """Serialize changes that follow the last recorded one. May run in any thread."""
+        """Serialize changes that continue after the last recorded one. May run in any thread."""
 
     def follows(self, prepared: PreparedT) -> bool:
-        """Return True if nothing was recorded since *prepared* was made."""
+        """Return True if nothing was recorded after *prepared* was made, so that *prepared* is still valid."""
 
     def put_prepared(self, prepared: PreparedT) -> None:
         """Record prepared changes atomically."""
 
 
 class DraftLog:
-    """The changes of a draft, in order."""
+    """Records the changes of a draft, in order."""
 
     def __init__(self) -> None:
         self.changes: list[tuple[str, Entry | DeletedEntry]] = []
@@ -127,7 +127,7 @@ class RefStore(RefReader):
         self.answers: AnswerSettings = answers or AnswerSettings()
         self.files: Path | None = resolve_files_root(files, self.settings)
         self.root: Path = self.files or Path.cwd()
-        # The budget of answers, and the factory for members with their own truncation rules.
+        # Budget of answers, and factory for answer members that have their own truncation rules.
         self.budget: Budget = get_answer_budget(self.settings, self.answers)
         self.own_share: OwnShareFactory | None = None
         self._clock = clock
@@ -137,7 +137,7 @@ class RefStore(RefReader):
         self._closed = False
         self._recent = RecentAnswers()
         self._loop = LoopGuard("ref store")
-        # Counts changes: a draft of an earlier version cannot be applied.
+        # Incremented by each change. A draft can be applied only to the version from which it was made.
         self._version = 0
         self._is_draft = False
         self._writing = WriterLock()
@@ -145,7 +145,7 @@ class RefStore(RefReader):
 
     def keep(self, log: ChangeLog[Any], *, entries: Entries | None = None, directory: Path | None = None) -> None:
         """
-        Pass all further changes to a log, which contains *entries*.
+        Pass all further changes to a log. *entries* are the entries that the log already contains.
 
         Exports must not write to *directory*.
         """
@@ -216,13 +216,13 @@ class RefStore(RefReader):
         )
 
     async def run_read(self, load: InputSize, work: Callable[[RefStore], T]) -> T:
-        """Run *work*, which stores nothing, on this store or, if its input is large, in a thread."""
+        """Run *work*, which must store nothing. If its input is large, run it in a thread."""
         if load.is_inline:
             return work(self)
         return await run_in_own_thread(functools.partial(work, self._make_draft()))
 
     def _make_draft(self) -> RefStore:
-        """Return a copy for one thread, which shares the stored entries and records its changes."""
+        """Return a copy of the store for one thread. It shares the stored entries and records its own changes."""
         draft = copy.copy(self)
         draft._entries = self._entries.fork()  # noqa: SLF001 - of this class, as below
         draft._log = cast("ChangeLog[Any]", DraftLog())  # noqa: SLF001
@@ -233,9 +233,9 @@ class RefStore(RefReader):
 
     def _apply(self, draft: RefStore, prepared: Any) -> None:
         """
-        Replace the contents by the contents of a draft of this version.
+        Replace the contents of this store by the contents of a draft. The draft must have the current version.
 
-        The log comes first, because it may raise.
+        The changes are passed to the log first, because the log may raise.
         """
         if self._log is not None:
             self._log.put_prepared(prepared)
@@ -397,8 +397,7 @@ class RefStore(RefReader):
         store = child if isinstance(child, RefStore) else getattr(child, "refs", None)
         if not isinstance(store, RefStore):
             raise InvalidArgument(f"child must be a RefStore or a session, got {type(child).__name__}")
-        # The other store belongs to the thread of its event loop, but its entries are immutable and can be read in any
-        # thread.
+        # A draft runs in another thread than the other store. It may read entries there, because they are immutable.
         entry = store._entries.find(with_kind(ref_id)) if self._is_draft else store.get(ref_id)  # noqa: SLF001 - of this class
         ref = as_ref(entry, ref_id)
         self._check_size("the ref", ref.text, call="adopt(child, ref_id)")
@@ -461,7 +460,7 @@ class RefStore(RefReader):
         _check.check_encodable("source", source)
         author = Provenance.from_source(source) if origin is None else _author_provenance(origin)
         basis = None if trust is None else Provenance.from_author(_check.check_choice("trust", trust, ORIGINS))
-        # The basis lowers only the trust, not the origin.
+        # *trust* affects only the trust of the text, not its origin.
         return self._add(kept, source, Provenance(author.origin, author.merge_with(basis).trust))
 
     def wrap(self, result: Any, *, source: str = "tool_result") -> Any:
@@ -553,7 +552,7 @@ class RefStore(RefReader):
             self._put(one, deleted)
 
     def erase(self, erasure: EntryErasure, *, dry_run: bool) -> tuple[Entry, ...]:
-        """Delete the selected entries, unless *dry_run*, and return them. Tombstones remain."""
+        """Replace the selected entries by tombstones, and return the entries. With *dry_run*, only return them."""
         self._check_open()
         doomed, deleted = self._entries.find_erased(erasure), DeletedEntry(self._clock())
         for one in () if dry_run else doomed:
@@ -576,7 +575,7 @@ class RefStore(RefReader):
         return ingested
 
     def _store_revision(self, ref_id: str, revision: Revision) -> Ref:
-        """Store the next version of a ref, or return the newest one if it is equal."""
+        """Store a revision as the next version of a ref. If the newest version is equal, return it instead."""
         for text in (*revision.attributes, *revision.attributes.values()):
             _check.check_encodable("an attribute", text)
         before = self._entries.newest_ref(ref_id)
@@ -605,7 +604,7 @@ class RefStore(RefReader):
 
     def _make_descriptor(self, number: int, content: Content, source: str, *, provenance: Provenance) -> Descriptor:
         """Return a descriptor without storing it."""
-        # In a tool call, the result may repeat texts that replaced handles in the arguments.
+        # In a tool call, the result may repeat texts inserted for handles, so include their provenance.
         provenance = provenance.merge_with(get_inserted_provenance())
         content = self._entries.deduplicate(content)
         content.pages(self.settings.page_size)  # Build the index now, so that the first read is fast.
@@ -636,5 +635,5 @@ class RefStore(RefReader):
 
 
 def _author_provenance(origin: object) -> Provenance:
-    """Return the provenance of a text by *origin*, or raise `InvalidArgument`."""
+    """Return the provenance of a text whose author is *origin*. Raise `InvalidArgument` if it is unknown."""
     return Provenance.from_author(_check.check_choice("origin", origin, ORIGINS))

@@ -62,11 +62,11 @@ _TAG_LIKE_TEXT: Final = re.compile(
     rf"<[\s{INVISIBLE_CHARS}]*+(?:/[\s{INVISIBLE_CHARS}]*+)?+(?:{_TAG_NAME_PATTERN})(?![A-Za-z0-9_])", re.IGNORECASE
 )
 _MAX_ATTRIBUTE_CHARS: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
-# Maximum length of other values, such as invalid handles and text that a caller made up.
+# Maximum length of all other values, such as invalid handles and other text from callers.
 _MAX_OTHER_ATTRIBUTE_CHARS: Final = 100
-# Minimum number of characters that the call for the next part requests.
+# Minimum number of characters to request in the call that reads the next part.
 _MIN_NEXT_CHARS: Final = 4_000
-# Approximate characters of a short element in a list.
+# Approximate number of characters of a short element in a list.
 _ROW_CHARS: Final = 80
 
 Attribute = str | int | bool | None
@@ -92,7 +92,7 @@ def _escape_attribute(value: Attribute) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = _escape(_FORBIDDEN_CHARS.sub(_REPLACEMENT, str(value)))
-    # An XML parser would normalize these characters to spaces.
+    # Escape quotes, and the whitespace that an XML parser would normalize to spaces.
     for character, written in (('"', "&quot;"), ("\n", "&#10;"), ("\t", "&#9;"), ("\r", "&#13;")):
         text = text.replace(character, written)
     return text
@@ -130,7 +130,7 @@ class Rendering:
         return f"{start}{clean}{start_tag(f'/{name}', {'end': end})}"
 
     def _make_end_mark(self, text: str) -> str:
-        """Return a keyed hash that cannot be guessed and does not occur in the text."""
+        """Return the mark of an end tag: a keyed hash that cannot be guessed and does not occur in the text."""
         data, key, end = text.encode(errors="surrogatepass"), self._secret, ""
         while not end or end in text:
             key = hashlib.blake2b(data, key=key, digest_size=16).digest()
@@ -154,7 +154,7 @@ class Rendering:
         )
 
     def render_ref(self, ref: Ref, excerpt: Excerpt) -> str:
-        """Render a ref, truncated to the budget. *excerpt* is its complete text."""
+        """Render a ref, truncated to the budget. *excerpt* contains the complete text of the ref."""
         about = _ref_attributes(ref)
 
         def tag(place: Mapping[str, Attribute]) -> dict[str, Attribute]:
@@ -191,7 +191,7 @@ class Rendering:
         def render_count(count: int) -> str:
             place = _position_attributes(excerpt, ends[count - 1])
             if count < len(lines):
-                # Request the same number of lines again: requesting only the remaining few would make all later reads
+                # Request the same number of lines again: a request for the omitted ones would make all later reads
                 # small.
                 following = first + count
                 place["next"] = _read_call(
@@ -362,7 +362,7 @@ class Rendering:
         return _join_parts("fd_file_result", _truncate_attributes(attributes), [message_element(about)])
 
     def render_error(self, error: MamaStructsError, *, handle: str | None = None) -> str:
-        """Render an error and its hint. *handle* is used if the error has no handle."""
+        """Render an error with its hint. *handle* is shown if the error itself has no handle."""
         attributes = _truncate_attributes({"type": error.type, "fd": getattr(error, "handle", None) or handle})
         lines = getattr(error, "candidates", ())
         see = f"; see {'; '.join(lines)}" if lines else ""
@@ -382,7 +382,7 @@ def newest_first(entries: Sequence[E]) -> list[E]:
 
 
 class _LazyElements:
-    """Lazily rendered elements of a list, because only a small part of a long list fits."""
+    """List elements that are rendered lazily, because only a small part of a long list fits."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
@@ -413,7 +413,7 @@ def _render_row(entry: Entry) -> str:
 
 def _position_attributes(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
     """
-    Return attributes with the position of an excerpt, and the call that reads on.
+    Return attributes that state the position of an excerpt, and the call that reads the next part.
 
     *length* is the number of rendered characters.
     """
@@ -423,7 +423,7 @@ def _position_attributes(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
     elif excerpt.next_start is None or excerpt.mode == "all":
         following = None
     else:
-        # The count may be the small remainder of an earlier answer, so it must not determine the size of the next one.
+        # Enforce a minimum: *count* may be a small remainder, and would make all later reads small.
         count = max(excerpt.count, _MIN_NEXT_CHARS) if excerpt.mode == "char" else excerpt.count
         following = _read_call(excerpt, excerpt.mode, excerpt.next_start, count)
     return {
@@ -437,7 +437,7 @@ def _position_attributes(excerpt: Excerpt, length: int) -> dict[str, Attribute]:
 
 
 def _read_call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
-    """Return the call that reads from *start*."""
+    """Return the tool call, as text, that reads from *start*."""
     if mode == "page":
         where = f"page={start}" if count == 1 else f"start={start}, count={count}"
     else:
@@ -446,7 +446,7 @@ def _read_call(excerpt: Excerpt, mode: str, start: int, count: int) -> str:
 
 
 def _number_lines(first: int, lines: Sequence[str]) -> str:
-    """Return numbered lines, starting on a new line."""
+    """Return numbered lines as text. The text begins with a line break."""
     return "".join(["\n", *(f"{number}\t{line}\n" for number, line in enumerate(lines, first))])
 
 

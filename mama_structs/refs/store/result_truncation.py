@@ -34,9 +34,9 @@ _log = logging.getLogger("mama_structs")
 
 OwnShareFactory = Callable[[Mapping[str, Any]], OwnShare | None]
 
-# Ratio of the beginning in the visible part of a text.
+# Ratio of the visible part of a text that shows its beginning. The remainder shows its end.
 _HEAD_RATIO: Final = 3 / 4
-# Minimum characters of a text block in a list: its tags, and a little of both ends.
+# Minimum number of characters for a text block in a list: its tags, and a little of both ends.
 _MIN_BLOCK_CHARS: Final = 800
 # Assumed size of data that cannot be serialized.
 _UNKNOWN_SIZE_CHARS: Final = 2**31
@@ -46,7 +46,7 @@ _MAX_SOURCE_CHARS: Final = 80
 
 @attrs.frozen(kw_only=True)
 class DescriptorSink:
-    """Callbacks that number, create, store and render the descriptors of omitted parts."""
+    """Functions that number, create, store and render the descriptors of omitted parts."""
 
     next_number: Callable[[], int]
     check_room: Callable[..., None]
@@ -57,14 +57,14 @@ class DescriptorSink:
 
 @attrs.frozen(kw_only=True)
 class ResultTruncation:
-    """Truncates one result to a budget. `shown` stores the omitted parts."""
+    """Truncates one result to a budget, and stores the omitted parts."""
 
     shelf: DescriptorSink
     budget: Budget
     source: str
     schema: Schema | None = None
     own_share: OwnShareFactory | None = None
-    # False if nothing may be stored, so that omitted parts are lost.
+    # If False, nothing is stored, and omitted parts are lost.
     keeps: bool = True
     _contents: dict[str, Content | None] = attrs.field(factory=dict, init=False)
 
@@ -75,13 +75,12 @@ class ResultTruncation:
         if result is None or isinstance(result, float | bytes | bytearray | memoryview):
             return result
         try:
-            # Serialize directly first: converting short results to plain data is unnecessary, even with keys that are
-            # not text.
+            # Serialize directly first: a short result then needs no conversion, even if its keys are not text.
             written = _to_json(result)
             fits = written is not None and self.budget.fits(written)
             data = result if fits else to_jsonable(result)
         except MamaStructsError:
-            # The result has no JSON form, so it has no size and no text form either.
+            # The result cannot be represented as JSON, so it can be neither measured nor truncated.
             return result
         if written is None:
             written = _to_json(data)
@@ -90,9 +89,9 @@ class ResultTruncation:
 
     def _truncate_data(self, data: Any, written: str | None, result: Any, *, fits: bool) -> Any:
         """
-        Return *result*, or a truncated form.
+        Return *result* if it fits, else a truncated form.
 
-        *data* is the result as plain data, and *written* the same as JSON.
+        *data* is the result as plain data, and *written* is the same as JSON text.
         """
         if is_block_list(data) or (isinstance(data, list) and data and all(map(parse_media, data))):
             return self._truncate_blocks(data, result)
@@ -129,12 +128,12 @@ class ResultTruncation:
         return f"{parts.before}{attrs.evolve(self, budget=around).truncate_plain_text(parts.pasted)}{parts.after}"
 
     def truncate_plain_text(self, text: str) -> str:
-        """Return the beginning and end of a text, as ``<fd_result>`` if the rest is stored."""
+        """Return the beginning and end of a text. If the rest is stored, they are rendered as ``<fd_result>``."""
         return str(self._store_parts(self._choose_plan(functools.partial(self._plan_text, text), len(text))))
 
     def _plan_json(self, text: str, data: Any, room: int) -> TextPlan:
         plan = plan_data(data, room, width=self._handle_width)
-        # A handle of a JSON object stores the original text, byte for byte; that of a list stores one row per line.
+        # The handle of a JSON object stores the original text unchanged. The handle of a list stores one row per line.
         texts = dict(plan.texts)
         if isinstance(data, dict) and ROOT_POINTER in texts:
             texts[ROOT_POINTER] = functools.partial(str, text)
@@ -160,11 +159,11 @@ class ResultTruncation:
     # Content blocks
 
     def _truncate_blocks(self, blocks: list[dict[str, Any]], result: Any) -> Any:
-        """Truncate the texts of blocks, longest first. Images and audio do not count."""
+        """Truncate the texts of blocks, the longest first. Images and audio do not count toward the budget."""
         spoken = [block for block in blocks if not parse_media(block)]
         if self._fits(spoken):
             return result
-        # If many short texts exceed the budget together, merge adjacent ones.
+        # If the blocks do not fit because there are many short texts, merge adjacent texts and try again.
         for shown in (blocks, merge_text_blocks(blocks)):
             shares = self._share_budget([block for block in shown if not parse_media(block)])
             if shares is None:
@@ -173,7 +172,7 @@ class ResultTruncation:
             made = [block if parse_media(block) else self._truncate_block(block, next(given)) for block in shown]
             if self._fits([block for block in made if not parse_media(block)]):
                 return made
-        # Too many blocks: merge all texts into the first block.
+        # There are still too many blocks, so merge all texts into the first block.
         said = "\n".join(text if (text := block_text(block)) is not None else to_json_text(block) for block in spoken)
         whole = Budget(self.budget.limit, size=lambda text: self.budget.size(to_json_text([_text_block(text)])))
         one = _text_block(attrs.evolve(self, budget=whole).truncate_text(said))
@@ -184,12 +183,12 @@ class ResultTruncation:
         return written is not None and self.budget.fits(written)
 
     def _share_budget(self, blocks: Sequence[dict[str, Any]]) -> list[int] | None:
-        """Return each block's share of the budget, or None if there are too many blocks."""
+        """Return the budget share of each block, or None if the blocks do not fit even with their minimum sizes."""
         sizes = [self.budget.size(to_json_text(block)) + 1 for block in blocks]
         least = [
             min(size, _MIN_BLOCK_CHARS) if block_text(one) else size for size, one in zip(sizes, blocks, strict=True)
         ]
-        # The size of the whole may slightly exceed the sum of its parts.
+        # Unless characters are counted, the size of all blocks may slightly exceed the sum of their sizes.
         spare = (self.budget.limit if self.budget.size is len else int(self.budget.limit * 0.95)) - sum(least) - 2
         if spare < 0:
             return None
@@ -211,7 +210,7 @@ class ResultTruncation:
         return choose_plan(plan, self._assign_handles, self.budget, chars=chars)
 
     def _assign_handles(self, texts: LazyTexts) -> dict[str, str]:
-        """Return the texts that fit in the quota, with the handles that they will get."""
+        """Return handles for those texts that fit in the quota. The texts are stored later, under these handles."""
         handles: dict[str, str] = {}
         chosen: list[Content] = []
         for name, text in texts.items() if self.keeps else ():
@@ -227,7 +226,7 @@ class ResultTruncation:
         return handles
 
     def _render_content(self, name: str, text: Callable[[], str]) -> Content | None:
-        """Return the content of a handle, rendered once, or None if it cannot be serialized."""
+        """Return the content to store under a handle, or None if it cannot be serialized. Renders it only once."""
         if name not in self._contents:
             try:
                 self._contents[name] = _make_content(text())
@@ -236,7 +235,7 @@ class ResultTruncation:
         return self._contents[name]
 
     def _store_parts(self, plan: TruncationPlan) -> Any:
-        """Store the omitted parts of a plan, and return its answer."""
+        """Store the omitted parts of a plan, and return the truncated answer with their handles."""
         handles = self._assign_handles(plan.texts)
         if self.keeps and len(handles) < len(plan.texts):
             _log.warning("of a shortened result %d of %d parts are kept", len(handles), len(plan.texts))
@@ -259,7 +258,7 @@ def _make_content(text: str) -> Content:
     try:
         return Content.of(text)
     except InvalidArgument:
-        # Lone surrogates cannot be encoded as UTF-8, so neither files nor requests can contain them.
+        # Replace lone surrogates: they cannot be encoded as UTF-8, so no file and no request can contain them.
         return Content.of(text.encode("utf-8", "replace").decode())
 
 

@@ -20,12 +20,12 @@ from mama_structs._internal import validation as _check
 from mama_structs.errors import InvalidArgument, InvalidPage, InvalidParameter, InvalidRange, repr_short
 from mama_structs.refs.markup.fences import EnclosedText, find_fenced_blocks, parse_enclosing_fence
 
-# Offsets below this fit in four bytes, which halves the memory of the index.
+# Offsets below this limit are stored in four bytes, which halves the memory of the index.
 _FOUR_BYTE_LIMIT: Final = 2**32
-# Larger numbers are described in words: Python raises when it prints very long integers.
+# Numbers above this limit are described in words, because Python raises when it prints very long integers.
 _PRINTED_NUMBER_LIMIT: Final = 10**18
-# Maximum characters of the user's own words that stay in the message at each end. A smaller limit is tried if the
-# pasted text would be too short.
+# Maximum number of the user's own characters that remain in the message at each end of pasted text.
+# If the pasted text would be too short, the next smaller limit is tried.
 _VISIBLE_CHARS_LIMITS: Final = (1_000, 500, 250, 125)
 _BLANK_LINE: Final = re.compile(r"^[^\S\n]*+\n", re.MULTILINE)
 _NEXT_BLANK_LINE: Final = re.compile(r"(?<=\n)[^\S\n]*+(?=\n|\Z)")
@@ -49,8 +49,8 @@ def count_lines(text: str) -> int:
 
 def page_ends(text: str, page_size: int) -> Iterator[int]:
     """Yield the end offset of each page, in order; the last is the length of the text."""
-    # A page ends after its last line feed. Within a line that is longer than a page, it ends after *page_size*
-    # characters, but not between a carriage return and its line feed, unless the page size is 1.
+    # A page ends after its last line feed. A line longer than a page is split after *page_size* characters.
+    # The split never separates a carriage return from its line feed, unless the page size is 1.
     start, total = 0, len(text)
     while start + page_size < total:
         limit = start + page_size
@@ -98,26 +98,26 @@ class Pages:
         return self._starts[first - 1], self._starts[last] if last < len(self) else len(self.text)
 
     def page_at(self, offset: int) -> int:
-        """Return the page that contains an offset; the end of the text is on the last page."""
+        """Return the number of the page that contains an offset. The end of the text belongs to the last page."""
         if not 0 <= offset <= len(self.text):
             raise InvalidArgument(f"there is no offset {offset}: there are {len(self.text)} characters")
         return bisect_right(self._starts, offset)
 
     def line_at(self, offset: int) -> int:
-        """Return the line that contains an offset; the end of the text is in the last line."""
+        """Return the number of the line that contains an offset. The end of the text belongs to the last line."""
         page = self.page_at(offset) - 1
         line = self._first_lines[page] + self.text.count("\n", self._starts[page], offset)
         return min(line, self.lines)
 
     def line_start(self, line: int) -> int:
-        """Return the start offset of a line; for the line after the last, the length of the text."""
+        """Return the offset at which a line starts. For the line after the last, return the length of the text."""
         if not 1 <= line <= self.lines + 1:
             raise InvalidArgument(f"there is no line {line}: there are {self.lines}")
         if line == 1:
             return 0
         if line > self.lines:
             return len(self.text)
-        # The line starts in the page before the first one whose first line is this or a later line, or at its end.
+        # Find the last page whose first line is an earlier line. The requested line starts in this page or at its end.
         page = bisect_left(self._first_lines, line) - 1
         start, end = self.bounds(page + 1, page + 1)
         breaks = line - self._first_lines[page]
@@ -136,7 +136,7 @@ class Content:
     text: str = attrs.field(eq=False)
     hash: str
     chars: int = attrs.field(eq=False)
-    size: int = attrs.field(eq=False)  # in bytes; of a text, in UTF-8
+    size: int = attrs.field(eq=False)  # number of bytes; for a text, of its UTF-8 encoding
     lines: int = attrs.field(eq=False)  # at least 1 for a text
     mime_type: str = attrs.field(default=TEXT_MIME_TYPE, kw_only=True)
     _bytes: bytes | None = attrs.field(default=None, kw_only=True, eq=False)
@@ -153,7 +153,7 @@ class Content:
         """
         if not isinstance(text, str):
             raise InvalidArgument(f"content must be text, got {type(text).__name__}")
-        # A subclass may override `__str__`; store the characters that it contains.
+        # A subclass may override `__str__`, so read the characters of the string itself.
         text = str.__str__(text)
         try:
             data = text.encode()
@@ -161,7 +161,7 @@ class Content:
             position = error.start + 1
         else:
             return cls(text, hashlib.sha256(data).hexdigest(), len(text), len(data), count_lines(text))
-        # Raise outside of the handler: a UnicodeEncodeError would attach the complete text.
+        # Raise outside of the handler: the UnicodeEncodeError as context would contain the complete text.
         raise InvalidArgument(
             f"character {position} of the content is a lone surrogate, which no file and no model can hold",
             hint="decode it with errors='replace', or remove it",
@@ -201,7 +201,7 @@ class Content:
 
     @functools.cached_property
     def body(self) -> Content:
-        """The content without a fence that encloses all of it, or itself."""
+        """The content inside the fence that encloses all of it, or this content if there is no such fence."""
         return self if self._enclosed_text is None else Content.of(self._enclosed_text.text)
 
     @property
@@ -214,7 +214,7 @@ class Content:
         _check.check_integer("page_size", page_size, 1)
         known = self._pages.get(page_size)
         if known is None:
-            # Concurrent threads may both build it, with equal results.
+            # Concurrent threads may both build the index. Their results are equal.
             known = self._pages.setdefault(page_size, Pages.from_text(self.text, page_size))
         return known
 
@@ -231,20 +231,20 @@ class Excerpt:
 
     handle: str
     text: str
-    mode: Literal["page", "line", "char", "all"]  # unit of start, count, next_start and remaining
+    mode: Literal["page", "line", "char", "all"]  # unit of `start`, `count`, `next_start` and `remaining`
     start: int
     count: int
-    page: int | None  # set only if a single page was read in page mode
+    page: int | None  # None unless a single page was read in page mode
     pages: int
     first_char: int
-    last_char: int  # first_char - 1 if the content is empty
+    last_char: int  # `first_char` - 1 if the content is empty
     first_line: int
     last_line: int
     total_chars: int
     total_lines: int
     starts_in_line: bool
     ends_in_line: bool
-    next_start: int | None  # None at the end, like next_char
+    next_start: int | None  # None at the end, as is `next_char`
     next_char: int | None
     remaining: int
     remaining_chars: int
@@ -325,7 +325,7 @@ def read_excerpt(
 
 
 def _is_inside_line(content: Content, offset: int) -> bool:
-    """Return True if a line continues across this offset."""
+    """Return True if the offset is inside a line, and not at its start."""
     return 0 < offset < content.chars and content.text[offset - 1] != "\n"
 
 
@@ -339,7 +339,7 @@ def format_number(number: int) -> str:
 
 @attrs.frozen(kw_only=True, repr=False)
 class Preview:
-    """Beginning and end of a content. A line that is cut counts as part of both sides."""
+    """Beginning and end of a content. A line that was cut counts as part of both."""
 
     head: str
     tail: str
@@ -396,7 +396,7 @@ def _find_head_end(text: str, head: int) -> int:
 
 def _find_tail_start(text: str, tail: int) -> int:
     start = len(text) - tail
-    # A line that starts here needs no extra character: its line feed is the previous one.
+    # Search from the previous character, so that a line that starts exactly here is found.
     after_line = text.find("\n", start - 1, start + tail // 2) + 1
     return after_line or start
 
@@ -409,7 +409,7 @@ class PastedText:
     """
     A text split into three parts.
 
-    *pasted* becomes a descriptor. The others stay in the message and may be empty.
+    *pasted* becomes a descriptor. *before* and *after* stay in the message and may be empty.
     """
 
     before: str
@@ -444,7 +444,7 @@ def split_pasted(text: str, *, descriptor_chars: int) -> PastedText:
 
 def _split_at_fence(text: str, *, max_visible_chars: int) -> PastedText | None:
     """
-    Split at the largest fenced block, or return None.
+    Split at the largest fenced block, or return None if that block does not qualify.
 
     The block must be more than half of the text, with at most *max_visible_chars* characters before and after it.
     """
@@ -457,13 +457,13 @@ def _split_at_fence(text: str, *, max_visible_chars: int) -> PastedText | None:
 
 
 def _split_at_paragraphs(text: str, *, max_visible_chars: int) -> PastedText:
-    """Split after the last blank line near the beginning, and before the first near the end."""
+    """Split at blank lines, so that at most *max_visible_chars* characters remain at each end."""
     start = max((blank.end() for blank in _BLANK_LINE.finditer(text[:max_visible_chars])), default=0)
     end = len(text) - max_visible_chars
-    # The first line of the tail is incomplete, so the search starts after it.
+    # The tail may begin inside a line, so search for a blank line only after that line.
     blank = _NEXT_BLANK_LINE.search(text, end + 1) if end > start else None
     end = len(text) if blank is None else blank.start()
-    # Blank lines are not the user's words, so they belong to the pasted text.
+    # An end that consists of blank lines contains no words of the user, so it belongs to the pasted text.
     start = start if text[:start].strip() else 0
     end = end if text[end:].strip() else len(text)
     return PastedText(text[:start], text[start:end], text[end:])

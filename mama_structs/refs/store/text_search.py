@@ -32,25 +32,25 @@ MAX_QUERY_CHARS: Final = 1_000
 MAX_MATCHES: Final = 1_000
 MAX_CONTEXT_LINES: Final = 20
 MAX_MATCH_CHARS: Final = 500
-# Characters shown on each side of a match; twice as many of a context line.
+# Maximum number of characters shown on each side of a match. Twice as many are shown of a context line.
 _SIDE_CHARS: Final = 100
-# `str.find` and `str.split` hold the GIL: this many characters take about 0.1 ms.
+# `str.find` and `str.split` hold the GIL, for about 0.1 ms with this number of characters.
 _WINDOW_CHARS: Final = 2**17
-# The compiler expands repeats, at about 300 bytes and a microsecond for each item.
+# The regex compiler expands repeats. It needs about 300 bytes and a microsecond for each item.
 _MAX_COMPILED_ITEMS: Final = 20_000
 _REPEAT_PATTERN: Final = re.compile(r"(.?)\s*\{\s*(\d+)", re.DOTALL)
 _VERBOSE_FLAG: Final = re.compile(r"\(\?[\w-]*x")
-# Recursive patterns, which ``regex`` supports but `re` does not, may exhaust the memory before the timeout.
+# Recursive patterns (supported by ``regex``, not by `re`) may exhaust the memory before the timeout.
 _RECURSION_PATTERN: Final = re.compile(r"(?<!\\)(?:\\\\)*\(\?(?:R|[+-]?\d+|&|P>)")
-# Extra seconds to wait for the thread after the timeout.
+# Seconds after the timeout during which the caller waits for the thread to stop.
 _GRACE_SECONDS: Final = 0.1
-# Maximum timeout in seconds that the system clocks support; effectively unlimited.
+# Maximum timeout in seconds that the system clocks support. In practice, it is no limit.
 _MAX_TIMEOUT_SECONDS: Final = 1e6
 
 
 @attrs.frozen
 class ContextLine:
-    """A line near a match: its first 200 characters. *cut* is True if it is longer."""
+    """The first 200 characters of a line near a match. *cut* is True if the line is longer."""
 
     number: int
     text: str = attrs.field(repr=False)
@@ -118,15 +118,15 @@ class TextSearchRequest:
     context: int = attrs.field(default=0, kw_only=True)
     limit: int = attrs.field(default=20, kw_only=True)
     page_size: int = attrs.field(default=4_000, kw_only=True)
-    # Monotonic time, set after validation; and an event that is set when the caller no longer waits.
+    # `deadline` is in monotonic time and set after validation. `is_over` is set when the caller no longer waits.
     deadline: float = attrs.field(default=0.0, init=False)
     is_over: threading.Event = attrs.field(factory=threading.Event, init=False)
 
 
-# Lock for pattern matching: one thread of the process at a time.
+# Lock for pattern matching: only one thread of the process may match a pattern.
 _pattern_lock: Final = SimpleNamespace(lock=threading.Lock())
 if hasattr(os, "register_at_fork"):
-    # The thread that holds the lock does not exist in a forked child.
+    # In a forked child, no thread could release a lock that another thread held, so create a new lock.
     os.register_at_fork(after_in_child=lambda: vars(_pattern_lock).update(lock=threading.Lock()))
 
 
@@ -142,10 +142,10 @@ async def search(work: TextSearchRequest) -> SearchResult:
     seconds = min(timeout, _MAX_TIMEOUT_SECONDS)
     work.deadline = time.monotonic() + seconds
     try:
-        # The thread stops itself at its deadline; this timeout covers waiting for the lock or for CPU time.
+        # The thread stops itself at its deadline. This timeout also covers waiting for the lock or for CPU time.
         async with asyncio.timeout(seconds + _GRACE_SECONDS):
             if regex:
-                # It may wait for the lock, so it must not occupy a thread of the shared pool.
+                # The thread may wait for the lock, so do not block a thread of the shared pool.
                 return await run_in_own_thread(lambda: _run_exclusively(work), abandon_on_cancel=True)
             return await asyncio.to_thread(_run_search, work)
     except TimeoutError as cause:
@@ -201,7 +201,7 @@ def _find_query_problem(query: object, *, regex: bool) -> str:
 
 def _estimate_compiled_items(pattern: str) -> int:
     """Return an upper bound for the number of items of a pattern with expanded repeats."""
-    # Braces that are not repeats count, too, so that escapes or sets cannot hide a repeat.
+    # Count braces that are not repeats, too: otherwise, escapes or sets could hide a repeat.
     spaces_mean_nothing = _VERBOSE_FLAG.search(pattern) is not None
     items, factor = len(pattern), 1
     for found in _REPEAT_PATTERN.finditer(pattern):
@@ -214,7 +214,7 @@ def _estimate_compiled_items(pattern: str) -> int:
 
 
 def _run_exclusively(work: TextSearchRequest) -> SearchResult:
-    """Run a search while no other pattern is matched, or raise TimeoutError at the deadline."""
+    """Run a pattern search when no other one runs in this process. Raise TimeoutError at the deadline."""
     lock = _pattern_lock.lock
     if not lock.acquire(timeout=max(0.0, work.deadline - time.monotonic())):
         raise TimeoutError
@@ -240,7 +240,7 @@ def _run_search(work: TextSearchRequest) -> SearchResult:
         matches.append(_make_match(pages, start, end, work.context))
     total = len(kept) if following is None else None
     if following is not None and not work.regex:
-        # The requested matches are complete, so a timeout of the count is ignored.
+        # The requested matches are complete, so ignore a timeout while the others are counted.
         with contextlib.suppress(TimeoutError):
             total = len(kept) + _count_matches(work, text, query, following[0])
     next_start = None if following is None else following[0] + 1
@@ -253,10 +253,10 @@ def _check_time(work: TextSearchRequest) -> None:
 
 
 def _fold_case(text: str, work: TextSearchRequest) -> str:
-    """Return the text in folded case; every character keeps its offset."""
+    """Return the text in lower case for comparison. The offsets of characters do not change."""
 
     def fold_part(part: str) -> str:
-        # Lower-casing the first letter would give two characters; the second is the form of sigma at the end of a word.
+        # `str.lower` would turn U+0130 into two characters. U+03C2 is the sigma at the end of a word.
         return part.replace("\u0130", "i").lower().replace("\u03c2", "\u03c3")
 
     parts = []
@@ -279,13 +279,13 @@ def _find_text_spans(work: TextSearchRequest, text: str, query: str) -> Iterator
 
 def _count_matches(work: TextSearchRequest, text: str, query: str, position: int) -> int:
     """
-    Return the number of matches from a position, without holding the GIL for long.
+    Return the number of matches from a position on, without holding the GIL for long.
 
     The result equals that of `str.count`.
     """
     total = 0
     if not any(query.startswith(query[shift:]) for shift in range(1, len(query))):
-        # Occurrences of this query cannot overlap, so they can be counted in windows, which is 30 times as fast.
+        # Matches of this query cannot overlap, so count them window by window, which is 30 times as fast.
         for start in range(position, len(text), _WINDOW_CHARS):
             _check_time(work)
             total += text.count(query, start, start + _WINDOW_CHARS + len(query) - 1)
@@ -297,13 +297,13 @@ def _count_matches(work: TextSearchRequest, text: str, query: str, position: int
         total += len(pieces) - 1
         if end == len(text):
             return total
-        # Continue after the last match, and after the last position at which a match would fit in this window.
+        # Continue after the last match or, if later, at the first position where a match would exceed this window.
         position = max(end - len(pieces[-1]), end - len(query) + 1)
 
 
 def _find_pattern_spans(work: TextSearchRequest) -> Iterator[Span]:
     text, pattern = work.content.text, _compile_pattern(work)
-    # A final line feed does not start a line, so an empty match after it is skipped.
+    # Skip an empty match after a final line feed, because no line starts there.
     nowhere = (len(text), len(text)) if text.endswith("\n") else None
     position, last, rate = work.start - 1, None, 1.0
     while True:
@@ -315,13 +315,13 @@ def _find_pattern_spans(work: TextSearchRequest) -> Iterator[Span]:
             for found in pattern.finditer(text, position, timeout=left * rate, concurrent=True):
                 _check_time(work)
                 span = found.span()
-                # After a restart, an empty match is found again.
+                # Skip the previous empty match, which is found again after a restart.
                 if span not in (last, nowhere):
                     yield span
                 position, last = span[1], span
         except TimeoutError:
-            # The regex module measures the CPU time of the process, which includes other threads. In measurements, one
-            # busy thread halved its time. The timeout is scaled accordingly.
+            # The regex module limits CPU time, and the CPU time of the process includes other threads.
+            # In measurements, one busy thread halved the effective timeout, so scale the timeout accordingly.
             elapsed = max(time.monotonic() - started, 1e-6)
             rate = max(1.0, (time.process_time() - used) / elapsed)
         except (MemoryError, RecursionError) as cause:
@@ -332,12 +332,12 @@ def _find_pattern_spans(work: TextSearchRequest) -> Iterator[Span]:
 
 
 def _compile_pattern(work: TextSearchRequest) -> Any:
-    # Only pattern searches need the package.
+    # Import regex lazily, because only pattern searches need it.
     regex = load_regex()
     try:
         return regex.compile(work.query, regex.MULTILINE, cache_pattern=False)
     except Exception as error:
-        # Every error of the compiler is caused by the pattern.
+        # Report every error of the compiler as an invalid pattern, because only the pattern can cause it.
         if isinstance(error, RecursionError):
             problem = "it is nested too deeply"
         elif isinstance(error, MemoryError | OverflowError):
@@ -377,7 +377,7 @@ def _make_match(pages: Pages, start: int, end: int, context: int) -> Match:
 def _make_context_lines(pages: Pages, first: int, last: int) -> Iterator[ContextLine]:
     text, start = pages.text, pages.line_start(first)
     for number in range(first, last + 1):
-        # Search the visible part first, then use the page index, because a line may be as long as the text.
+        # Search for the line end in the visible part first, then in the page index: a line may be as long as the text.
         after = text.find("\n", start, start + 2 * _SIDE_CHARS) + 1 or pages.line_start(number + 1)
         end = _end_without_line_break(text, start, after)
         shown = min(end, start + 2 * _SIDE_CHARS)

@@ -25,23 +25,23 @@ SHORTENED: Final = "shortened"
 ROOT_POINTER: Final = ""
 """JSON pointer of the complete answer."""
 
-# Lazily rendered texts, keyed by the JSON pointer or name that the plan uses for them.
+# Functions that render texts lazily, keyed by the JSON pointer or name that the plan uses for the text.
 LazyTexts = Mapping[str, Callable[[], str]]
 HandlesByName = Mapping[str, str]
 Schema = Mapping[str, Any]
 
-# Mappings below this depth are included completely or not at all.
+# Mappings nested deeper than this are included completely or not at all.
 _MAX_DEPTH: Final = 24
-# A mapping includes all keys if they and the shortest forms of its values take at most this ratio of its room.
+# All keys of a mapping are included if they and the shortest forms of its values need at most this ratio of its room.
 _MAX_KEYS_RATIO: Final = 1 / 3
-# If not all keys fit, one value reserves at most this ratio of the room, so that more keys fit.
+# Otherwise, each value reserves at most this ratio of the room, so that more keys fit.
 _MAX_VALUE_RATIO: Final = 1 / 4
 _HEAD_RATIO: Final = 3 / 4
 _MIN_MEMBER_CHARS: Final = len('"":0,')
 _MAX_ATTEMPTS: Final = 24
 _FIXED_TEXT_KEYWORDS: Final = ("enum", "const", "format", "pattern")
 _COMBINING_KEYWORDS: Final = ("anyOf", "oneOf", "allOf")
-# Characters that `Rendering` replaces but JSON leaves unescaped: they are escaped, so that the text of a row is exact.
+# JSON leaves these characters unescaped, but `Rendering` replaces them. Escape them, so that rows are shown exactly.
 _REPLACED_CHARS: Final = re.compile("[\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _SEARCH_CHUNK_CHARS: Final = 2**20
 # Significant digits that a double preserves.
@@ -49,18 +49,18 @@ _EXACT_DIGITS: Final = 16
 
 
 class TruncationPlan(Protocol):
-    """A truncated answer whose handles are not yet assigned."""
+    """Plan of a truncated answer whose handles are not assigned yet."""
 
     @property
     def texts(self) -> LazyTexts:
         """The texts to store, by name, most important first."""
 
     def to_answer(self, handles: HandlesByName) -> Any:
-        """Return the answer. *handles* contains the handles of the stored texts, by name."""
+        """Return the truncated answer. *handles* contains the handles of the stored texts, by name of the text."""
 
 
 class OwnShare(Protocol):
-    """Members of an answer with their own truncation rules and their own share of the room."""
+    """Members of an answer that have their own truncation rules and their own share of the room."""
 
     @property
     def without_references(self) -> Mapping[str, Any]:
@@ -68,15 +68,15 @@ class OwnShare(Protocol):
 
     @property
     def has_too_many_ids(self) -> bool:
-        """True if the members must be truncated regardless of the room."""
+        """True if the members must be truncated even if they fit."""
 
     def truncate(self, max_chars: int, handle_chars: int) -> TruncationPlan:
-        """Return a plan of the members for a room, with handles of at most *handle_chars* characters."""
+        """Return a plan that fits in *max_chars* characters if handles have at most *handle_chars* characters."""
 
 
 @attrs.frozen(kw_only=True)
 class _TruncatedValue:
-    """An entry of ``shortened``, and the text for its handle."""
+    """An entry of ``shortened``, and a function that renders the text for its handle."""
 
     shown: int
     of: int
@@ -86,28 +86,28 @@ class _TruncatedValue:
         said: dict[str, Any] = {"shown": self.shown, "of": self.of}
         if pointer in handles:
             return said | {"fd": handles[pointer]}
-        # If the complete answer is stored, so is each part.
+        # Only the entry of the complete answer reports a missing handle: its text contains all parts.
         return said if pointer != ROOT_POINTER else said | {"kept": False}
 
 
 @attrs.define
 class StructuralPlan:
     """
-    The plan of a mapping or list: the visible part, and the truncated values by pointer.
+    Plan of a mapping or list: the visible part, and the truncated values by JSON pointer.
 
-    *own* is the plan of the members with their own rules.
+    *own* is the plan of the members that have their own truncation rules.
     """
 
     shown: Any
     truncated_values: dict[str, _TruncatedValue]
     own: TruncationPlan | None = None
-    # The order of all keys, if some belong to *own*; and the key of the entries about truncated values.
+    # All keys in order, if *own* contains some of them; and the key of the member that lists truncated values.
     order: Sequence[str] = ()
     name: str = SHORTENED
 
     @property
     def texts(self) -> LazyTexts:
-        """The texts to store: the complete answer, each truncated value, and texts of *own*."""
+        """The texts to store: of the complete answer, of each truncated value, and of *own*."""
         return {
             **{pointer: cut.text for pointer, cut in self.truncated_values.items()},
             **({} if self.own is None else self.own.texts),
@@ -127,7 +127,7 @@ class StructuralPlan:
 
 @attrs.frozen
 class TextPlan:
-    """The plan of a text: a function that renders it with handles, and the texts to store."""
+    """Plan of a text: a function that renders the text with handles, and the texts to store."""
 
     render: Callable[[HandlesByName], str]
     texts: LazyTexts
@@ -148,7 +148,7 @@ def choose_plan(
     plan: Callable[[int], TruncationPlan], handles: Callable[[LazyTexts], HandlesByName], budget: Budget, *, chars: int
 ) -> TruncationPlan:
     """
-    Return the plan with the largest room that fits, found with few attempts.
+    Return the plan with the largest room that fits the budget, found with few attempts.
 
     Args:
         plan: Makes a plan for a room.
@@ -165,7 +165,7 @@ def choose_plan(
         used = budget.size(text)
         if used > budget.limit:
             high = room
-            # Scale by the ratio of the excess, and 3 % less, because characters have different costs.
+            # Reduce the room in proportion to the excess, and by another 3 %, because characters have different costs.
             room = min(high - 1, max((low + high) // 4, int(min(room, len(text)) * budget.limit / used * 0.97)))
         else:
             low, best = room, made
@@ -199,7 +199,7 @@ def plan_data(
         own: Members with their own truncation rules.
 
     """
-    # Members of *own* get half of the room. Room that one side does not need is used by the other.
+    # Members of *own* get half of the room. Each half may use room that the other half does not need.
     if own is None:
         return _Planner(room, width, schema).plan_answer(data)
     rest = own.without_references
@@ -218,7 +218,7 @@ class _MeasuredMember:
     key: str
     value: Any
     pointer: str
-    # Characters of key, colon and comma; of the complete value; of its shortest form.
+    # Number of characters of key, colon and comma; of the complete value; and of its shortest form.
     frame: int
     full_chars: int
     min_chars: int
@@ -227,21 +227,21 @@ class _MeasuredMember:
 
 class _Planner:
     """
-    Fits one value into one room.
+    Fits one value into a room, which is a number of characters.
 
     Each part is measured once, and only up to the size of the room.
     """
 
     def __init__(self, room: int, width: int, schema: Schema | None) -> None:
         self._room = room
-        # "false" replaces a handle that could not be stored.
+        # "false" replaces the handle of a text that could not be stored.
         self._width = max(width, len("false"))
         self._root = schema
         self._measured: dict[int, int] = {}
         self._cuts: dict[str, _TruncatedValue] = {}
 
     def plan_answer(self, value: Any, *, written: Any = None) -> StructuralPlan:
-        """Return the plan of the complete answer. Its handle stores *written*, if given."""
+        """Return the plan of the complete answer. Its handle stores *written* if given, else *value*."""
         text = functools.partial(_answer_text, value if written is None else written)
         empty: Any = [] if isinstance(value, list) else {}
         # The entry key must differ from every key of the payload, including omitted ones.
@@ -263,7 +263,7 @@ class _Planner:
         )
 
     def measure(self, value: Any, depth: int = 0) -> int:
-        """Return the number of characters of a value, or a number above the room."""
+        """Return the number of characters of a value. If it exceeds the room, return any number above the room."""
         if not isinstance(value, (dict, list)):
             return _json_chars(value)
         known = self._measured.get(id(value))
@@ -288,11 +288,11 @@ class _Planner:
         return _TruncatedValue(shown=of, of=of, text=str).entry(pointer, {pointer: "f" * self._width})
 
     def _entry(self, pointer: str, of: int) -> int:
-        """Return the cost of an entry; that of the complete answer is already included."""
+        """Return the number of characters of an entry; 0 for the complete answer, whose entry is already counted."""
         return len(to_json_text({pointer: self._entry_of(pointer, of)})) - 1 if pointer else 0
 
     def _min_chars(self, value: Any, pointer: str, full: int, schemas: Iterable[Schema]) -> int:
-        """Return the number of characters of a value in its shortest form, including its entry."""
+        """Return the number of characters of a value in its shortest form, and of its entry in ``shortened``."""
         if isinstance(value, (dict, list)):
             return min(full, len("{}") + self._entry(pointer, len(value)))
         if isinstance(value, str) and not any(name in schema for schema in schemas for name in _FIXED_TEXT_KEYWORDS):
@@ -323,7 +323,7 @@ class _Planner:
         return text, len(to_json_text(text)) + entry
 
     def _rows(self, rows: list[Any], room: int) -> list[Any]:
-        """Return the first elements that fit, unchanged."""
+        """Return as many leading rows as fit, unchanged."""
         used = len("[]") - 1
         for number, row in enumerate(rows):
             used += self.measure(row) + 1
@@ -334,7 +334,7 @@ class _Planner:
     def _mapping(
         self, value: dict[str, Any], pointer: str, room: int, depth: int, schemas: tuple[Schema, ...]
     ) -> tuple[dict[str, Any], int]:
-        """Include all keys if their values keep enough room, else only the first keys."""
+        """Include all keys if that leaves enough room for the values, else only the first keys."""
         entry = self._entry(pointer, len(value))
         members = [] if depth >= _MAX_DEPTH else self._members(value, pointer, room, depth, schemas)
         braces, most = len("{}"), int(room * _MAX_VALUE_RATIO)
@@ -360,7 +360,7 @@ class _Planner:
     def _members(
         self, value: dict[str, Any], pointer: str, room: int, depth: int, schemas: tuple[Schema, ...]
     ) -> list[_MeasuredMember]:
-        """Return the first members that could fit at all."""
+        """Return the leading members whose keys fit in the room."""
         members = []
         left = room
         for key, member in value.items():
@@ -376,7 +376,7 @@ class _Planner:
         return members
 
     def _distribute_room(self, members: list[_MeasuredMember], room: int, depth: int) -> tuple[dict[str, Any], int]:
-        """Distribute the room among the members: small values stay complete, large ones share."""
+        """Distribute the room among members: small values stay complete, and large values share the remainder."""
         spare = room - sum(one.frame + one.min_chars for one in members)
         shown: dict[str, Any] = {}
         used = 0
@@ -389,7 +389,7 @@ class _Planner:
         return {one.key: shown[one.key] for one in members}, used
 
     def _find_subschemas(self, schemas: Iterable[Schema], key: str) -> tuple[Schema, ...]:
-        """Return the subschemas for one member of a mapping."""
+        """Return the schemas that apply to the member *key* of a mapping."""
         found: list[Any] = []
         for schema in schemas:
             named = [schema.get("properties", {}).get(key)]
@@ -486,9 +486,8 @@ def _fitting_prefix_chars(text: str, room: int) -> int:
 
 
 def parse_json_container(text: str) -> dict[str, Any] | list[Any] | None:
-    """Return the JSON object or array that a text consists of, or None."""
-    # Duplicate names, and numbers that Python would format differently, count as text: the truncated value would not
-    # equal the original.
+    """Parse a text that is a JSON object or array. Return None for any other text."""
+    # Reject duplicate names, and numbers that Python would format differently: the JSON would not equal the text.
     if text.lstrip()[:1] not in {"{", "["}:
         return None
     try:
@@ -526,12 +525,12 @@ def _reject_constant(word: str) -> float:
 
 
 def to_json_lines(rows: Iterable[Any]) -> str:
-    """Return JSON Lines: line *n* is row *n*."""
+    """Return the rows as JSON Lines: line *n* is row *n*."""
     return "\n".join(_to_json_line(row) for row in rows)
 
 
 def _members_to_json_lines(mapping: Mapping[str, Any]) -> str:
-    """Return JSON Lines: line *n* is an object with only member *n*."""
+    """Return the members as JSON Lines: line *n* is an object that contains only member *n*."""
     return to_json_lines({key: value} for key, value in mapping.items())
 
 
@@ -540,11 +539,11 @@ def _answer_text(value: Any) -> str:
 
 
 def _to_json_line(value: Any) -> str:
-    # Escape characters that files cannot contain, or that answers replace.
+    # Escape characters that files cannot contain or that answers replace.
     text = to_json_text_in_chunks(value)
     if len(text) <= _SEARCH_CHUNK_CHARS:
         return _REPLACED_CHARS.sub(_escape, text)
-    # Search in chunks: one search of a long text would hold the GIL for its duration.
+    # Search in chunks, because one search of a long text would hold the GIL too long.
     parts = (text[start : start + _SEARCH_CHUNK_CHARS] for start in range(0, len(text), _SEARCH_CHUNK_CHARS))
     return "".join(_REPLACED_CHARS.sub(_escape, part) for part in parts)
 
