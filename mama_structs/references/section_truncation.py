@@ -38,7 +38,7 @@ class _Rendering:
     """
     A way to render all references.
 
-    `left_out` is the text for ``references_meta.shortened`` that describes the omitted content; `render` renders one entry.
+    `left_out` describes the omitted content in ``references_meta.shortened``; `render` renders one entry.
     """
 
     left_out: str
