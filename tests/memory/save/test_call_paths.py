@@ -10,7 +10,7 @@ from mama_structs import HashEmbedder, Session
 
 # Three of the modules belong to `MemoryStore`, two to conflict detection, and one each to telemetry, records,
 # provenance and offloading.
-MAX_MODULES_IN_LOOP, MAX_MODULES = 19, 39
+MAX_MODULES_IN_LOOP, MAX_MODULES = 19, 41
 MAX_PACKAGES = 7
 # Values and helpers that every package uses, and the session's callback that finds mentions.
 NOT_COUNTED = {".", "_internal", "memory/types", "session"}
