@@ -30,14 +30,13 @@ class Learned:
     """
     Memories that `Session.remember` saved, merged and rejected.
 
-    False if it saved and merged nothing.
+    Falsy if nothing was saved or merged.
 
     Args:
         new: Saved memories, each with its `Memory.noticed`.
         merged: Existing memories that an exact duplicate repeated.
         refused: Proposed records that were not saved.
         passed_over: Number of messages that were skipped, because they only repeat recalled memories.
-
     """
 
     new: tuple[Memory, ...] = ()
