@@ -113,6 +113,7 @@ def choose_automatic_links(
         linking: Link policy and calibration.
         usual: Baseline of the store before these memories were saved.
         found: Result of `find_candidates`, if it was already computed.
+
     """
     policy = linking.policy
     candidates = find_candidates(reader, asked, linking, usual) if found is None else found

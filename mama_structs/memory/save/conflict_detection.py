@@ -34,7 +34,7 @@ _MAX_REPORTED: Final = 5
 # Minimum probability of the same subject for candidates that are passed to a judge.
 _MIN_JUDGE_PROBABILITY: Final = 0.5
 # Thresholds below: tuned on half `a` of tests/data/month and tests/data/noticing, see ``benchmarks/month.py``.
-# A conflict requires one of these two minimums, because no probability is high in a small store.
+# A conflict requires either of these two minimums, because no probability is high in a small store.
 _MIN_CONFLICT_PROBABILITY: Final = 0.85
 _MIN_CONFLICT_COSINE: Final = 3.2
 # Above this cosine, a negated text usually says the same as the other one, by means of an antonym.
@@ -212,7 +212,7 @@ def _is_contradiction(features: PairFeatures) -> bool:
 
 def find_conflicting_pairs(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
     """
-    Yield pairs of memories with equal topics of which the newer contradicts or replaces the older.
+    Yield pairs of memories with equal topics, if the newer one contradicts or replaces the older one.
 
     The newer memory of a pair comes first.
     """
@@ -344,7 +344,7 @@ def _describe_older(new: Memory, old: Memory, node: int, candidates: LinkCandida
 
 def _read_undamaged(reader: Reader, nodes: Sequence[int]) -> dict[int, Memory]:
     """
-    Return memories by node, or an empty dict if one of them is damaged.
+    Return memories by node, or an empty dict if any of them is damaged.
 
     A damaged memory must not prevent the save of a new one.
     """

@@ -141,7 +141,7 @@ class PendingLinks:
 
 @attrs.frozen(eq=False)
 class SimilarityBaseline:
-    """Baseline of the cosines in a store: those of its sample, mixed with the embedder's prior."""
+    """Baseline of the cosines in a store: its sample's cosines, mixed with the embedder's prior."""
 
     memories: int
     sample: NDArray[np.float32]

@@ -128,6 +128,7 @@ async def draft_save(
         now: The current time.
         settings: The maximum lengths of texts.
         resolve: Whether to replace a content or reasoning that is exactly a handle by the handle's text.
+
     """
     inserted = [get_inserted_provenance()]
     if resolve:

@@ -81,13 +81,13 @@ class ReorderRules:
         return np.array(arranged, order.dtype)
 
     def _move_before(self, order: list[int], first: int, second: int) -> None:
-        """Move *first* up to directly before *second*, unless just one of them is in the period."""
+        """Move *first* up to directly before *second*, unless only one is inside the period."""
         to, place = order.index(second), order.index(first)
         if place > to and self.inside[first] == self.inside[second]:
             order.insert(to, order.pop(place))
 
     def _follow(self, order: list[int], second: int, first: int) -> None:
-        """Move *second* down to directly after *first*, unless just one of them is in the period."""
+        """Move *second* down to directly after *first*, unless only one is inside the period."""
         place, to = order.index(second), order.index(first)
         if place < to and self.inside[first] == self.inside[second]:
             order.insert(to, order.pop(place))

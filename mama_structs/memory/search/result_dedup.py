@@ -55,6 +55,7 @@ def find_folds(memories: Sequence[Memory], states: Sequence[Hashable], similarit
         memories: Results, best first.
         states: Supersession state of each result. Results with different states are never copies.
         similarity: Computes the similarity of the vectors of pairs.
+
     """
     count = len(memories)
     memories, states = memories[:_MAX_COMPARED_RESULTS], states[:_MAX_COMPARED_RESULTS]

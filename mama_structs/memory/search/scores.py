@@ -157,8 +157,8 @@ def add_neighbour_scores(
     """
     Return scores with contributions of neighbours in time and a penalty for questions.
 
-    *before* and *after* contain -1 for a missing neighbour. *asking* contains ratios of questions, 0 to 1. Answers follow
-    questions, and a question is no answer even if it resembles the query.
+    *before* and *after* contain -1 for a missing neighbour. *asking* contains ratios of questions, 0 to 1. Answers
+    follow questions, and a question is no answer even if it resembles the query.
     """
     known, asks = np.append(certainty * scores, 0.0), np.append(asking, 0.0)
     first, second = (weights.before + weights.answer * asks[before]) * known[before], weights.after * known[after]

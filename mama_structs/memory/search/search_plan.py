@@ -133,7 +133,7 @@ class SearchRequest(SearchQuery):
 
     @property
     def reference_time(self) -> datetime:
-        """Time as of which the search runs: *as_of*, or the present."""
+        """Reference time of the search: *as_of*, or the present."""
         return self.now if self.as_of is None else self.as_of
 
 
@@ -560,7 +560,7 @@ class TemporalNeighbours:
     after: Nodes
 
     def around(self, positions: IndexArray, candidates: ScoredNodes) -> Nodes:
-        """Return the neighbours of the nodes at *positions*, except those that are candidates."""
+        """Return the neighbours of the nodes at *positions*, without neighbours that are candidates."""
         found = np.concatenate([self.before[positions], self.after[positions]])
         return found[(found >= 0) & (candidates.positions(found) < 0)]
 

@@ -100,7 +100,7 @@ def with_repetition(memory: Memory, at: datetime) -> Memory:
 
 
 def _has_later_decision(reader: Reader, node: int, memory: Memory, copies: Nodes) -> bool:
-    """Return True if the memory's topic has a later decision that is not one of *copies*."""
+    """Return True if the memory's topic has a later decision that is not among *copies*."""
     if memory.topic is None:
         return False
     where = Filter(types=frozenset({MemoryType.DECISION}), topic=memory.topic, since=memory.created_at)

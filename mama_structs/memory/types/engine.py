@@ -361,8 +361,9 @@ class Reader(Protocol):
 
         Args:
             ask: Issues the queries. It receives no results, so no query may depend on the result of another one.
-            around: Number of hops along links from the results. The memories within this distance are prefetched too, with
-                ids, links and texts only. None for all hops. Only links of the types that *ask* queries are followed.
+            around: Number of hops along links from the results, within which memories are prefetched too, with ids, links
+                and texts only. None for all hops. Only links of the types that *ask* queries are followed.
+
         """
 
     def find_many(self, memory_ids: Sequence[str]) -> list[int | None]:
@@ -542,6 +543,7 @@ class Writer(Reader, Protocol):
 
         Raises:
             KeyError: The evidence refers to a text that is neither in *contents* nor stored.
+
         """
 
     def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
@@ -550,11 +552,12 @@ class Writer(Reader, Protocol):
 
         Args:
             new: The memories, each with outgoing links.
-            links_of: Called with the nodes after all new memories became readable. Returns further links for each memory.
+            links_of: Called with the nodes once all new memories are readable. Returns further links for each memory.
 
         Raises:
             ValueError: A memory with one of the ids already exists.
             KeyError: As for `put`.
+
         """
 
     def put_link(self, link: Link) -> None:
@@ -651,7 +654,7 @@ class Engine(Protocol):
         """
 
     def figures(self) -> dict[str, Any]:
-        """Return statistics about the stored data as of the last call. Thread-safe."""
+        """Return statistics about the stored data, known from the last operation. Thread-safe."""
 
 
 class Engines(Protocol):

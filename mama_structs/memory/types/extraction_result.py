@@ -37,6 +37,7 @@ class Learned:
         merged: Existing memories that an exact duplicate repeated.
         refused: Proposed records that were not saved.
         passed_over: Number of messages that were skipped, because they only repeat recalled memories.
+
     """
 
     new: tuple[Memory, ...] = ()

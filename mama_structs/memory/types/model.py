@@ -69,6 +69,7 @@ class OutcomeChange:
         outcome: The outcome.
         reason: Reason for the outcome, or None if not given.
         at: When it was set (UTC).
+
     """
 
     outcome: Outcome
@@ -270,6 +271,7 @@ class NoticedMemory:
     Args:
         id: Its id.
         probability: Probability of the relation, 0 to 1.
+
     """
 
     id: str
@@ -288,6 +290,7 @@ class Noticed:
         may_contradict: Memories that contradict it.
         may_replace: Memories that are no longer true according to it.
         note: Why the session's judge was not consulted; None if it was consulted, or if the session has no judge.
+
     """
 
     copy_of: tuple[NoticedMemory, ...] = ()

@@ -181,7 +181,7 @@ _BASE_BY_IRREGULAR_FORM: Final = {
 }
 
 # Stop words in German, French, Spanish, Portuguese, Italian, Dutch and Russian, without accents.
-# Those that are also English words or abbreviations are left out.
+# Words that also exist in English, and abbreviations, are left out.
 _EUROPEAN_STOP_WORDS: Final = frozenset(
     """
     der das und ist nicht ein eine einen einem einer eines zu zum zur dem von auf sich wird werden wurde wurden sind bei
