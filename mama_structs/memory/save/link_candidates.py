@@ -63,8 +63,7 @@ _UNRELATED_LOG_ODDS: Final = 2.0
 _MAX_COSINE_SPREADS: Final = 8.0
 # Number of virtual memories, which contain none of the words. They stabilize the rarity of words in a small store.
 _PRIOR_MEMORIES: Final = 32
-# Added to the total rarity of a text's words (natural logarithm), because the few words of a short text are weak
-# evidence.
+# Added to a text's total word rarity (natural logarithm), because the few words of a short text are weak evidence.
 _EXTRA_WORD_WEIGHT: Final = 60.0
 # Number of neighbours at which the mutual rank has half of its full weight.
 _RANK_HALF_WEIGHT_COUNT: Final = 20

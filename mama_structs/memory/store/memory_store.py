@@ -614,7 +614,7 @@ class MemoryStore(MemoryReader):
         """
         Prune once a week. Calls in between cost little.
 
-        Ages are computed from the time of the previous maintenance, so that a single wrong clock reading removes nothing.
+        Ages are computed from the time of the previous maintenance, so that one wrong clock reading removes nothing.
         A store that is opened once in three months therefore prunes an old link one opening later.
         """
         return await maintenance.maintain(self._shared)

@@ -361,8 +361,8 @@ class Reader(Protocol):
 
         Args:
             ask: Issues the queries. It receives no results, so no query may depend on the result of another one.
-            around: Number of hops along links from the results, within which memories are prefetched too, with ids, links
-                and texts only. None for all hops. Only links of the types that *ask* queries are followed.
+            around: Number of hops along links from the results, within which memories are prefetched too, with ids,
+                links and texts only. None for all hops. Only links of the types that *ask* queries are followed.
 
         """
 
