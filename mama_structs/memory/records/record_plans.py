@@ -540,7 +540,7 @@ def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> 
 
 
 def pop_last(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:
-    """Delete the last record under exactly these labels, and return it, or None without a record."""
+    """Delete and return the last record under exactly these labels, or None without one."""
     last = list_records(writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now)
     _delete_stored(writer, last)
     return last[0].record if last else None

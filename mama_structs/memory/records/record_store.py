@@ -1,4 +1,4 @@
-"""Records of hosts: JSON values under labels and a key. Searches of memories find them by their texts."""
+"""Records of hosts: JSON values under labels and a key, which searches find by text."""
 
 from __future__ import annotations
 

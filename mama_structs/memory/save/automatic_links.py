@@ -54,13 +54,14 @@ BIAS: Final = -5.25
 """Log odds if all features are 0."""
 
 _MAX_TEMPORAL_CANDIDATES: Final = 48
-# Minimum probability for links by an equal topic. Without it, all memories of a broad topic would be linked.
+# Minimum probability for a link because of an equal topic.
+# Without it, all memories of a broad topic would be linked.
 _MIN_SAME_TOPIC_PROBABILITY: Final = 0.75
 
 
 @attrs.frozen(kw_only=True)
 class LinkingContext:
-    """Settings of automatic linking: policy, embedder calibration, and whether to detect conflicts."""
+    """Link policy, calibration of the embedder, and whether to detect conflicts."""
 
     policy: LinkingPolicy
     calibration: Calibration
@@ -70,7 +71,7 @@ class LinkingContext:
 
 @attrs.frozen
 class AutomaticLink:
-    """A link to create. *similarity* is the cosine, or None if the link is not based on similarity."""
+    """A link to create. *similarity* is the cosine, or None if it is not the reason."""
 
     node: int
     link_type: LinkType
@@ -251,7 +252,7 @@ def _recent_nodes(
 
 def _recent_filter(asked: PendingLinks, policy: LinkingPolicy) -> tuple[Filter, int] | None:
     """
-    Return the filter for memories saved shortly before the given one, and their maximum number.
+    Return the filter and the limit for memories saved shortly before the given one.
 
     Returns None if the policy allows no temporal links for it.
     """

@@ -66,7 +66,7 @@ class PairFeatures:
     """Differences between a new memory and an older one, as input of the conflict rules."""
 
     matter: float  # probability of the same subject, 0 to 1, from automatic linking
-    cosine: float  # in calibration steps of the embedder, 0 at even odds of similarity
+    cosine: float  # slope * (cosine - midpoint) of the embedder's calibration; 0 is a probability of 0.5
     insights: bool  # both are insights, which are repeated more often than decisions
     is_same_decision_topic: bool  # both are decisions on the same topic
 
@@ -136,7 +136,7 @@ class PairFeatures:
 def _compare_templates(
     new: Sequence[str], old: Sequence[str], left: frozenset[str], left_of_old: frozenset[str]
 ) -> tuple[float, bool]:
-    """Return the template ratio of two texts, and whether they differ in a slot of the template."""
+    """Return the template ratio of two texts, and whether they differ in a slot of it."""
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     places = [place for place in matcher.get_opcodes() if place[0] == "replace"]
     if not places:
@@ -212,9 +212,9 @@ def _is_contradiction(features: PairFeatures) -> bool:
 
 def find_conflicting_pairs(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
     """
-    Yield pairs of memories with equal topics, if the newer one contradicts or replaces the older one.
+    Yield pairs with equal topics in which the newer memory conflicts with the older one.
 
-    The newer memory of a pair comes first.
+    The newer memory contradicts or replaces the older one, and comes first.
     """
     meant = functools.cache(Claims.by)
     some = [memory for memory in memories if memory.topic and memory.type not in TYPES_WITHOUT_DUPLICATES]
@@ -265,7 +265,7 @@ def detect_conflicts(
 def find_same_subject(
     reader: Reader, asked: PendingLinks, found: Mapping[PendingLinks, LinkCandidates]
 ) -> list[Memory]:
-    """Return the current memories that have the same subject or are exact duplicates, newest first."""
+    """Return the current memories on the same subject and exact duplicates, newest first."""
     (older,) = _find_current_memories(reader, [asked], found)
     memories = [one.memory for one in older if one.is_same_subject or is_duplicate(one.memory, asked.memory)]
     return sorted(memories, key=lambda memory: memory.created_at, reverse=True)
@@ -273,7 +273,7 @@ def find_same_subject(
 
 def apply_verdicts(noticed: Noticed, verdicts: Mapping[str, Verdict], note: str | None) -> Noticed:
     """
-    Return the detected conflicts, replaced by the judge's verdict for each memory that it judged.
+    Return the detected conflicts, overridden by the judge's verdicts.
 
     *note* says why the judge was not consulted.
     """
@@ -300,7 +300,11 @@ class _CurrentMemory:
 def _find_current_memories(
     reader: Reader, asked: Sequence[PendingLinks], found: Mapping[PendingLinks, LinkCandidates]
 ) -> list[list[_CurrentMemory]]:
-    """Return each memory's older, current memories that duplicate it or probably have its subject."""
+    """
+    Return, for each memory, the current older memories that may be on its subject.
+
+    They are exact duplicates, or most probably have the same subject.
+    """
     alike = reader.duplicates([duplicate_fingerprint(one.memory) for one in asked])
     nodes = [
         one.select_linkable(

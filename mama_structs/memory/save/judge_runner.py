@@ -27,7 +27,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.define
 class JudgeStats:
-    """Statistics of a judge: calls, failures, timeouts, and saves whose candidates kept changing."""
+    """Statistics of a judge: calls, failures, timeouts, and saves with changing candidates."""
 
     asked: int = 0
     failed: int = 0

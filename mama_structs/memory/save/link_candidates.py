@@ -59,7 +59,7 @@ _QUARTER_HOUR_MS: Final = 15 * 60_000
 # By the calibration, unrelated pairs have odds of exp(-2), and their spread follows from its slope.
 _PRIOR_SAMPLES: Final = 12
 _UNRELATED_LOG_ODDS: Final = 2.0
-# Upper bound of the similarity feature, in spreads. Larger values only occur for duplicates.
+# Upper bound of the similarity feature, in standard deviations. Larger values only occur for duplicates.
 _MAX_COSINE_SPREADS: Final = 8.0
 # Number of virtual memories, which contain none of the words. They stabilize the rarity of words in a small store.
 _PRIOR_MEMORIES: Final = 32
@@ -83,7 +83,7 @@ _EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 class LinkFeatures:
     """Features of the pairs of a new memory and each candidate, with one item per candidate."""
 
-    cosine_spreads: Values  # cosine, in spreads above the expected cosine of these two memories
+    cosine_spreads: Values  # cosine, in standard deviations above the expected cosine of the pair
     # Mutual rank: 0 if many other memories are closer to one of the pair, higher if few are.
     standing: Values
     # Rarity-weighted ratio of the new memory's words and mentions that the candidate contains, 0 to 1.
@@ -107,7 +107,7 @@ FEATURES: Final = tuple(field.name for field in attrs.fields(LinkFeatures))
 
 @attrs.frozen(kw_only=True)
 class LinkCandidates:
-    """Link candidates of a new memory with their features, and the memories of the hour before it."""
+    """Link candidates of a new memory with features, and the memories of the hour before it."""
 
     nodes: Nodes
     created: NDArray[np.int64]
@@ -140,7 +140,7 @@ class PendingLinks:
 
 @attrs.frozen(eq=False)
 class SimilarityBaseline:
-    """Baseline of the cosines in a store: its sample's cosines, mixed with the embedder's prior."""
+    """Cosine statistics of a store: those of its sample, mixed with the embedder's prior."""
 
     memories: int
     sample: NDArray[np.float32]
@@ -169,7 +169,7 @@ class SimilarityBaseline:
         return float(self.mean((count * float(self.centre @ self.centre) - 1) / (count - 1) if count > 1 else 0.0))
 
     def baselines(self, vectors: NDArray[np.float32]) -> tuple[Values, Values]:
-        """Return the mean and the spread of each vector's cosines to the store."""
+        """Return the mean and the standard deviation of each vector's cosines to the store."""
         count = len(self.sample)
         own = vectors @ self.sample.T if count else np.zeros((len(vectors), 0), np.float32)
         means = self.mean(own.sum(axis=1, dtype=np.float64) / max(count, 1))
@@ -508,7 +508,7 @@ class _LinkEvidence:
         """
         Return the older candidates with their features.
 
-        *scale* is the mean and the spread of the memory's cosines to the store.
+        *scale* is the mean and the standard deviation of the memory's cosines to the store.
         """
         memory, created = self.asked.memory, to_milliseconds(self.asked.memory.created_at)
         places = np.searchsorted(known.nodes, self.nodes)
@@ -620,7 +620,7 @@ def _mutual_ranks(
     nodes: Nodes,
     cosines: NDArray[np.float32],
 ) -> Values:
-    """Return the mutual rank of each pair, which is high if few memories are closer to either of them."""
+    """Return the mutual rank of each pair. It is high if few memories are closer to either."""
     # Neighbours of the new memory approximate the neighbours of each candidate, which saves a search per candidate.
     # Ranks are comparable across embedders, but have little meaning for few neighbours.
     standing = np.zeros(len(nodes))
@@ -677,7 +677,11 @@ def extract_topic_terms(topic: str | None) -> Terms:
 
 
 def _recencies(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
-    """Return how close in time each candidate is, 0 to 1. Memories saved in between reduce the value."""
+    """
+    Return how close in time each candidate is, 0 to 1.
+
+    Memories saved in between reduce the value.
+    """
     age = (created - times).astype(np.float64)
     between = np.full(len(nodes), len(recent))
     kept = np.flatnonzero(in_sorted(recent, nodes))

@@ -286,7 +286,7 @@ def require_node(reader: Reader, memory_id: str) -> int:
 
 
 def require_decision(reader: Reader, memory_id: str) -> Memory:
-    """Return the decision with this id. Raise `InvalidArgument` if the memory has another type."""
+    """Return the decision with this id. Raise `InvalidArgument` if it is of another type."""
     (memory,) = reader.get([require_node(reader, memory_id)])
     if memory.type is not MemoryType.DECISION:
         raise InvalidArgument(f"{memory_id!r:.200} must be a decision, and is of the type {memory.type.value}")
@@ -655,7 +655,7 @@ def memory_as_of(memory: Memory, moment: datetime) -> Memory:
 
 
 def _record_as_of(memory: Memory, own: RecordMetadata, moment: datetime) -> Memory:
-    """Return a record as it was at a time, or unchanged if its history does not contain that time."""
+    """Return a record as of a time, or unchanged if its history does not reach back to it."""
     then = [one for one in own.history if one.at <= moment]
     if memory.updated_at <= moment or not then:
         return memory

@@ -63,7 +63,7 @@ def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | 
 
 
 def _single_filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
-    """Yield the name of each filter argument of a search, and a filter with this condition only."""
+    """Yield each filter condition of a search separately, with the name of its argument."""
     for field in attrs.fields(Filter):
         if (value := getattr(request.where, field.name)) is not None:
             yield field.name, Filter(**{field.name: value})

@@ -44,7 +44,7 @@ class ReorderRules:
     """True if superseded memories rank by their own scores."""
 
     def restrict_to(self, order: IndexArray) -> ReorderRules:
-        """Return the rules restricted to the candidates in *order*, with their positions in it."""
+        """Return the rules for the candidates in *order* only, with positions in *order*."""
         place_of = np.full(len(self.nodes), -1, np.intp)
         place_of[order] = np.arange(len(order))
         outcomes, decisions = place_of[self.outcomes], place_of[self.decisions]
@@ -61,7 +61,7 @@ class ReorderRules:
         )
 
     def reorder(self, order: IndexArray) -> IndexArray:
-        """Apply the rules for the period, outcomes and supersession to *order*, and return the result."""
+        """Apply the rules for period, outcomes and supersession to *order*; return the result."""
         arranged = order.tolist()
         if self.strength >= _MIN_DOMINANT_STRENGTH and self.inside.any():
             arranged.sort(key=lambda position: not self.inside[position])

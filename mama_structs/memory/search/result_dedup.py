@@ -49,7 +49,7 @@ SimilarityFunction = Callable[[Sequence[tuple[int, int]]], Sequence[float]]
 
 def find_folds(memories: Sequence[Memory], states: Sequence[Hashable], similarity: SimilarityFunction) -> list[int]:
     """
-    Return, for each result, the index of the better result that it repeats, or its own index.
+    Return, for each result, the index of the better one that it repeats, or its own.
 
     Args:
         memories: Results, best first.

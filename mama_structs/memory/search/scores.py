@@ -27,7 +27,7 @@ IndexArray = NDArray[np.intp]
 """Indexes of candidates in the arrays."""
 
 _DAY_MS: Final = 86_400_000
-# Prior of the cosines of unrelated texts: mean and spread in calibration steps, and weight in samples.
+# Prior of the cosines of unrelated texts: mean and standard deviation in calibration steps, and weight in samples.
 _PRIOR_MEAN_STEPS: Final = 1.4
 _PRIOR_SPREAD_STEPS: Final = 0.65
 _PRIOR_SAMPLES: Final = 30
@@ -40,7 +40,7 @@ class CandidateSignals:
     """Signals of candidates for a query, with one item per candidate."""
 
     nearness: FloatArray
-    """Cosine, in spreads above the expected cosine of the query in this store."""
+    """Cosine, in standard deviations above the expected cosine of the query in this store."""
     nearest: float
     """Highest nearness of any memory."""
     matches: FloatArray
@@ -55,7 +55,7 @@ class CandidateSignals:
 
 @attrs.frozen(kw_only=True)
 class CosineBaseline:
-    """Mean and spread of a query's cosines to a store, estimated from the store's sample."""
+    """Mean and standard deviation of a query's cosines to a store, estimated from a sample."""
 
     mean: float
     spread: float
@@ -70,12 +70,12 @@ class CosineBaseline:
         count = len(cosines)
         found = float(cosines.mean()) if count else usual
         mean = (count * found + _PRIOR_SAMPLES * usual) / (count + _PRIOR_SAMPLES)
-        # Double the squares below the mean instead of adding those above it, because answers would widen the spread.
+        # Double the squares below the mean instead of adding those above it: answers would widen the distribution.
         squares = 2 * float(np.square(np.minimum(cosines - mean, 0.0)).sum()) + _PRIOR_SAMPLES * wide**2
         return cls(mean=mean, spread=max(math.sqrt(squares / (count + _PRIOR_SAMPLES)), _MIN_SPREAD_RATIO * wide))
 
     def __call__(self, cosines: NDArray[np.floating]) -> FloatArray:
-        """Convert cosines to the number of spreads above the mean."""
+        """Convert cosines to the number of standard deviations above the mean."""
         return (cosines.astype(np.float64) - self.mean) / self.spread
 
 
@@ -83,7 +83,7 @@ class CosineBaseline:
 class ScoreWeights:
     """Weights of the scoring function."""
 
-    meaning: float = 0.7  # log-odds per spread by which a cosine exceeds the expected one
+    meaning: float = 0.7  # log-odds per standard deviation of the cosine above the expected one
     words: float = 3.0  # log-odds of the best word match; others are proportional
     share: float = 0.0  # log-odds of a memory that contains all words of the query, regardless of other memories
     brevity: float = 0.9  # log-odds that a text loses for each factor of e by which it is shorter than `long`
@@ -114,7 +114,7 @@ class ScoreWeights:
 
 WEIGHTS: Final = ScoreWeights()
 
-# Relevance compares a hit's score with the mean score of this many best other hits, by this weight.
+# Relevance compares a hit's score with the mean of the best other hits: their number, and the weight of the mean.
 _RIVAL_COUNT: Final = 5
 _RIVAL_WEIGHT: Final = 0.46
 _LOG_OFFSET: Final = 0.1

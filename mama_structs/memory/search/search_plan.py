@@ -65,7 +65,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _MIN_PERIOD_RELEVANCE: Final = 0.35
 # Maximum time between neighbours. Memories further apart belong to different conversations.
 _MAX_NEIGHBOUR_GAP_MS: Final = 3_600_000
-# Neighbours form a conversation if their cosines exceed those of other pairs by this many spreads.
+# Neighbours form a conversation if their mean cosine exceeds that of other pairs by this many standard deviations.
 _CONVERSATION_SPREADS: Final = 0.4
 _MAX_ADJACENT_NODES: Final = 2
 _PERCENT: Final = 100
@@ -313,7 +313,7 @@ def _iter_rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[lis
 
 
 def collect_candidates(reader: Reader, request: SearchRequest, weights: ScoreWeights) -> CandidateSet | None:
-    """Return the candidates of a search with their data, or None if no memory passes the filter."""
+    """Return the candidates of a search with their data, or None if no memory passes."""
     # Include memories that were created exactly at *as_of*.
     where = _narrow_filter(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     where = attrs.evolve(where, valid_at=request.reference_time)
@@ -482,7 +482,7 @@ class BestMatches:
     """Highest values of any memory that passes the filter."""
 
     nearness: float
-    """Distance of the best cosine from the expected one, in spreads."""
+    """Distance of the best cosine from the expected one, in standard deviations."""
     words: float
     """Best BM25 score."""
 
@@ -522,7 +522,7 @@ class ScoredNodes:
         return ScoredNodes(nodes, NodeAttributes(*facts), meanings, shares, evidence, odds)
 
     def positions(self, nodes: Collection[int] | Nodes) -> IndexArray:
-        """Return the indexes of *nodes* among the candidates, or -1 for nodes that are no candidates."""
+        """Return the indexes of *nodes* among the candidates, or -1 for other nodes."""
         wanted = np.array(nodes, np.int64)
         if not len(self.nodes) or not len(wanted):
             return np.full(len(wanted), -1, np.intp)
@@ -539,7 +539,7 @@ def _narrow_filter(where: Filter, since: datetime | None, until: datetime | None
 def _find_nodes(
     reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int
 ) -> tuple[Nodes, BestMatches]:
-    """Find nodes by meaning, words and the requested period. Also return the best match values."""
+    """Find nodes by meaning, words and the requested period; also return the best values."""
     near, told = reader.nearest(query.vector, limit, where), reader.words(query.terms, limit, where)
     best = BestMatches(float(query.scale(near.scores[:1]).max(initial=0.0)), float(told.scores[:1].max(initial=0.0)))
     found = [near.nodes, told.nodes]
@@ -553,14 +553,14 @@ def _find_nodes(
 
 @attrs.frozen(eq=False)
 class TemporalNeighbours:
-    """Predecessor and successor of each node by creation time, or -1 if none is within an hour."""
+    """Neighbours of each node by creation time, or -1 if none was created within an hour."""
 
     nodes: Nodes
     before: Nodes
     after: Nodes
 
     def around(self, positions: IndexArray, candidates: ScoredNodes) -> Nodes:
-        """Return the neighbours of the nodes at *positions*, without neighbours that are candidates."""
+        """Return the neighbours of the nodes at *positions*, except candidates."""
         found = np.concatenate([self.before[positions], self.after[positions]])
         return found[(found >= 0) & (candidates.positions(found) < 0)]
 
@@ -573,7 +573,7 @@ class TemporalNeighbours:
         return _conversation_strength(reader, self.nodes[telling], self.before[telling], self.after[telling])
 
     def find_positions(self, candidates: ScoredNodes) -> tuple[IndexArray, IndexArray]:
-        """Return the positions of each candidate's predecessor and successor, or -1 if it has none."""
+        """Return the positions of each candidate's predecessor and successor, -1 for none."""
         before, after = np.full((2, len(candidates.nodes) + 1), -1, np.intp)
         here = candidates.positions(self.nodes)
         for there, one, other in (
@@ -588,9 +588,9 @@ class TemporalNeighbours:
 
 def _conversation_strength(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float:
     """
-    Return how much more similar *nodes* are to their temporal neighbours than to other nodes.
+    Return how much more similar *nodes* are to their neighbours than to other nodes.
 
-    The value is from 0 to 1. A missing neighbour is -1.
+    Neighbours are adjacent in time; a missing one is -1. The value is from 0 to 1.
     """
     others = np.concatenate([before, after])
     there = others >= 0
@@ -717,7 +717,7 @@ class _CandidateGraph:
             mine = rows >= 0
             np.maximum.at(raised, (rows[mine], there[mine]), close[mine])
         raised[np.arange(len(lenders)), lenders] = 0.0
-        # Ties to the memory of an outcome are capped, like its score relative to its decision.
+        # Weaken ties to the memory of an outcome, because its score must stay below that of its decision.
         raised[:, self.outcomes()[0]] *= weights.outcome
         return raised
 

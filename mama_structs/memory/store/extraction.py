@@ -365,7 +365,7 @@ def _iter_known_trusts(
     proposal: ProposedRecord, sources: Iterable[Utterance], known: Iterable[Memory]
 ) -> Iterator[Origin]:
     """
-    Yield the trust of each known memory that covers more of a record than its source messages.
+    Yield the trust of each known memory that covers more of a record than its sources.
 
     The source messages are compared as one text.
     """
@@ -377,7 +377,7 @@ def _iter_known_trusts(
 
 
 def _covers_more(proposal: ProposedRecord, sources: Iterable[Utterance]) -> Callable[[Iterable[str]], bool]:
-    """Return a predicate that is true for words that cover more of a record than all *sources*."""
+    """Return a predicate that is true for words that cover more of a record than *sources*."""
     words = set(itertools.chain.from_iterable(one.terms for one in sources))
 
     def worth(terms: Mapping[str, float], words: Iterable[str]) -> float:

@@ -155,7 +155,7 @@ async def _choose_embedder(engines: Engines, names: Sequence[str], embedder: Any
 
 
 def find_builtin_embedder(record: EmbedderRecord) -> Embedder | None:
-    """Return the embedder of this package that a record describes, or None if it is unknown or not installed."""
+    """Return this package's embedder that a record describes, or None if it is unavailable."""
     candidates: list[Embedder] = [UniversalSentenceEmbedder()] if is_installed() else []
     with contextlib.suppress(InvalidArgument):
         candidates.append(HashEmbedder(dimensions=record.dimensions))

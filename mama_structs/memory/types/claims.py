@@ -1,4 +1,4 @@
-"""Extraction of the words, values, negations and change cues that conflict detection compares."""
+"""Extraction of words, values, negations and change cues for conflict detection."""
 
 from __future__ import annotations
 

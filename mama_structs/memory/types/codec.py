@@ -181,7 +181,7 @@ def indexed_terms(memory: Memory) -> dict[str, float]:
 
 
 def mutable_columns(memory: Memory) -> dict[str, int]:
-    """Return the columns that can change, by name, except the topic and the filter names."""
+    """Return the values of the mutable columns by name, without topic and filter names."""
     return {
         "scripts": detect_scripts(memory.content),
         "asking": question_percentage(memory.content),

@@ -469,7 +469,7 @@ class Reader(Protocol):
         """Return the relationship words of all links, with the number of links per word."""
 
     def changed_nodes_since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes whose memory or links changed after *change*, or None if this is no longer known."""
+        """Return the nodes that were changed or relinked after *change*, or None if unknown."""
 
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[ScannedMemory]:
         """Return up to *limit* memories in order of saving, starting after the node *after*."""
@@ -574,7 +574,7 @@ class Writer(Reader, Protocol):
         """Delete links, and return the number of links that existed."""
 
     def mark_for_erasure(self) -> None:
-        """Mark the data that this plan deletes or replaces, so that `Engine.erase` removes it from disk."""
+        """Mark the data that this plan deletes or replaces for removal by `Engine.erase`."""
 
     def set_note(self, name: str, text: str | None) -> None:
         """

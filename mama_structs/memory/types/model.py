@@ -16,7 +16,7 @@ import attrs
 
 from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs, join_texts
 
-# Re-exported here; defined in `provenance` because refs also use them.
+# Re-exported from `provenance`, which defines them because refs use them too.
 from mama_structs.provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported
 from mama_structs.provenance import Origin as Origin  # noqa: PLC0414 - exported
 from mama_structs.provenance import least_trusted as least_trusted  # noqa: PLC0414 - exported

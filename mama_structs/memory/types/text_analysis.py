@@ -1,5 +1,5 @@
 """
-Extraction of a memory's texts to embed and index, and of terms from English, Korean and mixed text.
+Texts to embed and index for a memory, and terms of English, Korean and mixed text.
 
 A *term* is a stemmed word, an identifier as written (ignoring case), an ideograph, or a pair of adjacent syllables
 prefixed with `BIGRAM_PREFIX`. Text is normalized to NFKC. Every function runs in time linear in the text length.
@@ -422,7 +422,7 @@ def _extract_terms(text: str) -> Iterator[tuple[str, _TermKind]]:
 
 
 def _normalize_bounded(text: str) -> str:
-    """Return *text* in NFKC, or in NFC if NFKC is much longer. NFKC expands a character to up to 18."""
+    """Return *text* in NFKC, or in NFC if NFKC is much longer: it can be 18 times as long."""
     normal = normalize("NFKC", text)
     return normal if len(normal) <= 2 * len(text) + _NORMALIZE_CHUNK_CHARS else normalize("NFC", text)
 

@@ -70,7 +70,11 @@ def _day_span(first: date, count: int = 1) -> Span:
 
 
 def _month_span(year: int, month: int, count: int = 1) -> Span:
-    """Return the span of *count* months from *month*. A month outside of 1 to 12 is in another year."""
+    """
+    Return the span of *count* months from *month*.
+
+    A month outside of 1 to 12 is in another year.
+    """
     first, last = year * 12 + month - 1, year * 12 + month - 1 + count
     return _start_of_day(date(first // 12, first % 12 + 1, 1)), _start_of_day(date(last // 12, last % 12 + 1, 1))
 
@@ -127,7 +131,7 @@ def _span_in_year(now: datetime, year: int | None, span_of: Callable[[int], Span
     return span_of(year if year > 0 else now.year + year)
 
 
-# Values of named regex groups. Digits denote themselves in every group.
+# Values of named regex groups by text. Digits have their numeric value in every group.
 
 
 def _number_words(words: str, start: int = 1) -> dict[str, int]:
@@ -231,7 +235,7 @@ _RULES: Final[list[tuple[re.Pattern[str], Rule]]] = []
 
 
 def _rule(*patterns: str) -> Callable[[Rule], Rule]:
-    """Register a rule for patterns whose named groups are its keyword arguments."""
+    """Register the decorated rule for patterns. Their named groups are its keyword arguments."""
 
     def add(rule: Rule) -> Rule:
         _RULES.extend((re.compile(pattern, re.IGNORECASE), rule) for pattern in patterns)
