@@ -333,8 +333,7 @@ def load_answer_extras(reader: Reader, memory_ids: Iterable[str]) -> dict[str, A
 def links_as_of(table: LinkTable, as_of: datetime | None) -> LinkTable:
     """Return the links of a table that existed at *as_of*."""
     # Links of users and models count from their creation.
-    # An automatic link counts as soon as both ends exist, because it may be created much later, for example by a
-    # migration.
+    # An automatic link counts as soon as both ends exist, because a migration may create it much later.
     if as_of is None or not len(table):
         return table
     return select_rows(table, (table.creators == SYSTEM_CREATOR_INDEX) | (table.created <= to_milliseconds(as_of)))
