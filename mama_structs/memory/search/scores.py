@@ -2,7 +2,7 @@
 Scoring of search candidates: pure functions on arrays with one item per candidate.
 
 The *evidence* of a memory is measured in log-odds, from its cosine and its word matches. The cosine is measured in
-spreads above the expected cosine of the query in this store, because raw cosines are only comparable within one store.
+standard deviations above the expected cosine of the query in this store: raw cosines of two stores are not comparable.
 Word matches are relative to the best match and to the maximum. Fixed sums of normalized scores and reciprocal ranks
 fail on short or on long texts (domain/embedders.md section 2). Good candidates also raise the scores of their
 neighbours in time and of linked memories.
