@@ -59,7 +59,7 @@ NO_NODES: Final = np.empty(0, np.int64)
 
 class MemoryReader:
     """
-    Reads the memories of one namespace, and changes nothing. Base class of `MemoryStore`.
+    Read access to the memories of one namespace. Base class of `MemoryStore`.
 
     Args:
         shared: The services that all stores of this namespace share.
@@ -73,7 +73,7 @@ class MemoryReader:
 
     @property
     def namespace(self) -> str:
-        """The namespace of these memories. Calls access no other namespace except `reads`."""
+        """The namespace of these memories. No call accesses others, except those in `reads`."""
         return self._engine.namespace
 
     @property
@@ -171,7 +171,7 @@ class MemoryReader:
                 yield memory
 
     async def links(self) -> AsyncIterator[Link]:
-        """Iterate over all links, by source memory in the order of `all`, with their `texts`."""
+        """Iterate over all links, in the order of `all`, with previews in `Link.texts`."""
 
         def read(reader: Reader, nodes: list[int]) -> Sequence[Link]:
             return results.add_previews(reader, [link for own in reader.links_of_many(nodes, "out") for link in own])
@@ -183,7 +183,7 @@ class MemoryReader:
     async def _in_pages(
         self, where: Filter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
     ) -> AsyncIterator[Sequence[T]]:
-        """Run a plan on one page of matching memories after the other, and yield its results."""
+        """Run a plan on each page of the matching memories, and yield its results."""
         ids = await self._shared.read(lambda reader: reader.ids(np.sort(reader.window(where))))
         async for some in read_in_pages(self._shared.read, ids, plan):
             yield some
@@ -238,7 +238,7 @@ class MemoryReader:
 
     async def _get_vectors(self, memory_id: str) -> Vectors | None:
         """
-        Return a memory's vectors, or None if the text is not an id of a memory.
+        Return a memory's vectors, or None if no memory has this id.
 
         An unknown text with the form of an id raises `MemoryNotFound`.
         """
@@ -352,7 +352,7 @@ class MemoryReader:
         bounds: RelevanceBounds = DISPLAY_BOUNDS,
         types: Iterable[MemoryType | str] | str | None = None,
     ) -> tuple[list[Hit], int]:
-        """Return the hits that are relevant enough for a prompt, and the number of other hits."""
+        """Return the hits that are relevant enough for a prompt, and the number of all others."""
         found = await self.search(query, limit=limit, types=types)
         shown = search.worth_showing(found, bounds=bounds)
         return shown, len(found) - len(shown)
@@ -444,7 +444,7 @@ class MemoryReader:
         return await self._shared.read(plan)
 
     async def evolution(self, id: str) -> Chain:  # noqa: A002 - as above
-        """Return the whole chain of decisions of a memory, newest first, with its forks."""
+        """Return the evolution chain that contains a decision, newest first, with its forks."""
         return await self._read(
             id,
             lambda reader, node: results.build_chain(reader, graph.find_evolution(reader, node)),
@@ -564,7 +564,7 @@ class MemoryReader:
         return self.figures()
 
     def figures(self) -> dict[str, Any]:
-        """Return the statistics as of the last call, without reading the disk; see `stats`."""
+        """Return the statistics known from the last operation without a read; see `stats`."""
         return maintenance.figures(self._shared)
 
     async def _read_each_namespace(self, plan: Callable[[Reader], T]) -> list[T]:
@@ -579,7 +579,7 @@ class MemoryReader:
         ahead: Callable[[Prefetch], object] | None = None,
         around: int | None = 0,
     ) -> T:
-        """Run a reading plan on one memory. *ahead* declares its reads for prefetching."""
+        """Run a reading plan on one memory. *ahead* prefetches the results of its queries."""
         checked = check_id("id", memory_id)
 
         def found(reader: Reader) -> T:
