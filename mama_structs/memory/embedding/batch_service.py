@@ -45,7 +45,7 @@ class _PendingPiece:
     kind: Kind
     text: str
     caller: int
-    # A failure is stored as a result, because asyncio logs exceptions that nobody retrieves.
+    # A failure is stored as a result, because asyncio logs exceptions that are never retrieved.
     done: asyncio.Future[NDArray[np.float32] | EmbeddingFailed | None]
     waiting: int = 0
 

@@ -17,7 +17,7 @@ MAX_PIECES: Final = 64
 MIN_TOKENS: Final = 8
 """Smallest limit for splitting: room for any character and one more."""
 
-# The part of a piece that is repeated in the next piece, so that a sentence at the border is complete in one of them.
+# Ratio of a piece that the next piece repeats, so that one of them contains a sentence at the border completely.
 OVERLAP_RATIO: Final = 0.1
 MAX_BALANCE_ATTEMPTS: Final = 8  # Number of lower token limits to try when the pieces are balanced.
 MIN_CUT_RATIO: Final = 0.5  # A piece ends at the best border in its second half.
@@ -89,7 +89,7 @@ def split_text(text: str, max_tokens: int) -> SplitText:
         chosen = np.linspace(0, len(spans) - 1, MAX_PIECES).round().astype(int)
         return SplitText(tuple(spans[i] for i in chosen), len(spans) - MAX_PIECES)
     # Balance the lengths, because a short last piece matches some queries by chance.
-    # With the same number of pieces, the limit can decrease by at most the length of one piece divided by that number.
+    # With n pieces, a limit that is lower by more than max_tokens / n would need more than n pieces.
     for limit in max_tokens - max_tokens / len(spans) * np.arange(1, MAX_BALANCE_ATTEMPTS + 1) / MAX_BALANCE_ATTEMPTS:
         others = _find_spans(ranks, summed, limit) if limit >= MIN_TOKENS else []
         if len(others) != len(spans):

@@ -44,6 +44,7 @@ class Calibration:
 
     Raises:
         InvalidArgument: A value is not finite, the slope is not positive, or the threshold is not between 0 and 1.
+
     """
 
     midpoint: float = 0.5
@@ -274,6 +275,7 @@ def fit_calibration(same: Sequence[NDArray[np.floating]], other: Sequence[NDArra
 
     Raises:
         InvalidArgument: A group is empty or contains a cosine that is not finite, or there is no group.
+
     """
     # Logistic regression with Platt's targets. They lie slightly inside 0 and 1, so that the slope stays finite.
     # Both classes have equal weight, and so have the groups within a class.
@@ -347,7 +349,7 @@ class CalibratingEmbedder:
         _check.check_integer("batch_size", embedder.batch_size, 1, separator=",")
 
     def calibrate(self, calibration: Calibration) -> None:
-        """Set the calibration, for example one that was stored with the vectors."""
+        """Set a known calibration, for example from the store of the vectors."""
         self.calibration = calibration
         self.is_calibrated = True
 

@@ -1,7 +1,7 @@
 """
 Erasure (`forget`) of memories, their texts and derived data (DESIGN section 6a).
 
-The plan of an erasure is stored as a note before the erasure starts, so that another process can finish it after a crash.
+The plan of an erasure is stored in a note before the erasure starts. After a crash another process can finish it.
 The note contains memory ids, which are derived from text. So they are deleted before erased data is removed from disk.
 """
 
@@ -169,6 +169,7 @@ async def forget(
         erase_texts: Erases refs and descriptors.
         dry_run: If True, nothing is erased.
         progress: Called with the number of erased memories and their total number.
+
     """
     if request.source is not None:
         candidate_ids = [one.id async for one in _iter_memories(engine, candidate_ids) if request.has_source(one)]

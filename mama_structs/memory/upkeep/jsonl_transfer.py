@@ -346,6 +346,7 @@ class _ExportFile:
         Args:
             number: The number of the first line.
             offset: The byte offset of the first line.
+
         """
         lines: list[ParsedMemoryLine | TextLine] = []
         begin = offset
@@ -540,7 +541,7 @@ class _Import:
         return missing
 
     async def _embed_new(self, chunk: Sequence[ParsedMemoryLine]) -> list[ParsedMemoryLine]:
-        """Return the memories, with vectors of the current embedder for those that do not exist yet."""
+        """Return the memories. New ones get vectors of the current embedder."""
         known = await self.engine.read(lambda reader: self._compare(reader, chunk))
         new = [one.memory for one in chunk if one.memory.id not in known]
         vectors = await saving.embed_memories(self.embedding, new) if new else []
@@ -638,9 +639,7 @@ def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
 
 
 def _put_links_and_lower(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
-    """
-    Write links like `put_links`, and lower the source's trust to the lowest trust of the memories that it is based on.
-    """
+    """Write links like `put_links`. The source's trust is lowered to that of the memories it is based on."""
     dropped = put_links(writer, source)
     memory_id, links = source
     (node,) = writer.find_many([memory_id])

@@ -91,7 +91,7 @@ class NamespaceServices:
         return await self.engine.read(self._guarded(plan, made_by))
 
     async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Run a plan that writes. Arguments and errors are those of `read`."""
+        """Run a plan that writes. See `read` for arguments and errors."""
         self.check()
         return await self.engine.write(self._guarded(plan, made_by))
 
