@@ -80,7 +80,7 @@ def find_numbers(rows: Snapshot, prefix: str) -> list[int]:
 
 
 def find_last_number(rows: Snapshot, prefix: str) -> int:
-    """Return the highest number in a valid key with this prefix, or 0 if there is none."""
+    """Return the highest number in a valid key with this prefix, or 0 if no key is valid."""
     return _find_last_number(rows, prefix, "") or 0
 
 

@@ -56,9 +56,9 @@ class PostgresEngine:
         return self._embedder
 
     async def open(self) -> None:
-        """Check the embedder of the namespace. Recompute the terms if they follow outdated rules."""
+        """Check the embedder of the namespace. Recompute the terms if an older text analysis made them."""
         await self.read(lambda reader: reader.change)
-        # Terms that follow the rules of a newer version of this package are left unchanged.
+        # Terms made by a newer version of the text analysis are left unchanged.
         if self._head.analysis < ANALYSIS_VERSION:
             await self.rebuild()
         self.index.maintain_if_due(self._head)

@@ -450,7 +450,7 @@ class WordIndex:
         return gains
 
     def _scores(self, wanted: Sequence[_QueryTerm], nodes: Nodes) -> Scores:
-        """Return the scores of some nodes. They equal the scores of a search, because gains are added in the same order."""
+        """Return the scores of some nodes. They equal the scores of a search, which adds in the same order."""
         sizes = self._sizes(nodes)
         places = expand_runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
         turns = self._query_positions(wanted, self._terms["term"][places])
