@@ -317,8 +317,7 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     handle.connection.close()
             else:
-                # Do not close it: this could write an outdated log to the database, or delete the log of another
-                # database.
+                # Do not close it: this could write an outdated log to the database, or delete a foreign log.
                 _leak_connection(handle.connection)
         finally:
             close_deleted_watches()

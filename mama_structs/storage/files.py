@@ -194,8 +194,7 @@ class TemporaryDirectory:
             return
         self.path.mkdir(mode=0o700)
         try:
-            # Lock the mark before it gets its final name, so that no other process deletes the new directory as a
-            # leftover.
+            # Lock the mark before it gets its final name, so that no other process deletes the new directory.
             draft = self.path / f"{OWNER_LOCK_FILE}.new"
             self._lock = LockFile.open(draft)
             with contextlib.suppress(OSError):
@@ -247,8 +246,7 @@ class DraftDirectory:
             with convert_os_errors(self._target):
                 sync_tree(self.path)
                 with contextlib.suppress(FileNotFoundError, FileExistsError):
-                    # Delete an empty target, because only POSIX renames onto one. If it is not empty any more, the
-                    # rename fails.
+                    # Delete an empty target, because only POSIX renames onto it. If it is not empty, the rename fails.
                     self._target.rmdir()
                 self.path.rename(self._target)
                 # Delete the owner mark last. Until then, a copy of a killed process is recognized as a leftover.

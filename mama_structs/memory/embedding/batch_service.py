@@ -187,8 +187,7 @@ class EmbeddingService:
                 self._start()
             for row, one in enumerate(asked):
                 if isinstance(one, _PendingPiece) and not one.done.done():
-                    # asyncio.wait does not cancel the future if this caller is cancelled. Other callers may wait for it
-                    # too.
+                    # asyncio.wait does not cancel the future with this caller, because other callers may wait for it.
                     await asyncio.wait([one.done])
                 elif row % PIECES_PER_TURN == PIECES_PER_TURN - 1:
                     await asyncio.sleep(0)

@@ -24,8 +24,7 @@ _logger: Final = logging.getLogger("mama_structs")
 class CallableEmbedder(CalibratingEmbedder):
     """An embedder that calls a function. See `as_embedder`."""
 
-    # The module and class name that fingerprints contain. They must not change, because stores contain the
-    # fingerprints.
+    # Module and class name for fingerprints. They must not change, because stores contain fingerprints.
     STORED_CLASS: ClassVar = ("mama_structs.memory.embedding.callables", "CallableEmbedder")
 
     function: Callable[..., Any] = attrs.field(repr=False)

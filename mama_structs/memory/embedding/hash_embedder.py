@@ -193,8 +193,7 @@ def _sum_features(
     joined = (owners.astype(np.uint64) << np.uint64(40)) | (keys >> np.uint64(24))
     _, first, counts = np.unique(joined, return_index=True, return_counts=True)
     key, owner = keys[first], owners[first]
-    # Weights of a feature by its count: 1, 4/3, 3/2, … below 2. Integer division gives the same result on every
-    # machine.
+    # Weights by count: 1, 4/3, 3/2, … below 2. Integer division gives the same result on every machine.
     sizes = FEATURE_WEIGHT * 2 * counts // (counts + 1)
     signed = np.where(key & UINT64_ONE, sizes, -sizes)
     places = owner * dimensions + ((key >> UINT64_ONE) % np.uint64(dimensions)).astype(np.int64)

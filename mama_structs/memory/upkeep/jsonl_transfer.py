@@ -479,8 +479,7 @@ class _Import:
         while rest:
             taken = await self.engine.write(lambda writer: self._store_batch(writer, rest, contents))  # noqa: B023 - awaited
             for digest in taken.missing_texts:
-                # An earlier chunk stored these texts, but the memories that used them were deleted since. Load them
-                # again.
+                # Load the text again: an earlier chunk stored it, but all memories that used it were deleted.
                 contents[digest] = await run_in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
             for link in taken.waiting:
                 self.waiting.setdefault(link.to_id, []).append(link)

@@ -90,8 +90,7 @@ SELECT 1 FROM (
     UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
 ) AS held WHERE age(oldest) > age($1::text::xid8::xid) LIMIT 1
 """
-# Clean all indexes, which VACUUM skips by default if few rows are deleted. ANALYZE removes deleted data from
-# statistics.
+# By default VACUUM skips indexes if few rows are deleted. ANALYZE removes deleted data from statistics.
 VACUUM_SQL: Final = "VACUUM (ANALYZE, INDEX_CLEANUP ON)"
 FIND_COMMIT_SQL: Final = "SELECT 1 FROM changes WHERE namespace = $1 AND token = $2"
 SETTING_PATTERN: Final = re.compile(r"[a-z_]+\.[a-z_]+|plan_cache_mode|max_parallel_workers_per_gather")
@@ -663,8 +662,7 @@ class PostgresPool:
             f"SET LOCAL statement_timeout = {milliseconds}",
             # At least 1 ms, because 0 would disable the timeout.
             f"SET LOCAL lock_timeout = {max(1, int(transaction.wait_seconds * 1000))}",
-            # After this time the server releases the locks of a host that vanished. Slow hosts are tolerated until
-            # then.
+            # After this time without a statement, the server releases the locks of a vanished host.
             f"SET LOCAL idle_in_transaction_session_timeout = {int(self._answer_timeout * 1000)}",
             *(
                 f"SELECT set_config({_quote_literal(name)}, {_quote_literal(value)}, true)"

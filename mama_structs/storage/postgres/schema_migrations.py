@@ -182,8 +182,7 @@ async def _migrate(
             hint = "have an administrator of the server run in this database: CREATE EXTENSION vector"
             raise StoreError(f"{location} has no pgvector in this database, and its user may not add it", hint=hint)
         found = await connection.fetchrow(DATABASE_STATE_SQL)
-        # Skip this if the table exists: PostgreSQL requires the privilege to create schemas even for an existing
-        # schema.
+        # Skip this if the table exists, because even IF NOT EXISTS requires the privilege to create schemas.
         if not found["is_begun"]:
             await connection.execute(CREATE_MIGRATIONS_SQL)
         prepared = SchemaState(is_read_only=False, vector_schema=found["vector_schema"], version=files[-1][0])

@@ -227,8 +227,7 @@ def _detach_fork(conversations: Mapping[str, _Conversation], fork: _Conversation
         current, parent = parent, conversations.get(parent.parent or "")
     for change in inherited:
         key = f"{CHANGE_KEY_PREFIX}{fork.key_part}/{change.key_suffix}"
-        # Copy unreadable rows unchanged. They stay unreadable under the new key, and so still show that a change is
-        # missing.
+        # Copy unreadable rows unchanged. They stay unreadable, and so still show that a change is missing.
         yield key, change.stored if change.value is None else seal(key, change.value)
     record = {name: value for name, value in fork.record.items() if name != "parent_namespace"}
     key = f"{START_KEY_PREFIX}{fork.key_part}"

@@ -79,8 +79,7 @@ class ChangeWatermark:
 
     def record(self, change: int) -> None:
         """Record a durable change. Numbers below the recorded one are ignored."""
-        # Concurrent processes may overwrite a higher number. The file is then older than the journal, which is
-        # harmless.
+        # Another process may overwrite a higher number. A file that is older than the journal is harmless.
         if change > self.last:
             self._write(LAST_OFFSET, 0, change)
 

@@ -33,8 +33,7 @@ class NamespaceHead(msgspec.Struct, kw_only=True):
 
     format: int = NAMESPACE_FORMAT
     identity: str
-    # Identity before the first change of the embedder, empty if there was none. It stays the same for the whole
-    # history.
+    # Identity before the first change of the embedder, empty if there was none. It identifies the history.
     began_as: str = ""
     embedder: EmbedderRecord
     maintained_at: int = 0
