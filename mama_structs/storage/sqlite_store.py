@@ -379,8 +379,9 @@ class RowStorage:
         """
         Write the changes enqueued until now, in order and in few transactions.
 
-        Changes that could not be written stay enqueued. If the database denies writes in a namespace, the changes of other
-        namespaces are still written. The error is raised later, if the namespace is in *spaces* or *spaces* is None.
+        Changes that could not be written stay enqueued.
+        If the database denies writes in a namespace, the changes of other namespaces are still written.
+        Then the error is raised if the namespace is in *spaces*, or if *spaces* is None.
         """
         with self._guard:
             target = self._enqueued_number
