@@ -135,7 +135,7 @@ def block_forks() -> Iterator[None]:
 
 
 class LockFile:
-    """The access of one user to a lock file. Create it with `open`."""
+    """A lock file as used by one owner in this process. Create it with `open`."""
 
     def __init__(self, opened: _OpenLockFile) -> None:
         self._opened: _OpenLockFile | None = opened

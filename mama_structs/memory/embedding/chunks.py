@@ -17,7 +17,7 @@ MAX_PIECES: Final = 64
 MIN_TOKENS: Final = 8
 """Smallest limit for splitting: room for any character and one more."""
 
-# Ratio of a piece that the next piece repeats, so that a sentence at the border is complete in either.
+# Ratio of a piece that the next piece repeats, so that a sentence at the border is not split in both.
 OVERLAP_RATIO: Final = 0.1
 MAX_BALANCE_ATTEMPTS: Final = 8  # Number of lower token limits to try when the pieces are balanced.
 MIN_CUT_RATIO: Final = 0.5  # A piece ends at the best border in its second half.

@@ -98,7 +98,7 @@ class UniversalSentenceEmbedder:
 
         """
         del kind
-        with _lock:  # Prevents that two threads load the model concurrently.
+        with _lock:  # Prevents two threads from loading the model concurrently.
             model = _load_model(self.threads)
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)

@@ -104,7 +104,7 @@ async def assign_shared_rows(connection: Any, *, timeout: float) -> None:  # noq
 
     Runs in the transaction of *connection*.
     """
-    # Prevent that sessions of an earlier version insert rows during the migration.
+    # Prevent sessions of an earlier version from inserting rows during the migration.
     await connection.execute("LOCK TABLE rows IN EXCLUSIVE MODE", timeout=timeout)
     starts = await connection.fetch(ROWS_IN_RANGE_SQL, *key_range(START_KEY_PREFIX), timeout=timeout)
     changes = await connection.fetch(ROWS_IN_RANGE_SQL, *key_range(CHANGE_KEY_PREFIX), timeout=timeout)
@@ -140,7 +140,7 @@ def _shorten_key_part(part: str, mark: str, hashed: str) -> str:
 
 
 def _read_conversations(starts: Iterable[Any], changes: Iterable[Any]) -> tuple[dict[str, _Conversation], bool]:
-    """Return all conversations by key part. Also return True if all rows are readable and belong to a namespace."""
+    """Return all conversations by key part, and whether all rows are readable and belong to a namespace."""
     known: dict[str, _Conversation] = {}
     all_readable = True
     for row in starts:

@@ -640,7 +640,7 @@ class BackgroundGraph:
             self.rebuild()
 
     def _finds_own_vectors(self, graph: HnswGraph) -> bool:
-        """Return True if the graph finds a sample of its own vectors, with one permitted miss."""
+        """Return True if the graph finds its vectors in a sample of searches, with at most one miss."""
         labels = self._sample(len(graph), PROBE_QUERIES)
         misses = 0
         for label in labels.tolist():
