@@ -135,7 +135,7 @@ def block_forks() -> Iterator[None]:
 
 
 class LockFile:
-    """A lock file as used by one owner in this process. Create it with `open`."""
+    """Lock file as used by one caller in this process. Create it with `open`."""
 
     def __init__(self, opened: _OpenLockFile) -> None:
         self._opened: _OpenLockFile | None = opened
