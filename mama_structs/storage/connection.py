@@ -46,7 +46,7 @@ FileIdentity = tuple[int, int]
 
 @attrs.define(eq=False)
 class _DatabaseHandle:
-    """An open database. Whoever uses or closes its connection must hold *busy*."""
+    """An open database. Callers must hold *busy* to use or close its connection."""
 
     directory: Path
     close: Callable[[], object]

@@ -640,7 +640,7 @@ class BackgroundGraph:
             self.rebuild()
 
     def _finds_own_vectors(self, graph: HnswGraph) -> bool:
-        """Return True if at most one of some sampled vectors is not found by searching for it."""
+        """Return True if searches for sampled vectors of the graph find them, with at most one miss."""
         labels = self._sample(len(graph), PROBE_QUERIES)
         misses = 0
         for label in labels.tolist():
