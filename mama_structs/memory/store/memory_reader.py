@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -284,7 +283,6 @@ class MemoryReader:
         superseded: SupersededMode = "behind",
         min_relevance: float | None = None,
         max_chars: int | None = None,
-        history: bool | None = None,
         as_of: datetime | None = None,
         limit: int = 10,
     ) -> Results[Hit]:
@@ -310,7 +308,6 @@ class MemoryReader:
             min_relevance: The minimum relevance of a hit, 0 to 1; None for all hits.
             max_chars: The maximum length of all hits' content and reasoning together. A hit that does not fit is left
                 out, and no hit is truncated. None for no limit.
-            history: Deprecated: True means ``superseded="equal"``.
             as_of: Search as of this time: later memories, outcomes and supersessions are ignored.
             limit: The maximum number of hits.
 
@@ -320,9 +317,6 @@ class MemoryReader:
 
         """
         self._shared.check()
-        if history is not None:
-            superseded = "equal" if _check.check_bool("history", history) else superseded
-            warnings.warn("history=True is deprecated: say superseded='equal'", DeprecationWarning, stacklevel=2)
         where = check_filter(
             types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
         )
