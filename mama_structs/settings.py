@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeVar
 
@@ -48,7 +47,6 @@ def _check_instance(name: str, value: object, kind: type) -> None:
 
 BOOL_VALIDATOR: Final = setting_validator(check_bool)
 COUNT_VALIDATOR: Final = setting_validator(check_integer, 0)
-OPTIONAL_COUNT_VALIDATOR: Final = attrs.validators.optional(COUNT_VALIDATOR)
 POSITIVE_COUNT_VALIDATOR: Final = setting_validator(check_integer, 1)
 SECONDS_VALIDATOR: Final = setting_validator(check_seconds)
 OPTIONAL_SECONDS_VALIDATOR: Final = setting_validator(check_seconds, allow_zero=True)
@@ -112,9 +110,6 @@ class DescriptorSettings:
             deleted when a session opens or runs maintenance. None for never.
         allow_hidden: Whether models may write files and directories whose names begin with a dot.
         root: The same as *files* of `Session.open`, for hosts that are configured by environment variables.
-        wrap_over: Deprecated alias of *max_chars* of `AnswerSettings`, which accepts less than 1,000 here.
-        preview_head: Deprecated, no effect: *max_chars* limits a preview.
-        preview_tail: Deprecated, no effect.
 
     Raises:
         InvalidSetting: A value breaks its rule.
@@ -134,16 +129,6 @@ class DescriptorSettings:
     )
     allow_hidden: bool = attrs.field(default=False, validator=BOOL_VALIDATOR)
     root: str = attrs.field(default="", converter=_convert_path, validator=setting_validator(_check_path))
-    wrap_over: int | None = attrs.field(default=None, validator=OPTIONAL_COUNT_VALIDATOR)
-    preview_head: int | None = attrs.field(default=None, validator=OPTIONAL_COUNT_VALIDATOR)
-    preview_tail: int | None = attrs.field(default=None, validator=OPTIONAL_COUNT_VALIDATOR)
-
-    def __attrs_post_init__(self) -> None:
-        """Warn about deprecated settings, and name their replacement."""
-        for name in ("wrap_over", "preview_head", "preview_tail"):
-            if getattr(self, name) is not None:
-                what = f"DescriptorSettings.{name} is deprecated: Settings(answers=AnswerSettings(max_chars=...))"
-                warnings.warn(what, DeprecationWarning, stacklevel=3)
 
 
 # A smaller answer could not contain an error with its hint, or the call that reads on.
@@ -205,11 +190,6 @@ def _count_tokens(count: Callable[[str], int], text: str) -> int:
         return count(text)
     except (UnicodeError, TypeError):
         return count(text.encode("utf-8", "replace").decode())
-
-
-def get_answer_budget(descriptors: DescriptorSettings, answers: AnswerSettings) -> Budget:
-    """Return the maximum size of an answer for these settings."""
-    return answers.budget if descriptors.wrap_over is None else Budget(descriptors.wrap_over)
 
 
 @attrs.frozen(kw_only=True)

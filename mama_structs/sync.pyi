@@ -93,7 +93,7 @@ class MemoryStore:
         since: datetime | None = None, until: datetime | None = None, mentions: Iterable[str] | None = None,
         origins: Iterable[Origin] | Origin | None = None, trust: Origin | None = None,
         superseded: SupersededMode = 'behind', min_relevance: float | None = None, max_chars: int | None = None,
-        history: bool | None = None, as_of: datetime | None = None, limit: int = 10) -> Results[Hit]: ...
+        as_of: datetime | None = None, limit: int = 10) -> Results[Hit]: ...
     def explain(self, query: str, id: str, *, types: Iterable[MemoryType | str] | str | None = None,
         topic: str | None = None, since: datetime | None = None, until: datetime | None = None,
         mentions: Iterable[str] | None = None, origins: Iterable[Origin] | Origin | None = None,

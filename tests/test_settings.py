@@ -348,12 +348,3 @@ def test_token_budget_counts_text_with_lone_surrogates():
 def test_function_cannot_be_set_by_environment():
     with pytest.raises(InvalidSetting, match="in code"):
         Settings.from_env({"MAMA_STRUCTS_ANSWERS_COUNT_TOKENS": "len"})
-
-
-@pytest.mark.parametrize("name", ["wrap_over", "preview_head", "preview_tail"])
-def test_deprecated_settings_warn_with_replacement(name):
-    """Invalid values are still rejected."""
-    with pytest.warns(DeprecationWarning, match=f"{name} is deprecated.*max_chars"):
-        DescriptorSettings(**{name: 5})
-    with pytest.raises(InvalidSetting):
-        DescriptorSettings(**{name: -1})

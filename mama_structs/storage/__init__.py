@@ -1,5 +1,5 @@
 """
-Row storage in SQLite or PostgreSQL, file locks and safe file access.
+Row storage in SQLite or PostgreSQL, file locks, and safe file access.
 
-Only this package opens diskcache.
+No other package opens diskcache.
 """

@@ -1,4 +1,4 @@
-"""Online backup: a consistent copy of a session's directory that is in use."""
+"""Online backup: a consistent copy of a session's directory while sessions use it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRESS_INTERVAL_SECONDS: Final = 0.05
 
 
 class _BackupCancelled(Exception):
-    """The copy was cancelled."""
+    """Raised inside a backup whose caller was cancelled."""
 
 
 async def backup(directory: Path, target: Path, *, progress: Callable[[int, int], object] | None = None) -> None:
@@ -48,7 +48,7 @@ async def backup(directory: Path, target: Path, *, progress: Callable[[int, int]
         now = time.monotonic()
         if progress is not None and (done == total or now - last_report >= PROGRESS_INTERVAL_SECONDS):
             last_report = now
-            with contextlib.suppress(RuntimeError):  # RuntimeError: the loop is closed.
+            with contextlib.suppress(RuntimeError):  # Ignore the RuntimeError that is raised if the loop is closed.
                 loop.call_soon_threadsafe(progress, done, total)
 
     await run_in_own_thread(lambda: copy_store(Path(directory), Path(target), report_progress))
@@ -58,7 +58,7 @@ def copy_store(directory: Path, target: Path, report_progress: Callable[[int, in
     """
     Run `backup` synchronously.
 
-    The callback receives the copied and total pages, and may raise to abort.
+    *report_progress* receives the copied and the total number of pages. If it raises, the copy is aborted.
     """
     source = directory / JOURNAL_DIRECTORY
     mark = _read_mark(source, directory)
@@ -82,7 +82,7 @@ def copy_store(directory: Path, target: Path, report_progress: Callable[[int, in
 
 
 def _read_mark(source: Path, directory: Path) -> bytes:
-    """Return the content of the mark file of a complete store."""
+    """Return the content of the mark file. Raise if the store is not complete."""
     try:
         if not stat.S_ISREG((source / DATABASE_FILE).stat().st_mode):
             raise StoreError(f"{source / DATABASE_FILE} is no regular file")
@@ -100,7 +100,7 @@ def _copy_database(source: Path, journal: Path, report_progress: Callable[[int, 
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     with register_use(source), crashed(source) as crash, _connect(source / DATABASE_FILE, "ro") as origin:
         try:
-            # The transaction pins a snapshot. Without it, each write of another process would restart the copy.
+            # Pin a snapshot. Otherwise each write of another process would restart the copy.
             origin.execute("BEGIN")
             pages: int = origin.execute("PRAGMA page_count").fetchone()[0]
             if crash is not None:
@@ -114,25 +114,26 @@ def _copy_database(source: Path, journal: Path, report_progress: Callable[[int, 
             raise _to_store_error(error, source, source) from error
         with _connect(path, "rw") as copied:
             try:
-                copied.execute("PRAGMA synchronous = OFF")  # The whole file is synced before it gets its final name.
+                # Syncing each write is unnecessary, because the whole file is synced before it gets its final name.
+                copied.execute("PRAGMA synchronous = OFF")
                 origin.backup(
                     copied,
                     pages=PAGES_PER_STEP,
                     progress=lambda _status, left, total: report_progress(total - left, total),
                 )
                 if erasing:
-                    # Remove erased data that is still in free pages of the original.
+                    # Erased data may still be in free pages of the original, so remove it from the copy.
                     copied.execute("PRAGMA temp_store = 2").fetchall()
                     copied.execute("VACUUM")
             except (sqlite3.Error, OSError) as error:
-                # SQLite has truncated the file. Extend it to the full size again, to find out if the disk is full.
+                # After an error SQLite truncates the file. Extend it again, to find out whether the disk is full.
                 os.truncate(path, size)
                 raise _to_store_error(error, source, journal) from error
     return rows
 
 
 def _check_copy(journal: Path, source: Path, rows: int) -> None:
-    """Check the copy for damage. Damage in the copy comes from the original."""
+    """Check the copy for damage, and report any as damage of the original."""
     with _connect(journal / DATABASE_FILE, "rw") as copied:
         try:
             found = [line for (line,) in copied.execute("PRAGMA quick_check(10)") if line != "ok"]
@@ -161,7 +162,7 @@ def _connect(path: Path, mode: Literal["ro", "rw"]) -> Iterator[sqlite3.Connecti
 def _to_store_error(error: Exception, source: Path, place: Path) -> StoreError:
     if not is_busy(error):
         made = store_error(error, place)
-        # The copy is a new file, so a malformed page comes from the original.
+        # The copy is new, so a malformed page was already in the original.
         return damaged_database_error(source, str(error)) if isinstance(made, StoreDamaged) else made
     return StoreBusy(
         f"another process kept {source} from being read for {LOCK_TIMEOUT_SECONDS:.0f} s",

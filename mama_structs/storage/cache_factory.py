@@ -1,5 +1,5 @@
 """
-Opening of a diskcache `Cache` with durable settings, its validation, and store checks.
+Opening of a diskcache `Cache` with durable settings, its validation, and checks of the store.
 
 diskcache initializes or repairs a database under the write lock. A complete database is opened without either.
 """
@@ -28,12 +28,12 @@ from mama_structs.storage.sqlite_errors import Finding, damaged_database_error, 
 from mama_structs.storage.wal import crashed
 
 FORMAT_MARK: Final = b"mama-structs journal 1\n"
-# One byte more than the mark, so that a longer mark is detected as different.
+# Read one byte more than the mark, so that a longer mark is recognized as different.
 MAX_MARK_BYTES: Final = len(FORMAT_MARK) + 1
-# SQLite's application id, which identifies the owner of a database file before any statement changes it.
+# SQLite's application id. It identifies this package's database files before any statement changes them.
 APPLICATION_ID: Final = 0x6D616D61
 REQUIRED_TABLES: Final = frozenset({"Settings", "Cache"})
-# Hash of the schema of diskcache 5.6.3. For other versions the schema is determined by creating a database.
+# Hash of the schema of diskcache 5.6.3. The schema of other versions is read from a newly created database.
 SCHEMA_HASH: Final = "874ea3ad57f4369b4980aaa901a2be9c"
 
 SETTINGS: Final[dict[str, Any]] = {
@@ -48,27 +48,28 @@ SETTINGS: Final[dict[str, Any]] = {
     "sqlite_auto_vacuum": 0,
     "sqlite_cache_size": 2**13,
     "sqlite_journal_mode": "wal",
-    # Truncating a memory-mapped file would kill the process.
+    # No memory map, because truncating a mapped file would kill the process.
     "sqlite_mmap_size": 0,
     "sqlite_synchronous": 2,
-    # Otherwise statement journals are temporary files in another directory, which may fail on their own.
+    # Keep temporary data in memory. Otherwise writing it to a temporary directory may fail.
     "sqlite_temp_store": 2,
 }
-# Smaller than the stored setting, which earlier versions compare: the system caches pages, too, so more wastes memory.
+# Smaller than the stored setting, to save memory: the operating system also caches pages.
+# The stored setting must not change, because earlier versions compare it.
 PAGE_CACHE_SIZE: Final = 2**11
 KNOWN_SETTINGS: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
-# The first is stored in the file, the others are settings of each connection.
+# The journal mode is stored in the database file. The other settings belong to each connection.
 CHECKED_PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
 
-# All files that belong in the directory. The journal exists only briefly, while the database is created.
+# All files that belong in the directory. The journal file exists only while the database is created.
 FILES: Final = frozenset({MARK_FILE, DATABASE_FILE, *(f"{DATABASE_FILE}-{end}" for end in ("wal", "shm", "journal"))})
 
-# Older versions have a bug: concurrent commits and checkpoints can corrupt a database in WAL mode.
+# Minimum SQLite version in which concurrent commits and checkpoints cannot corrupt a database in WAL mode.
 MIN_SAFE_SQLITE_VERSION: Final = (3, 51, 3)
 FOREIGN_ITEM_MESSAGE: Final = "was not made by this package"
 OTHER_USERS_MODE_MASK: Final = stat.S_IRWXG | stat.S_IRWXO
 
-# Type, name, table, SQL.
+# Type, name, table and SQL of a schema item.
 _SchemaItem = tuple[object, object, object, object]
 
 
@@ -91,9 +92,9 @@ class OpenedDatabase:
 
 def open_database(directory: Path) -> OpenedDatabase:
     """
-    Open the database in the calling thread and create it if missing.
+    Open the database in the calling thread. Create it if it does not exist.
 
-    May be retried after "locked".
+    If the database is locked, the call may be repeated.
     """
     create_directory(directory)
     _check_file_types(directory)
@@ -101,7 +102,7 @@ def open_database(directory: Path) -> OpenedDatabase:
     _create_file(directory, has_mark=marked)
     with contextlib.ExitStack() as stack:
         with crashed(directory) as crash:
-            # No thread check, because another thread closes the connection before a fork.
+            # Disable sqlite3's thread check, because another thread closes the connection before a fork.
             connection = sqlite3.connect(
                 directory / DATABASE_FILE, timeout=0, isolation_level=None, check_same_thread=False
             )
@@ -129,9 +130,9 @@ def open_database(directory: Path) -> OpenedDatabase:
 
 def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
     """
-    Return SQLite's schema version.
+    Return the version number of the database's schema.
 
-    Raise StoreDamaged if the schema differs from diskcache's.
+    Raise StoreDamaged if the schema differs from that of diskcache.
     """
     version = _read_schema_version(connection)
     foreign, missing = _compare_schema(_read_schema(connection))
@@ -143,11 +144,11 @@ def check_schema(connection: sqlite3.Connection, directory: Path) -> int:
 
 
 def find_wrong_settings(connection: sqlite3.Connection) -> list[str]:
-    """Return a message for each active or stored setting with a wrong value."""
+    """Return a message for each setting that has a wrong value in the connection or in the database."""
     wrong = []
     for name in CHECKED_PRAGMAS:
         row = connection.execute(f"PRAGMA {name}").fetchone()
-        # SQLite builds without memory mapping return no row.
+        # SQLite returns no row if it was built without memory mapping.
         if row is not None and row[0] != SETTINGS[f"sqlite_{name}"]:
             wrong.append(f"{name} is {row[0]!r:.20}")
     stored = _read_stored_settings(connection)
@@ -163,9 +164,9 @@ def _read_stored_settings(connection: sqlite3.Connection) -> dict[str, object]:
 
 def _is_complete(connection: sqlite3.Connection, directory: Path, *, has_mark: bool) -> bool:
     """
-    Return True if nothing must be created or repaired.
+    Return True if the database needs no creation or repair.
 
-    Reject foreign databases before any write.
+    Databases of other programs are rejected before anything is written to them.
     """
     found = _read_schema(connection)
     if not found and has_mark:
@@ -173,7 +174,7 @@ def _is_complete(connection: sqlite3.Connection, directory: Path, *, has_mark: b
     foreign, missing = _compare_schema(found) if found else ([], [])
     tables = {name for kind, name, _, _ in found if kind == "table"}
     is_ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-    # A process that was killed while it created a store leaves a partial schema without rows.
+    # Accept a partial schema without rows: it remains if a process is killed while it creates a store.
     if not is_ours and (
         foreign or ("Cache" in tables and connection.execute("SELECT 1 FROM Cache LIMIT 1").fetchone())
     ):
@@ -190,8 +191,8 @@ def _is_complete(connection: sqlite3.Connection, directory: Path, *, has_mark: b
 
 
 def _initialize(connection: sqlite3.Connection, directory: Path) -> None:
-    """Store our settings, then let diskcache create the missing parts."""
-    # diskcache waits a minute for each lock, so check first that the write lock is available.
+    """Store the settings, then let diskcache create the missing parts of the database."""
+    # diskcache waits a minute for each lock, so check first whether the write lock is free.
     connection.execute("BEGIN IMMEDIATE")
     try:
         found = _read_schema(connection)
@@ -200,7 +201,7 @@ def _initialize(connection: sqlite3.Connection, directory: Path) -> None:
         if any(name == "Settings" for _, name, _, _ in found):
             marks = ", ".join("?" * len(KNOWN_SETTINGS))
             connection.execute(f"DELETE FROM Settings WHERE key NOT IN ({marks})", tuple(KNOWN_SETTINGS))  # noqa: S608 - marks only
-            # diskcache formats stored values into PRAGMA statements without quoting, so overwrite them.
+            # Overwrite the stored values, because diskcache formats them into PRAGMA statements without quoting.
             connection.executemany("INSERT OR REPLACE INTO Settings (key, value) VALUES (?, ?)", SETTINGS.items())
         connection.execute("COMMIT")
     finally:
@@ -214,8 +215,8 @@ def _initialize(connection: sqlite3.Connection, directory: Path) -> None:
 def _initialize_with_diskcache(directory: Path) -> None:
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
-        # In two steps, so that the connection is closed if the constructor fails.
-        # Neither reads or writes rows, so diskcache never unpickles anything.
+        # Call __new__ and __init__ separately, so that the connection is closed if __init__ fails.
+        # Both read and write no rows, so diskcache never unpickles data.
         cache.__init__(str(directory), timeout=0, **SETTINGS)
     finally:
         cache.close()
@@ -227,12 +228,12 @@ def _read_schema_version(connection: sqlite3.Connection) -> int:
 
 def _read_schema(connection: sqlite3.Connection) -> list[_SchemaItem]:
     found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
-    # Only ANALYZE can create these tables.
+    # Ignore these tables, because only ANALYZE can create them.
     return sorted((item for item in found if item[1] not in {"sqlite_stat1", "sqlite_stat4"}), key=repr)
 
 
 def _compare_schema(found: list[_SchemaItem]) -> tuple[list[_SchemaItem], list[_SchemaItem]]:
-    """Return the unexpected and the missing schema items."""
+    """Return the unexpected and the missing items of a schema."""
     if blake2b(repr(found).encode(), digest_size=16).hexdigest() == SCHEMA_HASH:
         return [], []
     have, wanted = Counter(found), Counter(_expected_schema())
@@ -265,7 +266,7 @@ def _foreign_items_error(directory: Path, foreign: list[_SchemaItem]) -> StoreDa
 
 
 def _check_file_types(directory: Path) -> None:
-    """Reject files that are not regular: opening a FIFO could block forever."""
+    """Raise an error for files that are not regular. For example, opening a FIFO could block forever."""
     for name in sorted(FILES):
         path = directory / name
         with contextlib.suppress(FileNotFoundError):
@@ -277,7 +278,7 @@ def _check_file_types(directory: Path) -> None:
 
 def check_format(directory: Path, *, fd: int | None = None) -> bool:
     """
-    Return True if the store was completed once. Raise `StoreError` for unknown formats.
+    Return True if the store was once completely created. Raise `StoreError` for an unknown format.
 
     A version that changes the format must write the new mark while it holds SQLite's write lock, before it commits.
     Then every later write transaction of an older version that is still running reads the new mark and fails.
@@ -305,7 +306,7 @@ def check_format(directory: Path, *, fd: int | None = None) -> bool:
 
 
 def _write_mark(directory: Path) -> None:
-    """Mark the store as complete. From then on an empty database means that rows were lost."""
+    """Write the file that marks the store as complete. With this file, an empty database means that rows were lost."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(directory / MARK_FILE, flags, 0o600), "wb") as file:  # noqa: PTH123 - opens a descriptor
         file.write(FORMAT_MARK)
@@ -322,16 +323,16 @@ def _create_file(directory: Path, *, has_mark: bool) -> None:
         raise damaged_file_error(path, "is missing", "the file is missing", hint=hint)
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    # SQLite would open it read-only without an error, which goes unnoticed if nothing is written.
+    # Check this here, because SQLite would open the file read-only without an error.
     if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def inspect_store(connection: sqlite3.Connection, directory: Path, *, is_shared: bool) -> list[Finding]:
     """
-    Return the issues of the store. Requires a transaction.
+    Return the issues of the store. The connection must be in a transaction.
 
-    *is_shared*: other processes may have it open.
+    *is_shared* means that other processes may have the store open.
     """
     findings = []
     try:
@@ -350,7 +351,7 @@ def inspect_store(connection: sqlite3.Connection, directory: Path, *, is_shared:
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
-        # The database is malformed, and the check stopped at the damage.
+        # The database is malformed, and the check ended at the malformed page.
         findings.append(Finding("error", "integrity", f"{DATABASE_FILE}: {error}"))
     return [*findings, *_check_files(directory), *(_check_sqlite_version() if is_shared else ())]
 

@@ -1,9 +1,9 @@
 """
-Connection to a SQLite store: file identity checks, queue of writers, and fork safety.
+Connection to a SQLite store, with checks of file identity, a queue of writers, and fork safety.
 
 SQLite tracks file locks in process memory. A forked child inherits that state but not the locks. So no connection
-survives a fork: each is closed before, and reopened at its next use. If a connection cannot be closed in time because
-of a long operation, the child must not open that directory.
+survives a fork: each is closed before the fork, and reopened at its next use. If a connection cannot be closed in time
+because of a long operation, the child must not open that directory.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mama_structs.storage.locks import LockFile, close_deleted_watches
 from mama_structs.storage.sqlite_errors import Finding, damaged_database_error, is_busy, store_error
 from mama_structs.storage.wal import others
 
-# Seconds that a fork waits for running operations.
+# Maximum seconds that a fork waits for running operations.
 FORK_TIMEOUT_SECONDS: Final = 5.0
-# Seconds between attempts to erase deleted data.
+# Seconds between two attempts to erase deleted data.
 RETRY_INTERVAL_SECONDS: Final = 0.01
-# Byte of the mark file that a process locks while it is next in the queue of writers.
+# Byte of the mark file. The process that is next in the queue of writers locks it.
 WRITER_QUEUE_LOCK_OFFSET: Final = 1
 ERASING_KEY_PREFIX: Final = "erasing/"
 """Key prefix of rows that record unfinished erasures. The next process that opens the store finishes them."""
@@ -46,7 +46,7 @@ FileIdentity = tuple[int, int]
 
 @attrs.define(eq=False)
 class _DatabaseHandle:
-    """An open database. The user of the connection holds *busy*; *close* requires it, too."""
+    """An open database. Callers must hold *busy* to use or close its connection."""
 
     directory: Path
     close: Callable[[], object]
@@ -57,24 +57,24 @@ class _DatabaseHandle:
 
 
 class _DatabaseRegistry:
-    """Registry of the databases that this process has open and those it inherited by a fork."""
+    """The databases that this process has open, and the database files that its parent had open at the fork."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._handles: set[_DatabaseHandle] = set()
         self._inherited_files: set[FileIdentity] = set()
-        # Ids of threads that are forking. Not a counter: Ctrl-C in a hook would leave it wrong permanently.
+        # Ids of the threads that are forking. A counter would become wrong if Ctrl-C interrupted a fork hook.
         self._forking_threads: set[int] = set()
 
     def register(self, handle: _DatabaseHandle) -> None:
         """
-        Register a database as open.
+        Register a database as open, after waiting for running forks.
 
-        Wait for forks in progress, and reject databases that the parent had open.
+        Raise `StoreError` if the parent process had the database open at the fork.
         """
         if self._pid != os.getpid():
-            self.after_fork_in_child()  # forked by native code, which does not run Python's hooks
+            self.after_fork_in_child()  # The process was forked by native code, which does not run Python's fork hooks.
         with self._changed:
             self._changed.wait_for(lambda: not self._forking_threads)
             if _stat_file(handle.directory / DATABASE_FILE)[0] in self._inherited_files:
@@ -93,7 +93,7 @@ class _DatabaseRegistry:
         """
         Close all connections before a fork.
 
-        Connections of the forking thread, and ones that stay busy too long, remain open.
+        Connections of the forking thread stay open, and so do those that are in use for too long.
         """
         with self._changed:
             self._forking_threads.add(threading.get_ident())
@@ -109,16 +109,16 @@ class _DatabaseRegistry:
                     handle.busy.release()
 
     def after_fork_in_parent(self) -> None:
-        """Resume waiting threads in the parent after a fork."""
+        """Resume the waiting threads of the parent after a fork."""
         with self._changed:
             self._forking_threads.discard(threading.get_ident())
             self._changed.notify_all()
 
     def after_fork_in_child(self) -> None:
         """
-        Reset the state in the child.
+        Reset the state in a forked child.
 
-        Never close inherited connections: SQLite might delete the parent's files.
+        Inherited connections are not closed, because SQLite might delete the parent's files.
         """
         handles, inherited = self._handles, self._inherited_files
         self.__init__()  # type: ignore[misc]  # in place, because hooks reference this object
@@ -131,9 +131,9 @@ class _DatabaseRegistry:
 
 
 _database_registry: Final = _DatabaseRegistry()
-# Fork hooks run in reverse order of registration.
-# These modules register theirs on import, so ours run earlier.
-# A thread that uses a database may still log and submit jobs meanwhile.
+# Fork hooks run in reverse order of registration. Importing these modules registers their hooks.
+# Import them first, so that our hook runs before theirs.
+# Then a thread may still log and submit jobs while our hook waits for it.
 HOOKS_REGISTERED_BEFORE: Final = (logging, concurrent.futures.thread)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -145,7 +145,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def register_use(directory: Path) -> Iterator[None]:
-    """Register a database that is read through a separate connection: forks wait meanwhile."""
+    """Register a database that the block reads through a separate connection. Forks wait until the block ends."""
     handle = _DatabaseHandle(directory, int, owner_thread=threading.get_ident())
     with handle.busy:
         _database_registry.register(handle)
@@ -157,14 +157,14 @@ def register_use(directory: Path) -> Iterator[None]:
 
 class Database:
     """
-    The database connection of a store's thread, used by one thread at a time.
+    The database connection of a store's thread, for one thread at a time.
 
-    Acquired at construction.
+    The thread that creates it has exclusive use of it.
     """
 
     def __init__(self, directory: Path, *, temporary: TemporaryDirectory | None) -> None:
         self._directory = directory
-        # Strings instead of paths for speed: they are checked before every transaction.
+        # Strings, because comparing them is faster than comparing paths. They are checked before every transaction.
         self._paths = [os.fspath(directory / name) for name in (DATABASE_FILE, WAL_FILE, WAL_INDEX_FILE)]
         self._mark_path = os.fspath(directory / MARK_FILE)
         self._in_use = threading.Lock()
@@ -177,7 +177,7 @@ class Database:
         self._closed = False
         self._schema_version = 0
         self._is_shared = False
-        # Data lost by crashes before the database was opened.
+        # Data that crashes lost before the database was opened.
         self.findings: list[Finding] = []
         self._handle: _DatabaseHandle | None = None
         self.acquire()
@@ -185,9 +185,9 @@ class Database:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The connection, reopened after a fork."""
+        """The connection. It is opened again after a fork."""
         if self._handle is None:
-            # Never create or open another file under the same name.
+            # Raise if another file has the database's name now, so that it is neither opened nor created again.
             if _stat_file(self._paths[0])[0] != self._files[0]:
                 raise self._files_changed_error()
             self._handle = self._open()
@@ -195,38 +195,38 @@ class Database:
         return self._handle.connection
 
     def acquire(self) -> None:
-        """Acquire exclusive use. Forks wait meanwhile, and this waits for a fork in progress."""
+        """Acquire exclusive use, after waiting for a running fork. New forks wait until `release`."""
         self._in_use.acquire()
         if self._handle is not None:
             self._handle.owner_thread = threading.get_ident()
 
     def release(self) -> None:
-        """Release exclusive use. A fork may then close the connection, which is reopened at its next use."""
+        """Release exclusive use. A fork may then close the connection, and the next use opens it again."""
         if self._handle is not None:
             self._handle.owner_thread = 0
         self._in_use.release()
 
     def check_files(self) -> None:
         """
-        Raise if a file was replaced or deleted.
+        Raise if a database file was replaced or deleted.
 
-        SQLite would write to deleted files without an error.
+        Otherwise SQLite would write to deleted files without an error.
         """
         if self.connection and not self._has_same_files():
             raise self._files_changed_error()
 
     def begin(self, kind: str) -> None:
-        """Begin a transaction. A write transaction requires the format and schema of this version."""
+        """Begin a transaction. A write transaction requires the format and the schema of this version."""
         connection = self.connection
-        # The rollback of the previous transaction may have failed.
+        # The rollback of the previous transaction may have failed, so try it again.
         self.rollback()
         connection.execute(f"BEGIN {kind}")
         if kind != "IMMEDIATE":
             return
         try:
-            # Check while holding the write lock: a newer version may have upgraded the store since it was opened.
+            # Check while holding the write lock, because a newer version may have upgraded the store in the meantime.
             check_format(self._directory, fd=self._mark_descriptor())
-            # A trigger that was added since then would run.
+            # Check the schema again if it changed, because writes would run a trigger that was added to it.
             if connection.execute("PRAGMA schema_version").fetchone()[0] != self._schema_version:
                 self._schema_version = check_schema(connection, self._directory)
         except OSError as error:
@@ -237,7 +237,7 @@ class Database:
             raise
 
     def _mark_descriptor(self) -> int | None:
-        """Return the descriptor of the mark file, or None if another file has its name now."""
+        """Return the descriptor of the open mark file, or None if a different file has its name now."""
         if self._mark_lock is None or not hasattr(os, "pread"):
             return None
         opened = os.fstat(self._mark_lock.fd)
@@ -245,15 +245,15 @@ class Database:
         return self._mark_lock.fd if found == (opened.st_dev, opened.st_ino) else None
 
     def rollback(self) -> None:
-        """Roll back an open transaction, which would prevent the next one from beginning."""
+        """Roll back an open transaction. Otherwise the next transaction could not begin."""
         if self._handle is not None and self.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("ROLLBACK")
 
     def enter_queue(self) -> bool:
-        """Become the next writer. Return False if another process already is."""
+        """Become the next writer. Return False if another process is the next writer."""
         if not self._is_next_writer:
-            # On a file system without locks, writers are not queued.
+            # If the file system does not support locks, writers do not queue.
             with contextlib.suppress(OSError):
                 if self._mark_lock is not None and not self._mark_lock.try_lock(WRITER_QUEUE_LOCK_OFFSET):
                     return False
@@ -261,14 +261,14 @@ class Database:
         return True
 
     def leave_queue(self) -> None:
-        """Give up the position of next writer."""
+        """Stop being the next writer."""
         self._is_next_writer = False
         if self._mark_lock is not None:
             with contextlib.suppress(OSError):
                 self._mark_lock.unlock(WRITER_QUEUE_LOCK_OFFSET)
 
     def is_shared(self) -> bool:
-        """Return True if another process was ever seen to have the database open."""
+        """Return True if this or an earlier call saw that another process has the database open."""
         self._is_shared |= self.connection is not None and others(self._directory)
         return self._is_shared
 
@@ -283,7 +283,7 @@ class Database:
 
     def _open(self) -> _DatabaseHandle:
         disconnect = WeakMethod(self._disconnect)
-        # A weak reference, so that a store that was never closed closes its connection when its thread ends.
+        # Use a weak reference, so that an unclosed store can be collected and closes its connection.
         handle = _DatabaseHandle(
             self._directory, lambda: (method := disconnect()) and method(), self._in_use, threading.get_ident()
         )
@@ -291,7 +291,7 @@ class Database:
         try:
             opened = open_database(self._directory)
             handle.connection = opened.connection
-            # Open it now, because a write must not need another descriptor.
+            # Open the mark file now, so that a write needs no further descriptor.
             with contextlib.suppress(OSError):
                 self._mark_lock = LockFile.open(self._mark_path, create=False)
         except BaseException:
@@ -317,7 +317,7 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     handle.connection.close()
             else:
-                # Closing would checkpoint a stale log into the database, or delete the log of another database.
+                # Do not close it: this could write an outdated log to the database, or delete a foreign log.
                 _leak_connection(handle.connection)
         finally:
             close_deleted_watches()
@@ -329,7 +329,7 @@ class Database:
 
     def _has_same_files(self) -> bool:
         files, index_size = self._stat_files()
-        # The index is memory-mapped and only grows. If it was truncated, the next access would crash the process.
+        # SQLite maps the index into memory and never shrinks it. Access to a truncated index would crash the process.
         if files != self._files or index_size < self._wal_index_size:
             return False
         self._wal_index_size = index_size
@@ -341,20 +341,20 @@ class Database:
         )
 
     def __del__(self) -> None:
-        # Without an explicit close, the thread's own reference is the last one.
+        # If the store was not closed, only its thread still references this object.
         if hasattr(self, "_handle"):
             self.close()
 
 
 def _leak_connection(connection: sqlite3.Connection | None) -> None:
-    """Leak a connection, so that neither garbage collection nor interpreter exit closes it."""
+    """Keep a reference forever, so that neither garbage collection nor interpreter exit closes the connection."""
     if connection is not None:
         with contextlib.suppress(AttributeError):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 def _stat_file(path: str | Path) -> tuple[FileIdentity | None, int]:
-    """Return device and inode, and the size of a file; None and 0 if it does not exist."""
+    """Return the identity (device, inode) and the size of a file, or None and 0 if it does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat, called three times per transaction
     except OSError:
@@ -362,27 +362,27 @@ def _stat_file(path: str | Path) -> tuple[FileIdentity | None, int]:
     return (status.st_dev, status.st_ino), status.st_size
 
 
-# Erasing deleted data: old bytes survive in free pages, in gaps within pages and in the log.
-# SQLite's `secure_delete` overwrites freed space but misses copies in the gaps of pages that were split.
-# So the database is rewritten and the log truncated.
-# Both require that no connection still reads the old state.
+# Deleted data survives in free pages, in gaps within pages, and in the log.
+# SQLite's `secure_delete` overwrites freed space, but misses copies in the gaps of pages that were split.
+# So erasing rewrites the database and truncates the log.
+# Neither is possible while a connection reads an old state.
 
 
 def erase_deleted_data(directory: Path, *, wait: float) -> bool:
     """
-    Rewrite a database and truncate its log.
+    Rewrite a database and truncate its log, so that deleted data is erased. Blocks.
 
-    Return False if readers prevent that for *wait* seconds. Blocks.
+    Return False if readers prevent that for *wait* seconds.
     """
     until = time.monotonic() + wait
     with register_use(directory):
         connection = sqlite3.connect(directory / DATABASE_FILE, timeout=0, isolation_level=None)
         with contextlib.closing(connection):
             try:
-                # Keep temporary data in memory: on disk, deleted data could survive in a temporary file.
+                # Keep temporary data in memory, because deleted data could survive in a temporary file.
                 connection.execute("PRAGMA temp_store = 2").fetchall()
                 connection.execute("PRAGMA synchronous = 2").fetchall()
-                # Truncate first, because it is cheap: a reader of the old state blocks both steps.
+                # Truncate first: this is cheap, and fails if a reader of an old state would block rewriting too.
                 return (
                     _truncate_wal(connection, until) and _vacuum(connection, until) and _truncate_wal(connection, until)
                 )
@@ -391,11 +391,11 @@ def erase_deleted_data(directory: Path, *, wait: float) -> bool:
 
 
 def _truncate_wal(connection: sqlite3.Connection, deadline: float) -> bool:
-    """Truncate the log. Return False if readers prevent that until the deadline."""
+    """Truncate the log. Return False if readers prevent that until *deadline*."""
     while connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
         if time.monotonic() >= deadline:
             return False
-        # Do not use SQLite's own busy timeout, which would block all writers meanwhile.
+        # Sleep here instead of using SQLite's busy timeout, which would block all writers meanwhile.
         time.sleep(RETRY_INTERVAL_SECONDS)
     return True
 

@@ -1,13 +1,13 @@
 """
-Atomic creation of files and directories, and cleanup of temporary ones.
+Atomic creation of files and directories, and deletion of temporary ones.
 
 * `NewFile`: written under a temporary name, by path or relative to a directory descriptor. `close` syncs it to disk,
   `publish` renames it to its target, optionally replacing an existing file. Raises the system's errors.
 * `DraftFile`, `DraftDirectory`: the same for a path given by a user, with typed errors.
 * `TemporaryDirectory`: exists as long as its owner.
-* `make_directory`, `sync_directory`, `sync_tree`: durable creation of directories and names.
-* `sweep`: deletes leftovers of killed processes of the last three classes. The owner holds a lock on each, because
-  neither a process id nor an age proves that the owner is dead.
+* `create_directory`, `sync_directory`, `sync_tree`: durable creation of directories and names.
+* `delete_leftovers`: deletes files and directories of the last three classes that killed processes left. The owner
+  holds a lock on each, because neither a process id nor an age proves that the owner is dead.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ WRITE_CHUNK_BYTES: Final = 2**20
 NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 DISK_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ACCESS_DENIED_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-# Raised by file systems without hard links: FAT and some network file systems.
+# Errors of file systems without hard links, such as FAT and some network file systems.
 NO_HARD_LINK_ERRNOS: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 
 
 def from_os(error: OSError, path: Path) -> StoreError:
-    """Return the typed error for an error of the operating system."""
+    """Return the typed error for an OSError."""
     if error.errno in DISK_FULL_ERRNOS:
         return disk_full_error(path)
     if error.errno in ACCESS_DENIED_ERRNOS:
@@ -60,7 +60,7 @@ def disk_full_error(path: Path) -> StoreFull:
 
 @contextlib.contextmanager
 def convert_os_errors(path: Path) -> Iterator[None]:
-    """Convert errors of the operating system about a path to typed errors."""
+    """Convert each OSError of the block to a typed error that names *path*."""
     try:
         yield
     except MamaStructsError:
@@ -73,9 +73,9 @@ def convert_os_errors(path: Path) -> Iterator[None]:
 
 class NewFile:
     """
-    A file that is written under a temporary *name* and published under another one.
+    A file that is written under a temporary *name* and then renamed to its target.
 
-    *name* is a path, or relative to *dir_fd*, which the caller closes.
+    *name* is a path, or relative to *dir_fd*. The caller closes *dir_fd*.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class NewFile:
             self._lock.try_lock(0)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append all of *data*, in as many system calls as necessary."""
+        """Append all of *data*, with several system calls if necessary."""
         left = memoryview(data)
         self.size += left.nbytes
         while left:
@@ -103,7 +103,7 @@ class NewFile:
         """
         Sync the file to disk and close it.
 
-        Only then is it certain that the disk had enough space.
+        Until then, an error such as a full disk may still occur.
         """
         if self.fd < 0:
             return
@@ -114,7 +114,7 @@ class NewFile:
 
     def publish(self, target: str | Path, *, replace: bool = True) -> None:
         """
-        Close the file and rename it to *target*. `sync_directory` makes the name durable.
+        Close the file and rename it to *target*. Call `sync_directory` to make the new name durable.
 
         Raises:
             FileExistsError: *target* exists and *replace* is False.
@@ -127,7 +127,7 @@ class NewFile:
             except OSError as error:
                 if error.errno not in NO_HARD_LINK_ERRNOS:
                     raise
-                # Without hard links, another process may create the target between this check and the rename.
+                # Check and rename separately. Without hard links, another process may create the target in between.
                 with contextlib.suppress(FileNotFoundError):
                     os.stat(target, dir_fd=self._dir_fd, follow_symlinks=False)
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target)) from error
@@ -149,9 +149,9 @@ class NewFile:
 
 class DraftFile(NewFile):
     """
-    A file (mode 0600) next to the target that a user named.
+    A file (mode 0600) for a target path given by a user, created in the same directory.
 
-    Follows links and raises typed errors.
+    Follows symbolic links and raises typed errors.
     """
 
     def __init__(self, target: Path) -> None:
@@ -168,7 +168,7 @@ class DraftFile(NewFile):
             super().write(data)
 
     def publish(self, target: str | Path | None = None, *, replace: bool = True) -> None:
-        """Rename the file to its target. It is durable on return."""
+        """Rename the file to its target, durably."""
         try:
             with convert_os_errors(self._target):
                 super().publish(target or self._target, replace=replace)
@@ -179,9 +179,9 @@ class DraftFile(NewFile):
 
 class TemporaryDirectory:
     """
-    A directory (mode 0700) that exists until its owner ends. `make` creates it.
+    A directory (mode 0700) that is deleted with its owner. `create` creates it.
 
-    A later `sweep` deletes it if the owner was killed.
+    If the owner is killed, a later `delete_leftovers` deletes it.
     """
 
     def __init__(self, parent: Path | None = None, *, path: Path | None = None) -> None:
@@ -189,12 +189,12 @@ class TemporaryDirectory:
         self._lock: LockFile | None = None
 
     def create(self) -> None:
-        """Create the directory unless it exists already."""
+        """Create the directory, unless this object has created it already."""
         if self._lock is not None:
             return
         self.path.mkdir(mode=0o700)
         try:
-            # Lock the mark before it gets its name, so that no sweep deletes a directory that is being created.
+            # Lock the mark before it gets its final name, so that no other process deletes the new directory.
             draft = self.path / f"{OWNER_LOCK_FILE}.new"
             self._lock = LockFile.open(draft)
             with contextlib.suppress(OSError):
@@ -217,7 +217,7 @@ class TemporaryDirectory:
 
 class DraftDirectory:
     """
-    A directory filled next to its target, which must be missing or empty.
+    A directory that is filled next to its target. The target must be missing or empty.
 
     Raises typed errors.
     """
@@ -241,17 +241,15 @@ class DraftDirectory:
         self.path: Path = self._temporary.path
 
     def publish(self) -> None:
-        """Rename the directory to its target. It and its content are durable on return."""
+        """Rename the directory to its target, durably with its content."""
         try:
             with convert_os_errors(self._target):
                 sync_tree(self.path)
                 with contextlib.suppress(FileNotFoundError, FileExistsError):
-                    # Fails if the target is not empty any more, and so does the rename.
-                    # Only POSIX renames onto an empty directory.
+                    # Delete an empty target, because only POSIX renames onto it. If it is not empty, the rename fails.
                     self._target.rmdir()
                 self.path.rename(self._target)
-                # Unlink the mark last.
-                # Without it, no sweep could distinguish the leftover of a killed process from a copy in progress.
+                # Delete the owner mark last. Until then, a copy of a killed process is recognized as a leftover.
                 with contextlib.suppress(OSError):
                     (self._target / OWNER_LOCK_FILE).unlink()
                 sync_directory(self._target)
@@ -260,7 +258,7 @@ class DraftDirectory:
             self.discard()
 
     def discard(self) -> None:
-        """Delete the directory unless it was published. Idempotent."""
+        """Delete the directory, unless it was published. Idempotent."""
         self._temporary.remove()
 
 
@@ -268,7 +266,7 @@ def absolute_path(directory: Path) -> Path:
     """
     Return *directory* as an absolute path.
 
-    Reject names of variables, which diskcache would expand.
+    Raise for a path with names of environment variables, because diskcache would expand them.
     """
     path = Path(os.path.abspath(os.fspath(directory)))  # noqa: PTH100 - resolve() would follow symbolic links
     if os.path.expandvars(path) != str(path):
@@ -277,7 +275,7 @@ def absolute_path(directory: Path) -> Path:
 
 
 def is_store(location: Path) -> bool:
-    """Return True if a directory contains a session's store."""
+    """Return True if a directory contains the store of a session."""
     try:
         return any((location / JOURNAL_DIRECTORY / name).exists() for name in (MARK_FILE, DATABASE_FILE))
     except (OSError, ValueError):
@@ -295,13 +293,13 @@ def create_directory(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in *directory* durable, if the system supports that."""
-    if os.name != "nt":  # Windows cannot open directories.
+    """Make the names in *directory* durable, if the operating system supports that."""
+    if os.name != "nt":  # Windows cannot open a directory as a file.
         _sync(directory, os.O_RDONLY)
 
 
 def sync_tree(directory: Path) -> None:
-    """Make a directory and its whole content durable."""
+    """Make a directory and all its content durable."""
     for parent, _, names in os.walk(directory):
         for name in names:
             _sync(Path(parent, name), os.O_RDWR)
@@ -310,9 +308,9 @@ def sync_tree(directory: Path) -> None:
 
 def delete_leftovers(directory: Path | None = None) -> int:
     """
-    Delete leftovers of killed processes in *directory* (default: the temporary directory).
+    Delete what killed processes left in *directory* (default: the temporary directory).
 
-    Return their number.
+    Return the number of deleted items.
     """
     base = directory or _temporary_root()
     try:
@@ -326,7 +324,7 @@ def _temporary_root() -> Path:
     """
     Return the system's temporary directory.
 
-    At the first call `tempfile` takes a lock, so forks must wait.
+    Forks are blocked, because the first call of `gettempdir` holds a lock.
     """
     with block_forks():
         return Path(tempfile.gettempdir())
@@ -334,9 +332,9 @@ def _temporary_root() -> Path:
 
 def _delete_leftover(path: Path) -> bool:
     """
-    Delete one leftover if its owner is dead.
+    Delete a leftover if its owner is dead.
 
-    Errors are ignored, and a later sweep tries again.
+    Errors are ignored, because a later call tries again.
     """
     with contextlib.suppress(OSError):
         is_directory = not path.name.startswith(".mama-structs-file")
@@ -366,9 +364,9 @@ def _is_owned_by_user(path: Path, is_kind: Callable[[int], bool]) -> bool:
 
 def _remove_tree(path: Path) -> None:
     """
-    Delete *path* with its content.
+    Delete a directory with its content.
 
-    The mark is deleted last, so that the next sweep can finish an interrupted one.
+    The owner mark is deleted last, so that a later call can finish an interrupted deletion.
     """
     for name in os.listdir(path):  # noqa: PTH208 - iterdir would read lazily during the deletion
         inner = path / name
@@ -392,9 +390,9 @@ def _sync(path: Path, flags: int) -> None:
 
 def _resolve_target(target: Path) -> Path:
     """
-    Return a path without symbolic links.
+    Return a target path with symbolic links resolved.
 
-    Raise if writing there would damage a session's own data.
+    Raise an error if writing to it would damage the data of a session.
     """
     path = Path(os.path.realpath(target))
     in_database = any((parent / MARK_FILE).exists() and (parent / DATABASE_FILE).exists() for parent in path.parents)

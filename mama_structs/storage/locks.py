@@ -1,11 +1,12 @@
 """
-Named locks between processes, released by the kernel when their process dies.
+Named locks between processes. The kernel releases them when their process dies.
 
 Each name is hashed to one byte far beyond the end of a lock file, so that a thousand locks need one descriptor.
 A process opens the file once and counts its users; a set prevents double locking within the process.
 Linux open-file-description locks belong to this descriptor, and only closing it releases them. POSIX locks belong to
 the process, and closing *any* descriptor of the file releases them all, even one of a program that copies the file.
-They are used only if the former do not exist. Without either (Windows), names are locked within the process only.
+They are used only if the kernel has no open-file-description locks. Without either (Windows), names are locked within
+the process only.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ LOCK_FILE_NAME: Final = "locks"
 LOCKED_ERRNOS: Final = frozenset({errno.EACCES, errno.EAGAIN})
 ACCESS_DENIED_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
-# Type, whence, start, length, process id: the layout of `struct flock` on 64-bit systems.
+# Layout of `struct flock` on 64-bit systems: type, whence, start, length, process id.
 FLOCK_STRUCT: Final = struct.Struct("hhqqi4x")
 HAS_OFD_LOCKS: Final = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK") and struct.calcsize("P") == 8  # noqa: PLR2004 - bytes
 
 
 @attrs.define(eq=False)
 class _OpenLockFile:
-    """A lock file that this process has open."""
+    """A lock file that this process has open, with its locks."""
 
     identity: tuple[int, int]
     fd: int
     user_count: int = 0
     locked_offsets: set[int] = attrs.field(factory=set)
-    # True if locks belong to this descriptor, False if they belong to the process. Constant once a lock is held.
+    # True if locks belong to this descriptor, False if they belong to the process. Does not change while locks exist.
     uses_ofd_locks: bool = HAS_OFD_LOCKS
-    # Further descriptors of the same file. Closing one would release all POSIX locks of the process on it.
+    # More descriptors of the same file. They stay open, because closing one would release all POSIX locks on the file.
     extra_descriptors: list[int] = attrs.field(factory=list)
 
     def lock(self, offset: int) -> bool:
         """
-        Lock a byte unless it is locked.
+        Lock a byte. Return False if it is locked.
 
         Raise OSError if the file system does not support locks.
         """
@@ -63,7 +64,7 @@ class _OpenLockFile:
             if error.errno in LOCKED_ERRNOS:
                 return False
             if error.errno == errno.EINVAL and self.uses_ofd_locks and not self.locked_offsets:
-                # The kernel does not support open-file-description locks.
+                # The kernel does not support open-file-description locks, so use POSIX locks.
                 self.uses_ofd_locks = False
                 return self.lock(offset)
             raise
@@ -87,7 +88,7 @@ class _OpenLockFile:
 
 
 class _ProcessFiles:
-    """The lock files that this process has open."""
+    """All lock files that this process has open."""
 
     def __init__(self) -> None:
         self.guard = threading.RLock()
@@ -96,16 +97,16 @@ class _ProcessFiles:
 
     def reset_after_fork(self) -> None:
         """
-        Reset the state in a forked child.
+        Reset the state in a forked child, and close the inherited descriptors.
 
-        Inherited descriptors would keep the parent's locks after its death.
+        They would hold the parent's locks after the parent's death.
         """
         for identity, fd in self.watched_files:
             with contextlib.suppress(OSError):
                 if _file_identity(os.fstat(fd)) == identity:
                     os.close(fd)
         for opened in self.files.values():
-            # The number may belong to another file if the program closed all its descriptors.
+            # Compare the identity: if the program closed the descriptor, its number may belong to another file.
             with contextlib.suppress(OSError):
                 if _file_identity(os.fstat(opened.fd)) == opened.identity:
                     opened.close()
@@ -114,7 +115,7 @@ class _ProcessFiles:
 
 _process_files: Final = _ProcessFiles()
 if hasattr(os, "register_at_fork"):
-    # Hold the guard during a fork, so that the child inherits no half-opened file that it could not close.
+    # Hold the guard during a fork. Otherwise a child could inherit a file that is not yet registered for closing.
     os.register_at_fork(
         before=lambda: _process_files.guard.acquire(),  # noqa: PLW0108 - a child has another guard
         after_in_parent=lambda: _process_files.guard.release(),  # noqa: PLW0108 - as above
@@ -125,16 +126,16 @@ if hasattr(os, "register_at_fork"):
 @contextlib.contextmanager
 def block_forks() -> Iterator[None]:
     """
-    Block forks during the block.
+    Block forks while the block runs.
 
-    A child would wait forever for a lock that a thread holds in another library.
+    If a thread holds a lock of another library during a fork, the child waits forever for this lock.
     """
     with _process_files.guard:
         yield
 
 
 class LockFile:
-    """One user's access to a lock file. Create it with `open`."""
+    """Lock file as used by one caller in this process. Create it with `open`."""
 
     def __init__(self, opened: _OpenLockFile) -> None:
         self._opened: _OpenLockFile | None = opened
@@ -143,7 +144,7 @@ class LockFile:
 
     @classmethod
     def open(cls, path: Path | str, *, create: bool = True) -> LockFile:
-        """Open a lock file, or share this process's descriptor of it. Symbolic links are rejected."""
+        """Open a lock file, or share the descriptor that this process has of it. Raise for a symbolic link."""
         with _process_files.guard:
             with contextlib.suppress(FileNotFoundError):
                 opened = _process_files.files.get(_file_identity(os.lstat(path)))
@@ -163,12 +164,12 @@ class LockFile:
 
     @property
     def fd(self) -> int:
-        """The shared descriptor, for reading and writing. Do not close it."""
+        """The shared descriptor, for reading and writing. Users must not close it."""
         return self._require_open().fd
 
     def try_lock(self, offset: int) -> bool:
         """
-        Lock the byte at *offset* without waiting.
+        Lock the byte at *offset* without waiting. Return False if it is locked.
 
         Raise OSError if the file system does not support locks.
         """
@@ -180,18 +181,18 @@ class LockFile:
             return True
 
     def is_locked(self, offset: int) -> bool:
-        """Return True if the byte at *offset* is locked by this process or another."""
+        """Return True if this process or another one has locked the byte at *offset*."""
         with _process_files.guard:
             opened = self._require_open()
             known = is_range_locked(opened.fd, offset, ignore_own=False) if opened.uses_ofd_locks else None
             if known is None and offset not in opened.locked_offsets:
-                # POSIX locks can only be tested by trying to acquire them.
+                # The only way to test for a POSIX lock is to acquire it.
                 known = not self.try_lock(offset)
                 self.unlock(offset)
             return bool(known) or offset in opened.locked_offsets
 
     def unlock(self, offset: int) -> None:
-        """Unlock the byte at *offset* if this user has locked it."""
+        """Unlock the byte at *offset*. Does nothing if this user has not locked it."""
         with _process_files.guard:
             opened = self._require_open()
             if offset not in self._own_offsets:
@@ -200,7 +201,7 @@ class LockFile:
             opened.unlock(offset)
 
     def close(self) -> None:
-        """Release all locks of this user. The last user closes the file."""
+        """Release all locks of this user. If it is the last user, close the file."""
         if self._bound.is_forked_child or self._opened is None:
             return
         with _process_files.guard:
@@ -222,9 +223,9 @@ class LockFile:
 
 def watch_locks(path: Path) -> int | None:
     """
-    Return a descriptor of a file that another library locks, or None if that fails.
+    Return a descriptor of a file that another library locks, or None if the file cannot be opened.
 
-    The descriptor can be read and passed to `is_locked`.
+    The descriptor can be read and passed to `is_range_locked`.
 
     It stays open until the file is deleted, because closing it would release that library's locks in this process.
     """
@@ -245,7 +246,7 @@ def watch_locks(path: Path) -> int | None:
 
 
 def close_deleted_watches() -> None:
-    """Close the descriptors of `watch` whose files were deleted."""
+    """Close the descriptors of `watch_locks` whose files were deleted."""
     with _process_files.guard:
         _process_files.watched_files = [one for one in _process_files.watched_files if _is_watch_valid(*one)]
 
@@ -253,7 +254,7 @@ def close_deleted_watches() -> None:
 def _is_watch_valid(identity: tuple[int, int], fd: int) -> bool:
     with contextlib.suppress(OSError):
         status = os.fstat(fd)
-        # Otherwise the number belongs to another file, because the program closed all its descriptors.
+        # If the program closed the descriptor, its number may belong to another file.
         if _file_identity(status) == identity:
             if status.st_nlink:
                 return True
@@ -265,7 +266,7 @@ def is_range_locked(
     fd: int, offset: int, *, ignore_own: bool, length: int = 1, ignore_shared: bool = False
 ) -> bool | None:
     """
-    Return True if a process has locked bytes from *offset*, None if unknown.
+    Return True if a process has locked any of *length* bytes from *offset*, None if unknown.
 
     With *ignore_own*, ignore the locks of this process.
 
@@ -273,7 +274,7 @@ def is_range_locked(
     """
     if sys.platform != "linux" or not HAS_OFD_LOCKS:
         return None
-    # A query for a descriptor's lock conflicts with all process locks, including this process's own.
+    # F_OFD_GETLK also reports the POSIX locks of this process, F_GETLK does not.
     command = fcntl.F_GETLK if ignore_own else fcntl.F_OFD_GETLK
     try:
         wanted = fcntl.F_RDLCK if ignore_shared else fcntl.F_WRLCK
@@ -288,7 +289,7 @@ def _file_identity(status: os.stat_result) -> tuple[int, int]:
 
 
 class DirectoryLocks:
-    """Locks on names, such as conversation names, in the lock file of one session directory."""
+    """Locks on names, such as the names of conversations, in the lock file of a session directory."""
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -302,7 +303,7 @@ class DirectoryLocks:
         """
         Lock *name* until `release`, `close` or the end of the process.
 
-        Raise StoreBusy if it is locked.
+        Raise StoreBusy if *name* is locked.
         """
         try:
             taken = self._file.try_lock(_offset_of_name(name))
@@ -312,23 +313,23 @@ class DirectoryLocks:
             raise StoreBusy(f"another session uses this part of {self._directory}", waited=0.0)
 
     def is_claimed(self, name: str) -> bool:
-        """Return True if *name* is locked by any process, including this one."""
+        """Return True if this process or another one has locked *name*."""
         return self._file.is_locked(_offset_of_name(name))
 
     def release(self, name: str) -> None:
-        """Unlock *name* if this object has locked it."""
+        """Unlock *name*. Does nothing if this object has not locked it."""
         self._file.unlock(_offset_of_name(name))
 
     def close(self) -> None:
-        """Unlock all names that were claimed here. Does nothing in a forked child."""
+        """Unlock all names that this object has locked. Does nothing in a forked child."""
         self._file.close()
 
 
 def _offset_of_name(name: str) -> int:
     """
-    Return the byte offset that represents *name*: a 62-bit hash.
+    Return the byte offset for *name*: a 62-bit hash.
 
-    Collisions are negligible, and every offset is valid.
+    Collisions are too improbable to matter, and every offset is valid.
     """
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, person=b"mama-locks").digest()
     return int.from_bytes(digest, "big") >> 2

@@ -1,4 +1,4 @@
-"""Rows with ASCII keys and checksummed values: validation, merging and access."""
+"""Rows with ASCII keys and checksummed values: validation, merging of changes, and access."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_KEY_CHARS: Final = 1024
 MAGIC_PREFIX: Final = b"ms1\0"
 DIGEST_BYTES: Final = 16
 SEAL_BYTES: Final = len(MAGIC_PREFIX) + DIGEST_BYTES
-# Value of diskcache's column `mode` for bytes that are stored in the row.
+# Value of diskcache's column `mode` for bytes that are stored in the database.
 RAW_MODE: Final = diskcache.core.MODE_RAW
-# Older SQLite versions allow 999 variables per statement.
+# Older SQLite versions allow at most 999 variables per statement.
 MAX_VARIABLES: Final = 500
 
 SELECT_SQL: Final = "SELECT key, value, mode, filename FROM Cache WHERE raw = 1"
@@ -36,14 +36,14 @@ PUT_SQL: Final = (
 
 @attrs.frozen
 class DamagedValue:
-    """Placeholder for a stored value that is corrupt. *reason* is a message for people."""
+    """Placeholder for a corrupt stored value. *reason* describes the damage in words."""
 
     reason: str
 
 
 @attrs.frozen
 class NewValue:
-    """A value to write only if no intact value is stored under its key."""
+    """A value that is written unless an intact value is stored under its key."""
 
     value: bytes
 
@@ -54,7 +54,7 @@ RowChange = bytes | NewValue | None
 
 @attrs.frozen(eq=False)
 class PendingCall:
-    """The changes of one `enqueue` call, written in one transaction. *size* is in bytes."""
+    """The changes of one `enqueue` call. They are written in one transaction. *size* is in bytes."""
 
     number: int
     changes: dict[str, RowChange]
@@ -82,12 +82,12 @@ def check_value(value: object) -> None:
 
 
 def seal(key: str, value: bytes) -> bytes:
-    """Return *value* in stored form: magic prefix, checksum over key and value, value."""
+    """Return the stored form of *value*: magic prefix, checksum of key and value, value."""
     return b"".join((MAGIC_PREFIX, _checksum(key, memoryview(value)), value))
 
 
 def unseal(key: str, stored: object) -> bytes | DamagedValue:
-    """Return the value from its stored form, or the damage that was found."""
+    """Return the value from its stored form, or a description of its damage."""
     if type(stored) is not bytes:
         return DamagedValue(f"the row holds {type(stored).__name__} instead of bytes")
     if not stored.startswith(MAGIC_PREFIX) or len(stored) < SEAL_BYTES:
@@ -99,20 +99,20 @@ def unseal(key: str, stored: object) -> bytes | DamagedValue:
 
 
 def _checksum(key: str, value: memoryview) -> bytes:
-    # The key is part of the checksum, so that swapped rows are detected. NUL separates it, because keys contain none.
+    # Include the key in the checksum, so that swapped rows are detected. NUL separates it, because keys contain none.
     digest = blake2b(key.encode("ascii") + b"\0", digest_size=DIGEST_BYTES, person=b"mama-structs-row")
     digest.update(value)
     return digest.digest()
 
 
 def is_package_key(key: object, raw: object = 1) -> bool:
-    """Return True if the columns `key` and `raw` look like a row of this package."""
+    """Return True if this package may have written a row with these columns `key` and `raw`."""
     return raw == 1 and type(key) is str and key.isascii()
 
 
 def describe_foreign_value(mode: object, filename: object, value: object) -> str | None:
     """
-    Return why a value was not written by this package, or None if it was.
+    Return why a value cannot come from this package, or None if it can.
 
     The arguments are columns of diskcache's table.
     """
@@ -127,9 +127,9 @@ def describe_foreign_value(mode: object, filename: object, value: object) -> str
 
 def merge_changes(rows: Iterable[tuple[str, RowChange]]) -> dict[str, RowChange]:
     """
-    Validate *rows* and merge them: the last row of a key wins.
+    Validate *rows* and merge them. The last row of a key wins.
 
-    Errors name the position, never the content.
+    Error messages name the position of a row, but never its content.
     """
     changes: dict[str, RowChange] = {}
     for position, row in enumerate(rows):
@@ -149,7 +149,7 @@ def merge_changes(rows: Iterable[tuple[str, RowChange]]) -> dict[str, RowChange]
 
 @attrs.frozen
 class PreparedChanges:
-    """Validated rows of one call and their size in bytes. May be created in any thread."""
+    """The validated rows of one call, and their size in bytes. May be created in any thread."""
 
     changes: dict[str, RowChange]
     size: int
@@ -162,7 +162,7 @@ class PreparedChanges:
 
 
 def merge_calls(calls: Iterable[PendingCall]) -> dict[str, RowChange]:
-    """Merge the changes of consecutive calls."""
+    """Merge the changes of consecutive calls into one mapping. Later changes of a key win."""
     changes: dict[str, RowChange] = {}
     for call in calls:
         for key, change in call.changes.items():
@@ -171,7 +171,7 @@ def merge_calls(calls: Iterable[PendingCall]) -> dict[str, RowChange]:
 
 
 def total_bytes(changes: dict[str, RowChange]) -> int:
-    """Return the total bytes of keys and values."""
+    """Return the total size of keys and values in bytes."""
     return sum(len(key) + (0 if change is None else len(_value_of(change))) for key, change in changes.items())
 
 
@@ -183,20 +183,20 @@ def _merge_change(changes: dict[str, RowChange], key: str, change: RowChange) ->
     if not isinstance(change, NewValue) or key not in changes:
         changes[key] = change
     elif changes[key] is None:
-        # The key is deleted first, so the value on disk no longer prevents the write.
+        # An earlier change deletes the stored value, so it does not prevent the write.
         changes[key] = change.value
 
 
 class Snapshot:
-    """One snapshot of a store's rows, empty if there is no database yet. Not thread-safe."""
+    """The rows of a store in one snapshot, empty if there is no database yet. Not thread-safe."""
 
     failure: Exception | None = None
 
     def in_namespace(self, namespace: str) -> Self:  # noqa: ARG002 - a directory stores all namespaces together
         """
-        Return the rows of one namespace.
+        Return the rows of one namespace in the same snapshot.
 
-        A directory does not separate namespaces and returns all rows.
+        A directory does not separate namespaces, so all rows are returned.
         """
         return self
 
@@ -205,7 +205,7 @@ class Snapshot:
         """
         True if no access policy can hide rows of a visible namespace.
 
-        Only then does the absence of a row prove its deletion.
+        Only then a missing row is known to be deleted.
         """
         return True
 
@@ -214,7 +214,7 @@ class Snapshot:
         return self.get_many([check_key(key)]).get(key)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes | DamagedValue]:
-        """Return the stored values of *keys*. Keys without a value are left out."""
+        """Return the stored values by key. Keys without a value are omitted."""
         raise NotImplementedError
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -234,7 +234,7 @@ class Snapshot:
         raise NotImplementedError
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the number of stored bytes for each key that begins with *prefix*."""
+        """Return the number of bytes of the stored value of each key that begins with *prefix*."""
         raise NotImplementedError
 
 
@@ -247,9 +247,9 @@ class Rows(Snapshot):
 
     def put_new(self, key: str, value: bytes) -> bool:
         """
-        Store *value* unless an intact value is stored under *key*.
+        Store *value*, unless an intact value is stored under *key*.
 
-        Return True if it was stored.
+        Return True if *value* was stored.
         """
         if is_new := not isinstance(self.get(key), bytes):
             self.put(key, value)
@@ -277,7 +277,7 @@ class Rows(Snapshot):
 
 
 class SqliteSnapshot(Snapshot):
-    """Snapshot of a SQLite database, for use in the store's thread only."""
+    """Snapshot of a SQLite database. Only the store's thread may use it."""
 
     def __init__(self, connection: sqlite3.Connection | None) -> None:
         self.failure: Exception | None = None
@@ -285,7 +285,7 @@ class SqliteSnapshot(Snapshot):
         self._has_ended = False
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes | DamagedValue]:
-        """See `Snapshot`."""
+        """Implements `Snapshot.get_many`."""
         found: dict[str, bytes | DamagedValue] = {}
         for start in range(0, len(keys), MAX_VARIABLES):
             some = keys[start : start + MAX_VARIABLES]
@@ -293,31 +293,31 @@ class SqliteSnapshot(Snapshot):
         return found
 
     def keys(self, prefix: str = "") -> list[str]:
-        """See `Snapshot`."""
+        """Implements `Snapshot.keys`."""
         sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key"
         found = self._execute(sql, key_range(prefix) if prefix else ("", "\x80"))
         return [key for (key,) in found if is_package_key(key)]
 
     def last_key(self, prefix: str) -> str | None:
-        """See `Snapshot`."""
+        """Implements `Snapshot.last_key`."""
         sql = "SELECT key FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
         found = self._execute(sql, key_range(prefix))
         return str(found[0][0]) if found else None
 
     def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | DamagedValue]]:
-        """See `Snapshot`."""
+        """Implements `Snapshot.items`."""
         sql = f"{SELECT_SQL} AND key >= ? AND key < ? AND key > ? ORDER BY key LIMIT ?"
         return self._read_values(sql, (*key_range(prefix), after, limit))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """See `Snapshot`."""
-        # The value is NULL if diskcache stored it in a file.
+        """Implements `Snapshot.sizes`."""
+        # If diskcache stored the value in a file, the column is NULL.
         sql = "SELECT key, COALESCE(LENGTH(value), 0) FROM Cache WHERE raw = 1 AND key >= ? AND key < ?"
         found = self._execute(sql, key_range(prefix))
         return {key: max(size - SEAL_BYTES, 0) for key, size in found if is_package_key(key)}
 
     def end(self) -> None:
-        """Reject any further use, because the transaction has ended."""
+        """Reject further use. Called when the transaction has ended."""
         self._has_ended = True
 
     def _read_values(self, sql: str, arguments: Sequence[Any]) -> list[tuple[str, bytes | DamagedValue]]:
@@ -332,7 +332,7 @@ class SqliteSnapshot(Snapshot):
         if self._has_ended:
             raise SessionClosed("these rows belong to a transaction that is over")
         if self.failure is not None:
-            # SQLite may have rolled back on its own, so further writes would be outside of any transaction.
+            # After an error SQLite may have rolled back, and further writes would be outside of any transaction.
             raise self.failure
         if self._connection is None:
             return []
@@ -347,12 +347,12 @@ class SqliteRows(SqliteSnapshot, Rows):
     """The rows of a SQLite database inside one write transaction."""
 
     def put(self, key: str, value: bytes) -> None:
-        """See `Rows`."""
+        """Implements `Rows.put`."""
         check_value(value)
         self._execute(PUT_SQL, (check_key(key), RAW_MODE, seal(key, value)))
 
     def delete(self, key: str) -> bool:
-        """See `Rows`."""
+        """Implements `Rows.delete`."""
         is_there = bool(self._execute("SELECT 1 FROM Cache WHERE key = ? AND raw = 1", (check_key(key),)))
         if is_there:
             self._execute("DELETE FROM Cache WHERE key = ? AND raw = 1", (key,))
@@ -360,7 +360,7 @@ class SqliteRows(SqliteSnapshot, Rows):
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        """See `Rows`."""
+        """Implements `Rows.savepoint`."""
         self._execute("SAVEPOINT attempt")
         try:
             yield
@@ -373,11 +373,11 @@ class SqliteRows(SqliteSnapshot, Rows):
                 self._execute("RELEASE attempt")
 
     def commit(self) -> None:
-        """Commit durably. Raise an earlier failure even if the caller's function swallowed it."""
+        """Commit durably. Raise the error of an earlier statement, even if the caller suppressed it."""
         self._execute("COMMIT")
 
 
 def key_range(prefix: str) -> tuple[str, str]:
-    """Return the range of keys with *prefix*: first key (included), last key (excluded)."""
+    """Return the range of the keys with *prefix*: the first key, and the end (excluded)."""
     check_key(prefix)
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)

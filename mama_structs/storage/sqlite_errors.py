@@ -1,4 +1,4 @@
-"""Issues reported by a store check, and conversion of SQLite errors to typed errors."""
+"""Issues that a store check reports, and conversion of SQLite errors to typed errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mama_structs.storage.files import DATABASE_FILE, disk_full_error, from_os
 BUSY_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 DAMAGED_CODES: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 READ_ONLY_CODES: Final = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH})
-# SQLite hides the cause of these errors. It is found by trying to write a file.
+# SQLite does not report the cause of these errors. Writing a probe file reveals it.
 AMBIGUOUS_CODES: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 
 PROBE_DATA: Final = b"\0" * 65536
@@ -45,7 +45,7 @@ class Finding:
 @attrs.frozen
 class CheckReport:
     """
-    Result of `Session.check`; ``str()`` of it has one line for each finding.
+    Result of `Session.check`. Its ``str()`` has one line for each finding.
 
     Args:
         findings: All findings. Those with severity "warning" are not damage.
@@ -56,7 +56,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """True if no finding is an error."""
+        """True if no finding has the severity "error"."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __str__(self) -> str:
@@ -64,13 +64,13 @@ class CheckReport:
 
 
 def is_busy(error: BaseException) -> bool:
-    """Return True if another connection was writing, so that a retry may succeed."""
+    """Return True if another connection held a lock, so that a retry may succeed."""
     cause = _find_sqlite_error(error)
     return cause is not None and _primary_code(cause) in BUSY_CODES
 
 
 def store_error(error: BaseException, directory: Path) -> StoreError:
-    """Return the typed error for *error*, and probe *directory* for a cause that SQLite hides."""
+    """Return the typed error for *error*. If SQLite hides the cause, probe *directory* to find it."""
     if isinstance(error, StoreError):
         return error
     cause = _find_sqlite_error(error)
@@ -111,7 +111,7 @@ def _from_sqlite(error: sqlite3.Error, directory: Path) -> StoreError:
 
 def _find_sqlite_error(error: BaseException | None) -> sqlite3.Error | None:
     """Return the innermost SQLite error in the chain of causes."""
-    # diskcache raises its own `Timeout` while it opens a database, and cleanup after a failure may fail as well.
+    # The SQLite error may be hidden in the chain by diskcache's `Timeout`, or by an error of the cleanup.
     found = None
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -128,9 +128,9 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 def _probe_write(directory: Path) -> OSError | None:
     """
-    Write a probe file as long as the largest file in the directory.
+    Write and delete a probe file of the size of the largest file in the directory.
 
-    Return the error, or None.
+    Return the error, or None if there was none.
     """
     try:
         with os.scandir(directory) as entries:

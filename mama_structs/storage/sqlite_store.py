@@ -1,5 +1,5 @@
 """
-Stores of byte rows under ASCII keys, with write-behind and one thread per store.
+Stores of byte rows under ASCII keys. Each store has a thread and writes changes in the background.
 
 Enqueued changes are written in order, several calls per transaction; `flush` waits until they are durable. Jobs of all
 loops and threads run in submission order, but reads do not wait for a transaction that waits for a lock. Cancelling a
@@ -57,12 +57,12 @@ from mama_structs.storage.sqlite_errors import Finding, is_busy, store_error
 T = TypeVar("T")
 
 DEFAULT_WAIT_SECONDS: Final = 10.0
-# Maximum bytes of rows per transaction. The rows of one call are never split.
+# Maximum size of a transaction's rows in bytes. A larger single call is still written in one transaction.
 MAX_TRANSACTION_BYTES: Final = 2 * 2**20
 
 MIN_RETRY_SECONDS: Final = 0.001
 MAX_RETRY_SECONDS: Final = 0.005
-# After this many seconds the lock is probably held by a stuck process, so poll less often.
+# After this time a stuck process probably holds the lock, so poll less often.
 SLOW_RETRY_AFTER_SECONDS: Final = 0.5
 SLOW_RETRY_SECONDS: Final = 0.05
 
@@ -86,10 +86,10 @@ class RowStorage:
         self.location: str = location
         self._wait = check_seconds("wait", wait, allow_zero=True)
         self._bound = LoopGuard("store")
-        # Reentrant, because garbage collection may run another store's finalizer inside any block that holds it.
+        # Reentrant: garbage collection may run another store's finalizer, which takes this lock, while we hold it.
         self._guard = threading.RLock()
         self._queue: deque[PendingCall] = deque()
-        # Not a SimpleQueue: in CPython 3.11 its `get` may block forever if the timeout expires early.
+        # Not a SimpleQueue, because in CPython 3.11 its `get` may block forever if the timeout expires early.
         self._queued_reads: Queue[Callable[[], None]] = Queue()
         self._enqueued_number = 0
         self._durable_number = 0
@@ -104,7 +104,7 @@ class RowStorage:
         return f"<{type(self).__name__} {self.location!r}{state}>"
 
     def __del__(self) -> None:
-        # Take no lock and submit no job: garbage collection may run this anywhere, even inside of either.
+        # Take no lock and submit no job, because garbage collection may run this while a lock is held.
         if not hasattr(self, "_executor") or self._closing is not None or self._bound.is_forked_child:
             return
         if self._has_database():
@@ -112,7 +112,7 @@ class RowStorage:
 
     @property
     def pending(self) -> int:
-        """Number of enqueued calls whose rows are not on disk yet."""
+        """Number of enqueued calls whose changes are not durable yet."""
         with self._guard:
             return len(self._queue)
 
@@ -123,21 +123,21 @@ class RowStorage:
 
     def storage_namespace(self, namespace: str | None) -> str:  # noqa: ARG002 - used by subclasses
         """
-        Return the storage namespace for a namespace.
+        Return the storage namespace in which the rows of a namespace are stored.
 
-        A directory stores all namespaces together as ``""``.
+        A directory stores all namespaces together, as ``""``.
         """
         return ""
 
     async def storage_namespaces(self) -> tuple[str, ...]:
-        """Return the results of `space` for all namespaces that have visible rows."""
+        """Return the storage namespaces that contain visible rows."""
         return ("",)
 
     def enqueue(self, rows: Iterable[tuple[str, RowChange]] | PreparedChanges, *, namespace: str | None = None) -> None:
         """
         Write rows in the background.
 
-        Each call is atomic: if one row is invalid, none is written.
+        Each call is atomic: if one row is invalid, no row is written.
         """
         self._check_open()
         space = self.storage_namespace(namespace)
@@ -151,16 +151,16 @@ class RowStorage:
             self._queue.append(PendingCall(self._enqueued_number, prepared.changes, prepared.size, space))
 
     def _check_changes(self, changes: dict[str, RowChange]) -> None:
-        """Raise if the changes cannot be written."""
+        """Raise an error if the changes cannot be written."""
 
     async def flush(self) -> None:
         """
-        Wait until all changes enqueued before are on disk.
+        Wait until all changes enqueued before this call are durable.
 
-        After a failure the next flush tries again.
+        After a failure, the next call tries again.
         """
         done: Future[None] = Future()
-        # Mark the future as running, so that a caller that stops waiting cannot cancel it.
+        # Mark the future as running. Otherwise a caller that stops waiting would cancel it.
         done.set_running_or_notify_cancel()
         with self._guard:
             self._check_open()
@@ -172,17 +172,17 @@ class RowStorage:
         await await_job(done)
 
     async def read(self, keys: Sequence[str], *, namespace: str | None = None) -> dict[str, bytes | DamagedValue]:
-        """Return the existing values of *keys* from one snapshot, including enqueued changes."""
+        """Return the existing values of *keys* from one snapshot, with enqueued changes applied."""
         wanted, space = [check_key(key) for key in keys], self.storage_namespace(namespace)
         return await await_job(self._submit_read(lambda: self._read(wanted, space)))
 
     def has(self, key: str, *, namespace: str | None = None) -> bool:
-        """Return True if a value is stored or enqueued under *key*. Blocks."""
+        """Return True if there is a value under *key*, with enqueued changes applied. Blocks."""
         wanted, space = [check_key(key)], self.storage_namespace(namespace)
         return key in self._submit_read(lambda: self._read(wanted, space)).result()
 
     async def keys(self, prefix: str = "", *, namespace: str | None = None) -> list[str]:
-        """Return the keys that begin with *prefix*, sorted, including enqueued changes."""
+        """Return the sorted keys that begin with *prefix*, with enqueued changes applied."""
         if prefix != "":
             check_key(prefix)
         space = self.storage_namespace(namespace)
@@ -192,27 +192,27 @@ class RowStorage:
         self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
     ) -> T:
         """
-        Run the synchronous function *work* in a write transaction after enqueued changes.
+        Run the synchronous function *work* in a write transaction, after all enqueued changes.
 
-        *work* gets the rows of the first of *namespaces*. `Snapshot.within` gives access to the other namespaces.
+        *work* gets the rows of the first of *namespaces*. `Snapshot.in_namespace` returns those of another namespace.
         """
         return await await_job(self.submit_job(lambda: self.transact_in_job(work, namespaces=namespaces, wait=wait)))
 
     async def run_read(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
         """
-        Run *work* in the store's thread on one snapshot.
+        Run *work* on one snapshot in the store's thread.
 
-        It may run more than once, and before earlier jobs.
+        It may run more than once, and before jobs that were submitted earlier.
 
-        It gets the rows of *namespace*, or by default those of all visible namespaces.
+        It gets the rows of *namespace*, or by default the rows of all visible namespaces.
         """
         return await await_job(self._submit_read(lambda: self.run_read_in_job(work, namespace=namespace)))
 
     def submit_job(self, job: Callable[[], T]) -> Future[T]:
         """
-        Run *job* in the store's thread after earlier jobs.
+        Run *job* in the store's thread, after all jobs that were submitted earlier.
 
-        It may call `transact_here` and `look_here`.
+        It may call `transact_in_job` and `run_read_in_job`.
         """
         with self._guard:
             self._check_open()
@@ -225,7 +225,7 @@ class RowStorage:
             raise SessionClosed("the interpreter is shutting down") from error
 
     def _submit_read(self, look: Callable[[], T]) -> Future[T]:
-        """Run a read in submission order, or earlier while a transaction waits for a lock."""
+        """Submit a read. It runs in submission order, or earlier if a transaction waits for a lock."""
         done: Future[T] = Future()
         done.set_running_or_notify_cancel()
 
@@ -245,21 +245,21 @@ class RowStorage:
 
     async def erase_deleted_data(self, *, wait: float | None = None) -> bool:
         """
-        Remove deleted data from disk.
+        Erase deleted data from disk.
 
         Return False if that was not possible within *wait* seconds.
         """
         raise NotImplementedError
 
     async def check(self) -> list[Finding]:
-        """Check every page, row, setting and file, and return the issues."""
+        """Check all pages, rows, settings and files, and return the issues."""
         return await await_job(self.submit_job(self._check))
 
     async def close(self) -> None:
         """
-        Write enqueued rows, close the database and end the thread.
+        Write enqueued changes, close the database and end the thread.
 
-        Continues if the caller is cancelled.
+        Continues even if the caller is cancelled.
         """
         closing = self._begin_close()
         try:
@@ -269,9 +269,9 @@ class RowStorage:
 
     def close_now(self) -> None:
         """
-        Close like `close`, but block.
+        Close the store as `close` does, but block.
 
-        Must not be called inside a transaction: it would deadlock.
+        Must not be called inside a transaction, because it would deadlock.
         """
         try:
             self._begin_close().result()
@@ -281,7 +281,7 @@ class RowStorage:
     def _begin_close(self) -> Future[None]:
         self._bound.check_thread()
         with self._guard:
-            # Retry a close that failed: the disk may have space again, or the lock may be free.
+            # Retry a close that failed. The disk may have space again, or the lock may be free by now.
             if self._closing is None or (self._closing.done() and self._closing.exception() is not None):
                 self._closing = self._submit(self._close)
                 self._closing.add_done_callback(self._end_thread)
@@ -292,7 +292,7 @@ class RowStorage:
             self._executor.shutdown(wait=False)
 
     def _join_thread(self) -> None:
-        """Wait briefly for the end of the thread if the store was closed."""
+        """Wait for the end of the thread. If the store was not closed, do nothing."""
         if self._closing is not None and self._closing.done() and self._closing.exception() is None:
             self._executor.shutdown(wait=True)
 
@@ -302,17 +302,17 @@ class RowStorage:
             raise SessionClosed(f"the store in {self.location} was closed")
 
     def _schedule_drain(self) -> None:
-        """Schedule the queue to be written. The caller must hold the guard."""
+        """Schedule a job that writes the queue. The caller must hold the guard."""
         self._check_open()
         if not self._is_drain_due:
-            # The thread references a proxy with the same state, so that an unclosed store can be collected.
+            # Give the thread a proxy that shares the state, so that an unclosed store can be garbage-collected.
             proxy = object.__new__(_without_finalizer(type(self)))  # type: ignore[arg-type]  # a class can be hashed
             proxy.__dict__ = self.__dict__
             self.submit_job(proxy._drain)
             self._is_drain_due = True
 
     def _has_database(self) -> bool:
-        """Return True if the database exists. A temporary store has none before its first write."""
+        """Return True if the database exists. A temporary store creates it at the first write."""
         return True
 
     # The methods below run in the store's thread.
@@ -320,13 +320,13 @@ class RowStorage:
     def transact_in_job(
         self, work: Callable[[Rows], T], *, namespaces: Sequence[str] = (), wait: float | None = None
     ) -> T:
-        """Run `transact` synchronously, inside a job."""
+        """Like `transact`, but synchronous. May only be called in a job."""
         spaces = [self.storage_namespace(one) for one in namespaces or (None,)]
         self._write_pending(spaces)
         return self._run_transaction(work, spaces=spaces, wait=wait)
 
     def run_read_in_job(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
-        """Run `look` synchronously, inside a job."""
+        """Like `run_read`, but synchronous. May only be called in a job."""
         raise NotImplementedError
 
     def _run_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
@@ -338,7 +338,7 @@ class RowStorage:
         self._run_transaction(lambda rows: rows.apply_changes(changes), spaces=[space])
 
     def _inspect(self) -> list[Finding]:
-        """Return the issues of the stored data."""
+        """Return the issues in the stored data."""
         raise NotImplementedError
 
     def _close_database(self) -> None:
@@ -377,10 +377,11 @@ class RowStorage:
 
     def _write_pending(self, spaces: Sequence[str] | None = None) -> None:
         """
-        Write the rows enqueued until now, in order and in few transactions.
+        Write the changes enqueued until now, in order and in few transactions.
 
-        Failed ones stay enqueued. If the database denies the rows of a namespace, those of the others are written. The
-        error is raised afterwards if the namespace is in *spaces*, by default any.
+        Changes that could not be written stay enqueued.
+        If the database denies writes in a namespace, the changes of other namespaces are still written.
+        Then the error is raised if the namespace is in *spaces*, or if *spaces* is None.
         """
         with self._guard:
             target = self._enqueued_number
@@ -397,7 +398,7 @@ class RowStorage:
                     continue
                 if not isinstance(error, StoreFull) or len(group) == 1:
                     raise
-                # The disk is full: write call by call, so that the calls that still fit are saved.
+                # The disk is full. Write each call separately, because small ones may still fit.
                 one_by_one = True
                 continue
             with self._guard:
@@ -415,7 +416,7 @@ class RowStorage:
 
     def _next_group(self, target: int, count: int | None, denied: Container[str]) -> list[PendingCall]:
         """
-        Return the next calls up to *target* that form one transaction of one namespace.
+        Return the next calls up to number *target* that one transaction can write. All have the same namespace.
 
         They stay in the queue. Calls of *denied* namespaces are skipped.
         """
@@ -475,13 +476,13 @@ class SqliteStorage(RowStorage):
 
     @classmethod
     def open(cls, directory: Path, *, wait: float = DEFAULT_WAIT_SECONDS) -> SqliteStorage:
-        """Open the store in *directory* and create missing directories (mode 0700). Blocks."""
+        """Open the store in *directory*. Create missing directories (mode 0700). Blocks."""
         storage = cls(absolute_path(directory), wait=wait)
         executor = storage._executor
         try:
             executor.submit(storage._run_job, storage._open).result()
         except BaseException:
-            # After Ctrl-C the thread may still be opening the database; it closes it when it ends.
+            # After Ctrl-C the thread may still be opening the database. It closes the database when it ends.
             storage._closing = Future()
             executor.shutdown(wait=False)
             raise
@@ -490,13 +491,13 @@ class SqliteStorage(RowStorage):
 
     @classmethod
     def temporary(cls, *, wait: float = DEFAULT_WAIT_SECONDS) -> SqliteStorage:
-        """Return a store that is deleted when closed. Its directory is created by the first write."""
+        """Return a store that is deleted when it is closed. The first write creates its directory."""
         temporary = TemporaryDirectory()
         return cls(temporary.path / "journal", wait=wait, temporary=temporary)
 
     async def erase_deleted_data(self, *, wait: float | None = None) -> bool:
         """
-        Remove deleted data from disk.
+        Erase deleted data from disk.
 
         Return False if that was not possible within *wait* seconds.
         """
@@ -507,13 +508,13 @@ class SqliteStorage(RowStorage):
         return await run_in_own_thread(lambda: erase_deleted_data(self.directory, wait=seconds))
 
     def _has_database(self) -> bool:
-        """Return True if the database exists. A temporary store has none before its first write."""
+        """Return True if the database exists. A temporary store creates it at the first write."""
         return self._temporary is None or self._database is not None
 
     # The methods below run in the store's thread.
 
     def run_read_in_job(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:  # noqa: ARG002 - unused
-        """Run `look` synchronously, inside a job."""
+        """Implements `RowStorage.run_read_in_job`."""
         if not self._has_database():
             return work(SqliteSnapshot(None))
 
@@ -548,14 +549,14 @@ class SqliteStorage(RowStorage):
 
     @staticmethod
     def _run_job(job: Callable[[], T]) -> T:
-        """Run a job in the store's thread, and hold the database's process lock meanwhile."""
+        """Run a job in the store's thread, with exclusive use of the database."""
         opened: Database | None = getattr(_thread_state, "opened", None)
         if opened is not None:
             opened.acquire()
         try:
             return job()
         finally:
-            # Read it again, because this job may have opened the database.
+            # Get the database again, because the job may have opened it.
             opened = getattr(_thread_state, "opened", None)
             if opened is not None:
                 opened.release()
@@ -584,17 +585,17 @@ class SqliteStorage(RowStorage):
 
     def _begin_write(self, wait: float) -> Database:
         """
-        Begin a write transaction when it is this process's turn.
+        Wait until this process is the next writer, and begin a write transaction.
 
-        Run queued reads while waiting.
+        Meanwhile run queued reads.
         """
         opened = self._open()
         started = time.monotonic()
 
         def begin() -> None:
-            # The directory may have been moved since the database was opened.
+            # Check the files, because the directory may have been moved after the database was opened.
             opened.check_files()
-            # The queue is best effort: the process ahead may be stopped, so ignore it after half of the wait.
+            # The process ahead in the queue may have been stopped, so ignore the queue after half of *wait*.
             if not opened.enter_queue() and time.monotonic() - started < wait / 2:
                 raise _NotNextWriter
             opened.begin("IMMEDIATE")
@@ -603,7 +604,7 @@ class SqliteStorage(RowStorage):
             until = time.monotonic() + seconds
             with contextlib.suppress(Empty):
                 while (left := until - time.monotonic()) > 0:
-                    # No statement is running, so a fork may happen now.
+                    # Release the database meanwhile, so that a fork need not wait for this transaction to begin.
                     opened.release()
                     try:
                         look = self._queued_reads.get(timeout=left)
@@ -631,7 +632,7 @@ class SqliteStorage(RowStorage):
         return findings
 
     def _run_on_snapshot(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        """Run *look* in one read transaction, so that it sees a single snapshot."""
+        """Run *look* in one read transaction, so that all of its queries see the same snapshot."""
         opened = self._open()
 
         def attempt() -> T:
@@ -647,7 +648,7 @@ class SqliteStorage(RowStorage):
     def _retry_while_busy(
         self, attempt: Callable[[], T], *, wait: float | None = None, pause: Callable[[float], object] = time.sleep
     ) -> T:
-        """Retry *attempt* while other connections hold the lock, for at most *wait* seconds."""
+        """Retry *attempt* while other connections hold the lock, for *wait* seconds at most."""
         started = time.monotonic()
         max_wait = self._wait if wait is None else wait
         seconds = MIN_RETRY_SECONDS
@@ -664,29 +665,29 @@ class SqliteStorage(RowStorage):
                         waited=waited,
                         hint="try again, or look for a process that holds a transaction open",
                     ) from error
-            # Jitter keeps processes that collided once from colliding again.
+            # Add jitter, so that processes that collided once do not collide at every retry.
             pause(min(random.uniform(seconds / 2, seconds), max_wait - waited))  # noqa: S311 - not security-relevant
             seconds = min(2 * seconds, MAX_RETRY_SECONDS if waited < SLOW_RETRY_AFTER_SECONDS else SLOW_RETRY_SECONDS)
 
 
 class _NotNextWriter(Exception):
-    """Another process is ahead of this one in the queue of writers."""
+    """Raised if another process is the next writer."""
 
 
 def _run_queued_read(queued_reads: Queue[Callable[[], None]]) -> None:
-    """Run the oldest queued read, unless it has already run."""
+    """Run the oldest queued read, if there is one. It may have run earlier, while a transaction was waiting."""
     with contextlib.suppress(Empty):
         queued_reads.get_nowait()()
 
 
 @functools.cache
 def _without_finalizer(kind: type[Any]) -> type[Any]:
-    """Return a subclass without finalizer, for the thread's reference to a store."""
+    """Return a subclass without a finalizer. The thread uses it to reference a store."""
     return type(kind.__name__, (kind,), {"__del__": lambda _self: None})
 
 
 async def await_job(job: Future[T]) -> T:
-    """Wait for *job*. It continues if the caller is cancelled or its loop is closed."""
+    """Wait for *job*. The job continues if the caller is cancelled or the caller's loop is closed."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
     due = _wake_batches.setdefault(loop, _WakeBatch())
@@ -697,25 +698,25 @@ async def await_job(job: Future[T]) -> T:
 
 class _WakeBatch:
     """
-    Futures of one event loop to wake together.
+    Futures of one event loop that are resolved in a single wake-up of the loop.
 
-    Each wake-up of a loop costs as much as writing a row.
+    Waking up a loop costs as much as writing a row.
     """
 
-    # Lock-free, because a forked child could inherit a held lock.
-    # The mark is cleared before the wake-ups, so a waiter that finds it set is always included.
+    # Uses no lock, because a forked child could inherit it while it is held.
+    # `_wake_all` clears `_is_scheduled` first. So a future that is added while it is set is always resolved.
 
     def __init__(self) -> None:
-        # Weak references: a future references its loop, which would then never be removed from `_due`.
+        # Weak references, because a future references its loop. The loop would never be removed from `_wake_batches`.
         self._waiting: deque[ref[asyncio.Future[None]]] = deque()
         self._is_scheduled = False
 
     def wake(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-        """Schedule the wake-up of a future. Thread-safe."""
+        """Schedule the resolution of a future. Thread-safe."""
         self._waiting.append(ref(waiter))
         if not self._is_scheduled:
             self._is_scheduled = True
-            with contextlib.suppress(RuntimeError):  # RuntimeError: the loop is closed.
+            with contextlib.suppress(RuntimeError):  # Ignore the RuntimeError that is raised if the loop is closed.
                 loop.call_soon_threadsafe(self._wake_all)
 
     def _wake_all(self) -> None:
@@ -730,7 +731,7 @@ _wake_batches: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _WakeBatch]] =
 
 
 def copy_error(error: BaseException) -> BaseException:
-    """Return a copy of an error, so that the tracebacks of several waiters do not mix."""
+    """Return a copy of an error, so that each waiter raises its own copy with its own traceback."""
     try:
         other = copy.copy(error)
     except Exception:  # noqa: BLE001 - any error may have been raised

@@ -1,5 +1,5 @@
 """
-Detection of data loss in SQLite's write-ahead log, `cache.db-wal`, after a crash.
+Detection of data that SQLite's write-ahead log, `cache.db-wal`, lost in a crash.
 
 A frame is one written page. SQLite silently treats the first invalid frame as the end of the log. That is correct for
 an interrupted write, but a log that was damaged, deleted or replaced after a crash looks the same.
@@ -25,20 +25,20 @@ from mama_structs.storage.files import DATABASE_FILE, MARK_FILE
 from mama_structs.storage.locks import LockFile, is_range_locked, watch_locks
 from mama_structs.storage.sqlite_errors import Finding
 
-# The index starts with two copies of a header in native byte order, followed by the number of checkpointed frames.
+# The index begins with two copies of a header in native byte order. The number of checkpointed frames follows.
 _HEADER: Final = struct.Struct("=10I")
 _FIELDS: Final = struct.Struct("=3I2BH8I")
 _COPIED: Final = struct.Struct("=I")
 _VERSION: Final = 3007000
 _LENGTH: Final = 2 * _FIELDS.size + _COPIED.size
-# Every process that has the database open holds a lock on this byte of the index.
+# Byte of the index. Each process that has the database open holds a lock on it.
 _OPEN_BYTE: Final = 128
 
-# Byte of the mark file. The process that locks it inspects the crash; others wait, so that they do not reset the index.
+# Byte of the mark file. The process that inspects a crash locks it. Others wait, because opening resets the index.
 _CLAIM: Final = 2
 _MAX_ATTEMPTS: Final = 200
 _RETRY_SECONDS: Final = 0.01
-# SQLite increments one salt whenever it restarts the log. A log of another origin has unrelated salts.
+# SQLite increments a salt whenever it restarts the log. If the salts differ more, the log has another origin.
 _MAX_SALT_DISTANCE: Final = 2**16
 
 _log: Final = logging.getLogger("mama_structs")
@@ -46,7 +46,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.frozen
 class Position:
-    """State of a log: its salts, and the numbers of committed and of checkpointed frames."""
+    """State of a log: its salts, and its numbers of committed and of checkpointed frames."""
 
     salts: tuple[int, int]
     frames: int
@@ -54,10 +54,10 @@ class Position:
 
 
 def read_position(index: bytes) -> Position | None:
-    """Return the log position in the header of an index, or None if it is incomplete."""
+    """Return the state of the log from the header of its index, or None if the index is incomplete."""
     if len(index) < _LENGTH:
         return None
-    # The second copy is written first, so if both are valid the first is the older one.
+    # SQLite writes the second copy first. If both copies are valid, the first may be older.
     for start in (0, _FIELDS.size):
         version, _, _, is_made, _, _, frames, _, _, _, _, _, *check = _FIELDS.unpack_from(index, start)
         if version == _VERSION and is_made and check == _checksum(index, start):
@@ -79,14 +79,13 @@ def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
     """
     Return the number of lost frames, 0 if unknown.
 
-    *alone*: no other process can have written since.
+    *alone* means that no other process can have written since *before* was read.
     """
     if after is not None and after.salts == before.salts:
-        # If no frame is left, all copied frames are in the database.
-        # If some are left, newer copied ones are not visible.
+        # If the log is empty, all checkpointed frames are in the database. If not, only its frames are visible.
         return max(0, before.frames - (after.frames or before.copied))
     if after is not None and 0 < (after.salts[0] - before.salts[0]) % 2**32 <= _MAX_SALT_DISTANCE:
-        # The log was restarted, which happens only after a full checkpoint. A power loss left an outdated index.
+        # SQLite restarted the log, which it does only after a full checkpoint. The index was outdated by a power loss.
         return 0
     if not alone or before.frames == 0:
         return 0
@@ -96,7 +95,7 @@ def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
 
 @attrs.frozen
 class Crash:
-    """The state left by a process that ended without closing the database in *directory*."""
+    """State that a process left when it ended without closing the database in *directory*."""
 
     directory: Path
     fd: int
@@ -104,9 +103,9 @@ class Crash:
 
     def findings(self) -> tuple[Finding, ...]:
         """
-        Return and log the loss after the first statement was run.
+        Return and log the loss. Call this after the first statement on the database.
 
-        It cannot be determined again later.
+        A later call cannot determine the loss again.
         """
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self.fd), _index(self.directory).stat()):
@@ -124,7 +123,7 @@ class Crash:
 @contextlib.contextmanager
 def crashed(directory: Path) -> Iterator[Crash | None]:
     """
-    Inspect the state after a crash before the block opens the database.
+    Inspect the state after a crash, before the block opens the database.
 
     Yield None if there was no crash.
     """
@@ -137,7 +136,7 @@ def crashed(directory: Path) -> Iterator[Crash | None]:
 
 
 def others(directory: Path) -> bool:
-    """Return True if another process has the database open, or if that is unknown."""
+    """Return True if another process has the database open, or if this is unknown."""
     fd = watch_locks(_index(directory))
     return fd is None or is_range_locked(fd, _OPEN_BYTE, ignore_own=True) is not False
 
@@ -157,9 +156,9 @@ def _left(directory: Path) -> Crash | None:
 
 def _claim(directory: Path) -> LockFile | None:
     """
-    Wait until no other process inspects the crash.
+    Lock the inspection of a crash, after waiting for other processes that inspect it.
 
-    Return None if the crash was handled or on timeout.
+    Return None if another process has handled the crash, or on timeout.
     """
     try:
         file = LockFile.open(directory / MARK_FILE, create=False)

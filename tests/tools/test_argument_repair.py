@@ -404,7 +404,7 @@ values = st.recursive(
 texts = values.map(json.dumps)
 
 
-@given(sql_type=st.sampled_from(KINDS), value=values | texts)
+@given(kind=st.sampled_from(KINDS), value=values | texts)
 def test_valid_argument_is_never_changed(kind, value):
     annotation, tool, _ = kind
     try:
@@ -416,7 +416,7 @@ def test_valid_argument_is_never_changed(kind, value):
     assert repr(strict) == repr(received)
 
 
-@given(sql_type=st.sampled_from(KINDS), value=values | texts)
+@given(kind=st.sampled_from(KINDS), value=values | texts)
 def test_repaired_argument_matches_schema(kind, value):
     _, tool, validator = kind
     try:
@@ -428,7 +428,7 @@ def test_repaired_argument_matches_schema(kind, value):
     assert validator.is_valid({"value": received})
 
 
-@given(sql_type=st.sampled_from(KINDS), value=values | texts)
+@given(kind=st.sampled_from(KINDS), value=values | texts)
 def test_repair_is_idempotent(kind, value):
     _, tool, _ = kind
     try:

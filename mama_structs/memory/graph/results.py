@@ -76,7 +76,7 @@ class Hit(ReprMixin):
 @attrs.frozen(kw_only=True, repr=False)
 class Explanation(ReprMixin):
     """
-    Why a search found or left out a memory. The reranker is not called.
+    Explanation of why a search found or left out a memory. The reranker is not called.
 
     Args:
         id: Id of the memory.
@@ -86,8 +86,8 @@ class Explanation(ReprMixin):
         score: Its score, or None if a filter excluded it.
         relevance: Its absolute relevance, 0 to 1, or None if a filter excluded it.
         terms: Terms that add up to the score, by name: ``meaning``, ``words`` and ``length`` (log-odds), ``floor``
-            (keeps their sum above 0), the other names of `Hit.parts`, and ``place`` (difference to the score of the
-            place to which a successor or a period moved it).
+            (makes their sum greater than 0), the other names of `Hit.parts`, and ``place`` (difference to the score of
+            the place to which a successor or a period moved it).
         copy_of: Id of the hit that it is shown with.
         superseded_by: As in `Hit`.
 
@@ -399,7 +399,7 @@ def with_place_term(terms: Mapping[str, float], score: float) -> dict[str, float
     """Return the terms with a ``place`` term that makes their sum equal to *score*."""
     known = {name: term for name, term in terms.items() if name != "place"}
     place = score - sum(known.values())
-    # A smaller difference is a rounding error.
+    # Smaller differences are rounding errors.
     return known | ({"place": place} if abs(place) > 1e-6 else {})  # noqa: PLR2004
 
 
@@ -488,7 +488,7 @@ def surroundings(reader: Reader, node: int, *, now_ms: int, types: Collection[Li
 def traversal(
     reader: Reader, request: TraversalRequest, cache: graph.TraversalCache[list[Reached]], *, now_ms: int
 ) -> Results[Reached]:
-    """Return the memories reached from a memory, nearest first, from the cache if they are in it."""
+    """Return the memories reached from a memory, nearest first. Use the cache if possible."""
     if request not in cache:
         none = np.empty(0, np.int64)
         reader.expect(
@@ -516,9 +516,9 @@ def traversal(
 
 
 def add_previews(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:
-    """Return links with the first characters of both linked memories."""
+    """Return links with previews of the memories at both ends."""
     memories: list[Memory] = []
-    # If a memory is damaged, return its links without texts.
+    # If any of the memories is damaged, ids take the place of the previews.
     with contextlib.suppress(StoreDamaged):
         ends = list({end for link in links for end in (link.from_id, link.to_id)})
         memories = reader.get([node for node in reader.find_many(ends) if node is not None])

@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 _EVOLUTION_ONLY: Final = frozenset({LinkType.EVOLUTION})
 _NO_NODES: Final = np.empty(0, np.int64)
-# From this level on, at each doubling, a walk along a chain also loads all memories of its topics.
+# At this depth of a chain, and at each doubling, all memories of its topics are loaded too.
 _LONG_CHAIN_LEVELS: Final = 16
 
 
@@ -133,7 +133,8 @@ def _next_links(
     """
     Return the links from a level to nodes that are not in *visited*, which must be sorted.
 
-    The arrays contain the index of the start in the level, the node at the end, and the strength of the path.
+    The three arrays have one item per link: the index of its start in *level*, the node at its end, and the strength of
+    the path.
     """
     fade = table.decayed_confidences(now_ms).astype(np.float64)
     rank_of = np.argsort(level)
@@ -143,7 +144,7 @@ def _next_links(
         if direction in (wanted, "both"):
             follow = np.flatnonzero(in_sorted(here, ranked) & ~in_sorted(there, visited))
             parents = rank_of[np.searchsorted(ranked, here[follow])]
-            # Round: in single precision a confidence of 0.7 is slightly smaller, and must pass a minimum of 0.7.
+            # Round, so that a confidence of 0.7, which is slightly less in single precision, passes a minimum of 0.7.
             ways.append((parents, there[follow], np.round(power[parents] * fade[follow], 6)))
     parents, nodes, reached = (np.concatenate(column) for column in zip(*ways, strict=True))
     return parents, nodes, reached
@@ -193,7 +194,7 @@ def find_evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
     begun = set(np.atleast_1d(starts).tolist())
     reader.expect(lambda ahead: prefetch_chain(ahead, np.atleast_1d(starts)), around=None)
     members = _connected_nodes(begun, _evolution_closure(reader, begun, "both"))
-    # Read the links again, because the walk may have found a link from both ends.
+    # Read the links again, because the closure may contain a link twice, once from each end.
     links = reader.links(members, "out", _EVOLUTION_ONLY)
     chain = _sort_newest_first(reader, members)
     pairs = np.unique(np.stack([links.sources, links.targets], axis=1), axis=0)
@@ -204,8 +205,9 @@ def find_evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
 
 def find_superseded(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, K]:
     """Return each superseded memory with its current successor, according to *links*."""
-    # The current successor is the newest direct or indirect successor that nothing supersedes. If all are in cycles, it
-    # is the newest of a cycle that leads nowhere else. All answers must use this rule.
+    # The current successor is the newest direct or indirect successor that nothing supersedes.
+    # If all successors lead into cycles, it is the newest memory of a cycle that leads nowhere else.
+    # All answers must use this rule.
     newer: dict[K, list[K]] = {one: [] for one in newest_first}
     older: dict[K, list[K]] = {one: [] for one in newer}
     for source, target in links:
@@ -214,7 +216,7 @@ def find_superseded(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> 
             older[source].append(target)
     standing: dict[K, K] = {}
     replaced: set[K] = set()
-    # Start with memories that nothing supersedes. The remaining ones lead into cycles.
+    # Memories that nothing supersedes come first. The memories that remain after them lead into cycles.
     for end in sorted(newer, key=lambda one: bool(newer[one])):
         if end in standing or end in replaced:
             continue
@@ -232,7 +234,7 @@ def find_superseded(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> 
 
 
 def find_reachable(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K]:
-    """Return everything reachable along *edges*. A start is included only if it is on a cycle."""
+    """Return all nodes reachable along *edges*. A start is included only if it is on a cycle."""
     found: set[K] = set()
     waiting = list(starts)
     while waiting:
@@ -244,7 +246,7 @@ def find_reachable(starts: Iterable[K], edges: Mapping[K, Sequence[K]]) -> set[K
 
 
 class Successors:
-    """Loads and caches the successors of memories, as known at a time or now."""
+    """Loads and caches the successors of memories, as of a given time or the present."""
 
     def __init__(self, reader: Reader, as_of: datetime | None = None) -> None:
         self.replaced_by: dict[int, set[int]] = {}
@@ -256,7 +258,7 @@ class Successors:
         """
         Return the superseded *nodes* with their current successors.
 
-        *table* may provide all links that end at them.
+        *table* can provide all links that end at *nodes*, so that they need not be read.
         """
         wanted = set(map(int, nodes))
         if unseen := wanted - self._seen:
@@ -286,7 +288,7 @@ class AnswerExtras:
 
     @property
     def successors(self) -> list[str]:
-        """Ids of the memories that directly supersede it, newest link first."""
+        """Ids of the memories that directly supersede this memory, newest link first."""
         return direct_successors(self.links, self.memory.id)
 
 
@@ -299,7 +301,7 @@ def direct_successors(links: Iterable[Link], memory_id: str) -> list[str]:
 
 def load_answer_extras(reader: Reader, memory_ids: Iterable[str]) -> dict[str, AnswerExtras]:
     """
-    Return the related information of memories by id, in one batch.
+    Return the related information of memories, by id. All of it is read in one batch.
 
     Unknown ids are left out.
     """
@@ -330,8 +332,8 @@ def load_answer_extras(reader: Reader, memory_ids: Iterable[str]) -> dict[str, A
 
 def links_as_of(table: LinkTable, as_of: datetime | None) -> LinkTable:
     """Return the links of a table that existed at *as_of*."""
-    # Links of users and models count from their creation. An automatic link follows from its ends, and may be created
-    # much later by a migration or a new embedder, so it counts as soon as both ends exist.
+    # Links of users and models count from their creation.
+    # An automatic link counts as soon as both ends exist, because a migration may create it much later.
     if as_of is None or not len(table):
         return table
     return select_rows(table, (table.creators == SYSTEM_CREATOR_INDEX) | (table.created <= to_milliseconds(as_of)))
@@ -346,9 +348,9 @@ def _evolution_closure(
     reader: Reader, begun: set[int], direction: Direction, as_of: datetime | None = None, table: LinkTable | None = None
 ) -> LinkTable:
     """
-    Return the evolution links reachable from nodes.
+    Return the evolution links that are reachable from the nodes *begun*.
 
-    *table* may provide those of the first level.
+    *table* may provide the links of the first level.
     """
     tables: list[LinkTable] = []
     level, seen = set(begun), set(begun)
@@ -368,8 +370,7 @@ def _evolution_closure(
             level.update(tables[-1].targets.tolist())
         level -= seen
         if level and depth >= _LONG_CHAIN_LEVELS and depth & (depth - 1) == 0:
-            # One query per link is slow on a long chain, so fetch all memories of its topic, which most of the chain
-            # has.
+            # One query per link is slow on a long chain, so fetch its topic, which contains most of the chain.
             level.update(_same_topic_nodes(reader, np.array(sorted(level), np.int64)).tolist())
             level -= seen
         seen |= level
@@ -389,7 +390,7 @@ def _same_topic_nodes(reader: Reader, nodes: Nodes) -> Nodes:
 
 
 def _connected_nodes(begun: set[int], table: LinkTable) -> Nodes:
-    """Return the nodes that links connect with *begun*, including *begun*."""
+    """Return *begun* and all nodes that the links of *table* connect with it."""
     neighbours: dict[int, list[int]] = {}
     for source, target in zip(table.sources.tolist(), table.targets.tolist(), strict=True):
         neighbours.setdefault(source, []).append(target)
@@ -410,8 +411,8 @@ def disable_garbage_collection() -> Iterator[None]:
 
     Such a block should take some milliseconds at most.
     """
-    # Collections promote live objects to the old generation, which is then scanned as well. They interrupted a
-    # traversal of a thousand memories twenty times and made it three times as slow.
+    # Each collection promotes live objects to the old generation, which is then scanned as well.
+    # Without this block, collections make a traversal of a thousand memories three times as slow.
     if not gc.isenabled():
         yield
         return
@@ -433,8 +434,8 @@ class _CachedResult(Generic[T]):
     made: float
 
 
-# Minimum number of nodes from which a result is cached only when it is requested again. Thousands of cached objects
-# slow down garbage collection, which then runs during every few traversals, even unrepeated ones.
+# Results with at least this many nodes are cached at their second request only.
+# Thousands of cached objects slow down garbage collection, which then runs during every few traversals.
 _MIN_LARGE_RESULT_NODES: Final = 256
 
 
@@ -458,7 +459,7 @@ class TraversalCache(Generic[T]):
         )
         # Keys of large results that were requested once and are not cached yet.
         self._asked: LRUCache[Hashable, bool] = LRUCache(max(entries, 1))
-        # Plans run in several threads if the data is on a server.
+        # Plans run in several threads if the data is on a server, so access to the cache is locked.
         self._guard = threading.RLock()
 
     def __len__(self) -> int:
@@ -472,7 +473,7 @@ class TraversalCache(Generic[T]):
         """
         Return a cached result that is valid at *change*, or None.
 
-        *touched* returns the nodes changed since a change.
+        *touched* returns the nodes that were changed after the change with a given number.
         """
         with self._guard:
             answer = self._kept.get(key)
@@ -494,9 +495,9 @@ class TraversalCache(Generic[T]):
 
     def put(self, key: Hashable, change: int, read: frozenset[int], value: T) -> None:
         """
-        Cache an immutable result with the nodes it depends on.
+        Cache an immutable result with the nodes that it depends on.
 
-        A large one is cached at its second request only.
+        A large result is cached at its second request only.
         """
         with self._guard:
             if len(read) >= _MIN_LARGE_RESULT_NODES and not self._asked.pop(key, None):

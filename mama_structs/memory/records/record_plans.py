@@ -86,7 +86,11 @@ def get_versions(reader: Reader, place: RecordPlace, *, now: datetime) -> list[H
 
 
 def filter_below(labels: tuple[str, ...], *, nested: bool, now: datetime | None = None) -> Filter:
-    """Return the filter for unexpired records with text below the labels."""
+    """
+    Return the filter for records with text whose labels start with *labels*.
+
+    If *nested* is False, the labels must be equal. If *now* is given, records that expired by then are excluded.
+    """
     # Without labels every record matches, so no label filter is needed.
     return Filter(types=RECORD_TYPES, labels=labels if labels or not nested else None, nested=nested, valid_at=now)
 
@@ -102,7 +106,7 @@ def _get_memories_below(reader: Reader, where: Filter) -> list[Memory]:
 
 @attrs.frozen(kw_only=True)
 class RecordListing:
-    """The query of a listing. Records are ordered by place: encoded labels, then key."""
+    """Arguments of a listing. Its records are ordered by place: encoded labels, then key."""
 
     labels: tuple[str, ...] = ()
     nested: bool = True
@@ -113,7 +117,7 @@ class RecordListing:
     where: RecordPredicate | None = None
 
     def select_names(self, places: Mapping[str, str]) -> list[str]:
-        """Return the names that the listing includes, ordered by place. The limit is not applied."""
+        """Return the names that match the listing, ordered by place. The limit is not applied."""
         found = sorted(places, key=lambda name: _place_sort_key(places[name]), reverse=self.last_first)
         if self.prefix:
             begin = record_path(self.labels, self.prefix)
@@ -128,7 +132,7 @@ def _place_sort_key(place: str) -> tuple[list[str], str]:
     """
     Return the sort key of a place.
 
-    Places are compared label by label, since a label may contain characters below the separator.
+    Places are compared label by label, because a label may contain characters that sort before the separator.
     """
     above, _, key = place.rpartition("/")
     return above.split("/") if above else [], key
@@ -331,7 +335,7 @@ def put_records(
 
 
 def _assign_keys(reader: Reader, records: Sequence[PreparedRecord]) -> Iterator[PreparedRecord]:
-    """Assign a key to each record without one: the next number under its labels."""
+    """Assign the next number under its labels to each record without a key."""
     last: dict[tuple[str, ...], int] = {}
     for one in records:
         if one.key is not None:
@@ -374,7 +378,7 @@ def check_version(place: RecordPlace, present: StoredRecord | None, expected: in
 def _next_version(
     new: PreparedRecord, place: RecordPlace, present: StoredRecord | None, *, namespace: str, now: datetime
 ) -> StoredRecord:
-    """Return the stored form of a record after a put."""
+    """Build the stored record that results from a put."""
     created_at = present.record.created_at if present else new.created_at or now
     former = () if present is None else present.history
     if present is not None and new.history:
@@ -395,7 +399,7 @@ def _next_version(
     memory = None
     trust = record.origin
     if present is not None and former:
-        # A search in the past also shows the former values, so the trust covers them too.
+        # A search with ``as_of`` also shows former values, so the trust must cover them too.
         was_trusted = present.record.origin if present.memory is None else present.memory.trust
         trust = least_trusted([trust, was_trusted])
     if record.text is not None and record.memory_id is not None:
@@ -425,7 +429,7 @@ def _next_version(
 
 
 def _former_texts(present: StoredRecord | None, record: HostRecord, *, keep: bool) -> tuple[FormerText, ...]:
-    """Return the former texts of a record's memory."""
+    """Return the former texts of a record's memory, with the replaced one if *keep* is true."""
     if present is None or present.memory is None:
         return ()
     before = present.memory
@@ -504,7 +508,7 @@ def delete_records(writer: Writer, places: Sequence[RecordPlace], *, forget: boo
     if forget:
         writer.mark_for_erasure()
     there, lost = (find_stored(writer, places), 0) if expired_by is not None else _find_readable(writer, places)
-    # A record that was expired when it was read may have been replaced in the meantime.
+    # Check the expiry again, because an expired record may have been replaced since it was read.
     found = [one for one in there.values() if expired_by is None or one.is_over(expired_by)]
     _delete_stored(writer, found)
     return len(found) + lost
@@ -529,14 +533,14 @@ def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> 
     """Delete the notes that are still unreadable, and return their number."""
     if forget:
         writer.mark_for_erasure()
-    # A note that was damaged when it was read may have been replaced or deleted in the meantime.
+    # Read the notes again, because a damaged note may have been replaced or deleted in the meantime.
     lost = [name for name, one in _iter_readable_or_error(writer, names) if isinstance(one, StoreDamaged)]
     writer.set_notes(dict.fromkeys(lost))
     return len(lost)
 
 
 def pop_last(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:
-    """Delete the last record under exactly these labels, and return it."""
+    """Delete and return the last record under exactly these labels, or None without one."""
     last = list_records(writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now)
     _delete_stored(writer, last)
     return last[0].record if last else None
@@ -545,7 +549,7 @@ def pop_last(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostR
 def set_expiry(
     writer: Writer, places: Sequence[tuple[RecordPlace, int | None]], expires_at: datetime | None, *, now: datetime
 ) -> int:
-    """Set the expiry of records that are at the given versions, and return their number."""
+    """Set the expiry of records that have the expected versions, and return their number."""
     wanted = dict(places)
     there = [one for one in find_stored(writer, wanted).values() if not one.is_over(now)]
     found = [one for one in there if wanted[one.place] in (None, one.record.version)]

@@ -1,4 +1,4 @@
-"""Records for hosts: JSON under labels and a key, found by the search of memories."""
+"""Records of hosts: JSON values under labels and a key, which searches find by text."""
 
 from __future__ import annotations
 
@@ -537,7 +537,7 @@ class RecordStore:
         return await self._shared.embedding.embed_documents(given) if given else []
 
     async def _query_vector(self, query: object) -> NDArray[np.float32]:
-        """Return the unit vector of a query."""
+        """Return a query text or query vector as a unit vector."""
         if isinstance(query, str):
             return await self._shared.embedding.embed_query(
                 _check.check_text("query", query, max_chars=MAX_QUERY_CHARS)
@@ -561,7 +561,7 @@ class RecordStore:
 
 
 def _check_moves(moves: Sequence[Any]) -> list[tuple[RecordPlace, RecordPlace]]:
-    """Return validated pairs of places; each place occurs once per side."""
+    """Validate pairs of places and return them. Each place may occur only once per side."""
     pairs = []
     for position, one in enumerate(moves):
         pair = _check.check_items(f"moves[{position}]", one, item_kind="two places")
@@ -582,7 +582,7 @@ def _check_places(name: str, value: object) -> list[RecordPlace]:
 
 
 def _check_versioned_places(name: str, value: object) -> list[tuple[RecordPlace, int | None]]:
-    """Return validated places, each with its expected version or None."""
+    """Validate places and return each with its expected version or None."""
     found = []
     for position, one in enumerate(_check.check_items(name, value, item_kind="labels, a key and perhaps a version")):
         at = f"{name}[{position}]"

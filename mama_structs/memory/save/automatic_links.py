@@ -46,8 +46,7 @@ SAME_TOPIC_WORD: Final = "same_topic"
 CLOSE_IN_TIME_WORD: Final = "close_in_time"
 """Relationship words of automatic links, one for each reason."""
 
-# Fitted to decisions with topics of all kinds, chats, long messages and passages by ``benchmarks/linking.py --fit``
-# with the default embedder.
+# Fitted by ``benchmarks/linking.py --fit`` to decisions, chats, long messages and passages (default embedder).
 WEIGHTS: Final = (0.5, 0.2, 62.38, 3.21, -3.16, 1.65, 3.68, 10.81)
 """Weights of `FEATURES` in the log odds that two memories have the same subject."""
 
@@ -55,23 +54,24 @@ BIAS: Final = -5.25
 """Log odds if all features are 0."""
 
 _MAX_TEMPORAL_CANDIDATES: Final = 48
-# Minimum probability for links by an equal topic. Without it, all memories of a broad topic would be linked.
+# Minimum probability for a link because of an equal topic.
+# Without it, all memories of a broad topic would be linked.
 _MIN_SAME_TOPIC_PROBABILITY: Final = 0.75
 
 
 @attrs.frozen(kw_only=True)
 class LinkingContext:
-    """Link policy, calibration of the embedder, and whether conflicts are detected."""
+    """Link policy, calibration of the embedder, and whether to detect conflicts."""
 
     policy: LinkingPolicy
     calibration: Calibration
-    # False if no caller receives the result, for example in an import.
+    # False if the detected conflicts would be discarded, for example in an import.
     detects_conflicts: bool = True
 
 
 @attrs.frozen
 class AutomaticLink:
-    """A link to create. *similarity* is the cosine, or None if the link is not based on it."""
+    """A link to create. *similarity* is the cosine, or None if it is not the reason."""
 
     node: int
     link_type: LinkType
@@ -84,9 +84,9 @@ def find_candidates(
     reader: Reader, asked: Sequence[PendingLinks], linking: LinkingContext, usual: SimilarityBaseline
 ) -> dict[PendingLinks, LinkCandidates]:
     """
-    Return the candidates of those memories that the policy links by similarity.
+    Return the link candidates of each memory that the policy links by similarity.
 
-    The arguments are those of `automatic_links`.
+    Other memories are left out of the result. The arguments are those of `choose_automatic_links`.
     """
     policy = linking.policy
     meant = [one for one in asked if policy.max_semantic and one.memory.type is not MemoryType.CHECKPOINT]
@@ -111,9 +111,9 @@ def choose_automatic_links(
     Args:
         reader: Store to read.
         asked: Memories that are saved together, in the order of saving.
-        linking: Link policy.
-        usual: Baseline before they were saved.
-        found: Result of `candidates_of`, if it was already computed.
+        linking: Link policy and calibration.
+        usual: Baseline of the store before these memories were saved.
+        found: Result of `find_candidates`, if it was already computed.
 
     """
     policy = linking.policy
@@ -173,7 +173,7 @@ class _IncomingLinkCounter:
         return free
 
     def give(self, choices: Iterable[AutomaticLink]) -> None:
-        """Count links that will be created."""
+        """Add links that will be created to the counts."""
         for choice in choices:
             self._taken[np.searchsorted(self._nodes, choice.node)] += 1
 
@@ -182,9 +182,9 @@ def same_subject_probabilities(
     features: LinkFeatures, weights: Sequence[float] = WEIGHTS, bias: float = BIAS
 ) -> Values:
     """Return the probability that each candidate has the same subject as the new memory."""
-    # Logistic regression. A wrong link weighed two and a half times in the fit, so the values are rather low.
+    # Logistic regression. Wrong links had a weight of 2.5 in the fit, so it underestimates the probability.
     odds = features.table() @ np.asarray(weights, np.float64) + bias
-    # Half a hyperbolic tangent equals the logistic function, but does not overflow.
+    # This expression equals the logistic function, but does not overflow.
     return 0.5 + 0.5 * np.tanh(0.5 * odds)
 
 
@@ -193,7 +193,7 @@ class _CandidateQueue:
     """
     Candidates that may be linked, most probable first.
 
-    Candidates that explicit links already reach come last.
+    Candidates that explicit links already connect with the memory come last.
     """
 
     nodes: Nodes
@@ -209,7 +209,7 @@ def _rank_candidates(memory: Memory, candidates: LinkCandidates, policy: Linking
     by_topic = np.zeros(len(surest))
     if policy.topic_window and memory.type is MemoryType.DECISION:
         age = (to_milliseconds(memory.created_at) - candidates.created) / (1000 * policy.topic_window)
-        # Rule 2 of the revised ADR-001 for decisions of one topic within the window: 0.4 + 0.3 * (1 - age / window).
+        # Confidence of decisions on one topic by rule 2 of the revised ADR-001: 0.4 + 0.3 * (1 - age / window).
         of_matter = (probable >= min(policy.threshold, _MIN_SAME_TOPIC_PROBABILITY)) & (features.topic > 0)
         by_topic[of_matter & (candidates.types == TYPE_NUMBERS[MemoryType.DECISION]) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)
@@ -225,7 +225,7 @@ def _rank_candidates(memory: Memory, candidates: LinkCandidates, policy: Linking
 def _choose_associations(
     likely: _CandidateQueue, taking: _IncomingLinkCounter, policy: LinkingPolicy
 ) -> list[AutomaticLink]:
-    """Return the association links to create."""
+    """Return association links to the best candidates, up to the policy's limit."""
     return [
         AutomaticLink(
             int(likely.nodes[at]),
@@ -241,7 +241,7 @@ def _choose_associations(
 def _recent_nodes(
     reader: Reader, asked: PendingLinks, candidates: LinkCandidates | None, policy: LinkingPolicy, *, spare: int
 ) -> Nodes:
-    """Return the memories that were saved shortly before, newest first."""
+    """Return the memories saved shortly before the given one, newest first."""
     where = _recent_filter(asked, policy)
     if where is None:
         return np.zeros(0, np.int64)
@@ -252,9 +252,9 @@ def _recent_nodes(
 
 def _recent_filter(asked: PendingLinks, policy: LinkingPolicy) -> tuple[Filter, int] | None:
     """
-    Return the filter and the limit for memories that were saved shortly before.
+    Return the filter and the limit for memories saved shortly before the given one.
 
-    Returns None if the policy allows no temporal links.
+    Returns None if the policy allows no temporal links for it.
     """
     memory, same_topic = asked.memory, policy.temporal_same_topic
     if not policy.max_temporal or not policy.temporal_window or (same_topic and memory.topic is None):
@@ -269,7 +269,7 @@ def _recent_filter(asked: PendingLinks, policy: LinkingPolicy) -> tuple[Filter, 
 
 
 def _choose_temporal_links(reader: Reader, memory: Memory, nodes: Nodes, policy: LinkingPolicy) -> list[AutomaticLink]:
-    """Return the temporal links to create, newest memories first."""
+    """Return temporal links to the newest of *nodes*, up to the policy's limit."""
     age = (to_milliseconds(memory.created_at) - reader.facts(nodes).created) / (1000 * policy.temporal_window)
     confidence = 0.3 + 0.2 * (1 - np.clip(age, 0, 1))
     return [

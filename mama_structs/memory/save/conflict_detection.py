@@ -31,31 +31,32 @@ from mama_structs.memory.types.model import TYPES_WITHOUT_DUPLICATES, Memory, Me
 # On the development set, no relevant memory ranked below the fifth candidate.
 _MAX_COMPARED_CANDIDATES: Final = 5
 _MAX_REPORTED: Final = 5
-# A judge receives candidates whose probability of the same subject is at least this.
+# Minimum probability of the same subject for candidates that are passed to a judge.
 _MIN_JUDGE_PROBABILITY: Final = 0.5
-# The thresholds below were chosen on half a of tests/data/month and half a of tests/data/noticing, see
-# ``benchmarks/month.py``. A conflict requires either of these two: in a small store, no probability is high.
+# Thresholds below: tuned on half `a` of tests/data/month and tests/data/noticing, see ``benchmarks/month.py``.
+# A conflict requires either of these two minimums, because no probability is high in a small store.
 _MIN_CONFLICT_PROBABILITY: Final = 0.85
 _MIN_CONFLICT_COSINE: Final = 3.2
-# Above this similarity, a negation usually expresses the same statement by an antonym.
+# Above this cosine, a negated text usually says the same as the other one, by means of an antonym.
 _MAX_NEGATION_COSINE: Final = 4.0
-# Maximum distance, in calibration steps of the cosine, to the most similar reported memory. Memories further away are
-# usually on another subject.
+# Maximum distance, in calibration steps, of a reported memory's cosine to the highest one reported.
+# Memories further away are usually on another subject.
 _MAX_COSINE_GAP: Final = 0.86
 # Minimum number of shared words, and minimum ratio of shared words in either memory.
 _MIN_SHARED_WORDS: Final = 2
 _MIN_SHARED_WORD_RATIO: Final = 0.5
-# Maximum number of words in a slot of a sentence template, minimum ratio of the template for substituted slots, and the
-# ratio from which substituted slots are the only difference.
+# Maximum number of words in a slot of a sentence template.
 _MAX_SLOT_WORDS: Final = 3
+# Minimum template ratio at which different words in a slot count as a slot substitution.
 _MIN_TEMPLATE_RATIO: Final = 0.45
+# Minimum template ratio at which a slot substitution rules out a duplicate.
 _MIN_SAME_TEMPLATE_RATIO: Final = 0.65
-# Logistic weights of cosine, template ratio and both being insights, and the bias, for the probability that two
-# memories without contrary evidence say the same. Fitted with the default embedder, like the reporting threshold below,
-# by cross-validation over twelve parts.
+# Weights of cosine, template ratio and `insights`, and the bias, in the log odds that two memories are duplicates.
+# They apply to pairs without contrary evidence.
+# Fitted with the default embedder, like the threshold below, by cross-validation over twelve parts.
 _DUPLICATE_WEIGHTS: Final = (2.6, -4.25, 2.8, -11.3)
 _MIN_REPORTED_PROBABILITY: Final = 0.6
-# Precision of reported replacements and contradictions.
+# Precision of replacements and contradictions, which is reported as their probability.
 _REPLACEMENT_PRECISION: Final = 0.85
 _CONTRADICTION_PRECISION: Final = 0.8
 
@@ -65,30 +66,30 @@ class PairFeatures:
     """Differences between a new memory and an older one, as input of the conflict rules."""
 
     matter: float  # probability of the same subject, 0 to 1, from automatic linking
-    cosine: float  # in calibration steps of the embedder, 0 at even odds of similarity
-    insights: bool  # both are insights, which are often found repeatedly, whereas decisions are rather revised
+    cosine: float  # slope * (cosine - midpoint) of the embedder's calibration; 0 is a probability of 0.5
+    insights: bool  # both are insights, which are repeated more often than decisions
     is_same_decision_topic: bool  # both are decisions on the same topic
 
-    shared_word_count: int  # number of words that both contain in some form
+    shared_word_count: int  # number of words of the new memory that the old one contains in some form
     share: float  # larger of the two ratios of shared words, 0 to 1
     shared_word_ratio_of_old: float
-    left: bool  # at least one has an unshared word; for `left_on_both`, each has
+    left: bool  # at least one memory has an unshared word; `both_have_unshared_words`: each has one
     both_have_unshared_words: bool
     frame: float  # ratio of the text that is a common sentence template, 0 to 1
-    has_slot_substitution: bool  # slots of the template contain other words, so the subjects differ
+    has_slot_substitution: bool  # the texts have different words in a slot of the template, so their subjects differ
     same_words: bool  # both have the same set of words
 
     numbers_differ: bool
-    values_differ: bool  # for some unit that both use, they have no number in common
+    values_differ: bool  # there is a unit for which both have numbers, but none in common
     entities_differ: bool
     share_entities: bool  # they share an entity, and at most one of them has further entities
     codes_differ: bool
     moved: bool  # the new text repeats a number of the old one and adds another
 
     negation_differs: bool  # exactly one text is negated
-    denied: bool  # and the negated words occur in the other one
+    denied: bool  # exactly one text is negated, and the other one contains the negated words
     has_antonyms: bool
-    ends: bool  # the new text says that something is no longer true; `changes` if it only may say so
+    ends: bool  # the new text says that something is no longer true; `changes`: it may say so
     changes: bool
     adds: bool  # exactly one text contains a cue for an addition
 
@@ -135,7 +136,7 @@ class PairFeatures:
 def _compare_templates(
     new: Sequence[str], old: Sequence[str], left: frozenset[str], left_of_old: frozenset[str]
 ) -> tuple[float, bool]:
-    """Return the ratio of the common sentence template, and whether only its slots differ."""
+    """Return the template ratio of two texts, and whether they differ in a slot of it."""
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     places = [place for place in matcher.get_opcodes() if place[0] == "replace"]
     if not places:
@@ -153,7 +154,7 @@ def classify_pair(features: PairFeatures) -> Mapping[str, float]:
     """
     Return the probability of each conflict type: duplicate, contradiction or replacement.
 
-    Conflicts with the probability 0 are left out.
+    Types that are ruled out are missing.
     """
     if features.entities_differ:
         return {}
@@ -200,10 +201,10 @@ def _is_contradiction(features: PairFeatures) -> bool:
     """Return True if two memories on the same subject cannot both be true."""
     much = features.shared_word_count >= _MIN_SHARED_WORDS and features.share >= _MIN_SHARED_WORD_RATIO
     denied = features.denied and much and features.cosine < _MAX_NEGATION_COSINE
-    # A negation plus a slot substitution are statements about two different subjects.
+    # If both texts also differ in a slot, the negated statement is about another subject.
     if denied and not (features.has_slot_substitution and features.both_have_unshared_words):
         return True
-    # Another value alone is weak evidence: most measured, planned or numbered values belong to another day or thing.
+    # Different values alone are weak evidence, because they often belong to another day or thing.
     one_thing = features.share_entities or (features.is_same_decision_topic and not features.left)
     value = features.values_differ and one_thing and features.share >= _MIN_SHARED_WORD_RATIO
     return value or (features.codes_differ and features.is_same_decision_topic)
@@ -211,9 +212,9 @@ def _is_contradiction(features: PairFeatures) -> bool:
 
 def find_conflicting_pairs(memories: Iterable[Memory]) -> Iterator[tuple[Memory, Memory]]:
     """
-    Yield pairs of memories of one topic that contradict or replace each other.
+    Yield pairs with equal topics in which the newer memory conflicts with the older one.
 
-    The newer memory of a pair comes first.
+    The newer memory contradicts or replaces the older one, and comes first.
     """
     meant = functools.cache(Claims.by)
     some = [memory for memory in memories if memory.topic and memory.type not in TYPES_WITHOUT_DUPLICATES]
@@ -264,7 +265,7 @@ def detect_conflicts(
 def find_same_subject(
     reader: Reader, asked: PendingLinks, found: Mapping[PendingLinks, LinkCandidates]
 ) -> list[Memory]:
-    """Return the current memories on the same subject, and exact duplicates, newest first."""
+    """Return the current memories on the same subject and exact duplicates, newest first."""
     (older,) = _find_current_memories(reader, [asked], found)
     memories = [one.memory for one in older if one.is_same_subject or is_duplicate(one.memory, asked.memory)]
     return sorted(memories, key=lambda memory: memory.created_at, reverse=True)
@@ -272,7 +273,7 @@ def find_same_subject(
 
 def apply_verdicts(noticed: Noticed, verdicts: Mapping[str, Verdict], note: str | None) -> Noticed:
     """
-    Return detected conflicts, overridden by a judge's verdicts.
+    Return the detected conflicts, overridden by the judge's verdicts.
 
     *note* says why the judge was not consulted.
     """
@@ -299,7 +300,11 @@ class _CurrentMemory:
 def _find_current_memories(
     reader: Reader, asked: Sequence[PendingLinks], found: Mapping[PendingLinks, LinkCandidates]
 ) -> list[list[_CurrentMemory]]:
-    """Return for each memory the current memories that most probably have the same subject."""
+    """
+    Return, for each memory, the current older memories that may be on its subject.
+
+    They are exact duplicates, or most probably have the same subject.
+    """
     alike = reader.duplicates([duplicate_fingerprint(one.memory) for one in asked])
     nodes = [
         one.select_linkable(
@@ -325,7 +330,7 @@ def _is_current(old: Memory, new: Memory) -> bool:
     """
     Return True if the older memory may still be true.
 
-    Checkpoints and records describe a past state, so they do not count.
+    Return False for checkpoints and records, which describe a past state.
     """
     ended = old.valid_until is not None and old.valid_until <= new.created_at
     return not ended and not has_failed(old) and TYPES_WITHOUT_DUPLICATES.isdisjoint({old.type, new.type})
@@ -343,9 +348,9 @@ def _describe_older(new: Memory, old: Memory, node: int, candidates: LinkCandida
 
 def _read_undamaged(reader: Reader, nodes: Sequence[int]) -> dict[int, Memory]:
     """
-    Return memories by node, or nothing if one is damaged.
+    Return memories by node, or an empty dict if any of them is damaged.
 
-    A damaged memory must not make the save of another one fail.
+    A damaged memory must not prevent the save of a new one.
     """
     with contextlib.suppress(StoreDamaged):
         return dict(zip(nodes, reader.get(nodes) if nodes else [], strict=True))
@@ -369,7 +374,7 @@ def _detect_for_memory(new: Memory, older: Sequence[_CurrentMemory], calibration
         cosine = calibration.slope * (one.cosine - calibration.midpoint)
         if is_duplicate(one.memory, new):
             copies.append(NoticedMemory(one.memory.id, 1.0))
-        # Skip the expensive comparison if the memory is neither on the same subject nor similar.
+        # Skip the expensive comparison of memories that are dissimilar and on other subjects.
         elif one.is_same_subject or cosine > 0:
             meant = meant or Claims.by(new)
             compared = PairFeatures.from_claims(

@@ -39,7 +39,7 @@ class JudgeRunner:
     """
     Calls a judge for the saves of one event loop.
 
-    After the timeout, the save continues without it.
+    If the judge fails or exceeds the timeout, the save continues without verdicts.
     """
 
     def __init__(self, judge: Judge, *, seconds: float, clock: Callable[[], float]) -> None:
@@ -56,7 +56,7 @@ class JudgeRunner:
         """
         Save a memory with the judge's verdicts.
 
-        If the candidates changed meanwhile, ask once more.
+        If the candidates change during the call, the judge is called once more.
         """
         if prepared.memory.type is not MemoryType.CHECKPOINT and prepared.request.supersedes is None:
             candidates = await read(lambda reader: find_judge_candidates(reader, prepared, linking))
@@ -78,9 +78,9 @@ class JudgeRunner:
 
     def _with_current_time(self, prepared: PreparedSave) -> PreparedSave:
         """
-        Return the save with the present time.
+        Return the save with the present time, unless the caller passed a time.
 
-        Memories that were saved while the judge was called then precede it.
+        It then comes after the memories that were saved while the judge was running.
         """
         memory = prepared.memory
         now = max(from_milliseconds(int(self._clock() * 1000)), memory.created_at)
@@ -90,9 +90,9 @@ class JudgeRunner:
 
     async def _judged(self, prepared: PreparedSave, candidates: list[Memory]) -> PreparedSave:
         """
-        Return the save with the judge's verdicts on the candidates, or with a note.
+        Return the save with the judge's verdicts, or with a note that says why there are none.
 
-        The note says why there are no verdicts.
+        Without candidates, the judge is not called and no note is added.
         """
         if not candidates:
             return prepared
@@ -112,7 +112,7 @@ class JudgeRunner:
             self.stats.late += 1
             why = f"took longer than {self._seconds:g} s"
         except Exception as error:  # noqa: BLE001 - the save must succeed regardless of errors in the host's function
-            # Report only the type: the error text may contain content of memories.
+            # Report only the type of the error, because its text may contain content of memories.
             self.stats.failed += 1
             why = f"raised {type(error).__name__}"
         else:

@@ -41,7 +41,7 @@ NearestFunction = Callable[[NDArray[np.float32], int, Filter | None], Matches]
 _MAX_NEAREST: Final = 32
 _MAX_WORD_MATCHES: Final = 24
 _MAX_RECENT: Final = 32
-# Records are excluded: hosts may write hundreds at once, which would crowd out all other memories.
+# Records are excluded, because a host may write hundreds together, which would crowd out all other memories.
 TEMPORAL_LINK_TYPES: Final = frozenset(MemoryType) - {MemoryType.RECORD}
 _MAX_SAME_TOPIC: Final = 16
 # A topic with more memories than this is too broad to be evidence, so counting stops here.
@@ -55,26 +55,26 @@ _MAX_QUERY_WORDS: Final = 16
 ONE_HOUR: Final = timedelta(hours=1)
 MILLISECOND: Final = timedelta(milliseconds=1)
 _QUARTER_HOUR_MS: Final = 15 * 60_000
-# The baseline of a store is computed from its sample and this many virtual memories with the embedder's prior.
-# Unrelated pairs have odds of exp(-2) by the calibration, and their spread follows from its slope.
+# A store's baseline is computed from its sample and this many virtual memories that follow the embedder's prior.
+# By the calibration, unrelated pairs have odds of exp(-2), and their spread follows from its slope.
 _PRIOR_SAMPLES: Final = 12
 _UNRELATED_LOG_ODDS: Final = 2.0
-# Upper bound of the similarity feature, in spreads. Larger values only occur for duplicates.
+# Upper bound of the similarity feature, in standard deviations. Larger values only occur for duplicates.
 _MAX_COSINE_SPREADS: Final = 8.0
-# Number of virtual memories without a given word. Without them, words would look rare in a store of two memories.
+# Number of virtual memories, which contain none of the words. They stabilize the rarity of words in a small store.
 _PRIOR_MEMORIES: Final = 32
-# Added to the total word weight (natural logarithms), because the few words of a short text are weak evidence.
+# Added to a text's total word rarity (natural logarithm), because the few words of a short text are weak evidence.
 _EXTRA_WORD_WEIGHT: Final = 60.0
 # Number of neighbours at which the mutual rank has half of its full weight.
 _RANK_HALF_WEIGHT_COUNT: Final = 20
 # Number of memories at which recency has half of its full weight.
 _RECENCY_HALF_WEIGHT_COUNT: Final = 8
-# A subject has few memories. With this many others in a topic, half of them are assumed to be on other subjects.
+# Assumed size of a subject. In a topic with this many other memories, half of them are on other subjects.
 _TYPICAL_SUBJECT_SIZE: Final = 4
-# Mean mutual rank in a random order of any length (the integral of -log from 0 to 1). Related memories have much more.
+# Expected mutual rank of unrelated memories (the integral of -log from 0 to 1). Related ones have a much higher rank.
 _RANDOM_MUTUAL_RANK: Final = 1.0
 _CLOSE_MUTUAL_RANK: Final = 2.5
-# Smaller differences of cosines are rounding errors of the summation order.
+# Cosines that differ by less are equal except for rounding errors.
 _COSINE_TOLERANCE: Final = 1e-6
 _EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 
@@ -83,19 +83,19 @@ _EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 class LinkFeatures:
     """Features of the pairs of a new memory and each candidate, with one item per candidate."""
 
-    cosine_spreads: Values  # cosine, in spreads above the expected cosine of these two memories
+    cosine_spreads: Values  # cosine, in standard deviations above the expected cosine of the pair
     # Mutual rank: 0 if many other memories are closer to one of the pair, higher if few are.
     standing: Values
-    # Rarity-weighted ratio of the new memory's words and mentions that the candidate contains, 0 to 1. Short texts are
-    # discounted, and topic words are ignored.
+    # Rarity-weighted ratio of the new memory's words and mentions that the candidate contains, 0 to 1.
+    # Topic words are ignored, and the ratio of a short text is reduced.
     words: Values
-    # evidence of an equal topic, 0 to 1: high for a rare topic whose few memories are similar; 0 for other topics
+    # evidence of an equal topic: 0 for different topics, up to 1 for a rare topic whose few memories are similar
     topic: Values
     topics_differ: Values  # 1 if both have topics and these differ, else 0
     # rarity-weighted ratio of one memory's topic words that the other contains, 0 to 1; 0 for equal topics
     naming: Values
-    nearness: Values  # 1 for the previous save if it is at most a quarter of an hour old, decreasing to 0
-    chain: Values  # 1 if explicit links connect the new memory and the candidate via others, else 0
+    nearness: Values  # closeness in time: 1 for the previous save if at most 15 minutes old, lower for others
+    chain: Values  # 1 if explicit links connect both memories via other ones, else 0
 
     def table(self) -> Values:
         """Return an array of shape (candidates, features), in the order of `FEATURES`."""
@@ -107,7 +107,7 @@ FEATURES: Final = tuple(field.name for field in attrs.fields(LinkFeatures))
 
 @attrs.frozen(kw_only=True)
 class LinkCandidates:
-    """Link candidates of a new memory with their features, and the saves of the hour before."""
+    """Link candidates of a new memory with features, and the memories of the hour before it."""
 
     nodes: Nodes
     created: NDArray[np.int64]
@@ -122,7 +122,7 @@ class PendingLinks:
     """
     A memory to be linked automatically, with the ids that it links explicitly.
 
-    A stored memory has a *node*. A *fresh* one is saved in a batch, and must not be linked to later ones of the batch.
+    A stored memory has a *node*. A *fresh* memory is part of a batch, and must not be linked to later memories of it.
     """
 
     memory: Memory
@@ -132,7 +132,7 @@ class PendingLinks:
     fresh: bool = False
 
     def select_linkable(self, nodes: Nodes, limit: int | None = None) -> Nodes:
-        """Return the first *limit* of *nodes* to which it may be linked."""
+        """Return the first *limit* of those *nodes* to which this memory may be linked."""
         if self.node is not None:
             nodes = nodes[nodes < self.node if self.fresh else nodes != self.node]
         return nodes[:limit]
@@ -140,7 +140,7 @@ class PendingLinks:
 
 @attrs.frozen(eq=False)
 class SimilarityBaseline:
-    """Baseline of cosines in a store, which a small store mixes with the embedder's prior."""
+    """Cosine statistics of a store: those of its sample, mixed with the embedder's prior."""
 
     memories: int
     sample: NDArray[np.float32]
@@ -158,7 +158,7 @@ class SimilarityBaseline:
         return cls(reader.count(), sample, centre, strange, 1 / calibration.slope)
 
     def mean(self, cosines: Any) -> Any:
-        """Return mean cosines to the sample, mixed with the embedder's prior."""
+        """Mix mean cosines to the sample with the embedder's prior."""
         return (len(self.sample) * cosines + _PRIOR_SAMPLES * self.expected_cosine) / (
             len(self.sample) + _PRIOR_SAMPLES
         )
@@ -169,7 +169,7 @@ class SimilarityBaseline:
         return float(self.mean((count * float(self.centre @ self.centre) - 1) / (count - 1) if count > 1 else 0.0))
 
     def baselines(self, vectors: NDArray[np.float32]) -> tuple[Values, Values]:
-        """Return the mean and the spread of each vector's cosines to the store."""
+        """Return the mean and the standard deviation of each vector's cosines to the store."""
         count = len(self.sample)
         own = vectors @ self.sample.T if count else np.zeros((len(vectors), 0), np.float32)
         means = self.mean(own.sum(axis=1, dtype=np.float64) / max(count, 1))
@@ -180,7 +180,7 @@ class SimilarityBaseline:
         return means, np.sqrt(squares / (count + _PRIOR_SAMPLES))
 
     def compute_weight(self, half: int) -> float:
-        """Return the weight of a feature that has half of its weight at *half* memories."""
+        """Return a weight that grows from 0 to 1 with the store, and is 0.5 at *half* memories."""
         return self.memories / (self.memories + half)
 
 
@@ -211,7 +211,7 @@ def collect_many_link_candidates(
     """Return the link candidates of each memory among the older ones, with their features."""
     if not asked:
         return []
-    # A batch may yield fresh memories that must not be linked, so query correspondingly more candidates.
+    # A query may find memories of the same batch that must not be linked, so ask for more candidates.
     spare = min(len(asked), _MAX_NEAREST)
     sought = [
         _LinkQuery.from_pending(reader, one, topic_window if one.memory.type is MemoryType.DECISION else 0.0)
@@ -247,7 +247,7 @@ def _nearest_nodes(
     """Yield for each memory the nearest nodes of each of its chunks."""
     newer = _newer_nodes(reader, asked)
     fresh = np.array(sorted(one.node for one in asked if one.fresh and one.node is not None), np.int64)
-    # An unfiltered query is cheaper, and most memories are the newest ones when they are saved.
+    # Saved memories are usually the newest ones. A cheaper query without a time filter is then sufficient.
     are_newest = bool(in_sorted(newer, fresh).all())
     pieces = _first_vectors(asked)
     if are_newest and nearest is None:
@@ -270,14 +270,14 @@ class _CandidateFacts:
 
     nodes: Nodes
     facts: NodeAttributes
-    # All vectors, the index of each node's first vector, their number per node, and the first vector of each node.
+    # In this order: all vectors, and for each node the index of its first vector, their number, and its first vector.
     vectors: NDArray[np.float32]
     starts: Nodes
     counts: Nodes
     first: NDArray[np.float32]
     # Mean cosine of each first vector to the memories of the store.
     usual: Values
-    # Rarity of the words of each topic, and the topics that contain each word.
+    # Rarity of each topic's words by topic number, and topic numbers by word.
     topics: Mapping[int, Terms]
     topics_by_word: Mapping[str, Sequence[int]]
 
@@ -326,9 +326,9 @@ class _CandidateFacts:
 
     def naming(self, terms: Terms) -> dict[int, float]:
         """
-        Return the topics that share words with *terms*.
+        Return the rarity-weighted ratio of each topic's words that occur in *terms*.
 
-        The values are rarity-weighted ratios of shared words of the topic.
+        The keys are topic numbers. Topics without a shared word are left out.
         """
         said: dict[int, float] = {}
         for term in terms:
@@ -343,7 +343,7 @@ class _LinkQuery:
 
     asked: PendingLinks
     total: int
-    # Rarity of its terms, and query weights that yield scores by this rarity.
+    # Rarity of the memory's terms, and query weights with which BM25 scores are based on this rarity.
     term_rarity: Terms
     weights: Terms
     words: Terms
@@ -357,19 +357,18 @@ class _LinkQuery:
         """
         Compute the queries of a memory.
 
-        Decisions on its topic are candidates for *topic_window* seconds.
+        Decisions on its topic are candidates if they are at most *topic_window* seconds older.
         """
         memory, until = asked.memory, asked.memory.created_at + MILLISECOND
-        # Exclude the topic, which has its own features: its words would count twice and make a broad topic look
-        # related.
+        # Exclude the topic, which has its own features. Its words would make a broad topic look related.
         said = analyse_text(indexed_text(memory, with_topic=False)[:_MAX_COMPARED_CHARS])
         known = reader.rarity(said.compute_query_terms())
         itself = asked.node is not None
         total = reader.count() + 1
-        # Invert the BM25 formula: the number of other memories with each term, plus one half.
+        # Invert the BM25 formula to get the number of other memories with each term, plus 0.5.
         having = {term: max(total * math.exp(-found) - itself, 0.5) for term, found in known.items()}
-        # Add virtual memories, and treat words that no other memory has like words of one other memory. Otherwise new
-        # words would outweigh all others in a small store.
+        # Without virtual memories, new words would outweigh all others in a small store.
+        # Words that no other memory contains are treated like words of one other memory.
         rare = {
             term: math.log((total - itself + _PRIOR_MEMORIES) / max(others, 1.5)) for term, others in having.items()
         }
@@ -397,7 +396,7 @@ class _LinkQuery:
         """
         Return the newest memories and decisions on the topic, and its number of memories.
 
-        Counting stops at a limit.
+        The number is at most `_MAX_COUNTED_TOPIC_MEMORIES`.
         """
         if self.topic is None:
             return np.zeros(0, np.int64), 0
@@ -412,7 +411,7 @@ class _LinkQuery:
         return union_nodes([having[:_MAX_SAME_TOPIC], decided]), len(having)
 
     def find_same_mentions(self, reader: Reader, spare: int) -> list[tuple[Nodes, float]]:
-        """Return for each mentioned id the newest memories that mention it, and its rarity."""
+        """Return, for each mentioned id, the newest memories that mention it, and the id's rarity."""
         itself = self.asked.node is not None
         found = []
         for where in self.mentions:
@@ -456,7 +455,7 @@ def _prefetch_queries(ahead: Prefetch, sought: Sequence[_LinkQuery], spare: int)
 
 @attrs.frozen(kw_only=True, eq=False)
 class _LinkEvidence:
-    """Candidates found for a memory, per query, and its weighted terms."""
+    """Candidates found for a memory, grouped by query, and the memory's weighted terms."""
 
     asked: PendingLinks
     nodes: Nodes
@@ -467,7 +466,7 @@ class _LinkEvidence:
     explicit_nodes: Nodes
     chain: Nodes
     shared: Sequence[tuple[Nodes, float]]
-    # Rarity of its terms, and query weights that yield scores by this rarity.
+    # Rarity of the memory's terms, and query weights with which BM25 scores are based on this rarity.
     term_rarity: Terms
     weights: Terms
 
@@ -509,7 +508,7 @@ class _LinkEvidence:
         """
         Return the older candidates with their features.
 
-        *scale* is mean and spread of the memory's own cosines.
+        *scale* is the mean and the standard deviation of the memory's cosines to the store.
         """
         memory, created = self.asked.memory, to_milliseconds(self.asked.memory.created_at)
         places = np.searchsorted(known.nodes, self.nodes)
@@ -574,14 +573,14 @@ class _LinkEvidence:
 
 
 def find_nodes(reader: Reader, ids: Collection[str]) -> Nodes:
-    """Return the nodes of the existing memories, in order of saving."""
+    """Return the nodes of the memories with these ids, in order of saving. Skip unknown ids."""
     return np.array(sorted(node for node in reader.find_many(list(set(ids))) if node is not None), np.int64)
 
 
 def union_nodes(parts: Iterable[Nodes]) -> Nodes:
     """Return the sorted union of several arrays of nodes."""
     nodes = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
-    # For some hundred nodes, this takes a tenth of the time of `np.unique`.
+    # This takes a tenth of the time of `np.unique` for some hundred nodes.
     is_first = np.ones(len(nodes), np.bool_)
     np.not_equal(nodes[1:], nodes[:-1], out=is_first[1:])
     return nodes[is_first]
@@ -621,7 +620,7 @@ def _mutual_ranks(
     nodes: Nodes,
     cosines: NDArray[np.float32],
 ) -> Values:
-    """Return the mutual rank of each pair: few other memories are closer to either of them."""
+    """Return the mutual rank of each pair. It is high if few memories are closer to either."""
     # Neighbours of the new memory approximate the neighbours of each candidate, which saves a search per candidate.
     # Ranks are comparable across embedders, but have little meaning for few neighbours.
     standing = np.zeros(len(nodes))
@@ -640,9 +639,9 @@ def _mutual_ranks(
 
 def _topic_evidence(standing: Values, times: NDArray[np.int64], topic_count: int, memory_count: int) -> float:
     """
-    Return how much evidence an equal topic is, 0 to 1.
+    Return how strongly an equal topic indicates an equal subject, 0 to 1.
 
-    A broad topic, or one with dissimilar memories, is none.
+    Return 0 for a broad topic, or for one with dissimilar memories.
     """
     if not len(standing):
         return 0.0
@@ -661,7 +660,7 @@ def _rarest_words(said: TextAnalysis, rare: Terms, having: Terms) -> list[str]:
     """
     Return the rarest words of a text that other memories contain.
 
-    Frequent words cost most time and add little.
+    Frequent words are skipped, because they take most of the query time and add little.
     """
     ranked = []
     for written, word in said.words.items():
@@ -678,7 +677,11 @@ def extract_topic_terms(topic: str | None) -> Terms:
 
 
 def _recencies(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
-    """Return how close in time each candidate is, 0 to 1. Saves in between reduce the value."""
+    """
+    Return how close in time each candidate is, 0 to 1.
+
+    Memories saved in between reduce the value.
+    """
     age = (created - times).astype(np.float64)
     between = np.full(len(nodes), len(recent))
     kept = np.flatnonzero(in_sorted(recent, nodes))

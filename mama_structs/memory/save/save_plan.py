@@ -79,16 +79,17 @@ TRUST_LINK_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 _MAX_NEAREST_IDS: Final = 3
 _HANDLE_PATTERN: Final = re.compile(r"(?P<escape>\\*)(?P<handle>(?:fd|ref):\S{1,300})")
 _NO_NODES: Final = np.empty(0, np.int64)
-# Below this size, a thread costs more than the hashing.
+# Shorter texts are hashed without a thread, because starting it would take longer than hashing.
 _MIN_THREADED_HASH_CHARS: Final = 2**20
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class PreparedSave:
     """
-    A memory to save, with evidence texts by hash, and once prepared vectors and link types.
+    A memory to save, with its evidence texts by hash.
 
-    *verdicts* are those of the judge on older memories. If it was not consulted, *note* says why.
+    `prepare_saves` adds vectors and link types. *verdicts* are the judge's verdicts on older memories. If the judge was
+    not consulted, *note* says why.
     """
 
     request: SaveRequest
@@ -105,7 +106,7 @@ class PreparedSave:
 
 
 def no_content(_item: str) -> None:
-    """Return None for every handle; a `FindContent`."""
+    """Return None: a `FindContent` that resolves no handles."""
 
 
 async def draft_save(
@@ -118,15 +119,15 @@ async def draft_save(
     resolve: bool = False,
 ) -> PreparedSave:
     """
-    Return a requested memory, with the texts of the handles in its evidence.
+    Return the save of a requested memory, with the texts of the handles in its evidence.
 
     Args:
         request: The requested memory.
         namespace: The namespace of the memory.
         find_content: Resolves handles.
         now: The current time.
-        settings: The limits of texts.
-        resolve: Whether a content or reasoning that is exactly a handle is replaced by its text.
+        settings: The maximum lengths of texts.
+        resolve: Whether to replace a content or reasoning that is exactly a handle by the handle's text.
 
     """
     inserted = [get_inserted_provenance()]
@@ -169,7 +170,7 @@ async def draft_save(
 
 @attrs.frozen
 class _HandleText:
-    """The versioned handle, the text and the provenance that a `FindContent` returns."""
+    """Result of a `FindContent`: the versioned handle, its text and its provenance."""
 
     source: str
     text: str
@@ -178,9 +179,9 @@ class _HandleText:
 
 def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRequest, list[Provenance]]:
     """
-    Replace handles in a request by their texts, and return the provenance of each.
+    Replace fields that are exactly a handle by its text, and return the provenance of each.
 
-    A backslash escapes a handle.
+    A backslash before a handle is removed and prevents the replacement.
     """
     changed: dict[str, Any] = {}
     inserted: list[Provenance] = []
@@ -209,7 +210,7 @@ def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tup
 
 
 def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: int) -> _HandleText | None:
-    """Return the versioned handle with its text and provenance, or None without a text."""
+    """Return the text of the handle in an evidence item, or None if the item has no text."""
     given = None if parse_stored_evidence(item) is not None else find_content(item)
     if given is None:
         return None
@@ -274,7 +275,7 @@ async def resolve_link_types(embedding: EmbeddingService, words: Sequence[str]) 
 
 
 def require_node(reader: Reader, memory_id: str) -> int:
-    """Return the node of a memory, or raise `MemoryNotFound` with the nearest ids."""
+    """Return the node of a memory, or raise `MemoryNotFound` with similar ids."""
     node = reader.find(memory_id)
     if node is None:
         hint = None
@@ -285,7 +286,7 @@ def require_node(reader: Reader, memory_id: str) -> int:
 
 
 def require_decision(reader: Reader, memory_id: str) -> Memory:
-    """Return a decision. Raise `InvalidArgument` for a memory of another type."""
+    """Return the decision with this id. Raise `InvalidArgument` if it is of another type."""
     (memory,) = reader.get([require_node(reader, memory_id)])
     if memory.type is not MemoryType.DECISION:
         raise InvalidArgument(f"{memory_id!r:.200} must be a decision, and is of the type {memory.type.value}")
@@ -296,7 +297,7 @@ def check_link_targets(reader: Reader, asked: PreparedSave) -> Memory | None:
     """
     Raise if a link target or a text referenced by hash does not exist.
 
-    Return the superseded decision.
+    Return the superseded decision, or None if the save supersedes none.
     """
     before = None if asked.request.supersedes is None else require_decision(reader, asked.request.supersedes)
     for to_id in (*asked.request.implements, *(link.to_id for link in asked.request.links)):
@@ -317,7 +318,11 @@ def save(writer: Writer, prepared: PreparedSave, linking: LinkingContext) -> Mem
 
 
 def save_batch(writer: Writer, prepared: Sequence[PreparedSave], linking: LinkingContext) -> list[Memory]:
-    """Save memories in order as one batch, with nearly the links of single saves."""
+    """
+    Save memories in order as one batch.
+
+    They get nearly the same links as if they were saved one by one.
+    """
     writer.expect(lambda ahead: _prefetch_reads(ahead, prepared))
     numbers = (
         [duplicate_fingerprint(one.memory) for one in prepared]
@@ -331,7 +336,7 @@ def save_batch(writer: Writer, prepared: Sequence[PreparedSave], linking: Linkin
     for one in prepared:
         first = None
         if one.request.can_merge and duplicate_fingerprint(one.memory) in known:
-            # Save the pending batch first, because the memory may be a duplicate of one in it.
+            # Save the pending batch first, because it may contain the memory that this one duplicates.
             saved += _save_new(writer, together, linking)
             together = []
             first = find_current_duplicate(writer, one.memory)
@@ -345,7 +350,7 @@ def save_batch(writer: Writer, prepared: Sequence[PreparedSave], linking: Linkin
 
 
 def _prefetch_reads(ahead: Prefetch, prepared: Sequence[PreparedSave]) -> None:
-    """Prefetch everything that is read before memories are written."""
+    """Prefetch all data that a save reads before it writes."""
     memories = [one.memory for one in prepared]
     ahead.duplicates([duplicate_fingerprint(memory) for memory in memories])
     ahead.find_many(list(dict.fromkeys([*(memory.id for memory in memories), *_referenced_ids(prepared)])))
@@ -368,7 +373,7 @@ def _referenced_ids(prepared: Iterable[PreparedSave]) -> list[str]:
 
 
 def check_all_link_targets(reader: Reader, asked: Sequence[PreparedSave]) -> None:
-    """Raise if a record has a missing link target, before any of the records is saved."""
+    """Raise if any record has a missing link target, so that no record is saved."""
     reader.expect(lambda ahead: ahead.find_many(list(dict.fromkeys(_referenced_ids(asked)))))
     for position, one in enumerate(asked):
         try:
@@ -415,7 +420,7 @@ def find_judge_candidates(reader: Reader, prepared: PreparedSave, linking: Linki
     """
     Return the memories to pass to a judge before a save.
 
-    Returns nothing if the save will be merged into an existing memory.
+    Return an empty list if the save will be merged into an existing memory.
     """
     request, memory = prepared.request, prepared.memory
     if request.can_merge and find_current_duplicate(reader, memory) is not None:
@@ -437,7 +442,7 @@ class BatchSizer:
 
     def save(self, writer: Writer, prepared: Sequence[PreparedSave], linking: LinkingContext) -> list[Memory]:
         """
-        Save memories until other writers have waited long enough, but at least one.
+        Save at least one memory, and continue until other writers have waited long enough.
 
         Returns the saved memories.
         """
@@ -461,7 +466,7 @@ def _build_new_memory(writer: Writer, prepared: PreparedSave) -> NewMemory:
     ]
     if prepared.outcome_of is not None:
         asked.append((_certain_link_request(prepared.outcome_of, OUTCOME_OF_WORD), LinkType.IMPLEMENTATION))
-    # Evolution links connect decisions only.
+    # Evolution links connect decisions only, so a verdict on other types creates no link.
     replaced = [memory_id for memory_id, verdict in prepared.verdicts.items() if verdict == "replace"]
     if replaced and memory.type is MemoryType.DECISION:
         older = writer.get([require_node(writer, memory_id) for memory_id in replaced])
@@ -493,15 +498,16 @@ def add_link(
     reason_trust: Origin = ORIGINS[0],
 ) -> Link:
     """
-    Create a link, or strengthen an equal one, and return it. It replaces automatic links.
+    Create a link, or raise the confidence of an equal one, and return it.
 
-    The memory at its start is trusted no more than the link's reason, because both are displayed together.
+    A link that is not automatic replaces the automatic links between both memories. The memory at its start is trusted
+    no more than the link's reason, because both are displayed together.
     """
     writer.expect(lambda ahead: (ahead.find_many([from_id, asked.to_id]), ahead.links_of_many(_NO_NODES, "out")))
     ends = [require_node(writer, from_id), require_node(writer, asked.to_id)]
     if from_id == asked.to_id:
         raise InvalidArgument(f"a memory cannot be linked to itself, and {from_id!r:.200} is both ends")
-    # Read outgoing links only: incoming links may be thousands, each in another row.
+    # Read the outgoing links of both ends, because there may be thousands of incoming links, each in another row.
     links = [link for own in writer.links_of_many(ends, "out") for link in own]
     between = [link for link in links if link.to_id in {from_id, asked.to_id}]
     word = normalize_relationship(asked.relationship)
@@ -509,7 +515,7 @@ def add_link(
         link
         for link in between
         if link.to_id == asked.to_id
-        # An automatic link is not equal to an explicit one, which replaces it below.
+        # An explicit link is not merged with an automatic one, but replaces it below.
         and (link.created_by == "system") == (created_by == "system")
         and normalize_relationship(link.metadata.original_relationship) == word
     ]
@@ -557,7 +563,7 @@ def apply_trust(
 
 
 def _stored_text_trusts(reader: Reader, digests: Iterable[str]) -> list[Origin]:
-    """Return the trust of stored texts: the lowest trust of the memories that cite them."""
+    """Return the trust of each stored text: that of the most trusted memory that cites it."""
     found: list[Origin] = []
     for digest in digests:
         nodes = reader.users_of_content(digest)
@@ -616,7 +622,7 @@ def set_outcome(
     if reason is None:
         return changed
     save(writer, reason, linking)
-    # The reason is displayed as part of the decision, so it limits its trust.
+    # The reason is displayed as part of the decision, so the decision is trusted no more than the reason.
     trust = least_trusted([changed.trust, reason.memory.trust])
     if trust == changed.trust:
         return changed
@@ -649,7 +655,7 @@ def memory_as_of(memory: Memory, moment: datetime) -> Memory:
 
 
 def _record_as_of(memory: Memory, own: RecordMetadata, moment: datetime) -> Memory:
-    """Return a record as it was at a time, if its history contains that time."""
+    """Return a record as of a time, or unchanged if its history does not reach back to it."""
     then = [one for one in own.history if one.at <= moment]
     if memory.updated_at <= moment or not then:
         return memory
@@ -672,11 +678,9 @@ def _with_outcome_history(memory: Memory, history: tuple[OutcomeChange, ...], up
 
 def _clamp_to_decision(name: str, at: datetime, decided: Memory, which: str = "", *, is_dated: bool) -> datetime:
     """
-    Return *at*, but not earlier than the decision.
+    Return *at*, or the time of the decision if *at* is earlier.
 
-    Raise if the caller passed an earlier time.
-
-    An earlier time that was not passed comes from a clock that stepped back.
+    Raise if the caller passed the earlier time (*is_dated*). Otherwise the clock stepped back.
     """
     first = decided.created_at
     if is_dated and at < first:

@@ -54,7 +54,7 @@ class Correction:
         """
         Validate the arguments.
 
-        *inserted* is the provenance of the handles whose text was inserted.
+        *inserted* is the provenance of the texts that were inserted for handles.
         """
         if content is None and reasoning is None:
             raise InvalidArgument("content or reasoning must be given", hint="say what the memory is to say instead")
@@ -73,7 +73,7 @@ class Correction:
         )
 
     def made(self, reader: Reader) -> Memory:
-        """Return the corrected memory, with its previous mentions."""
+        """Return the corrected memory. Its mentions are not updated yet."""
         (memory,) = reader.get([saving.require_node(reader, self.memory_id)])
         before = reasoning_of(memory)
         if self.reasoning is not None and before is None:
@@ -82,12 +82,12 @@ class Correction:
         reasoning = before if self.reasoning is None else self.reasoning
         if (content, reasoning) == (memory.content, before):
             raise InvalidArgument(f"{self.memory_id!r:.200} says just that already: nothing was changed")
-        # The clock may have been set back.
+        # If the clock stepped back, use the latest known time, so that the former texts stay in order.
         at = max([self.at, memory.created_at, *(one.until for one in memory.former)])
         former = FormerText(content=memory.content, reasoning=before or "", until=at, reason=self.reason)
         changed = with_text(memory, content=content, reasoning=reasoning or "")
         if isinstance(own := memory.metadata, RecordMetadata):
-            # Increment the version, because the host knows the previous one, and store the previous value as history.
+            # The host may know the old version, so increment it and add the old value to the history.
             was = FormerValue(value=own.value, version=own.version, at=memory.updated_at, text=memory.content)
             own = attrs.evolve(own, version=own.version + 1, lengths=(), history=(*own.history, was))
             changed = attrs.evolve(changed, metadata=own)
@@ -95,7 +95,7 @@ class Correction:
             changed,
             former=(*memory.former, former),
             updated_at=max(at, memory.updated_at),
-            # Unchanged parts of the text keep their origin, so the result cannot be more trusted than before.
+            # Parts of the old text may remain, so the origin cannot become more trusted than before.
             origin=least_trusted((memory.origin, self.origin)),
         )
 
@@ -103,7 +103,8 @@ class Correction:
         """
         Write the correction with the vectors and mentions of *prepared*.
 
-        Returns False with the memory, without writing, if its text changed meanwhile.
+        Returns the memory and True. If its text changed in the meantime, nothing is written, and the result is the new
+        correction and False.
         """
         writer.expect(lambda ahead: ahead.find(self.memory_id))
         memory = self.made(writer)

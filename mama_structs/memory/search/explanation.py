@@ -22,7 +22,7 @@ from mama_structs.memory.types.engine import Filter, Reader
 
 
 def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | None) -> Explanation:
-    """Return why a memory was found or left out. *max_chars* is the limit of `within_chars`."""
+    """Return why a search found or left out a memory. *max_chars* is as for `limit_chars`."""
     (memory_id,) = reader.ids([node])
     for name, where in _single_filters(request):
         if node not in reader.window(where):
@@ -63,7 +63,7 @@ def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | 
 
 
 def _single_filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
-    """Yield each condition of a search separately, with the name of the argument that sets it."""
+    """Yield each filter condition of a search separately, with the name of its argument."""
     for field in attrs.fields(Filter):
         if (value := getattr(request.where, field.name)) is not None:
             yield field.name, Filter(**{field.name: value})
@@ -73,7 +73,7 @@ def _single_filters(request: SearchRequest) -> Iterator[tuple[str, Filter]]:
 
 
 def _add_candidate(reader: Reader, found: CandidateSet | None, node: int) -> CandidateSet:
-    """Return the candidate set, extended by a memory that passes its filters."""
+    """Return the candidate set with a memory added. The memory must pass the search's filters."""
     if found is None:
         raise ValueError("a search that nothing passes has no candidates")
     if node in found.candidates.nodes:

@@ -14,15 +14,15 @@ from mama_structs.memory.search.scores import WEIGHTS, FloatArray, IndexArray, S
 from mama_structs.memory.types.engine import Nodes
 
 _MIN_DOMINANT_STRENGTH: Final = 0.8
-"""Minimum strength of a period that moves its memories to the front, similar to `ranking.in_period`."""
+"""Minimum strength of a period that moves its memories to the front, similar to `scores.favour_period`."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class ReorderRules:
     """
-    Relations of candidates to the requested period and to each other.
+    Rules that reorder candidates by the requested period, by outcomes and by supersession.
 
-    *positions* are indexes into the arrays of this class.
+    Positions are indexes into the arrays of this object.
     """
 
     nodes: Nodes
@@ -44,7 +44,7 @@ class ReorderRules:
     """True if superseded memories rank by their own scores."""
 
     def restrict_to(self, order: IndexArray) -> ReorderRules:
-        """Return the rules restricted to the candidates in *order*, with their positions in it."""
+        """Return the rules for the candidates in *order* only, with positions in *order*."""
         place_of = np.full(len(self.nodes), -1, np.intp)
         place_of[order] = np.arange(len(order))
         outcomes, decisions = place_of[self.outcomes], place_of[self.decisions]
@@ -61,13 +61,13 @@ class ReorderRules:
         )
 
     def reorder(self, order: IndexArray) -> IndexArray:
-        """Return *order* changed by the rules for time, outcomes and supersession of a search."""
+        """Apply the rules for period, outcomes and supersession to *order*; return the result."""
         arranged = order.tolist()
         if self.strength >= _MIN_DOMINANT_STRENGTH and self.inside.any():
             arranged.sort(key=lambda position: not self.inside[position])
         told = list(zip(self.outcomes.tolist(), self.decisions.tolist(), strict=True))
-        # A match of an outcome's memory also counts for its decision, and a match of a superseded memory for its
-        # successor.
+        # A match of the memory of an outcome counts for its decision too.
+        # A match of a superseded memory counts for its successor too.
         for outcome, decision in told:
             self._move_before(arranged, decision, outcome)
         if not self.history:
@@ -81,13 +81,13 @@ class ReorderRules:
         return np.array(arranged, order.dtype)
 
     def _move_before(self, order: list[int], first: int, second: int) -> None:
-        """Move *first* directly before *second*, unless exactly one is in the period."""
+        """Move *first* up to directly before *second*, unless only one is inside the period."""
         to, place = order.index(second), order.index(first)
         if place > to and self.inside[first] == self.inside[second]:
             order.insert(to, order.pop(place))
 
     def _follow(self, order: list[int], second: int, first: int) -> None:
-        """Move *second* directly after *first*, unless exactly one is in the period."""
+        """Move *second* down to directly after *first*, unless only one is inside the period."""
         place, to = order.index(second), order.index(first)
         if place < to and self.inside[first] == self.inside[second]:
             order.insert(to, order.pop(place))
@@ -99,7 +99,7 @@ class ReorderRules:
         position_of = {node: position for position, node in enumerate(self.nodes.tolist())}
         pairs = [(position_of[old], position_of.get(leader, -1)) for old, leader in self.newest.items()]
         old, leaders = np.array(pairs, np.intp).T
-        # A query for a period asks for memories of that time, even if they are superseded.
+        # A query for a period asks for memories of that time, so superseded ones inside it retain their scores.
         same = (leaders >= 0) & (self.inside[old] == self.inside[leaders])
         held = self.inside[old] & ~same
         return ranking.promote(scores, old[~held].tolist(), np.where(same, leaders, -1)[~held].tolist(), weights)
@@ -112,7 +112,7 @@ class ReorderRules:
         """
         Reorder the memories of each chain within the places that the chain occupies.
 
-        Memories of the requested period go first, then the newest.
+        Memories of the requested period come first, then the current memory, then the newest ones.
         """
         chains: dict[int, list[int]] = {}
         for place, node in enumerate(self.nodes[order].tolist()):
@@ -138,7 +138,7 @@ class ReorderRules:
         arranged = order.tolist()
         for position in order.tolist():
             node = int(self.nodes[position])
-            # Ignore cycles: a successor that the memory also supersedes does not move it.
+            # If two memories supersede each other, neither moves behind the other one.
             after = {one for one in self.replaced_by.get(node, ()) if node not in self.replaced_by.get(one, ())}
             if not after or self.inside[position]:
                 continue

@@ -43,8 +43,8 @@ class RerankerRunner:
     """
     Calls a reranker for the searches of one event loop, one after the other.
 
-    After the timeout, which includes waiting for other searches, or if the reranker fails, a search continues without
-    it.
+    If the reranker fails or exceeds the timeout, a search continues without it. The timeout includes the time in which
+    the search waits for other searches.
     """
 
     def __init__(self, reranker: Reranker, *, loop: LoopGuard, seconds: float, at_most: int) -> None:
@@ -60,7 +60,7 @@ class RerankerRunner:
         self._is_closed = False
 
     async def rerank_hits(self, query: str, hits: list[Hit], rules: ReorderRules | None) -> list[Hit]:
-        """Return hits with the best of them in the reranker's order, subject to the reorder rules."""
+        """Return hits, the best ones ordered by the reranker and then by the reorder rules."""
         best = hits[: self.max_hits]
         if rules is None or not best:
             return hits
@@ -116,7 +116,7 @@ class RerankerRunner:
         self.stats.failed += 1
         if isinstance(error, RerankingFailed) or not isinstance(error, Exception | asyncio.CancelledError | None):
             raise error
-        # Report only the type: the error text may contain content of memories.
+        # Report only the type of the error, because its text may contain content of memories.
         why = "gave what is not finite" if error is None else f"raised {type(error).__name__}"
         _logger.warning("the reranker %s %s: a search goes on without", name, why)
         return None
@@ -128,7 +128,7 @@ class RerankerRunner:
             task.exception()
 
     async def _score(self, query: str, texts: list[str]) -> FloatArray:
-        """Return the scores of texts, in batches of the reranker's size, one search at a time."""
+        """Score texts in batches of the reranker's size. Concurrent searches take turns."""
         reranker, size = self.reranker, get_batch_size(self.reranker)
         is_async = getattr(reranker, "is_async", False) or inspect.iscoroutinefunction(reranker.rerank)
         # Group texts of similar length, because rerankers pad each text to the longest of its batch.
@@ -163,8 +163,8 @@ def apply_scores(hits: Sequence[Hit], precedence: ReorderRules, given: FloatArra
     """
     Return hits in the order of the reranker's scores, with ties in their previous order.
 
-    The rules of a search still apply, because a text does not contain the memory's time, outcome and successors.
-    Each place keeps its score.
+    The reorder rules still apply, because a text does not contain the memory's time, outcome and successors. The n-th
+    hit gets the score of the previous n-th hit.
     """
     order = precedence.restrict_to(np.arange(len(hits))).reorder(np.argsort(-given, kind="stable"))
     return [

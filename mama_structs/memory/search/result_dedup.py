@@ -1,10 +1,10 @@
 """
-Deduplication of search results, which folds results into better ones that say the same.
+Deduplication of search results: a result that repeats a better one is folded into it.
 
-A missed copy costs one place, but a contradiction taken for a copy is hidden. So copies must have the same numbers,
-ids, names, negations and polarity words, no substituted word in one slot, half of their words in common, and vectors
-as similar as those of one text in two spellings. Both thresholds were chosen on half a of the month in tests/data.
-``tests/memory/search/test_result_dedup.py`` reports the results for half b.
+A missed copy wastes one place of the results, but a contradiction mistaken for a copy would be hidden. So copies must
+have the same numbers, ids, names, negations and polarity words, and no substituted word in one slot. They must share
+half of their words, and have vectors as similar as those of one text in two spellings. Both thresholds were chosen on
+half a of the month in tests/data. ``tests/memory/search/test_result_dedup.py`` reports the results for half b.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ MIN_SHARED_WORD_RATIO: Final = 0.5
 MIN_SIMILARITY: Final = 0.995
 """Minimum similarity of the vectors, from 0 to 1, by the embedder's calibration."""
 
-# Only this many of the best results are compared, because each pair costs time.
+# Maximum number of results to compare, because each pair costs time.
 _MAX_COMPARED_RESULTS: Final = 128
-# Longer texts are not compared completely, so only exact duplicates of them are copies.
+# Maximum length of compared texts. Of longer texts, only exact duplicates are copies.
 _MAX_COMPARED_CHARS: Final = 2_000
-# Pre-filter: minimum ratio of shared word prefixes of this length, before the expensive comparison.
+# Cheap pre-filter for pairs: length of the compared word prefixes, and minimum ratio of shared prefixes.
 _PREFIX_CHARS: Final = 3
 _MIN_SHARED_PREFIX_RATIO: Final = 0.3
 _WORD_PATTERN: Final = re.compile(r"\w+")
 _NAME_PATTERN: Final = re.compile(r"(?<=[^\s.!?:] )[A-Z][\w-]*|\b\w*[a-z0-9_][A-Z]\w*|\b[A-Z]{2,}\w*|\b\w+_\w+")
-# Words that can invert the meaning of similar texts, and that are stop words of the search.
+# Words that can invert the meaning of similar texts. The search ignores them as stop words.
 _POLARITY_WORD_PATTERN: Final = re.compile(
     r"\b(?:before|after|until|since|above|below|over|under|up|down|off|out|without|only|except|unless|more|less|most"
     r"|least|fewer|first|last|always|all|none|any|every|min(?:imum)?|max(?:imum)?|at)\b"
@@ -49,7 +49,7 @@ SimilarityFunction = Callable[[Sequence[tuple[int, int]]], Sequence[float]]
 
 def find_folds(memories: Sequence[Memory], states: Sequence[Hashable], similarity: SimilarityFunction) -> list[int]:
     """
-    Return for each memory the index of its first copy among the memories, or its own.
+    Return, for each result, the index of the better one that it repeats, or its own.
 
     Args:
         memories: Results, best first.
@@ -70,14 +70,14 @@ def find_folds(memories: Sequence[Memory], states: Sequence[Hashable], similarit
         same |= {pair for pair, similar in zip(alike, similarity(alike), strict=True) if similar >= MIN_SIMILARITY}
     shown: list[int] = []
     for place in range(len(texts)):
-        # Only displayed results have copies: in a sequence of slightly different texts, the first and last differ much.
+        # Compare with displayed results only, because slight differences add up over a sequence of similar texts.
         shown.append(next((one for one in range(place) if shown[one] == one and (one, place) in same), place))
     return [*shown, *range(len(shown), count)]
 
 
 @attrs.frozen(eq=False)
 class _CheapFeatures:
-    """Cheap features that are computed for every memory."""
+    """Features for the pre-filter, cheap enough to compute for every result."""
 
     standing: Hashable
     wording: int
@@ -90,7 +90,7 @@ class _CheapFeatures:
         words = _WORD_PATTERN.findall(memory.content[:_MAX_COMPARED_CHARS].lower())
         own: Hashable = (memory.type, memory.topic, memory.trust, memory.valid_until, outcome, standing)
         if memory.type in TYPES_WITHOUT_DUPLICATES:
-            # Such memories have no duplicates.
+            # Memories of these types have no duplicates, so their state is unique.
             own = memory.id
         return cls(own, duplicate_fingerprint(memory), frozenset([word[:_PREFIX_CHARS] for word in words]))
 

@@ -1,12 +1,13 @@
 """
 Scoring of search candidates: pure functions on arrays with one item per candidate.
 
-The *evidence* of a memory is measured in log-odds: the distance of its cosine to the expected cosine of the query in
-this store, in spreads, and its word matches, relative to the best match and to the maximum. A raw cosine is only
-comparable within one store. Fixed sums of normalized scores and reciprocal ranks fail on short or on long texts
-(domain/embedders.md section 2). Good candidates also raise the scores of their neighbours in time and of linked ones.
-``benchmarks/_fitting.py`` fits `Weights` to several sets of texts. Each set is evaluated with the weights fitted to the
-others (``benchmarks/retrieval.py --leave-one-out``, docs/explanation/search.md).
+The *evidence* of a memory is measured in log-odds, from its cosine and its word matches. The cosine is measured in
+standard deviations above the expected cosine of the query in this store: raw cosines of two stores are not comparable.
+Word matches are relative to the best match and to the maximum. Fixed sums of normalized scores and reciprocal ranks
+fail on short or on long texts (domain/embedders.md section 2). Good candidates also raise the scores of their
+neighbours in time and of linked memories.
+``benchmarks/_fitting.py`` fits `ScoreWeights` to several data sets. Each set is evaluated with the weights fitted to
+the others (``benchmarks/retrieval.py --leave-one-out``, docs/explanation/search.md).
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ IndexArray = NDArray[np.intp]
 """Indexes of candidates in the arrays."""
 
 _DAY_MS: Final = 86_400_000
-# Prior of the cosines of unrelated texts: mean and spread in units of the calibration's slope, and its weight in
-# samples.
+# Prior of the cosines of unrelated texts: mean and standard deviation in calibration steps, and weight in samples.
 _PRIOR_MEAN_STEPS: Final = 1.4
 _PRIOR_SPREAD_STEPS: Final = 0.65
 _PRIOR_SAMPLES: Final = 30
@@ -40,7 +40,7 @@ class CandidateSignals:
     """Signals of candidates for a query, with one item per candidate."""
 
     nearness: FloatArray
-    """Cosine, in spreads above the expected cosine of the query in this store."""
+    """Cosine, in standard deviations above the expected cosine of the query in this store."""
     nearest: float
     """Highest nearness of any memory."""
     matches: FloatArray
@@ -55,7 +55,7 @@ class CandidateSignals:
 
 @attrs.frozen(kw_only=True)
 class CosineBaseline:
-    """Mean and spread of a query's cosines to a store, estimated from the store's sample."""
+    """Mean and standard deviation of a query's cosines to a store, estimated from a sample."""
 
     mean: float
     spread: float
@@ -70,12 +70,12 @@ class CosineBaseline:
         count = len(cosines)
         found = float(cosines.mean()) if count else usual
         mean = (count * found + _PRIOR_SAMPLES * usual) / (count + _PRIOR_SAMPLES)
-        # Use twice the squares below the mean: answers are above it, and must not widen the spread.
+        # Double the squares below the mean instead of adding those above it: answers would widen the distribution.
         squares = 2 * float(np.square(np.minimum(cosines - mean, 0.0)).sum()) + _PRIOR_SAMPLES * wide**2
         return cls(mean=mean, spread=max(math.sqrt(squares / (count + _PRIOR_SAMPLES)), _MIN_SPREAD_RATIO * wide))
 
     def __call__(self, cosines: NDArray[np.floating]) -> FloatArray:
-        """Return how many spreads the cosines are above the mean."""
+        """Convert cosines to the number of standard deviations above the mean."""
         return (cosines.astype(np.float64) - self.mean) / self.spread
 
 
@@ -83,24 +83,23 @@ class CosineBaseline:
 class ScoreWeights:
     """Weights of the scoring function."""
 
-    meaning: float = 0.7  # log-odds per spread by which a cosine exceeds the expected one
-    words: float = 3.0  # log-odds of the best word match; others get their ratio of it
+    meaning: float = 0.7  # log-odds per standard deviation of the cosine above the expected one
+    words: float = 3.0  # log-odds of the best word match; others are proportional
     share: float = 0.0  # log-odds of a memory that contains all words of the query, regardless of other memories
-    brevity: float = 0.9  # log-odds subtracted from a text that is e times shorter than `long`
-    short: float = 3.0  # in terms; shorter texts are treated as this long
-    long: float = 30.0  # in terms; longer texts are treated as this long
+    brevity: float = 0.9  # log-odds that a text loses for each factor of e by which it is shorter than `long`
+    short: float = 3.0  # minimum length in terms; shorter texts count as this long
+    long: float = 30.0  # maximum length in terms; longer texts count as this long
     foreign: float = 0.7  # word match assumed for the nearest memory in another script, relative to the best match
-    before: float = 0.2  # ratio of the score that a memory receives from its predecessor in time
-    after: float = 0.2  # ratio of the score that a memory receives from its successor in time
-    answer: float = 0.3  # further ratio from a predecessor that consists of questions, proportionally
-    asking: float = 0.45  # penalty of a memory that consists of questions, because these resemble any query
-    lenders: int = 8  # number of best candidates that raise the scores of linked candidates
-    # Strength of the tie, 0 to 1, for evolution and implementation links; for other links it is multiplied by the
-    # link's strength.
+    before: float = 0.2  # share of the predecessor's score (in time) that is added to a memory's score
+    after: float = 0.2  # share of the successor's score (in time) that is added to a memory's score
+    answer: float = 0.3  # further share for a predecessor that consists of questions, proportional to their ratio
+    asking: float = 0.45  # relative penalty for a memory of questions, because questions resemble any query
+    lenders: int = 8  # number of best candidates that raise the scores of candidates linked to them
+    # Tie strength, 0 to 1, of evolution and implementation links. Other links multiply it by their own strength.
     tie: float = 0.5
-    automatic: float = 0.0  # the same for automatic links
-    topic: float = 0.3  # minimum strength of the tie between memories of one topic
-    outcome: float = 0.7  # maximum score of an outcome's memory, relative to its decision
+    automatic: float = 0.0  # tie strength of automatic links
+    topic: float = 0.3  # minimum tie strength of memories with the same topic
+    outcome: float = 0.7  # maximum score of the memory of an outcome, relative to its decision
     superseded: float = 0.9  # factor on the score of a superseded memory
     outside: float = 1.0  # factor on the score of a memory outside of the requested period
     inside: float = 0.5  # bonus of a memory inside the period, relative to the best score
@@ -115,14 +114,14 @@ class ScoreWeights:
 
 WEIGHTS: Final = ScoreWeights()
 
-# A hit's relevance depends on its score compared with the mean of this many of the best other hits, with this weight.
+# Relevance compares a hit's score with the mean of the best other hits: their number, and the weight of the mean.
 _RIVAL_COUNT: Final = 5
 _RIVAL_WEIGHT: Final = 0.46
 _LOG_OFFSET: Final = 0.1
 
 
 def log_odds(clues: CandidateSignals, weights: ScoreWeights = WEIGHTS) -> dict[str, FloatArray]:
-    """Return the log-odds of each candidate by source, without contributions of others."""
+    """Return each candidate's log-odds by source, without contributions of other candidates."""
     # A text in another script cannot match words, so it gets a word match that corresponds to its cosine.
     instead = weights.foreign * np.clip(clues.nearness / max(clues.nearest, 1.0), 0.0, 1.0) ** 2
     matches = np.where(clues.foreign, np.maximum(clues.matches, instead), clues.matches)
@@ -135,14 +134,14 @@ def log_odds(clues: CandidateSignals, weights: ScoreWeights = WEIGHTS) -> dict[s
 
 
 def candidate_evidence(clues: CandidateSignals, weights: ScoreWeights = WEIGHTS) -> FloatArray:
-    """Return the evidence of each candidate, greater than 0, without contributions of others."""
+    """Return each candidate's evidence, above 0, without contributions of other candidates."""
     return sum_log_odds(log_odds(clues, weights))
 
 
 def sum_log_odds(found: Mapping[str, FloatArray]) -> FloatArray:
-    """Return the sum of the log-odds, mapped to values greater than 0."""
+    """Sum the log-odds, and map the sums to values greater than 0."""
     meaning, words, length = found.values()
-    # The soft minimum at 0 keeps the order of weak candidates, whose contributions to others vanish.
+    # The softplus preserves the order of weak candidates, and makes their contributions to others vanish.
     return np.logaddexp(0.0, meaning + words + length)
 
 
@@ -158,8 +157,8 @@ def add_neighbour_scores(
     """
     Return scores with contributions of neighbours in time and a penalty for questions.
 
-    *before* and *after* are -1 for no neighbour, and *asking* is from 0 to 1. Answers follow questions, and a question
-    is no answer even if it is similar to the query.
+    *before* and *after* contain -1 for a missing neighbour. *asking* contains ratios of questions, 0 to 1. Answers
+    follow questions, and a question is no answer even if it resembles the query.
     """
     known, asks = np.append(certainty * scores, 0.0), np.append(asking, 0.0)
     first, second = (weights.before + weights.answer * asks[before]) * known[before], weights.after * known[after]
@@ -173,7 +172,7 @@ def pair_outcomes(
     """
     Return scores in which a decision scores at least as high as the memory of its outcome.
 
-    The memory of the outcome is ranked behind it.
+    The memory of the outcome is ranked behind its decision.
     """
     together = scores.copy()
     np.maximum.at(together, decisions, scores[outcomes])
@@ -183,11 +182,11 @@ def pair_outcomes(
 
 def borrowed_scores(scores: FloatArray, lenders: IndexArray, ties: FloatArray) -> tuple[FloatArray, IndexArray]:
     """
-    Return the contribution of linked candidates to each score, and the contributor.
+    Return the highest contribution of a linked candidate to each score, and this candidate.
 
-    The contributor is -1 for none.
+    The candidate is -1 if there is no contribution.
     """
-    # Only the largest contribution counts, so that a subject does not win by its number of memories.
+    # Only the largest contribution counts, so that a subject with many memories has no advantage.
     best = float(scores[lenders[0]]) if len(lenders) else 0.0
     if best <= 0:
         return np.zeros_like(scores), np.full(len(scores), -1, np.intp)
@@ -201,15 +200,15 @@ def cap_below_contributors(summed: FloatArray, own: FloatArray, givers: IndexArr
     """
     Limit each score to slightly below its contributor's, unless its own score is higher.
 
-    The contributor is -1 for none.
+    *givers* contains the contributors, or -1 for none.
     """
-    # Otherwise a memory that equals the query could rank behind its neighbours.
+    # Without this limit, a memory that equals the query could rank behind its neighbours.
     bounded = summed.copy()
     lent = np.flatnonzero((givers >= 0) & (own < own[givers]))
-    # Best first, so that limits propagate.
+    # Process the best scores first, so that a contributor is limited before the scores that it raises.
     lent = lent[np.argsort(-own[lent], kind="stable")]
     for position, giver in zip(lent.tolist(), givers[lent].tolist(), strict=True):
-        # Slightly less than equal, because of equal scores the newer memory would come first.
+        # The score must be slightly lower, because among equal scores the newer memory would come first.
         bounded[position] = min(bounded[position], _BEHIND_RATIO * bounded[giver])
     return bounded
 
@@ -218,7 +217,7 @@ def cap_below_best(summed: FloatArray, own: FloatArray) -> FloatArray:
     """Limit scores so that the candidate with the highest own score stays the first."""
     if not len(own):
         return summed
-    # Ties go to the last one: nodes ascend, and the newer memory goes first.
+    # Among equal scores, choose the last position, which is the newest memory.
     first = len(own) - 1 - int(own[::-1].argmax())
     bounded: FloatArray = np.minimum(summed, _BEHIND_RATIO * summed[first])
     bounded[first] = summed[first]
@@ -237,7 +236,7 @@ def favour_period(
 
 def recency_bonus(created: NDArray[np.int64], now_ms: int, weights: ScoreWeights = WEIGHTS) -> FloatArray:
     """
-    Return the recency bonus of each candidate relative to its score.
+    Return each candidate's recency bonus as a ratio of its score.
 
     Times are in milliseconds since 1970.
     """
@@ -251,7 +250,7 @@ def promote(
     """
     Return scores in which no superseded memory scores higher than its successor.
 
-    *newest* is -1 for a successor that is no candidate.
+    *old* and *newest* contain positions. A successor that is no candidate has the position -1.
     """
     led = scores.copy()
     for position, leader in zip(old, newest, strict=True):
@@ -266,7 +265,7 @@ def top_k(scores: FloatArray, limit: int) -> IndexArray:
     """
     Return the positions of the *limit* highest scores, best first.
 
-    Ties are in descending order of positions.
+    Among equal scores, the highest position comes first.
     """
     order = len(scores) - 1 - np.argsort(-scores[::-1], kind="stable")
     return order[: max(limit, 0)]

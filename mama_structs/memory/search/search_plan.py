@@ -57,15 +57,15 @@ MAX_QUERY_CHARS: Final = 10_000
 _MIN_MATCHES: Final = 96
 _MIN_FOLLOWED: Final = 48
 _MAX_LINKED: Final = 128
-# Limits the comparison with the neighbours of all others: for 20,000 candidates it would take gigabytes.
+# Maximum number of compared neighbours. A comparison of 20,000 candidates would take gigabytes of memory.
 _MAX_COMPARED_NEIGHBOURS: Final = 512
 # Number of memories at which an unknown word has half of its full weight.
 _HALF_CERTAINTY_COUNT: Final = 10
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _MIN_PERIOD_RELEVANCE: Final = 0.35
-# Maximum time between neighbours: memories further apart belong to different conversations.
+# Maximum time between neighbours. Memories further apart belong to different conversations.
 _MAX_NEIGHBOUR_GAP_MS: Final = 3_600_000
-# Neighbours form a conversation if their cosines exceed those of other pairs by this many spreads.
+# Neighbours form a conversation if their mean cosine exceeds that of other pairs by this many standard deviations.
 _CONVERSATION_SPREADS: Final = 0.4
 _MAX_ADJACENT_NODES: Final = 2
 _PERCENT: Final = 100
@@ -77,7 +77,7 @@ _CONTEXT_NUMBER: Final = TYPE_NUMBERS[MemoryType.CONTEXT]
 _DECISION_NUMBER: Final = TYPE_NUMBERS[MemoryType.DECISION]
 _EVOLUTION_NUMBER: Final = TYPE_NUMBERS[LinkType.EVOLUTION]
 _IMPLEMENTATION_NUMBER: Final = TYPE_NUMBERS[LinkType.IMPLEMENTATION]
-# Temporal links are excluded: closeness in time is no reason to show both memories.
+# Temporal links are excluded, because closeness in time is no reason to show both memories.
 _FOLLOWED_LINK_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
 
 SupersededMode = Literal["behind", "drop", "equal"]
@@ -123,7 +123,7 @@ class SearchQuery:
 
 @attrs.frozen(kw_only=True, eq=False)
 class SearchRequest(SearchQuery):
-    """A search with the embedding of its query."""
+    """Arguments of a search, with the embedding of its query."""
 
     vector: NDArray[np.float32]
     """Embedding of the query, of shape (dimensions,), normalized."""
@@ -133,7 +133,7 @@ class SearchRequest(SearchQuery):
 
     @property
     def reference_time(self) -> datetime:
-        """The time that counts as the present."""
+        """Reference time of the search: *as_of*, or the present."""
         return self.now if self.as_of is None else self.as_of
 
 
@@ -184,9 +184,9 @@ def similar(reader: Reader, request: SimilarityRequest) -> Results[Similar]:
 
 def find_hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], ReorderRules | None]:
     """
-    Return the best hits of a search as of its time, and the rules that ordered them.
+    Return the best hits of a search, and the rules that ordered them.
 
-    Results that say the same as a better one are folded into it, and further results take their place.
+    A result that repeats a better one is folded into it, and a further result takes its place.
     """
     found: list[tuple[RankedCandidate, Memory, tuple[str, ...]]] = []
     precedence = None
@@ -231,7 +231,11 @@ def find_hits(reader: Reader, request: SearchRequest) -> tuple[list[Hit], Reorde
 def _supersession_states(
     reader: Reader, results: Sequence[RankedCandidate], memories: dict[int, Memory]
 ) -> list[Hashable]:
-    """Return for each result its supersession state, equal for successors that are duplicates."""
+    """
+    Return the supersession state of each result.
+
+    Results have equal states if their successors are duplicates of each other.
+    """
     new = {one.superseded_by for one in results if one.superseded_by is not None} - memories.keys()
     memories.update(zip(sorted(new), reader.get(sorted(new)), strict=True) if new else ())
     return [
@@ -265,11 +269,11 @@ def _similarity_function(
 
 
 class ScoredResult(Protocol):
-    """Scores of a result, as of `Hit` and `Ranked`."""
+    """A result with scores: a `Hit` or a `RankedCandidate`."""
 
     @property
     def score(self) -> float:
-        """Sort key of one result list."""
+        """Sort key, comparable within one result list only."""
 
     @property
     def relevance(self) -> float:
@@ -281,11 +285,11 @@ ScoredResultT = TypeVar("ScoredResultT", bound=ScoredResult)
 
 def worth_showing(hits: Sequence[ScoredResultT], *, bounds: RelevanceBounds = DISPLAY_BOUNDS) -> list[ScoredResultT]:
     """
-    Return the hits of a search to put into a prompt.
+    Return the hits of a search that are relevant enough for a prompt.
 
-    Returns nothing if the best hit is hardly relevant. Relevant hits score almost as high as the best one, which is
-    more reliable than their own relevance. All hits must be of one search in one namespace: in a merged list of several
-    namespaces, scores are relevances.
+    Return an empty list if the best hit is hardly relevant. Otherwise return the hits that score almost as high as the
+    best one, because this is more reliable than their own relevance. All hits must be from one search in one namespace:
+    in a merged list of several namespaces, scores are relevances.
     """
     if max((hit.relevance for hit in hits), default=0.0) < bounds.relevance:
         return []
@@ -294,7 +298,7 @@ def worth_showing(hits: Sequence[ScoredResultT], *, bounds: RelevanceBounds = DI
 
 
 def _iter_rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[list[RankedCandidate], ReorderRules]]:
-    """Yield the best *limit* results, then increasingly many, until all matches were yielded."""
+    """Yield the best *limit* results, then increasingly long lists, up to all matches."""
     found, limit = None, request.limit
     while limit > 0:
         larger = attrs.evolve(request, limit=limit)
@@ -310,7 +314,7 @@ def _iter_rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[lis
 
 def collect_candidates(reader: Reader, request: SearchRequest, weights: ScoreWeights) -> CandidateSet | None:
     """Return the candidates of a search with their data, or None if no memory passes."""
-    # A memory created exactly at that time is included.
+    # Include memories that were created exactly at *as_of*.
     where = _narrow_filter(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     where = attrs.evolve(where, valid_at=request.reference_time)
     period = find_period(request.text, request.reference_time)
@@ -321,7 +325,7 @@ def collect_candidates(reader: Reader, request: SearchRequest, weights: ScoreWei
     )
     nodes, best = _find_nodes(reader, query, where, period, max(_MIN_MATCHES, request.limit))
     if len(nodes) < request.limit:
-        # Fill up with memories that only pass the filter.
+        # If the queries find too few memories, add others that pass the filter.
         nodes = np.union1d(nodes, reader.window(where, limit=request.limit))
     if not len(nodes):
         return None
@@ -382,7 +386,7 @@ class PreparedQuery:
     terms: Mapping[str, float]
     """Query terms."""
     scripts: int
-    """Scripts of the query (`text_analysis.scripts_of`)."""
+    """Scripts of the query (`text_analysis.detect_scripts`)."""
     rarity: float
     """Maximum BM25 score that a memory can have for the query."""
     unknown: float
@@ -398,7 +402,7 @@ class PreparedQuery:
         terms = query_terms(words)
         rarities = {term: rarity * terms.get(term, 0.0) for term, rarity in reader.rarity(terms).items()}
         count = reader.count()
-        # Threshold between the rarity of a word in one memory and that of a word in none.
+        # A word with a higher rarity occurs in no memory.
         nowhere = math.log(1 + count + 0.5)
         whole = sum(rarities.values())
         unknown = sum(rarity for term, rarity in rarities.items() if rarity > nowhere * terms.get(term, 0.0))
@@ -420,7 +424,7 @@ class PreparedQuery:
     def compute_signals(
         self, reader: Reader, nodes: Nodes, facts: NodeAttributes, best: BestMatches
     ) -> tuple[CandidateSignals, FloatArray]:
-        """Return the signals of *nodes*, and the similarity, 0 to 1, of their cosines."""
+        """Return the signals of *nodes*, and their similarity to the query, 0 to 1."""
         cosines, words = reader.similarities(self.vector, nodes), reader.word_scores(self.terms, nodes).astype(float)
         clues = CandidateSignals(
             nearness=self.scale(cosines),
@@ -433,14 +437,14 @@ class PreparedQuery:
         return clues, self.calibration(cosines.astype(float)).astype(float)
 
     def judged(self, reader: Reader, nodes: Nodes, best: BestMatches) -> ScoredNodes:
-        """Return *nodes*, which must be ascending, with their evidence."""
+        """Compute the evidence of *nodes*, which must be ascending."""
         facts = reader.facts(nodes)
         clues, meanings = self.compute_signals(reader, nodes, facts, best)
         odds = ranking.log_odds(clues, self.weights)
         return ScoredNodes(nodes, facts, meanings, clues.shares, ranking.sum_log_odds(odds), odds)
 
 
-# Queries for reasons or abandoned choices are answered by the superseded decision; its successor only came later.
+# The superseded decision, not its successor, answers a query for reasons or abandoned choices.
 _HISTORY_PATTERN: Final = re.compile(
     r"\b(?:why|how come|reasons?|rationale|causes?(?= of)"
     r"|abandon(?:ed|ing)?|(?:gave|give|given|giving) up|(?:got|get|gotten|getting) rid"
@@ -452,7 +456,7 @@ _HISTORY_PATTERN: Final = re.compile(
     r"|그만[두뒀둔]|포기[하한해했]|버렸|버린|버리게|폐기[하한해했]|걷어[냈낸]|더 ?이상",
     re.IGNORECASE,
 )
-# Words that refer to the present nevertheless: "Why do we use it now?", "the reason for which it still holds".
+# Words that make such a query refer to the present: "Why do we use it now?", "the reason for which it still holds".
 _PRESENT_PATTERN: Final = re.compile(
     r"\b(?:now|nowadays|today|currently|current|at present|at the moment|these days|right now|still|as things stand"
     r"|in force)\b|지금|현재|요즘|요새|아직",
@@ -478,23 +482,23 @@ class BestMatches:
     """Highest values of any memory that passes the filter."""
 
     nearness: float
-    """Distance of the best cosine from the expected one, in spreads."""
+    """Distance of the best cosine from the expected one, in standard deviations."""
     words: float
     """Best BM25 score."""
 
 
 def _cosines(vectors: Vectors, vector: NDArray[np.float32]) -> Scores:
     """
-    Return the cosines of the query and each of *vectors*, or an empty array.
+    Return the cosine of each of *vectors* to the query.
 
-    The array *vectors* has no dimensions if it is empty.
+    An empty *vectors* array has no dimensions, so it cannot be multiplied.
     """
     return vectors @ vector if len(vectors) else np.zeros(0, np.float32)
 
 
 @attrs.frozen(eq=False)
 class ScoredNodes:
-    """Deduplicated candidates by ascending node, with their own evidence."""
+    """Deduplicated candidates in ascending order of nodes, with their own evidence."""
 
     nodes: Nodes
     facts: NodeAttributes
@@ -505,7 +509,7 @@ class ScoredNodes:
     evidence: FloatArray
     """Evidence from meaning, words and length."""
     odds: Mapping[str, FloatArray]
-    """Log-odds by source, from which the evidence is computed, see `scores.odds`."""
+    """Log-odds by source, from which the evidence is computed, see `scores.log_odds`."""
 
     def joined(self, other: ScoredNodes) -> ScoredNodes:
         """Return the union of two disjoint sets of candidates."""
@@ -518,7 +522,7 @@ class ScoredNodes:
         return ScoredNodes(nodes, NodeAttributes(*facts), meanings, shares, evidence, odds)
 
     def positions(self, nodes: Collection[int] | Nodes) -> IndexArray:
-        """Return the indexes of *nodes* among the candidates, -1 for other nodes."""
+        """Return the indexes of *nodes* among the candidates, or -1 for other nodes."""
         wanted = np.array(nodes, np.int64)
         if not len(self.nodes) or not len(wanted):
             return np.full(len(wanted), -1, np.intp)
@@ -535,7 +539,7 @@ def _narrow_filter(where: Filter, since: datetime | None, until: datetime | None
 def _find_nodes(
     reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int
 ) -> tuple[Nodes, BestMatches]:
-    """Return the nodes found by meaning, words or the requested period, and the best values."""
+    """Find nodes by meaning, words and the requested period; also return the best values."""
     near, told = reader.nearest(query.vector, limit, where), reader.words(query.terms, limit, where)
     best = BestMatches(float(query.scale(near.scores[:1]).max(initial=0.0)), float(told.scores[:1].max(initial=0.0)))
     found = [near.nodes, told.nodes]
@@ -549,27 +553,27 @@ def _find_nodes(
 
 @attrs.frozen(eq=False)
 class TemporalNeighbours:
-    """Neighbours of nodes in order of creation, at most one hour away, -1 for none."""
+    """Neighbours of each node by creation time, or -1 if none was created within an hour."""
 
     nodes: Nodes
     before: Nodes
     after: Nodes
 
     def around(self, positions: IndexArray, candidates: ScoredNodes) -> Nodes:
-        """Return the neighbours of the nodes at *positions* that are not candidates."""
+        """Return the neighbours of the nodes at *positions*, except candidates."""
         found = np.concatenate([self.before[positions], self.after[positions]])
         return found[(found >= 0) & (candidates.positions(found) < 0)]
 
     def conversation_strength(self, reader: Reader, telling: IndexArray) -> float:
         """
-        Return how much more similar neighbours are to each other than to others, 0 to 1.
+        Return how much more similar temporal neighbours are than other pairs, 0 to 1.
 
         It is high if the nodes at *telling* are parts of conversations.
         """
         return _conversation_strength(reader, self.nodes[telling], self.before[telling], self.after[telling])
 
     def find_positions(self, candidates: ScoredNodes) -> tuple[IndexArray, IndexArray]:
-        """Return the positions of each candidate's predecessor and successor, -1 if unknown."""
+        """Return the positions of each candidate's predecessor and successor, -1 for none."""
         before, after = np.full((2, len(candidates.nodes) + 1), -1, np.intp)
         here = candidates.positions(self.nodes)
         for there, one, other in (
@@ -584,9 +588,9 @@ class TemporalNeighbours:
 
 def _conversation_strength(reader: Reader, nodes: Nodes, before: Nodes, after: Nodes) -> float:
     """
-    Return how much more similar *nodes* are to their neighbours than to other ones.
+    Return how much more similar *nodes* are to their neighbours than to other nodes.
 
-    The value is from 0 to 1. A missing neighbour is -1.
+    Neighbours are adjacent in time; a missing one is -1. The value is from 0 to 1.
     """
     others = np.concatenate([before, after])
     there = others >= 0
@@ -595,15 +599,15 @@ def _conversation_strength(reader: Reader, nodes: Nodes, before: Nodes, after: N
         return 0.0
     pieces, counts = reader.pieces(np.concatenate([nodes, others]))
     has = counts > 0
-    # Compare the first chunk only: the start of a long text relates most to what precedes it.
+    # Compare the first chunk only, because the start of a long text relates most to what precedes it.
     if len(pieces) > np.count_nonzero(has):
         pieces = pieces[(np.cumsum(counts) - counts)[has]]
     own, beside = has[: len(nodes)], has[len(nodes) :]
-    # Exclude nodes next to each other: the comparison needs pairs of different conversations.
+    # Exclude adjacent nodes, because the baseline must consist of pairs from different conversations.
     apart = np.abs(nodes[ones][:, np.newaxis] - others) > _MAX_ADJACENT_NODES
     cosines = np.zeros((len(nodes), len(others)), np.float32)
     cosines[np.ix_(own, beside)] = pieces[: np.count_nonzero(own)] @ pieces[np.count_nonzero(own) :].T
-    # A node with two neighbours occurs twice.
+    # Repeat the row of each node that has two neighbours.
     cosines = cosines[ones]
     embedded = own[ones] & beside
     if not embedded.all():
@@ -650,7 +654,7 @@ def _filter_nodes(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> 
     if where.trust is not None:
         passes &= facts.trusts <= ORIGINS.index(where.trust)
     if where.topic is not None:
-        # Topics are compared by number. All of *found* have the requested topic.
+        # Compare topics by number. Any node of *found* provides it, because all of them have the requested topic.
         passes &= np.isin(facts.topics, reader.facts(found[:1]).topics)
     nodes = nodes[passes]
     if not (names := set(where.names)):
@@ -660,7 +664,7 @@ def _filter_nodes(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> 
 
 
 def _created_between(facts: NodeAttributes, since: datetime | None, until: datetime | None) -> NDArray[np.bool_]:
-    """Return a mask of the memories created in a period, which is unbounded where None."""
+    """Return a mask of the memories created in [since, until). None means unbounded."""
     inside = np.ones(len(facts.created), np.bool_)
     if since is not None:
         inside &= facts.created >= to_milliseconds(since)
@@ -689,16 +693,17 @@ class _CandidateGraph:
         return cls(candidates.facts, select_rows(table, known), sources[known], targets[known])
 
     def outcomes(self) -> tuple[IndexArray, IndexArray]:
-        """Return the contexts that explain outcomes, and the decision of each."""
+        """Return the positions of the memories that explain outcomes, and of their decisions."""
         told = (self.table.types == _IMPLEMENTATION_NUMBER) & (self.facts.types[self.sources] == _CONTEXT_NUMBER)
         told &= self.facts.types[self.targets] == _DECISION_NUMBER
         return self.sources[told], self.targets[told]
 
     def tie_strengths(self, lenders: IndexArray, now_ms: int, weights: ScoreWeights) -> FloatArray:
         """
-        Return the tie strength of each candidate to each lender.
+        Return the strength of the tie between each lender and each candidate.
 
-        The array has the shape (lenders, candidates). A lender has no tie to itself.
+        A lender is a candidate that raises the scores of linked ones. The array has the shape (lenders, candidates). A
+        lender has no tie to itself.
         """
         strengths = self.table.decayed_confidences(now_ms).astype(np.float64)
         strengths[(self.table.types == _EVOLUTION_NUMBER) | (self.table.types == _IMPLEMENTATION_NUMBER)] = 1.0
@@ -712,7 +717,7 @@ class _CandidateGraph:
             mine = rows >= 0
             np.maximum.at(raised, (rows[mine], there[mine]), close[mine])
         raised[np.arange(len(lenders)), lenders] = 0.0
-        # Ties to the memory of an outcome are capped, like its score relative to its decision.
+        # Weaken ties to the memory of an outcome, because its score must stay below that of its decision.
         raised[:, self.outcomes()[0]] *= weights.outcome
         return raised
 
@@ -731,11 +736,11 @@ class CandidateSet:
     chains: Successors
     neighbours: TemporalNeighbours
     conversation_strength: float
-    """Similarity of neighbours (`Sittings.kinship`) among the best candidates: whether adjacency means anything."""
+    """`TemporalNeighbours.conversation_strength` of the best candidates: how much adjacency in time means."""
 
 
 def rank_candidates(found: CandidateSet) -> tuple[list[RankedCandidate], ReorderRules]:
-    """Rank candidates by their evidence, contributions of others, time and supersession."""
+    """Rank candidates by evidence, contributions of other candidates, time and supersession."""
     request, query, candidates, period = found.request, found.query, found.candidates, found.period
     weights, nodes = query.weights, candidates.nodes
     now_ms = to_milliseconds(request.reference_time)
@@ -771,11 +776,11 @@ def rank_candidates(found: CandidateSet) -> tuple[list[RankedCandidate], Reorder
     if drops:
         order = order[[node not in precedence.newest for node in nodes[order].tolist()]]
     order = precedence.move_behind_successors(order[: request.limit])
-    # Duplicates count as one rival: repetition does not make an answer worse.
+    # Duplicates count as one rival, because a repetition does not make an answer worse.
     said = ground.facts.wordings
     said = np.where(said == NO_FINGERPRINT, -1 - np.arange(len(said)), said)
     relevances = ranking.answer_probability(summed, found.best.words, query.unknown, weights, fingerprints=said)
-    # "What did we note yesterday?" is answered by any memory of that day.
+    # Any memory of the requested period answers a query such as "What did we note yesterday?".
     relevances = np.maximum(relevances, np.where(inside, _MIN_PERIOD_RELEVANCE * strength, 0.0))
     parts = {
         "outcome": alone - candidates.evidence,

@@ -44,15 +44,15 @@ from mama_structs.memory.types.text_analysis import query_terms
 
 MAX_RECORDS_PER_ANSWER: Final = 20
 """The maximum number of records accepted from one answer."""
-MAX_PROMPT_CHARS: Final = 24_000  # characters of all messages in one prompt
-MAX_MESSAGE_CHARS: Final = 4_000  # characters of one message
-MAX_QUERY_CHARS: Final = 2_000  # characters of the query that searches for known memories
+MAX_PROMPT_CHARS: Final = 24_000  # maximum number of characters of all messages in one prompt
+MAX_MESSAGE_CHARS: Final = 4_000  # maximum number of characters of one message
+MAX_QUERY_CHARS: Final = 2_000  # maximum number of characters of the query for known memories
 MAX_KNOWN_MEMORIES: Final = 10
 MIN_KNOWN_RELEVANCE: Final = 0.3
 MAX_KNOWN_CHARS: Final = 280
 MAX_ANSWER_CHARS: Final = 400_000
 MAX_JSON_ATTEMPTS: Final = 200
-# The ids of `model.new_id` and of v1.0. A tool result that contains one shows memories, so it is no new information.
+# Ids of `model.new_id` and of v1.0. A tool result that contains one shows memories, so it is not new information.
 MEMORY_ID_PATTERN: Final = re.compile(r"\b(?:decision|checkpoint|insight|context)_\S{1,200}_\d{10,}_[0-9a-z]{4,8}\b")
 ERROR_PATH_PATTERN: Final = re.compile(r"\$\S*(?=`$)")
 EXPECTED_TYPE_PATTERN: Final = re.compile(r"Expected `[\w |<>=.-]+`(?: of length [<>=]+ \d+)?(?:, got `[\w-]+`)?")
@@ -171,7 +171,7 @@ class RecordRejected(Exception):
 
 
 def _shows_memories(message: Utterance) -> bool:
-    """Return True for a result of a tool that contains ids of memories."""
+    """Return True if the message is a tool result that contains ids of memories."""
     return message.speaker == "tool" and MEMORY_ID_PATTERN.search(message.text) is not None
 
 
@@ -191,7 +191,7 @@ def _split_batches(messages: Iterable[Utterance]) -> Iterator[list[Utterance]]:
 
 
 async def _find_known_memories(memories: MemoryStore, batch: Sequence[Utterance]) -> list[Memory]:
-    """Return relevant memories that are already stored."""
+    """Return the stored memories that are relevant to a batch of messages."""
     text = "\n".join(one.text[:MAX_MESSAGE_CHARS] for one in batch if one.speaker != "tool")[-MAX_QUERY_CHARS:]
     if not text.strip():
         return []
@@ -224,7 +224,7 @@ def _quote_message(text: str) -> str:
 
 
 async def _call_model(extract: Extract, prompt: str) -> object:
-    # Pass a copy: the caller may modify the schema, because some providers need another form.
+    # Pass a copy, because the host may modify the schema: some providers need another form.
     schema_copy: dict[str, Any] = json.loads(json.dumps(load_schema()))
     is_async = inspect.iscoroutinefunction(extract)
     return await call_maybe_sync(
@@ -236,7 +236,8 @@ def _iter_records(answer: object) -> Iterator[object]:
     """
     Yield the records of an answer.
 
-    An answer without records is yielded as it is, so that validation rejects it.
+    A mapping without ``records`` is yielded as one record. If the answer contains no list of records, None is yielded,
+    which validation rejects.
     """
     if isinstance(answer, bytes):
         answer = answer.decode(errors="replace")
@@ -252,7 +253,7 @@ def _iter_records(answer: object) -> Iterator[object]:
 
 
 def _parse_json(text: str) -> object:
-    """Return the JSON value inside a text, or the complete records of truncated JSON."""
+    """Parse the JSON value inside a text. Of truncated JSON, return the complete records."""
     records: list[object] = []
     decoder, place = json.JSONDecoder(), 0
     for _ in range(MAX_JSON_ATTEMPTS):
@@ -298,7 +299,7 @@ async def _draft_save(
     sources = _find_source_messages(proposal, batch)
     origin = least_trusted([*(one.origin for one in sources), *_iter_known_trusts(proposal, sources, known)])
     for memory in known:
-        # A copy with the same origin is merged by the save itself.
+        # The save itself merges a copy with the same origin in this namespace, so look for other copies only.
         is_elsewhere = memory.namespace != memories.namespace or memory.origin != origin
         if (
             is_elsewhere
@@ -324,7 +325,7 @@ def _validate_record(record: object) -> ProposedRecord:
     except MamaStructsError:
         raise RecordRejected("it is no data that JSON can hold") from None
     except msgspec.ValidationError as error:
-        # Do not repeat the proposed value: it may contain text of a memory.
+        # Do not repeat the proposed value in the reason, because it may contain text of a memory.
         path, wanted = ERROR_PATH_PATTERN.search(str(error)), EXPECTED_TYPE_PATTERN.match(str(error))
         where = "" if path is None or not path[0].isascii() else f" at {path[0]:.80}"
         what = f": {wanted[0]}" if wanted is not None else ""
@@ -350,10 +351,10 @@ def _build_request(proposal: ProposedRecord, origin: Origin) -> dict[str, Any]:
 
 def _find_source_messages(proposal: ProposedRecord, batch: Sequence[Utterance]) -> list[Utterance]:
     """
-    Return the source messages of a record.
+    Return the messages from which a record comes.
 
-    They are the named messages, and others that share more words with the record than those do.
-    A tool result may have made the model name a user's message as the source of text that only the tool wrote.
+    These are the messages that the record names, and other messages that cover more of its words than all named ones
+    together. Otherwise a tool result could make the model name a user's message as the source of the tool's text.
     """
     named = {batch[number - 1] for number in proposal.messages}
     says_more = _covers_more(proposal, named)
@@ -364,11 +365,11 @@ def _iter_known_trusts(
     proposal: ProposedRecord, sources: Iterable[Utterance], known: Iterable[Memory]
 ) -> Iterator[Origin]:
     """
-    Yield the trust of each known memory that shares more words with a record.
+    Yield the trust of each known memory that covers more of a record than its sources.
 
-    The comparison is with the record's source messages together.
+    The source messages are compared as one text.
     """
-    # The prompt shows these memories. A memory that quotes a web page may have made the model name a user's message.
+    # The prompt shows these memories. One with a quoted web page can make the model name a wrong source message.
     says_more = _covers_more(proposal, sources)
     for memory in known:
         if says_more(query_terms(memory.content[:MAX_KNOWN_CHARS])):
@@ -376,7 +377,7 @@ def _iter_known_trusts(
 
 
 def _covers_more(proposal: ProposedRecord, sources: Iterable[Utterance]) -> Callable[[Iterable[str]], bool]:
-    """Return a predicate for words that cover more of a record than all its messages do."""
+    """Return a predicate that is true for words that cover more of a record than *sources*."""
     words = set(itertools.chain.from_iterable(one.terms for one in sources))
 
     def worth(terms: Mapping[str, float], words: Iterable[str]) -> float:

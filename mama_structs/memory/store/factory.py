@@ -34,7 +34,7 @@ ServicesT = TypeVar("ServicesT", bound=NamespaceServices)
 
 @attrs.define
 class UnavailableEmbedder:
-    """Placeholder for the embedder of a store, for operations that need no new vectors."""
+    """Placeholder for a store's missing embedder, for operations that need no new vectors."""
 
     record: EmbedderRecord | None = None
     name: str = attrs.field(init=False)
@@ -113,7 +113,7 @@ async def open_memories(
         else:
             services = make_services(NamespaceServices, opened[0], judge_runner)
             memories = MemoryStore(services, find_content=find_content)
-        # Closed before the engines are released, because pending embeddings may still use them.
+        # The exit stack closes the memories before the engines, because pending embeddings may still use the engines.
         closing.push_async_callback(memories.close)
         return memories, closing.pop_all().aclose
 
@@ -155,7 +155,7 @@ async def _choose_embedder(engines: Engines, names: Sequence[str], embedder: Any
 
 
 def find_builtin_embedder(record: EmbedderRecord) -> Embedder | None:
-    """Return this package's embedder for a record, or None if it is unknown or missing."""
+    """Return this package's embedder that a record describes, or None if it is unavailable."""
     candidates: list[Embedder] = [UniversalSentenceEmbedder()] if is_installed() else []
     with contextlib.suppress(InvalidArgument):
         candidates.append(HashEmbedder(dimensions=record.dimensions))

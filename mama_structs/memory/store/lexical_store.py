@@ -12,8 +12,8 @@ from mama_structs.memory.graph.results import Hit
 from mama_structs.memory.search.search_plan import SearchQuery
 from mama_structs.memory.store.memory_store import MemoryStore
 
-# Calibrated on half `a` of tests/data/month: a lexical relevance of 0.2 has the precision (0.77) of 0.6 with the
-# encoder (0.82). On half `b`, which was not used for calibration, the precisions are 0.52 and 0.61.
+# Calibrated on half `a` of tests/data/month: a lexical relevance of 0.2 is about as precise as 0.6 with the encoder.
+# The precisions are 0.77 and 0.82. On half `b`, which was not used for calibration, they are 0.52 and 0.61.
 RELEVANCE_SCALE: Final = 3.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -59,7 +58,7 @@ NO_NODES: Final = np.empty(0, np.int64)
 
 class MemoryReader:
     """
-    Reads the memories of one namespace, and changes nothing. Base class of `MemoryStore`.
+    Read access to the memories of one namespace. Base class of `MemoryStore`.
 
     Args:
         shared: The services that all stores of this namespace share.
@@ -73,7 +72,7 @@ class MemoryReader:
 
     @property
     def namespace(self) -> str:
-        """The namespace of these memories. Calls access no other namespace except `reads`."""
+        """The namespace of these memories. No call accesses others, except those in `reads`."""
         return self._engine.namespace
 
     @property
@@ -171,7 +170,7 @@ class MemoryReader:
                 yield memory
 
     async def links(self) -> AsyncIterator[Link]:
-        """Iterate over all links, by source memory in the order of `all`, with their `texts`."""
+        """Iterate over all links, in the order of `all`, with previews in `Link.texts`."""
 
         def read(reader: Reader, nodes: list[int]) -> Sequence[Link]:
             return results.add_previews(reader, [link for own in reader.links_of_many(nodes, "out") for link in own])
@@ -183,7 +182,7 @@ class MemoryReader:
     async def _in_pages(
         self, where: Filter | None, plan: Callable[[Reader, list[int]], Sequence[T]]
     ) -> AsyncIterator[Sequence[T]]:
-        """Run a plan on one page of matching memories after the other, and yield its results."""
+        """Run a plan on each page of the matching memories, and yield its results."""
         ids = await self._shared.read(lambda reader: reader.ids(np.sort(reader.window(where))))
         async for some in read_in_pages(self._shared.read, ids, plan):
             yield some
@@ -238,7 +237,7 @@ class MemoryReader:
 
     async def _get_vectors(self, memory_id: str) -> Vectors | None:
         """
-        Return a memory's vectors, or None if the text is not an id of a memory.
+        Return a memory's vectors, or None if no memory has this id.
 
         An unknown text with the form of an id raises `MemoryNotFound`.
         """
@@ -284,7 +283,6 @@ class MemoryReader:
         superseded: SupersededMode = "behind",
         min_relevance: float | None = None,
         max_chars: int | None = None,
-        history: bool | None = None,
         as_of: datetime | None = None,
         limit: int = 10,
     ) -> Results[Hit]:
@@ -310,7 +308,6 @@ class MemoryReader:
             min_relevance: The minimum relevance of a hit, 0 to 1; None for all hits.
             max_chars: The maximum length of all hits' content and reasoning together. A hit that does not fit is left
                 out, and no hit is truncated. None for no limit.
-            history: Deprecated: True means ``superseded="equal"``.
             as_of: Search as of this time: later memories, outcomes and supersessions are ignored.
             limit: The maximum number of hits.
 
@@ -320,9 +317,6 @@ class MemoryReader:
 
         """
         self._shared.check()
-        if history is not None:
-            superseded = "equal" if _check.check_bool("history", history) else superseded
-            warnings.warn("history=True is deprecated: say superseded='equal'", DeprecationWarning, stacklevel=2)
         where = check_filter(
             types=types, topic=topic, since=since, until=until, mentions=mentions, origins=origins, trust=trust
         )
@@ -352,7 +346,7 @@ class MemoryReader:
         bounds: RelevanceBounds = DISPLAY_BOUNDS,
         types: Iterable[MemoryType | str] | str | None = None,
     ) -> tuple[list[Hit], int]:
-        """Return the hits that are relevant enough for a prompt, and the number of other hits."""
+        """Return the hits that are relevant enough for a prompt, and the number of all others."""
         found = await self.search(query, limit=limit, types=types)
         shown = search.worth_showing(found, bounds=bounds)
         return shown, len(found) - len(shown)
@@ -444,7 +438,7 @@ class MemoryReader:
         return await self._shared.read(plan)
 
     async def evolution(self, id: str) -> Chain:  # noqa: A002 - as above
-        """Return the whole chain of decisions of a memory, newest first, with its forks."""
+        """Return the evolution chain that contains a decision, newest first, with its forks."""
         return await self._read(
             id,
             lambda reader, node: results.build_chain(reader, graph.find_evolution(reader, node)),
@@ -564,7 +558,7 @@ class MemoryReader:
         return self.figures()
 
     def figures(self) -> dict[str, Any]:
-        """Return the statistics as of the last call, without reading the disk; see `stats`."""
+        """Return the statistics known from the last operation without a read; see `stats`."""
         return maintenance.figures(self._shared)
 
     async def _read_each_namespace(self, plan: Callable[[Reader], T]) -> list[T]:
@@ -579,7 +573,7 @@ class MemoryReader:
         ahead: Callable[[Prefetch], object] | None = None,
         around: int | None = 0,
     ) -> T:
-        """Run a reading plan on one memory. *ahead* declares its reads for prefetching."""
+        """Run a reading plan on one memory. *ahead* prefetches the results of its queries."""
         checked = check_id("id", memory_id)
 
         def found(reader: Reader) -> T:

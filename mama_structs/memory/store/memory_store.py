@@ -75,7 +75,7 @@ class MemoryStore(MemoryReader):
         """
         Return a store of the same memories with another handle resolver, as a fork needs it.
 
-        Both share everything else: one finds what the other saves, and closing either closes both.
+        Both stores share everything else: each finds the memories of the other one, and closing one closes both.
 
         Args:
             find_content: Called with an item of evidence, or with a content that is exactly a handle. It returns the
@@ -614,8 +614,8 @@ class MemoryStore(MemoryReader):
         """
         Prune once a week. Calls in between cost little.
 
-        Ages are computed from the time of the previous maintenance, so that one opening with a wrong clock removes
-        nothing. A store that is opened once in three months therefore prunes an old link one opening later.
+        Ages are computed from the time of the previous maintenance, so that one wrong clock reading removes nothing.
+        A store that is opened once in three months therefore prunes an old link one opening later.
         """
         return await maintenance.maintain(self._shared)
 
@@ -724,7 +724,7 @@ class MemoryStore(MemoryReader):
 
 def _should_resolve_handles() -> bool:
     """
-    Return False in a tool call, where handles are already replaced.
+    Return False in a tool call, whose arguments already contain the texts of handles.
 
     Scanning inserted text again would replace handles that the text only quotes.
     """

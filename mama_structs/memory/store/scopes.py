@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class ScopedShared(NamespaceServices):
-    """The services of a writable namespace and the read-only namespaces `others`."""
+    """The services of a writable namespace that also reads the namespaces in `others`."""
 
     others: tuple[MemoryStore, ...] = ()
 
@@ -82,7 +82,7 @@ class ScopedShared(NamespaceServices):
     async def close(self) -> None:
         """Reject further calls in all namespaces."""
         for one in self.others:
-            # Their embedder and reranker belong to this object, so they are closed only once.
+            # Only mark these stores as closed: they use the embedder and the reranker that are closed below.
             one._shared.closed = True  # noqa: SLF001 - one of ours
         await super().close()
 
@@ -112,7 +112,7 @@ class ScopedMemories(MemoryStore):
         return tuple(one.namespace for one in self._scopes[1:])
 
     async def _hits(self, asked: SearchQuery, room: int | None) -> list[Hit]:
-        """Find memories in every namespace; see `merged`."""
+        """Find memories in every namespace; see `merge_hits_by_relevance`."""
         found = merge_hits_by_relevance([await one._hits(asked, None) for one in self._scopes], asked.limit)  # noqa: SLF001
         return found if room is None else limit_chars(found, room)
 
@@ -136,7 +136,11 @@ class ScopedMemories(MemoryStore):
         return _merge_newest([await one._get_newest(where, limit) for one in self._scopes], limit)  # noqa: SLF001 - the same class
 
     async def latest_checkpoint(self) -> Memory | None:
-        """Return the newest checkpoint of the own namespace. Others describe other work."""
+        """
+        Return the newest checkpoint of the own namespace.
+
+        Checkpoints of other namespaces describe other work.
+        """
         return await self._own.latest_checkpoint()
 
     async def by_topic(self, topic: str, *, link_types: Iterable[LinkType | str] | None = None) -> Chain:
@@ -155,7 +159,7 @@ class ScopedMemories(MemoryStore):
         return await self._call_owner(lambda one: one._traverse(request))  # noqa: SLF001 - the same class
 
     async def reembed(self, embedder: Embedder, *, progress: ProgressCallback | None = None) -> NoReturn:  # noqa: ARG002 - the base class's
-        """Raise `InvalidArgument`: the other namespaces would keep their old vectors."""
+        """Raise `InvalidArgument`, because the other namespaces would retain their old vectors."""
         raise InvalidArgument(
             "a session that reads other namespaces cannot change its embedder",
             hint="open each of the namespaces by itself, without reads=, and change over all of them",
@@ -179,7 +183,7 @@ class ScopedMemories(MemoryStore):
         return Results(sorted(found, key=lambda near: near.similarity, reverse=True)[: request.limit])
 
     async def _draft(self, request: SaveRequest, *, resolve: bool = False) -> PreparedSave:
-        """Draft a memory and limit its trust to that of its evidence, in all namespaces."""
+        """Draft a memory, and limit its trust to that of its evidence in all namespaces."""
         draft = await super()._draft(request, resolve=resolve)
         for one in self._scopes[1:] if any(map(is_id, draft.memory.evidence)) else ():
             memory = draft.memory

@@ -29,7 +29,7 @@ async def prepare(shared: NamespaceServices, drafts: Sequence[PreparedSave]) -> 
 
 
 async def save(shared: NamespaceServices, prepared: PreparedSave, made_by: EmbedderRecord) -> Memory:
-    """Save a memory, with the decision of the session's judge if there is a judge."""
+    """Save a memory, with the verdicts of the session's judge if there is a judge."""
     read, write = partial(shared.read, made_by=made_by), partial(shared.write, made_by=made_by)
     if shared.judge_runner is not None:
         return await shared.judge_runner.save(prepared, shared.linking, read=read, write=write)
@@ -40,7 +40,7 @@ async def save_all(
     shared: NamespaceServices, drafts: Sequence[PreparedSave], progress: ProgressCallback | None, *, judged: bool
 ) -> Results[Memory]:
     """Save drafted memories; call the judge only if *judged* is true. See `MemoryStore.save_many`."""
-    # A draft may cite evidence by a hash whose text only another draft of the batch contains.
+    # Give every draft all texts, because it may cite by its hash a text that only another draft contains.
     texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
     trusts: dict[str, Origin] = {}
     for draft in drafts:
@@ -78,7 +78,7 @@ async def correct(shared: NamespaceServices, asked: Correction, made_by: Embedde
         text = embedded_text(memory)
         (vectors,) = await shared.embedding.embed_documents([text])
         prepared = attrs.evolve(memory, mentions=tuple(shared.find_mentions(text)))
-        # Another writer may have corrected the memory in the meantime; then the new version is embedded again.
+        # If another writer corrected the memory in the meantime, the loop embeds the new version again.
         memory, is_written = await shared.write(
             partial(asked.write, prepared=prepared, vectors=vectors), made_by=made_by
         )

@@ -1,4 +1,4 @@
-"""Words, values, negations and change cues of a memory, as compared by conflict detection."""
+"""Extraction of words, values, negations and change cues for conflict detection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mama_structs.memory.types.model import DecisionMetadata, Memory
 from mama_structs.memory.types.text_analysis import analyse_text, query_terms
 
 _MAX_CHARS: Final = 2_000
-# Longer words with this common prefix are treated as inflected forms of one word.
+# Two words with a common prefix of this length count as inflected forms of one word.
 _STEM_PREFIX_CHARS: Final = 5
 
 _TOKEN_PATTERN: Final = re.compile(r"\d[\d,.:]*(?:-\d+)*(?:[%€$]|[a-z]+|[가-힣]+)?|[a-z_][a-z0-9_'-]*|[가-힣]+")
@@ -32,14 +32,14 @@ _MONTHS: Final = ("january", "february", "march", "april", "june", "july", "augu
 _CALENDAR_WORDS: Final[Mapping[str, tuple[str, str]]] = {
     name: ("weekday", f"weekday {number}")
     for number, (english, korean) in enumerate(zip(_WEEKDAYS, "월화수목금토일", strict=True))
-    # Include the Korean weekday without its last syllable, as in compounds.
+    # Korean compounds contain weekdays without the last syllable.
     for name in (english, f"{english}s", f"{korean}요일", f"{korean}요")
 } | {name: ("month", name) for name in (*_MONTHS, "december")}
 _NEGATION_PATTERN: Final = re.compile(
     r"\b(?:not|never|no(?!\. ?\d)|none|nothing|nobody|neither|nor|without|cannot|forbidden|banned)\b|n't\b"
     r"|않|못|없|금지|말 것|아니|아닌|\b안 (?=[가-힣])"
 )
-# The first kind of negation word precedes the words that it negates, the second kind follows them.
+# English negations and 안 precede the negated words. The other Korean negations follow them.
 _PRECEDING_NEGATION_PATTERN: Final = re.compile(
     r"^\W*(?:not|never|no|none|nothing|nobody|neither|nor|without|cannot|forbidden|banned)\b|n't\b|^안$"
 )
@@ -121,7 +121,7 @@ class ParsedText:
 
 @attrs.frozen
 class Claims:
-    """Parsed text of a memory with the cues that relate it to another memory."""
+    """Parsed text of a memory, with its cues of negation, change and addition."""
 
     said: ParsedText
     told: Mapping[str, frozenset[str]]
@@ -131,7 +131,7 @@ class Claims:
     antonym_sides: frozenset[tuple[int, int]]
     """Members of antonym pairs in the text, as (index of the pair, index within the pair)."""
     ending: frozenset[str]
-    """Cues that something is no longer true. `changing` contains weaker cues, which only may mean that."""
+    """Strong cues that an earlier statement is no longer true. `change_cues` contains weak ones."""
     change_cues: frozenset[str]
     adds: bool
 
@@ -159,7 +159,7 @@ class Claims:
         )
 
     def left(self, other: Claims) -> frozenset[str]:
-        """Return the words that do not occur in the other memory in any form."""
+        """Return the words of this memory that the other one contains in no inflected form."""
         others = other.said.words | (self.topic if self.topic == other.topic else frozenset())
         beginnings = {
             word[:_STEM_PREFIX_CHARS]
@@ -173,7 +173,7 @@ class Claims:
         )
 
     def has_antonym_in(self, other: Claims) -> bool:
-        """Return True if the two memories contain opposite members of an antonym pair."""
+        """Return True if one memory contains a word and the other one contains its antonym."""
         return any(
             (number, side) not in other.antonym_sides and (number, 1 - side) in other.antonym_sides - self.antonym_sides
             for number, side in self.antonym_sides
@@ -181,9 +181,9 @@ class Claims:
 
 
 def _is_covered(term: str, parts: frozenset[str], others: frozenset[str]) -> bool:
-    """Return True if the word, or enough of its parts, occurs among the others."""
+    """Return True if *others* contains the word, or enough of its parts."""
     more = parts - {term}
-    # The parts of a Korean word are syllable pairs. A single shared pair is not significant.
+    # Korean words share single syllable pairs by chance, so at least half of the pairs must match.
     enough = len(more) / 2 if _HANGUL_PATTERN.search(term) else 1
     return term in others or (bool(more) and len(more & others) >= max(enough, 1))
 
@@ -211,7 +211,7 @@ def _extract_specific_terms(words: Iterable[str]) -> frozenset[str]:
 
 
 def _find_negated_words(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words near a negation, on the side that the negation applies to."""
+    """Yield the words before or after each negation, depending on the side that it negates."""
     for at, word in enumerate(words):
         if _PRECEDING_NEGATION_PATTERN.search(word):
             yield from words[at + 1 : at + 1 + _MAX_NEGATED_WORDS_AFTER]
@@ -225,16 +225,16 @@ def _tokenize(text: str) -> list[str]:
 
 def _extract_values(tokens: Sequence[str]) -> dict[str, frozenset[str]]:
     """
-    Return numbers grouped by unit, which is the text after the number.
+    Return the numbers, weekdays and months among the tokens, grouped by unit.
 
-    Korean units are reduced to their first syllable.
+    The unit of a number is the text that follows it. A Korean unit is reduced to its first syllable.
     """
     values: dict[str, set[str]] = {}
     for token, after in pairwise([*tokens, ""]):
         found = _NUMBER_PATTERN.fullmatch(token)
         if found is not None and not _ENTITY_ID_PATTERN.match(token):
             unit = found[2] or ("" if after[:1].isdigit() else next(iter(query_terms(after)), after))
-            # Keep only the first syllable: the rest of a Korean counter is a grammatical particle.
+            # Reduce a Korean counter to its first syllable, because the rest is a grammatical particle.
             values.setdefault(unit if unit.isascii() else unit[:1], set()).add(found[1].replace(",", "").rstrip(".:-"))
         named = _CALENDAR_WORDS.get(token) or _CALENDAR_WORDS.get(token[:3])
         if named is not None:

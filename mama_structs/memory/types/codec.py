@@ -36,12 +36,12 @@ MetadataT = TypeVar("MetadataT")
 ENTRY_FORMAT_VERSION: Final = 1
 
 
-# Untracked by the garbage collector: tracking these short-lived objects costs more than decoding them.
+# gc=False: the garbage collector would need more time to track these short-lived objects than decoding takes.
 class MemoryRecord(msgspec.Struct, Generic[MetadataT], forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """
-    JSON form of a memory with undecoded metadata.
+    JSON form of a memory. Its metadata may still be undecoded.
 
-    Defaults are omitted, so that earlier versions can read it.
+    Fields with default values are omitted, so that earlier versions without these fields can read it.
     """
 
     id: str
@@ -104,7 +104,7 @@ def decode_entry(data: bytes) -> Entry:
 
 
 def decode_memory(data: bytes) -> Memory:
-    """Parse only the memory of an entry, which takes half the time."""
+    """Parse only the memory of an entry. This takes half the time of `decode_entry`."""
     return from_memory_record(_check_format(_decode_without_links(data)).memory)
 
 
@@ -125,7 +125,7 @@ def from_memory_record(
     """
     Convert a JSON struct to a memory.
 
-    *decode_metadata* decodes the metadata with the decoder of the memory's type.
+    *decode_metadata* is called with the decoder of the memory's type and the undecoded metadata.
     """
     return Memory(
         id=record.id,
@@ -147,7 +147,7 @@ def from_memory_record(
 
 
 def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:
-    """Serialize vectors (pieces, dimensions) as consecutive little-endian float32 values."""
+    """Serialize vectors of shape (pieces, dimensions) as little-endian float32 values."""
     return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
 
 
@@ -181,7 +181,7 @@ def indexed_terms(memory: Memory) -> dict[str, float]:
 
 
 def mutable_columns(memory: Memory) -> dict[str, int]:
-    """Return the mutable columns of a memory, except its topic and the names for filters."""
+    """Return the values of the mutable columns by name, without topic and filter names."""
     return {
         "scripts": detect_scripts(memory.content),
         "asking": question_percentage(memory.content),
@@ -199,7 +199,7 @@ def ceil_milliseconds(moment: datetime) -> int:
 
 def find_invalid_field(memory: Memory, namespace: str) -> str | None:
     """
-    Return why a decoded memory is invalid, or None.
+    Return the reason why a decoded memory is invalid, or None if it is valid.
 
     Uses comparisons only, because it runs for thousands of memories.
     """
@@ -234,16 +234,16 @@ def check_vectors(vectors: Vectors, dimensions: int) -> None:
 
 
 class RecentChangeLog:
-    """Bounded log of the nodes that recent changes touched."""
+    """Bounded log of recent changes, with the nodes that each of them touched."""
 
     def __init__(self, size: int = 4096) -> None:
-        # Arrays instead of sets: a set of a few integers takes ten times the memory.
+        # Nodes are stored as arrays, because a set of a few integers takes ten times the memory.
         self._changes: deque[tuple[int, array[int]]] = deque()
         self._size = size
         self._floor = 0
 
     def reset(self, change: int) -> None:
-        """Clear the log. Changes up to *change* are unknown afterwards."""
+        """Clear the log. It then covers only changes after *change*."""
         self._changes.clear()
         self._floor = change
 
@@ -254,7 +254,7 @@ class RecentChangeLog:
             self._floor = max(self._floor, self._changes.popleft()[0])
 
     def forget(self, after: int) -> None:
-        """Remove changes after the number *after*, because they were rolled back."""
+        """Remove the changes with numbers above *after*, because they were rolled back."""
         while self._changes and self._changes[-1][0] > after:
             self._changes.pop()
 

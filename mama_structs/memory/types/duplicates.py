@@ -44,7 +44,7 @@ def duplicate_fingerprint(memory: Memory) -> int:
 
 
 def find_current_duplicate(reader: Reader, memory: Memory) -> Memory | None:
-    """Return the first current memory that *memory* duplicates, or None."""
+    """Return the first memory that *memory* duplicates and that is still current, or None."""
     if memory.type in TYPES_WITHOUT_DUPLICATES:
         return None
     (nodes,) = reader.duplicates([duplicate_fingerprint(memory)])
@@ -67,7 +67,7 @@ def is_duplicate(existing: Memory, candidate: Memory) -> bool:
         candidate.trust,
         candidate.valid_until,
     )
-    # Compare lazily: most pairs differ in the first field, and texts may be long.
+    # The parts are computed lazily, so most pairs are rejected before their long texts are normalized.
     return (
         same
         and not has_failed(existing)
@@ -76,7 +76,7 @@ def is_duplicate(existing: Memory, candidate: Memory) -> bool:
 
 
 def has_same_words(one: str, other: str) -> bool:
-    """Return True if two texts have the same words in the same order."""
+    """Return True if two texts are equal except for case, whitespace and final punctuation."""
     return _normalize_text(one) == _normalize_text(other)
 
 
@@ -92,26 +92,26 @@ def superseded_nodes(reader: Reader, nodes: Nodes) -> set[int]:
 
 def with_repetition(memory: Memory, at: datetime) -> Memory:
     """
-    Return the memory with a repetition recorded.
+    Return the memory with *at* added to its repetition times.
 
-    Tolerates a clock that stepped back since its creation.
+    If the clock stepped back, so that *at* precedes the memory's creation, the creation time is added instead.
     """
     return attrs.evolve(memory, repeats=tuple(sorted((*memory.repeats, max(at, memory.created_at)))))
 
 
 def _has_later_decision(reader: Reader, node: int, memory: Memory, copies: Nodes) -> bool:
-    """Return True if the memory's topic has a later decision that is not among its copies."""
+    """Return True if the memory's topic has a later decision that is not among *copies*."""
     if memory.topic is None:
         return False
     where = Filter(types=frozenset({MemoryType.DECISION}), topic=memory.topic, since=memory.created_at)
     later = np.setdiff1d(reader.window(where), copies)
-    # Within the same millisecond, node numbers give the order of saving.
+    # Node numbers order decisions that were created within the same millisecond.
     made = reader.facts(np.append(later, node)).created
     return bool(((made[:-1] > made[-1]) | (later > node)).any())
 
 
 def _fingerprint_parts(memory: Memory) -> Iterator[str]:
-    """Yield the normalized texts that duplicates have in common."""
+    """Yield the normalized texts that must be equal in duplicates."""
     metadata = memory.metadata
     yield memory.type.value
     yield unicodedata.normalize("NFC", memory.topic or "")

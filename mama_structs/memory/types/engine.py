@@ -62,13 +62,13 @@ class EmbedderRecord(msgspec.Struct, frozen=True):
 TYPE_NUMBERS: Final[Mapping[str, int]] = {
     kind: number for kinds in (MemoryType, LinkType) for number, kind in enumerate(kinds)
 }
-"""Numbers of memory types and link types in `Facts` and `LinkTable`."""
+"""Numbers of memory types and link types in `NodeAttributes` and `LinkTable`."""
 SYSTEM_CREATOR_INDEX: Final = CREATORS.index("system")
 """Index of the creator of automatic links in `LinkTable.creators`."""
 _DECAY_RATES: Final = np.array([DECAY_RATES_PER_DAY[link_type] for link_type in LinkType])
 _DAY_MS: Final = 86_400_000
 _SAMPLE_BITS: Final = 10
-# Memories per read transaction in paged reads, so that other transactions run in between.
+# Maximum number of memories per page. Other transactions can run between two pages.
 _PAGE_MEMORIES: Final = 256
 MAX_DUPLICATES: Final = 64
 """Maximum number of duplicates examined per fingerprint. Hosts may store any number of them."""
@@ -81,10 +81,10 @@ class RelevanceBounds:
     """
     Minimum relevance and score of displayed hits.
 
-    The values were chosen on half of the queries of all sets by ``benchmarks/precision.py``.
+    The values were tuned on half of the queries of every data set by ``benchmarks/precision.py``.
     """
 
-    relevance: float = 0.15  # minimum relevance of the best hit; below it the search found nothing
+    relevance: float = 0.15  # minimum relevance of the best hit; if it is lower, no hit is displayed
     share: float = 0.85  # minimum score of a hit, relative to the best score
 
 
@@ -94,12 +94,12 @@ DISPLAY_BOUNDS: Final = RelevanceBounds()
 @attrs.frozen(kw_only=True)
 class Filter:
     """
-    Conditions on memories. A memory must satisfy all that are set.
+    Conditions on memories. A memory must satisfy every condition that is not None.
 
-    *types*: one of these. *topic*: equal after NFC normalization. *since*, *until*: created in [since, until).
-    *mentions*: mentions all of them. *valid_at*: not expired at this time. *origins*: one of these. *trust*: at least
-    as trusted. *evidence*: cites all these memories. *labels*: a record whose labels start with these, or equal them if
-    *nested* is False.
+    *types*: it has one of these types. *topic*: it has this topic, after NFC normalization. *since*, *until*: it was
+    created in [since, until). *mentions*: it mentions all of these ids. *valid_at*: it has not expired at this time.
+    *origins*: it has one of these origins. *trust*: it is at least as trusted as this origin. *evidence*: it cites all
+    of these memories. *labels*: it is a record whose labels start with these, or equal them if *nested* is False.
     """
 
     types: frozenset[MemoryType] | None = None
@@ -116,7 +116,7 @@ class Filter:
 
     @property
     def names(self) -> list[str]:
-        """Names that a memory must have, in the form of `names_of`."""
+        """Names that a memory must have to match, in the form that `filter_names` returns."""
         named = [*sorted(self.mentions or ()), *map(evidence_filter_name, sorted(self.evidence or ()))]
         return named if self.labels is None else [*named, labels_filter_name(self.labels, nested=self.nested)]
 
@@ -138,7 +138,7 @@ class Filter:
 
 def filter_names(memory: Memory) -> tuple[str, ...]:
     """
-    Return the names of a memory that filters can match.
+    Return the names by which filters find a memory.
 
     These are its mentions, the memories that it cites as evidence, and the labels of a record.
     """
@@ -151,8 +151,8 @@ def filter_names(memory: Memory) -> tuple[str, ...]:
 
 
 def evidence_filter_name(memory_id: str) -> str:
-    """Return the filter name of a memory that is cited as evidence."""
-    # Mentions cannot contain NUL, so the names cannot collide.
+    """Return the filter name of the memories that cite this memory as evidence."""
+    # The NUL prefix prevents collisions with mentions, which cannot contain NUL.
     return f"\0{memory_id}"
 
 
@@ -185,15 +185,15 @@ def to_nfc(text: str) -> str:
 
 
 def expiry_milliseconds(memory: Memory) -> int:
-    """Return when a memory expires, in milliseconds since 1970 (UTC), or `NEVER_EXPIRES_MS`."""
+    """Return a memory's expiry in milliseconds since 1970 (UTC), or `NEVER_EXPIRES_MS`."""
     return NEVER_EXPIRES_MS if memory.valid_until is None else to_milliseconds(memory.valid_until)
 
 
 def sample_slice(count: int) -> slice:
     """
-    Return the slice of *count* memories that belong to the sample.
+    Return the slice that selects the sample from *count* memories in order of saving.
 
-    These are all of them below 1,024, otherwise every 2^k-th, which are 512 to 1,023.
+    It selects all of fewer than 1,024 memories. Otherwise it selects every 2^k-th, which yields 512 to 1,023 of them.
     """
     step = 1 << max(count.bit_length() - _SAMPLE_BITS, 0)
     return slice(step - 1, None, step)
@@ -212,21 +212,21 @@ class Matches:
 
 @attrs.frozen
 class NodeAttributes:
-    """Columns of attributes that can be read without the texts, with one item per node."""
+    """Attributes of nodes as columns, with one item per node. They are read without the texts."""
 
     created: NDArray[np.int64]  # creation time, milliseconds since 1970 (UTC)
     types: NDArray[np.int8]  # memory type as a number of `TYPE_NUMBERS`
-    topics: NDArray[np.int32]  # a number per topic, -1 for none
-    scripts: NDArray[np.uint8]  # scripts of the content, from `text_analysis.scripts_of`
-    asking: NDArray[np.uint8]  # percentage of questions in the content, from `text_analysis.asking_of`
-    ends: NDArray[np.int64]  # expiry, from `ends_at`
+    topics: NDArray[np.int32]  # number of the topic, -1 without a topic
+    scripts: NDArray[np.uint8]  # scripts of the content, from `text_analysis.detect_scripts`
+    asking: NDArray[np.uint8]  # percentage of questions in the content, from `text_analysis.question_percentage`
+    ends: NDArray[np.int64]  # expiry, from `expiry_milliseconds`
     origins: NDArray[np.int8]  # index of the origin in `ORIGINS`
     trusts: NDArray[np.int8]  # index of the trust in `ORIGINS`
-    wordings: NDArray[np.int64]  # duplicate fingerprint, from `duplicates.wording`
+    wordings: NDArray[np.int64]  # duplicate fingerprint, from `duplicates.duplicate_fingerprint`
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """The arrays, in the order of the constructor."""
+        """All columns, in the order of the constructor's arguments."""
         text = self.created, self.types, self.topics, self.scripts, self.asking
         return *text, self.ends, self.origins, self.trusts, self.wordings
 
@@ -237,7 +237,7 @@ class NodeAttributes:
 
 @attrs.frozen
 class LinkTable:
-    """Columns of links, with one item per link."""
+    """Links as columns, with one item per link."""
 
     sources: Nodes  # node at the start of the link
     targets: Nodes  # node at the end of the link
@@ -251,7 +251,7 @@ class LinkTable:
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """The arrays, in the order of the constructor."""
+        """All columns, in the order of the constructor's arguments."""
         return self.sources, self.targets, self.types, self.creators, self.confidences, self.created
 
     def decayed_confidences(self, now_ms: int) -> Scores:
@@ -288,58 +288,58 @@ class NewMemory:
 
 class Prefetch(Protocol):
     """
-    The queries of a `Reader` that a plan can announce, see `Reader.expect`.
+    Queries of a `Reader` whose results a plan can request in advance with `Reader.expect`.
 
-    Each method announces the query of the same name.
+    Each method requests the result of the `Reader` method with the same name.
     """
 
     def find_many(self, memory_ids: Sequence[str]) -> object:
-        """See `Reader.find_many`."""
+        """Prefetch `Reader.find_many`."""
 
     def find(self, memory_id: str) -> object:
-        """See `Reader.find`."""
+        """Prefetch `Reader.find`."""
 
     def topics(self, nodes: Nodes) -> object:
-        """See `Reader.topics`."""
+        """Prefetch `Reader.topics`."""
 
     def duplicates(self, wordings: Sequence[int]) -> object:
-        """See `Reader.alike`."""
+        """Prefetch `Reader.duplicates`."""
 
     def count(self, where: Filter | None = None) -> object:
-        """See `Reader.count`."""
+        """Prefetch `Reader.count`."""
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> object:
-        """See `Reader.nearest`."""
+        """Prefetch `Reader.nearest`."""
 
     def nearest_many(self, vectors: Vectors, limit: int) -> object:
-        """See `Reader.nearest_many`."""
+        """Prefetch `Reader.nearest_many`."""
 
     def sample(self) -> object:
-        """See `Reader.sample`."""
+        """Prefetch `Reader.sample`."""
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> object:
-        """See `Reader.words`."""
+        """Prefetch `Reader.words`."""
 
     def word_scores(self, query: Query, nodes: Nodes) -> object:
-        """See `Reader.word_scores`."""
+        """Prefetch `Reader.word_scores`."""
 
     def rarity(self, query: Query) -> object:
-        """See `Reader.rarity`."""
+        """Prefetch `Reader.rarity`."""
 
     def links(self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None) -> object:
-        """See `Reader.links`."""
+        """Prefetch `Reader.links`."""
 
     def links_of_many(self, nodes: Nodes, direction: Direction = "both") -> object:
-        """See `Reader.links_of_many`."""
+        """Prefetch `Reader.links_of_many`."""
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> object:
-        """See `Reader.window`."""
+        """Prefetch `Reader.window`."""
 
     def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> object:
-        """See `Reader.beside`."""
+        """Prefetch `Reader.find_temporal_neighbours`."""
 
     def known_contents(self, digests: Sequence[str]) -> object:
-        """See `Reader.known_contents`."""
+        """Prefetch `Reader.known_contents`."""
 
 
 class Reader(Protocol):
@@ -351,7 +351,7 @@ class Reader(Protocol):
 
     @property
     def damaged(self) -> int:
-        """Number of memories that are left out because they are damaged."""
+        """Number of memories that the snapshot leaves out because they are damaged."""
 
     def expect(self, ask: Callable[[Prefetch], object], *, around: int | None = 0) -> None:
         """
@@ -361,8 +361,8 @@ class Reader(Protocol):
 
         Args:
             ask: Issues the queries. It receives no results, so no query may depend on the result of another one.
-            around: Number of link hops around the results to prefetch, with ids, links and texts only; None for all.
-                Follows the kinds of links that *ask* queries.
+            around: Number of hops along links from the results, within which memories are prefetched too, with ids,
+                links and texts only. None for all hops. Only links of the types that *ask* queries are followed.
 
         """
 
@@ -384,7 +384,7 @@ class Reader(Protocol):
 
     def duplicates(self, wordings: Sequence[int]) -> list[Nodes]:
         """
-        Return the sorted nodes for each duplicate fingerprint.
+        Return, for each duplicate fingerprint, the sorted nodes of the memories with it.
 
         If there are many, only the first and the last `MAX_DUPLICATES` are returned.
         """
@@ -401,7 +401,7 @@ class Reader(Protocol):
         return self.pieces([node])[0]
 
     def count(self, where: Filter | None = None) -> int:
-        """Return the number of memories."""
+        """Return the number of memories that match the filter."""
 
     def facts(self, nodes: Nodes) -> NodeAttributes:
         """Return the attributes of *nodes* that can be read without their texts."""
@@ -414,28 +414,28 @@ class Reader(Protocol):
         return [self.nearest(vector, limit) for vector in vectors]
 
     def similarities(self, vector: Vectors, nodes: Nodes) -> Scores:
-        """Return the cosine of the normalized *vector* and the best vector of each node."""
+        """Return the highest cosine between the normalized *vector* and the vectors of each node."""
 
     def sample(self) -> Vectors:
         """
-        Return the first vectors of a sample of memories, from which plans compute baselines.
+        Return the first vector of each memory in a sample, from which plans compute baselines.
 
         The array has the shape (n, dimensions) and is read-only. It is the same array until something changes.
-        The sample contains the positions of `sampled` in the order of saving. Earlier deletions do not affect it.
+        `sample_slice` selects the sample from the memories in order of saving. Earlier deletions do not affect it.
         """
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
         """
         Return the nodes with the highest BM25 score for the query.
 
-        Nodes without a common word are left out.
+        Nodes that share no term with the query are left out.
         """
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
-        """Return the BM25 score of each node for the query, 0 without a common word."""
+        """Return the BM25 score of each node for the query, or 0 if they share no term."""
 
     def lengths(self, nodes: Nodes) -> Scores:
-        """Return the number of terms of each node's text, 0 if it is not indexed yet."""
+        """Return the number of terms of each node's text, or 0 if it is not indexed yet."""
 
     def rarity(self, query: Query) -> dict[str, float]:
         """Return the inverse document frequency of each term of the query."""
@@ -446,37 +446,37 @@ class Reader(Protocol):
         """Return the deduplicated links that start (``out``) or end (``in``) at *nodes*, or both."""
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
-        """Return the complete links of each node, ordered by time."""
+        """Return the links of each node as `Link` objects, ordered by time."""
 
     def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
-        """Return the complete links of one memory."""
+        """Return the links of one memory as `Link` objects."""
         return self.links_of_many([node], direction)[0]
 
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
         """Return each link, or None for an unknown id."""
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
-        """Return nodes in order of creation, with equal times in order of saving."""
+        """Return the matching nodes, ordered by creation time and then in order of saving."""
 
     def find_temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """
-        Return the nodes that were created just before and just after each node, or -1.
+        Return each node's predecessor and successor by creation time, or -1 if it has none.
 
-        Neighbours are at most *apart_ms* milliseconds away. Equal times are in order of saving.
+        A neighbour was created at most *apart_ms* milliseconds away. Nodes with equal times are in order of saving.
         """
 
     def relationships(self) -> dict[str, int]:
         """Return the relationship words of all links, with the number of links per word."""
 
     def changed_nodes_since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes changed or relinked after *change*, or None if that is no longer known."""
+        """Return the nodes that were changed or relinked after *change*, or None if unknown."""
 
     def scan(self, *, after: int = -1, limit: int | None = None) -> list[ScannedMemory]:
         """Return up to *limit* memories in order of saving, starting after the node *after*."""
 
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
         """
-        Return the stored texts with these hashes (`model.digest_of`).
+        Return the stored texts with these hashes (`model.text_digest`).
 
         A missing text raises `StoreDamaged`.
         """
@@ -501,7 +501,7 @@ class Reader(Protocol):
         """Return the notes with these names, in the order of *names*. Missing notes are left out."""
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
-        """Return up to *limit* ids that are most similar to *text*, best first."""
+        """Return up to *limit* ids that are spelled most like *text*, most similar first."""
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
         """Return the ids of memories without vectors of *embedder*, in order of saving."""
@@ -511,13 +511,13 @@ class Writer(Reader, Protocol):
     """
     A `Reader` in a write transaction.
 
-    It sees its own writes, and rolls back if its plan raises.
+    It reads its own uncommitted writes. If its plan raises, the transaction is rolled back.
     """
 
     @property
     def should_yield(self) -> bool:
         """
-        True if other writers have waited long enough.
+        True if the transaction should end, because other writers have waited long enough.
 
         A plan should then leave its remaining writes to another transaction.
         """
@@ -533,11 +533,11 @@ class Writer(Reader, Protocol):
         """
         Store a new memory or a new version of one, with outgoing links, and return its node.
 
-        A stored text is deleted when no memory refers to it in its evidence any more.
+        Evidence texts to which no memory refers any more are deleted.
 
         Args:
-            memory: Creates a new memory if its id is unknown.
-            vectors: Of shape (pieces, dimensions), normalized. None keeps the present vectors.
+            memory: The memory. An unknown id creates a new one.
+            vectors: Of shape (pieces, dimensions), normalized. None leaves the present vectors unchanged.
             links: Added to the present links. A link with the id of a present link replaces it.
             contents: Texts by hash. Only texts to which the memory's evidence refers are stored.
 
@@ -552,10 +552,10 @@ class Writer(Reader, Protocol):
 
         Args:
             new: The memories, each with outgoing links.
-            links_of: Called with the nodes when all of them can be found. Returns further links for each memory.
+            links_of: Called with the nodes once all new memories are readable. Returns further links for each memory.
 
         Raises:
-            ValueError: A memory with such an id exists.
+            ValueError: A memory with one of the ids already exists.
             KeyError: As for `put`.
 
         """
@@ -574,7 +574,7 @@ class Writer(Reader, Protocol):
         """Delete links, and return the number of links that existed."""
 
     def mark_for_erasure(self) -> None:
-        """Make the next `Engine.erase` remove from disk what this plan deletes or replaces."""
+        """Mark the data that this plan deletes or replaces for removal by `Engine.erase`."""
 
     def set_note(self, name: str, text: str | None) -> None:
         """
@@ -585,11 +585,11 @@ class Writer(Reader, Protocol):
         self.set_notes({name: text})
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
-        """Store notes by name, as `set_note` does."""
+        """Store several notes by name. None deletes a note."""
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
         """
-        Store vectors of an embedder that is not active yet, by memory id.
+        Store vectors, by memory id, of an embedder that is not active yet.
 
         Deleted memories are skipped.
         """
@@ -612,7 +612,7 @@ class Engine(Protocol):
         """The active embedder, whose vectors are searched."""
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
-        """Run *plan* on a snapshot that contains every write acknowledged before, by any process."""
+        """Run *plan* on a snapshot with all writes that any process acknowledged before the call."""
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
         """Run *plan* in a write transaction, and return its result once it is durable."""
@@ -647,14 +647,14 @@ class Engine(Protocol):
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
         """
-        Remove data marked by `Writer.leave_no_trace` from disk.
+        Remove data marked by `Writer.mark_for_erasure` from disk.
 
         Returns readable descriptions of the places that still contain some of it. *wait* is the time in seconds to wait
         for other users of the data. Cheap if there is nothing to erase.
         """
 
     def figures(self) -> dict[str, Any]:
-        """Return statistics about the stored data as of the last call. Thread-safe."""
+        """Return statistics about the stored data, known from the last operation. Thread-safe."""
 
 
 class Engines(Protocol):
@@ -667,7 +667,7 @@ class Engines(Protocol):
         """Return the embedder of a namespace's vectors, or None if there are none yet."""
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> Engine:
-        """Open a namespace, or share an open one. Each call must be matched by `leave`."""
+        """Open a namespace, or share an open one. Each call must be matched by `release`."""
 
     async def release(self, namespace: str) -> None:
         """Release one use of a namespace. The last release closes it."""
@@ -675,9 +675,9 @@ class Engines(Protocol):
 
 def write_until_due(writer: Writer, items: Sequence[ItemT], write: Callable[[Writer, ItemT], T]) -> list[T]:
     """
-    Write items until other writers have waited long enough, but at least one.
+    Write at least one item, and continue until other writers have waited long enough.
 
-    Returns the results of the written items.
+    Returns the results of the items that were written.
     """
     written = []
     for item in items:
@@ -714,7 +714,7 @@ async def read_in_pages(
     for start in range(0, len(ids), _PAGE_MEMORIES):
 
         def page(reader: Reader, some: Sequence[str] = ids[start : start + _PAGE_MEMORIES]) -> T:
-            # Nodes are valid within one plan only.
+            # Look up the nodes for each page, because they are valid within one plan only.
             return plan(reader, [node for node in reader.find_many(some) if node is not None])
 
         yield await read(page)

@@ -30,7 +30,7 @@ class Learned:
     """
     Memories that `Session.remember` saved, merged and rejected.
 
-    False if it saved and merged nothing.
+    Falsy if nothing was saved or merged.
 
     Args:
         new: Saved memories, each with its `Memory.noticed`.

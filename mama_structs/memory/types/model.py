@@ -16,7 +16,7 @@ import attrs
 
 from mama_structs._internal.reprs import ReprContent, ReprMixin, bound_field_reprs, join_texts
 
-# Re-exported here; defined in `provenance` because refs also use them.
+# Re-exported from `provenance`, which defines them because refs use them too.
 from mama_structs.provenance import ORIGINS as ORIGINS  # noqa: PLC0414 - exported
 from mama_structs.provenance import Origin as Origin  # noqa: PLC0414 - exported
 from mama_structs.provenance import least_trusted as least_trusted  # noqa: PLC0414 - exported
@@ -63,7 +63,7 @@ class Outcome(enum.StrEnum):
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class OutcomeChange:
     """
-    An outcome that was set for a decision.
+    One outcome in the history of a decision.
 
     Args:
         outcome: The outcome.
@@ -257,7 +257,7 @@ def reasoning_of(memory: Memory) -> str | None:
 
 
 def with_text(memory: Memory, *, content: str, reasoning: str) -> Memory:
-    """Return the memory with new content, and for a decision with new reasoning."""
+    """Return the memory with a new content. A decision also gets the new reasoning."""
     if not isinstance(memory.metadata, DecisionMetadata):
         return attrs.evolve(memory, content=content)
     return attrs.evolve(memory, content=content, metadata=attrs.evolve(memory.metadata, reasoning=reasoning))
@@ -266,7 +266,7 @@ def with_text(memory: Memory, *, content: str, reasoning: str) -> Memory:
 @attrs.frozen
 class NoticedMemory:
     """
-    A memory that is related to a newly saved one.
+    An older memory that is related to a newly saved one.
 
     Args:
         id: Its id.
@@ -281,13 +281,15 @@ class NoticedMemory:
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class Noticed:
     """
-    Related memories that existed when a memory was saved. They were not changed.
+    Older memories that a newly saved one repeats, contradicts or replaces.
+
+    They are reported, but not changed.
 
     Args:
         copy_of: Memories with the same statement, word for word (probability 1.0) or reworded.
         may_contradict: Memories that contradict it.
         may_replace: Memories that are no longer true according to it.
-        note: Why the session's judge was not consulted, or None if it was, or if there is none.
+        note: Why the session's judge was not consulted; None if it was consulted, or if the session has no judge.
 
     """
 
@@ -451,9 +453,9 @@ class Link(ReprMixin):
     @property
     def texts(self) -> tuple[str, str] | None:
         """
-        First characters of both contents, or None if they were not read with the link.
+        Previews of both memories' contents, or None if the link was read without them.
 
-        The content of `from_id` comes first.
+        The preview of `from_id` comes first.
         """
         return self._texts
 
@@ -499,9 +501,9 @@ class Link(ReprMixin):
 
 def with_previews(links: Iterable[Link], memories: Iterable[Memory]) -> tuple[Link, ...]:
     """
-    Return copies of the links with the first characters of the linked memories.
+    Return copies of the links with previews of the memories at both ends.
 
-    An end that is not among *memories* is represented by its id.
+    If a memory is not among *memories*, its id takes the place of the preview.
     """
     texts = {memory.id: memory.content[:_MAX_PREVIEW_CHARS] for memory in memories}
     told = []
@@ -558,10 +560,10 @@ def new_link_id() -> str:
 
 
 def make_slug(title: str, *, max_chars: int = _MAX_SLUG_CHARS) -> str:
-    """Return the readable part of an id, in lower case with ``_`` between words."""
+    """Return the readable part of an id: the title in lower case, with ``_`` between words."""
     text = unicodedata.normalize("NFC", title[: 8 * _MAX_SLUG_CHARS]).lower()
     if not text.isascii():
-        # Keep combining marks: they are part of letters in many scripts, but are not letters themselves.
+        # Combining marks are not letters, but they are retained because many scripts spell letters with them.
         text = "".join(letter if unicodedata.category(letter)[0] in "LNM" else "_" for letter in text)
     return _SEPARATOR_PATTERN.sub("_", text).strip("_")[:max_chars].strip("_") or "untitled"
 
@@ -635,11 +637,11 @@ class Maintained:
     due: bool = False
 
 
-# Evidence with stored text: the text of a handle at the time of saving is stored as long as a memory refers to it. Such
-# an item, ``ref:plan@2#sha256:<64 hexadecimal digits>``, contains the handle and the hash under which the store keeps
-# the deduplicated text. Every other item has no stored text.
+# Evidence can cite a handle. The handle's text at the time of saving is stored while any memory refers to it.
+# Such an item is ``ref:plan@2#sha256:<64 hexadecimal digits>``: the handle, and the hash of its stored text.
+# All other items have no stored text.
 
-# Only schemes of this package: a URL with such a fragment is evidence without a stored text.
+# Match handles only: a URL with a ``#sha256:`` fragment is evidence without a stored text.
 _STORED_EVIDENCE_PATTERN: Final = re.compile(r"((?:ref|fd|message):[^\s#]{1,200})#sha256:([0-9a-f]{64})")
 _DIGEST_PATTERN: Final = re.compile(r"[0-9a-f]{64}")
 MAX_STORED_TEXT_BYTES: Final = 2**25
@@ -648,7 +650,7 @@ MAX_STORED_TEXT_BYTES: Final = 2**25
 
 @attrs.frozen
 class StoredEvidence:
-    """An evidence item with a stored text."""
+    """A parsed evidence item: a handle, and the hash of its stored text."""
 
     source: str
     digest: str

@@ -43,9 +43,9 @@ MAX_LABEL_CHARS: Final = 512
 MAX_KEY_CHARS: Final = 1024
 _MAX_PATH_CHARS: Final = 512
 _MAX_DEPTH: Final = 99
-# The row key has room for this many characters after the namespace.
+# Maximum length of a percent-encoded key in a note's name. A longer one is shortened and hashed to fit the row key.
 _MAX_KEY_CHARS_IN_NAME: Final = 256
-# Percent-encoding never produces this character.
+# Separates a shortened key from its hash. Percent-encoded text never contains this character.
 _HASH_MARKER: Final = "+"
 NOTE_PREFIX: Final = "record/"
 """Prefix of the names of notes that store records without text."""
@@ -161,7 +161,7 @@ class PreparedRecord:
     """
     A validated record to write, with vectors if it has texts.
 
-    *key* is None for the next number.
+    If *key* is None, the record gets the next number as its key.
     """
 
     labels: tuple[str, ...]
@@ -179,7 +179,7 @@ class PreparedRecord:
 
     @property
     def text(self) -> str | None:
-        """Searchable text, or None."""
+        """All searchable texts as one text, or None if there are none."""
         return TEXT_SEPARATOR.join(self.texts) if self.texts else None
 
 
@@ -212,7 +212,7 @@ def check_place(value: object, name: str = "place") -> RecordPlace:
 
 
 def check_new_record(record: object, *, max_text: int, name: str = "record") -> PreparedRecord:
-    """Validate a `NewRecord`, without checks that need the store."""
+    """Validate a `NewRecord`, except for checks that need the store."""
     if not isinstance(record, NewRecord):
         raise InvalidArgument(f"{name} must be a NewRecord, got {type(record).__name__}")
     size = len(msgspec.json.encode(value := _copy_json(f"{name}.value", record.value)))
@@ -220,7 +220,7 @@ def check_new_record(record: object, *, max_text: int, name: str = "record") -> 
         hint = "keep a large text as a ref, and its handle here"
         raise InvalidArgument(f"{name}.value must be at most {MAX_VALUE_BYTES} bytes of JSON, got {size}", hint=hint)
     origin: Origin = "user" if record.origin is None else _check.check_choice(f"{name}.origin", record.origin, ORIGINS)
-    # A tool that stores its arguments as records may store inserted texts of handles, so their origin counts too.
+    # A tool may store arguments that contain inserted texts of handles. Their origin limits the record's origin.
     inserted = get_inserted_provenance()
     return PreparedRecord(
         labels=check_labels(record.labels, f"{name}.labels"),
@@ -306,12 +306,12 @@ def parse_note_labels(name: str) -> tuple[str, ...]:
 
 
 def has_complete_key(name: str) -> bool:
-    """Return True if the name of a note contains the complete key, not a hash of a long one."""
+    """Return True if the name of a note contains the complete key instead of a hash."""
     return _HASH_MARKER not in name
 
 
 def parse_note_place(name: str) -> RecordPlace | None:
-    """Return labels and key from the name of a note, or None if it contains only a hash."""
+    """Return labels and key from the name of a note, or None if it contains a hash of the key."""
     key = name.rpartition("/")[2].removeprefix(KEY_PREFIX)
     return (parse_note_labels(name), unquote(key)) if has_complete_key(name) else None
 
@@ -342,7 +342,7 @@ class StoredRecord:
 
     @property
     def place(self) -> RecordPlace:
-        """Its labels and key."""
+        """Labels and key of the record."""
         return self.record.labels, self.record.key
 
     def is_over(self, now: datetime) -> bool:
@@ -351,7 +351,7 @@ class StoredRecord:
 
 
 def record_from_memory(memory: Memory) -> StoredRecord:
-    """Return the record that is stored as a memory."""
+    """Return the record that a memory stores."""
     own = memory.metadata
     if not isinstance(own, RecordMetadata):
         raise TypeError(f"{memory.id} is no record")
@@ -371,7 +371,7 @@ def record_from_memory(memory: Memory) -> StoredRecord:
 
 
 def check_imported_record(memory: Memory, path: str) -> None:
-    """Raise `ValueError` if an imported memory is a record that no `put` could have written."""
+    """Raise `ValueError` for an imported memory with record data that `put` never writes."""
     own = memory.metadata
     if not isinstance(own, RecordMetadata):
         return
@@ -389,7 +389,7 @@ def check_imported_record(memory: Memory, path: str) -> None:
 
 
 def record_from_note(text: str) -> StoredRecord:
-    """Return the record that is stored as a note."""
+    """Parse the record that a note stores."""
     try:
         kept = msgspec.json.decode(text, type=_NoteRecord)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -399,7 +399,7 @@ def record_from_note(text: str) -> StoredRecord:
 
 
 def unreadable_record() -> StoreDamaged:
-    """Return the error for an unreadable record without text."""
+    """Return the error for a note that contains no readable record."""
     what = "a record that a host keeps is not what was written"
     return StoreDamaged(what, file="", findings=(what,), hint="restore a backup, or delete the record")
 

@@ -37,8 +37,8 @@ _EXAMPLES_BY_TYPE: Final[Mapping[LinkType, tuple[str, ...]]] = MappingProxyType(
     }
 )
 
-# Further synonyms, and the usual Korean words. An evolution link starts at the newer memory. A passive word would
-# reverse its direction, so it maps to an association.
+# Further synonyms, and the usual Korean words.
+# Passive words for evolution map to associations, because they would reverse the direction of the link.
 _SYNONYMS_BY_TYPE: Final[Mapping[LinkType, str]] = MappingProxyType(
     {
         LinkType.EVOLUTION: (
@@ -68,7 +68,7 @@ _SYNONYMS_BY_TYPE: Final[Mapping[LinkType, str]] = MappingProxyType(
     }
 )
 
-# Letters of any script, with their combining marks, but no other symbols.
+# Letters and digits of any script, ``_``, spaces and hyphens. Combining marks are removed before matching.
 _ALLOWED_PATTERN: Final = re.compile(r"[\w \-]+")
 _GAP_PATTERN: Final = re.compile(r"[\s_\-]+")
 
@@ -95,7 +95,7 @@ def check_relationship(word: object) -> str:
     )
     if not isinstance(word, str):
         raise InvalidArgument(f"{rule}, got {type(word).__name__}")
-    # Skip normalization of longer texts: it cannot shorten them to a valid word.
+    # Normalize only the start of a long text: normalization cannot shorten the whole text to a valid word.
     kept = unicodedata.normalize("NFC", word[: 4 * MAX_RELATIONSHIP_CHARS + 1]).strip(" ")
     if not 1 <= len(kept) <= MAX_RELATIONSHIP_CHARS or len(word) > 4 * MAX_RELATIONSHIP_CHARS:
         raise InvalidArgument(f"{rule}, got {len(word)} characters")
@@ -110,7 +110,7 @@ def _is_word(text: str) -> bool:
 
 
 EXAMPLE_WORDS: Final = tuple(word for several in _EXAMPLES_BY_TYPE.values() for word in several)
-"""Example words for `nearest_type`, in the order in which they must be embedded."""
+"""Example words for `classify_by_example`, in the order in which they must be embedded."""
 
 _EXAMPLE_TYPES: Final = tuple(link_type for link_type, several in _EXAMPLES_BY_TYPE.items() for _ in several)
 
@@ -130,14 +130,14 @@ def classify_by_example(word: str, vector: NDArray[np.float32], example_vectors:
 
 def find_near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> dict[str, tuple[tuple[str, float], ...]]:
     """Return the near-synonyms of each word with their cosines, most similar first."""
-    # Words that differ only in case, gaps or Unicode form count as identical, regardless of their vectors.
+    # Words that differ only in case, gaps or Unicode form have the cosine 1, regardless of their vectors.
     forms: dict[str, list[int]] = {}
     for at, word in enumerate(words):
         forms.setdefault(normalize_relationship(word), []).append(at)
     known = np.asarray(vectors, np.float32)
     found = {}
     for at, word in enumerate(words):
-        # Compute one row at a time: the full matrix of some thousand words would need much memory.
+        # Compute one row at a time, because the full matrix of some thousand words would need much memory.
         cosines = np.minimum(np.nan_to_num(known @ known[at], nan=-1.0), 1.0)
         cosines[forms[normalize_relationship(word)]] = 1.0
         cosines[at] = -1.0

@@ -116,7 +116,11 @@ _LIMITED_BY_SETTINGS: Final = ("decision", "reasoning", "summary", "content", "c
 
 
 def _add_checks(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
-    """Set the converter of each field without one to the check of its name. Default values skip the check."""
+    """
+    Make each field without a converter validate its value by the check for its name.
+
+    Default values are not checked.
+    """
 
     def converter(field: attrs.Attribute[Any]) -> Callable[[object], object]:
         check, default = partial(_CHECKS[field.name], field.name), field.default
@@ -170,7 +174,7 @@ class SaveRequest:
         return self.on_duplicate == "merge" and not any(says_more)
 
     def memory(self, namespace: str, *, now: datetime, max_content: int) -> Memory:
-        """Return the memory to save, without mentions, and with unprocessed evidence."""
+        """Return the memory to save, without mentions and with unresolved handles in its evidence."""
         for name in _LIMITED_BY_SETTINGS:
             if (text := getattr(self, name, None)) is not None:
                 _check.check_text(name, text, max_chars=max_content, allow_empty=True)
@@ -271,7 +275,7 @@ def parse_request(record: object) -> SaveRequest:
     try:
         return _REQUEST_BY_TYPE[kind](**given)
     except TypeError as error:
-        # The message of the `TypeError` names the argument but contains no value.
+        # The message of the `TypeError` can be shown: it names the argument but contains no value.
         problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
         raise InvalidArgument(f"{kind.value}: {problem}") from None
 

@@ -11,7 +11,7 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import is_async_callable
 from mama_structs.errors import InvalidArgument
 
-_DEFAULT_MAX_CHARS: Final = 4_000  # About twice the length of the 512 tokens that most cross-encoders accept.
+_DEFAULT_MAX_CHARS: Final = 4_000  # about twice the 512 tokens that most cross-encoders accept
 _DEFAULT_BATCH_SIZE: Final = 64
 
 
@@ -20,8 +20,8 @@ class Reranker(Protocol):
     """
     Scores how well each text answers a query, by reading both together.
 
-    Optional attributes: ``max_chars``, the number of characters of a text that it reads (4,000), and ``batch_size``,
-    the number of texts per call (64). Longer texts are truncated before the call.
+    Optional attributes: ``max_chars``, the number of characters that it reads of each text (default 4,000), and
+    ``batch_size``, the number of texts per call (default 64). Longer texts are truncated before the call.
     """
 
     @property

@@ -1,8 +1,8 @@
 """
-Texts of a memory to embed and index, and their terms in English, Korean and mixed text.
+Texts to embed and index for a memory, and terms of English, Korean and mixed text.
 
 A *term* is a stemmed word, an identifier as written (ignoring case), an ideograph, or a pair of adjacent syllables
-prefixed with `BIGRAM`. Text is normalized to NFKC. Every function runs in time linear in the text length.
+prefixed with `BIGRAM_PREFIX`. Text is normalized to NFKC. Every function runs in time linear in the text length.
 DESIGN section 6 (search) and the measurements in domain/embedders.md explain the kinds of terms. Their weights were
 tuned on the retrieval sample (benchmarks/retrieval.py).
 """
@@ -63,7 +63,7 @@ T = TypeVar("T")
 KindedTerms = tuple[tuple[str, _TermKind], ...]
 WeightedTerms = tuple[tuple[str, float], ...]
 
-# Bigrams duplicate words and stop words carry no meaning, so neither may inflate the length of a text.
+# Bigrams and stop words have low weights, because they would otherwise inflate the length of a text.
 _INDEX_WEIGHTS: Final = (1.0, 1.0, 0.5, 0.4, 0.5, 0.4)
 _QUERY_WEIGHTS: Final = (1.0, 1.0, 0.5, 1.0, 1.0, 1.0)
 
@@ -74,13 +74,13 @@ _UNSPACED_SCRIPT_CHARS: Final = (
     "\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _IDEOGRAPH_PATTERN: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-# Combining marks of the preceding letter, which `\w` does not match, without the sentence ends among them.
+# Combining marks, which `\w` does not match. The sentence ends in this range are excluded.
 _COMBINING_MARKS: Final = "\u200d" + "".join(
     sign for sign in map(chr, range(0x300, 0xE00)) if unicodedata.category(sign).startswith("M")
 )
 _LETTER_REGEX: Final = rf"[^\W{_HANGUL_CHARS}{_UNSPACED_SCRIPT_CHARS}]"
 _LETTER_RUN_REGEX: Final = rf"(?:{_LETTER_REGEX}[{_COMBINING_MARKS}]*)+"
-# Hangul and ideographs are allowed on both sides, for example as currency names.
+# Hangul and ideographs may adjoin the number, for example as the name of a currency.
 _NUMBER_REGEX: Final = rf"(?<!{_LETTER_REGEX})(?<!,)[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_LETTER_REGEX})"
 
 _TOKEN_PATTERN: Final = re.compile(
@@ -89,7 +89,7 @@ _TOKEN_PATTERN: Final = re.compile(
 _ASCII_TOKEN_PATTERN: Final = re.compile(rf"{_NUMBER_REGEX}|\w+(?:[-.']\w+)*", re.ASCII)
 _IDENTIFIER_SEPARATOR_PATTERN: Final = re.compile(r"[-._']+")
 _CAMEL_CASE_PATTERN: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-# Suffixes of words that the stemmer may change (https://snowballstem.org/algorithms/english). Other words skip it.
+# Endings of words that the stemmer may change (https://snowballstem.org/algorithms/english). Other words skip it.
 _STEMMABLE_PATTERN: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
 # Accents of Latin, Greek and Cyrillic letters, and vowel marks of Hebrew and Arabic.
 _ACCENT_PATTERN: Final = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0670]+")
@@ -98,7 +98,7 @@ _VERSION_NUMBER_PATTERN: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
 _LONG_MARK_RUN_PATTERN: Final = re.compile(r"[^\w\s]{65}")
 _NORMALIZE_CHUNK_CHARS: Final = 64
 
-# Particles, and the endings of 하다 and 되다 that turn nouns into verbs, longer ones first.
+# Particles, and the endings of 하다 and 되다 that turn nouns into verbs.
 _PARTICLES: Final = (
     "은|는|이|가|을|를|의|에|와|과|도|만|로|으로|에서|에게|에게서|한테|께|께서|부터|까지|보다|처럼|마다|조차|마저|밖에|이나|나|"
     "이라도|라도|이라|라|이란|란|이며|며|이고|이다|다|입니다|였다|이었다|인|일|임|이면|면|에는|에도|에만|에서는|에서도|으로는|으로도|"
@@ -136,14 +136,13 @@ _RANGE_BITS: Final = np.array([bit for _, bit, _ in _SCRIPT_RANGES], np.uint8)
 _RANGE_WEIGHTS: Final = np.array([share for _, _, share in _SCRIPT_RANGES])
 _LATIN_PATTERN: Final = re.compile("[A-Za-z]")
 _MAX_ANALYSED_CHARS: Final = 2_000
-# Sentence ends. A full stop within a number or a name is not one.
+# Sentence ends. A full stop within a number or a name does not count.
 _SENTENCE_END_PATTERN: Final = re.compile(
     r"(?<![.!?\u2026])[.!?\u2026]++(?=[\"'\u2019\u201d\xbb)\]*_]{0,3}(?:\s|\Z))|[\u3002\uff01\uff1f\u061f]+|(?<=\w)\Z"
 )
 _QUESTION_MARKS: Final = frozenset("?\uff1f\u061f")
 _PERCENT: Final = 100
 
-# English stop words.
 _ENGLISH_STOP_WORDS: Final = frozenset(
     """
     a about after again all also am an and any anybody anyone anything are arent as at be became because become been
@@ -159,8 +158,8 @@ _ENGLISH_STOP_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
-# Irregular forms that the stemmer cannot reduce. A question uses the base form ("what did she buy?", "I bought"). Forms
-# with another meaning of their own, such as "rose" and "lives", are left out.
+# Irregular forms that the stemmer cannot reduce. A question uses the base form ("what did she buy?", "I bought").
+# Forms that are also words with another meaning, such as "rose" and "lives", are left out.
 _IRREGULAR_FORMS: Final = """
     buy:bought bring:brought build:built break:broke,broken begin:began,begun bite:bitten blow:blew,blown catch:caught
     choose:chose,chosen draw:drew,drawn drink:drank,drunk drive:drove,driven eat:ate,eaten fall:fell,fallen feed:fed
@@ -181,8 +180,8 @@ _BASE_BY_IRREGULAR_FORM: Final = {
     form: word for entry in _IRREGULAR_FORMS.split() for word, *forms in [re.split("[:,]", entry)] for form in forms
 }
 
-# Stop words without accents in German, French, Spanish, Portuguese, Italian, Dutch and Russian. English words and
-# abbreviations are left out.
+# Stop words in German, French, Spanish, Portuguese, Italian, Dutch and Russian, without accents.
+# Words that also exist in English, and abbreviations, are left out.
 _EUROPEAN_STOP_WORDS: Final = frozenset(
     """
     der das und ist nicht ein eine einen einem einer eines zu zum zur dem von auf sich wird werden wurde wurden sind bei
@@ -210,7 +209,7 @@ _KOREAN_STOP_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
-# Ideographs of Chinese question words and particles, in both scripts. Bigrams that contain one are stop words too.
+# Ideographs of Chinese question words and particles, simplified and traditional. Bigrams with one are stop words too.
 _STOP_IDEOGRAPHS: Final = frozenset("的了吗嗎呢吧啊嘛什么麼甚怎哪谁誰几幾")
 
 # Bigrams of Japanese and Chinese endings and question words.
@@ -224,9 +223,9 @@ _STOP_BIGRAMS: Final = frozenset(
 
 class _WordCache(dict[str, T]):
     """
-    Cache of analysed words with two generations.
+    Two-generation cache of analysed words.
 
-    Long words rarely repeat, so they are not cached.
+    If the present generation is full, it replaces the previous one. Long words rarely repeat, so they are not cached.
     """
 
     def __init__(self, analyse: Callable[[str], T]) -> None:
@@ -238,7 +237,7 @@ class _WordCache(dict[str, T]):
         known = self._before.get(word)
         found = self._analyse(word) if known is None else known
         if len(word) <= _MAX_CACHED_CHARS:
-            # Keep the last generation as well. Several threads may rotate the generations concurrently.
+            # The full generation is copied before it is cleared, because several threads may rotate concurrently.
             if len(self) >= _MAX_CACHED_WORDS:
                 self._before = self.copy()
                 self.clear()
@@ -248,8 +247,8 @@ class _WordCache(dict[str, T]):
 
 def embedded_text(memory: Memory) -> str:
     """Return the text to embed: topic, content, and the author's further text fields."""
-    # The outcome is left out: `MemoryStore.set_outcome` stores it as a separate memory. So the decision's vector stays
-    # valid, and a search of the past does not know the later outcome.
+    # The outcome is left out, because `MemoryStore.set_outcome` stores it as a separate memory.
+    # So the decision's vector stays valid, and a search of the past does not know the later outcome.
     body = "\n".join(_text_fields(memory))
     topic = _topic_to_words(memory.topic)
     return (f"{topic}: {body}" if topic else body)[:MAX_EMBEDDED_CHARS]
@@ -278,7 +277,7 @@ def indexed_text(memory: Memory, *, with_topic: bool = True) -> str:
 
 
 def _topic_to_words(topic: str | None) -> str:
-    """Return a topic with spaces instead of underscores, as in ``response_cache``."""
+    """Return a topic with spaces for underscores: ``response_cache`` as ``response cache``."""
     return " ".join((topic or "").replace("_", " ").split())
 
 
@@ -299,7 +298,7 @@ def _text_fields(memory: Memory) -> Iterator[str]:
 
 @attrs.frozen
 class AnalysedWord:
-    """Index terms and query terms of one token between spaces."""
+    """Index terms and query terms of one whitespace-separated token."""
 
     indexed: WeightedTerms
     asked: WeightedTerms
@@ -326,7 +325,7 @@ class TextAnalysis:
     def compute_query_terms(self, words: Iterable[str] | None = None) -> dict[str, float]:
         """Return the query terms of the text, or of some of its *words*, with their weights."""
         chosen = [self.words[written] for written in (self.words if words is None else words)]
-        # Use the maximum weight instead of the sum: a repeated query word must not count twice.
+        # Use the maximum weight instead of the sum, because a repeated query word must not count twice.
         return _max_weights(word.asked for word in chosen) or _max_weights(word.stop_terms for word in chosen)
 
 
@@ -363,7 +362,7 @@ def question_percentage(text: str) -> int:
 
 
 def resolve_terms(query: str | Mapping[str, float]) -> Mapping[str, float]:
-    """Return the terms of a query, which may already be given as terms."""
+    """Return the query terms of a text. A mapping of terms is returned unchanged."""
     return query_terms(query) if isinstance(query, str) else query
 
 
@@ -423,7 +422,7 @@ def _extract_terms(text: str) -> Iterator[tuple[str, _TermKind]]:
 
 
 def _normalize_bounded(text: str) -> str:
-    """Return *text* in NFKC, or in NFC if NFKC is much longer: one character can expand to 18."""
+    """Return *text* in NFKC, or in NFC if NFKC is much longer: it can be 18 times as long."""
     normal = normalize("NFKC", text)
     return normal if len(normal) <= 2 * len(text) + _NORMALIZE_CHUNK_CHARS else normalize("NFC", text)
 
@@ -460,7 +459,7 @@ def _latin_terms(token: str) -> KindedTerms:
     ]
     if len(pieces) == 1:
         return (_stem_term(whole, _TermKind.WORD),)
-    # Identifiers are often written in lower case, like a word, so index the whole identifier too.
+    # Index the whole identifier too, because texts often write it in lower case, like a word.
     return ((_stem_cache[whole], _TermKind.WORD), *(_stem_term(piece.casefold(), _TermKind.PART) for piece in pieces))
 
 
@@ -486,16 +485,16 @@ def _korean_terms(word: str) -> KindedTerms:
     if root in _KOREAN_STOP_WORDS:
         return ((root, _TermKind.STOP),)
     found = [(root, _TermKind.WORD)]
-    # A one-syllable root is also a term: 값이 and 녹는데, but this also affects 결과.
+    # If all syllables but the first form a suffix, the first one is also a term, as in 값이. This also affects 결과.
     if root[1:] in _SUFFIXES:
         found.append((root[0], _TermKind.ROOT))
-    # Bigrams of the whole word: the stem boundary is not always detectable, and frequent endings have little weight.
+    # Use bigrams of the whole word, because the stem is not always detectable. Frequent endings have little weight.
     return (*found, *_bigram_terms(word))
 
 
 def _strip_suffixes(word: str) -> str:
     """Return *word* without trailing particles and endings, but with at least two syllables."""
-    # Skip longer strings: they are not words, and would contain too many suffixes.
+    # Longer strings are not words, and would contain too many suffixes to strip.
     while len(word) <= _MAX_STRIPPED_CHARS:
         lengths = range(min(len(word) - 2, _LONGEST_SUFFIX), 0, -1)
         length = next((length for length in lengths if word[-length:] in _SUFFIXES), 0)
@@ -507,7 +506,7 @@ def _strip_suffixes(word: str) -> str:
 
 def _unspaced_terms(run: str) -> KindedTerms:
     """
-    Return the terms of a run without spaces: bigrams, and each ideograph.
+    Return the terms of a run of text without spaces: its bigrams, and each ideograph.
 
     Single ideographs are often words.
     """

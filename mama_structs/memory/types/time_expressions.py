@@ -36,7 +36,7 @@ class Period:
 
 @attrs.frozen
 class TimeExpression:
-    """A time expression from *start* to *end* of a text, with its meaning."""
+    """A time expression in a text, from *start* to *end*, with the time span that it means."""
 
     span: Span
     strength: float = 1.0
@@ -70,13 +70,17 @@ def _day_span(first: date, count: int = 1) -> Span:
 
 
 def _month_span(year: int, month: int, count: int = 1) -> Span:
-    """Return *count* months from *month* on, which may be outside of 1 to 12."""
+    """
+    Return the span of *count* months from *month*.
+
+    A month outside of 1 to 12 is in another year.
+    """
     first, last = year * 12 + month - 1, year * 12 + month - 1 + count
     return _start_of_day(date(first // 12, first % 12 + 1, 1)), _start_of_day(date(last // 12, last % 12 + 1, 1))
 
 
 def _unit_span(now: datetime, unit: str, back: int) -> Span:
-    """Return the calendar unit *back* units before the present one."""
+    """Return the span of the calendar unit that is *back* units before the present one."""
     if unit == "hour":
         hour = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=back)
         return hour, hour + timedelta(hours=1)
@@ -90,22 +94,26 @@ def _unit_span(now: datetime, unit: str, back: int) -> Span:
 
 
 def _span_until_now(now: datetime, unit: str, count: int) -> Span:
-    """Return the last *count* units up to now, starting at the start of a day unless in hours."""
+    """
+    Return the span of the last *count* units until now.
+
+    It starts at the beginning of a day, unless the unit is an hour.
+    """
     if unit not in _MONTHS_PER_UNIT:
         since = now - timedelta(**{f"{unit}s": count})
         return since if unit == "hour" else _start_of_day(since.date()), now
     since = _month_span(now.year, now.month - count * _MONTHS_PER_UNIT[unit])[0]
-    # Every month has at least 28 days.
+    # Limit the day to 28, because the first month may be shorter than the present one.
     return since + (min(now.day, 28) - 1) * _ONE_DAY, now
 
 
 def _latest_begun_span(now: datetime, spans: int, span_of: Callable[[int], Span]) -> Span:
-    """Return the most recent of *spans* candidates that exists and has begun."""
+    """Return the latest span that exists and has begun, trying *spans* candidates."""
     for back in range(spans):
         try:
             span = span_of(back)
         except ValueError:
-            # February 29 does not exist in this year.
+            # The date does not exist in this year, for example February 29.
             continue
         if span[0] <= now:
             return span
@@ -114,7 +122,7 @@ def _latest_begun_span(now: datetime, spans: int, span_of: Callable[[int], Span]
 
 def _span_in_year(now: datetime, year: int | None, span_of: Callable[[int], Span]) -> Span:
     """
-    Return a period of *year*, or by default the most recent one that has begun.
+    Return the span in *year*, or without a year the most recent span that has begun.
 
     A year of 0 or less is relative to the present year.
     """
@@ -123,7 +131,7 @@ def _span_in_year(now: datetime, year: int | None, span_of: Callable[[int], Span
     return span_of(year if year > 0 else now.year + year)
 
 
-# Values of named regex groups. Digits denote themselves in every group.
+# Values of named regex groups by text. Digits have their numeric value in every group.
 
 
 def _number_words(words: str, start: int = 1) -> dict[str, int]:
@@ -165,7 +173,7 @@ _GROUP_VALUES: Final[Mapping[str, Mapping[str, Any]]] = {
         "hour|hours|시간 day|days|일|날 week|weeks|주일|주 weekend|주말 month|months|달|개월|월 quarter|quarters|분기 "
         "year|years|년|해"
     ),
-    # Thirds first, then halves.
+    # 0 to 2 are thirds, and 3 and 4 are halves.
     "part": _number_words(
         "early|beginning|start|begin|초순|초반|초|상순 mid|middle|중순|중반 late|end|close|말|하순 "
         "firsthalf|전반 secondhalf|후반",
@@ -175,7 +183,7 @@ _GROUP_VALUES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def _parse_groups(match: Match) -> dict[str, Any]:
-    """Return the values of a match's groups. Text without a table entry is returned unchanged."""
+    """Return the values of a match's named groups. Text without a table entry is unchanged."""
     return {name: _parse_value(_GROUP_VALUES.get(name, {}), text) for name, text in match.groupdict().items() if text}
 
 
@@ -227,7 +235,7 @@ _RULES: Final[list[tuple[re.Pattern[str], Rule]]] = []
 
 
 def _rule(*patterns: str) -> Callable[[Rule], Rule]:
-    """Register a rule for patterns whose named groups are its keyword arguments."""
+    """Register the decorated rule for patterns. Their named groups are its keyword arguments."""
 
     def add(rule: Rule) -> Rule:
         _RULES.extend((re.compile(pattern, re.IGNORECASE), rule) for pattern in patterns)
@@ -284,7 +292,7 @@ def _match_date(
 
 def _month_range_expression(now: datetime, month: int, count: int, year: int | None, back: int = 0) -> TimeExpression:
     """
-    Return *count* months from *month* on.
+    Return the time expression for *count* months from *month*.
 
     If *back* is positive, spans that have not ended are skipped; if it is negative, the next year's span is returned.
     """
@@ -309,7 +317,7 @@ def _match_month(
     word, is_named = written.lower(), year is not None or back is not None
     is_short = len(word) < len("june") and word != "may"
     if (is_short and written.islower()) or (written == "may" and back == 0):
-        # The lower-case word is a name or a verb.
+        # In lower case, the word is more likely a name or a verb, such as "may".
         return None
     found = _month_range_expression(now, month, 1, year, back or 0)
     sure = is_named or (written[0].isupper() and word not in {"may", "march"} and not is_short)
@@ -401,7 +409,7 @@ def _match_korean_today(match: Match, now: datetime) -> TimeExpression:
 
 
 def _has_korean_past_tense(text: str) -> bool:
-    """Return True if a syllable ends in the double s of the past tense, ignoring 있 and 겠."""
+    """Return True if a syllable ends in ㅆ, the mark of the past tense. 있 and 겠 are ignored."""
     finals = ((ord(letter) - ord("가")) % 28 for letter in text if "가" <= letter <= "힣" and letter not in "있겠")
     return 20 in finals  # noqa: PLR2004 - the place of the double s among the 28 finals
 
@@ -517,8 +525,7 @@ def find_time_expressions(text: str, now: datetime) -> Iterator[TimeExpression]:
             try:
                 words = rule(match, now, **_parse_groups(match))
             except (ValueError, OverflowError):
-                # Impossible date, such as February 30 or 9,999 years ago. Claim its words, so that "February" is not
-                # matched alone.
+                # Impossible date, such as February 30. Claim all of its words, so that "February" is not matched alone.
                 words = TimeExpression((now, now), 0.0)
             if words is not None:
                 yield attrs.evolve(words, start=match.start(), end=match.end())
@@ -553,7 +560,7 @@ _RANGE_JOIN_PATTERN: Final = re.compile(
 _POSTPOSITION_PATTERN: Final = re.compile(
     r" ?(?P<word>onwards?\b|on\b|부터|이후|이래|이전|까지|전에|전까지|전(?=$|[ .,?!])|사이|에서)", re.IGNORECASE
 )
-# Indexes of the span's start and end that bound the period after each preposition.
+# Ends of the span (0: start, 1: end) that become the start and the end of the period. None: unbounded.
 _BOUNDS_BY_PREPOSITION: Final[Mapping[str, tuple[int | None, int | None]]] = {
     **dict.fromkeys(("since", "starting", "as of", "부터", "이후", "이래"), (0, None)),
     **dict.fromkeys(("until", "till", "up to", "by", "까지"), (None, 1)),

@@ -1,8 +1,8 @@
 """
 Erasure (`forget`) of memories, their texts and derived data (DESIGN section 6a).
 
-The plan of an erasure is stored as a note before it starts, so that another process can finish it after a crash.
-The note contains ids, which are derived from text. It is deleted before the disk is cleaned.
+The plan of an erasure is stored in a note before the erasure starts. After a crash another process can finish it.
+The note contains memory ids, which are derived from text. So they are deleted before erased data is removed from disk.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NOTE_PREFIX: Final = "forgetting/"
 PAGE_MEMORIES: Final = 500
 # Replaces an erased id in the texts of other memories.
 ERASED_ID: Final = "forgotten"
-# The end of an id, by which ids are found in texts. It contains no words, unlike the rest of an id.
+# Matches the last two parts of a memory id. They contain no words, unlike the rest of the id.
 ID_END_PATTERN: Final = re.compile(r"_(?=([0-9]{10,}_[0-9a-z]{4,8}))")
 _read_record: Final = msgspec.json.Decoder(MemoryRecord[msgspec.Raw]).decode
 _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
@@ -64,7 +64,7 @@ _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
 
 @attrs.frozen
 class ErasureSet:
-    """Identifies what conversations must erase: text hashes and ends of memory ids."""
+    """Text hashes and endings of memory ids that conversations must erase."""
 
     digests: frozenset[str]
     ends: frozenset[str]
@@ -75,22 +75,22 @@ class ErasureSet:
 
 
 class EraseTexts(Protocol):
-    """Callback that erases refs with given text hashes, and descriptors with erased ids."""
+    """Callback that erases refs with the given text hashes, and descriptors that mention erased memory ids."""
 
     def __call__(self, doomed: ErasureSet, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
-        """Return how many were erased, and messages about the copies that remain."""
+        """Return the number of erased items, and a message for each copy that could not be erased."""
 
 
 async def erase_no_texts(doomed: ErasureSet, *, dry_run: bool) -> tuple[int, tuple[str, ...]]:  # noqa: ARG001 - required by the protocol
-    """Erase nothing. The `EraseTexts` of a store without refs."""
+    """Erase nothing. Used as `EraseTexts` by stores without refs."""
     return 0, ()
 
 
 class _PendingErasure(msgspec.Struct, frozen=True):
     """
-    Remaining work of an erasure.
+    Remaining work of an interrupted erasure, as stored in its note.
 
-    It has memory ids, ids of memories that mention them, text hashes, and ends of ids.
+    It contains the ids to erase, the ids of other memories that mention them, text hashes, and endings of ids.
     """
 
     ids: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ _read_pending: Final = msgspec.json.Decoder(_PendingErasure).decode
 
 @attrs.frozen(kw_only=True)
 class ForgetRequest:
-    """Selects the memories to erase. A memory must match all criteria that are set."""
+    """Criteria that select the memories to erase. A memory must match all criteria that are set."""
 
     ids: tuple[str, ...] | None
     about: str | None
@@ -116,7 +116,7 @@ class ForgetRequest:
         """
         Return a validated request.
 
-        Raise `InvalidArgument` if there is no criterion, which would select everything.
+        Raise `InvalidArgument` if no criterion is set, because such a request would select all memories.
         """
         if ids is about is source is before is None:
             raise InvalidArgument(
@@ -132,7 +132,7 @@ class ForgetRequest:
         )
 
     def candidates(self, reader: Reader) -> list[str]:
-        """Return the ids of memories that match all criteria except the source."""
+        """Return the ids of the memories that match all criteria except the source."""
         found = np.sort(reader.window(Filter(until=self.before)))
         if self.ids is not None:
             found = np.intersect1d(found, [saving.require_node(reader, memory_id) for memory_id in self.ids])
@@ -142,11 +142,11 @@ class ForgetRequest:
         return reader.ids(found)
 
     def has_source(self, memory: Memory) -> bool:
-        """Return True if the source or the evidence of a memory is the requested source."""
+        """Return True if the memory's metadata or evidence names the requested source, or if no source is requested."""
         if self.source is None or getattr(memory.metadata, "source", None) == self.source:
             return True
         kept = [one.source for item in memory.evidence if (one := parse_stored_evidence(item)) is not None]
-        # Handles match with and without their version.
+        # A handle of a ref matches with or without its version ("@...").
         return self.source in {*memory.evidence, *kept, *(source.partition("@")[0] for source in kept)}
 
 
@@ -160,7 +160,7 @@ async def forget(
     progress: ProgressCallback | None,
 ) -> Forgotten:
     """
-    Erase the *candidate_ids* candidates that match the request, or return the counts of a dry run.
+    Erase the candidates that match the request. A dry run only counts them.
 
     Args:
         engine: The memories.
@@ -209,9 +209,9 @@ async def forget(
 
 async def resume_erasure(engine: Engine, erase_texts: EraseTexts) -> tuple[str, ...]:
     """
-    Finish interrupted erasures, and return messages about remaining copies.
+    Finish interrupted erasures, and return a message for each copy that could not be erased.
 
-    Cheap if there are none.
+    Fast if no erasure was interrupted.
     """
     held: tuple[str, ...] = ()
     for name, text in (await engine.read(lambda reader: reader.notes(NOTE_PREFIX))).items():
@@ -223,9 +223,9 @@ async def _run_erasure(
     engine: Engine, name: str, pending: _PendingErasure, erase_texts: EraseTexts, progress: ProgressCallback | None
 ) -> tuple[int, int, int, tuple[str, ...]]:
     """
-    Erase the remaining items.
+    Run the remaining steps of one erasure.
 
-    Return the numbers of links, texts and refs, and messages about remaining copies.
+    Return the numbers of erased links, texts and refs, and a message for each copy that could not be erased.
     """
     doomed = frozenset(pending.ids)
     ends = _group_by_end(doomed)
@@ -267,7 +267,7 @@ async def _run_erasure(
     gone = tuple(digest for digest in pending.digests if digest not in kept)
     rest = _PendingErasure(digests=gone, ends=pending.ends)
     if pending.ids:
-        # Remove the ids from the note before the disk is cleaned.
+        # Remove the ids from the note before erased data is removed from disk, because ids are derived from text.
         await engine.write(lambda writer: _write_note(writer, name, rest))
     refs, held = await erase_texts(ErasureSet(frozenset(gone), frozenset(pending.ends)), dry_run=False)
     await engine.write(lambda writer: _write_note(writer, name, rest if held else None))
@@ -280,25 +280,21 @@ def _write_note(writer: Writer, name: str, pending: _PendingErasure | None) -> N
 
 
 async def _iter_memories(engine: Engine, ids: Sequence[str]) -> AsyncIterator[Memory]:
-    """
-    Yield memories page by page, so that other plans can run in between.
-
-    Deleted ones are skipped.
-    """
+    """Yield existing memories page by page, so that other plans can run between two pages."""
     async for some in read_in_pages(engine.read, ids, lambda reader, nodes: reader.get(nodes)):
         for memory in some:
             yield memory
 
 
 async def _other_evidence_memories(engine: Engine, ids: Collection[str]) -> list[Memory]:
-    """Return all memories with evidence texts, except those with the given ids."""
+    """Return the memories with evidence texts, except those with the given ids."""
     every = await engine.read(lambda reader: reader.ids(np.sort(reader.window())))
     others = [one for one in every if one not in frozenset(ids)]
     return [memory async for memory in _iter_memories(engine, others) if evidence_digests(memory.evidence)]
 
 
 def _find_reasons(reader: Reader, nodes: list[int]) -> list[str]:
-    """Return the memories that store the reasons of the outcomes of some decisions."""
+    """Return the ids of the memories that contain the outcome reasons of the given decisions."""
     links = [link for own in reader.links_of_many(nodes, "in") for link in own]
     told = [link.from_id for link in links if link.metadata.original_relationship == OUTCOME_OF_WORD]
     found = [node for node in reader.find_many(told) if node is not None]
@@ -311,7 +307,7 @@ def _count_links(reader: Reader, ids: Sequence[str]) -> int:
 
 
 def _group_by_end(ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return ids grouped by their ends."""
+    """Return the ids, grouped by their endings (see `ID_END_PATTERN`)."""
     found: dict[str, list[str]] = {}
     for one in ids:
         for end in ID_END_PATTERN.findall(one)[-1:]:
@@ -320,7 +316,7 @@ def _group_by_end(ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def _find_mentioning(engine: Engine, ids: Collection[str]) -> tuple[str, ...]:
-    """Return the other memories that mention some ids, in their fields or link metadata."""
+    """Return the ids of other memories that mention any of the given ids in a field or in link metadata."""
     ends, doomed = _group_by_end(ids), frozenset(ids)
 
     def plan(reader: Reader, nodes: list[int]) -> list[str]:
@@ -338,9 +334,9 @@ async def _find_mentioning(engine: Engine, ids: Collection[str]) -> tuple[str, .
 
 def _find_named_ids(record: object, ends: dict[str, list[str]]) -> list[str]:
     """
-    Return the ids mentioned in any field, longest first.
+    Return the ids that a record mentions in any field, longest first.
 
-    An id may be a prefix of another one, so longer ids must be replaced first.
+    One id may be a prefix of another, so longer ids must be replaced first.
     """
     text = msgspec.json.encode(record).decode()
     likely = {one for end in set(ID_END_PATTERN.findall(text)) for one in ends.get(end, ())}
@@ -352,7 +348,7 @@ def _in_json(text: str) -> str:
 
 
 def _replace_ids(record: object, named: Iterable[str]) -> str:
-    """Return a record as JSON, with some ids replaced."""
+    """Return a record as JSON, with the given ids replaced by `ERASED_ID`."""
     text = msgspec.json.encode(record).decode()
     for one in named:
         text = text.replace(_in_json(one), ERASED_ID)
@@ -360,14 +356,14 @@ def _replace_ids(record: object, named: Iterable[str]) -> str:
 
 
 def _redact_memory(memory: Memory, ends: dict[str, list[str]]) -> Memory:
-    """Return a memory without mentions of the erased ids."""
+    """Return a memory in which the erased ids are replaced."""
     named = _find_named_ids(to_memory_record(memory), ends)
     memory = attrs.evolve(
         memory,
         mentions=tuple(one for one in memory.mentions if one not in named),
         evidence=tuple(one for one in memory.evidence if one not in named),
     )
-    # Keep its own id, even if it was derived from a text with an erased id, since others refer to it.
+    # Keep the memory's own id, even if it was derived from a text with an erased id, because links refer to it.
     return attrs.evolve(from_memory_record(_read_record(_replace_ids(to_memory_record(memory), named))), id=memory.id)
 
 
@@ -377,9 +373,9 @@ def _redact_link(link: Link, ends: dict[str, list[str]]) -> Link:
 
 def _bridging_links(reader: Reader, memory_id: str, doomed: Collection[str]) -> list[Link]:
     """
-    Return links that reconnect a chain around an erased memory.
+    Return links that connect the two sides of a chain of versions around an erased memory.
 
-    They lead from the memories that superseded it to those that it superseded.
+    Each link leads from a memory that superseded the erased one to a memory that the erased one superseded.
     """
     node = reader.find(memory_id)
     # Older memories are erased first, so that a long chain is traversed only once.
@@ -387,7 +383,7 @@ def _bridging_links(reader: Reader, memory_id: str, doomed: Collection[str]) -> 
         return []
 
     def ends(direction: Direction) -> list[Link]:
-        """Return the evolution links that connect remaining memories with the erased ones."""
+        """Return the evolution links between remaining and erased memories at one end of the chain."""
         found, seen, waiting = [], {memory_id}, [memory_id]
         while waiting:
             nodes = [node for node in reader.find_many(waiting) if node is not None]
@@ -404,7 +400,7 @@ def _bridging_links(reader: Reader, memory_id: str, doomed: Collection[str]) -> 
 
 
 def _redact_outcome(writer: Writer, memory_id: str, doomed: Collection[str]) -> None:
-    """Remove the reason of an outcome from its decision, which contains the same text."""
+    """Remove the reason of an outcome from its decision, because the erased memory contains the same text."""
     node = writer.find(memory_id)
     (memory,) = writer.get([] if node is None else [node])
     if node is None or not is_outcome_reason(memory):

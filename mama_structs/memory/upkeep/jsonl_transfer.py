@@ -1,5 +1,5 @@
 """
-Export of memories to a JSONL file, and import from one.
+Export of memories to a JSONL file, and import from such a file.
 
 An export is UTF-8 text with one JSON object per line: a header, one line per memory or evidence text, and an end line.
 The header contains the namespace and the embedder of the vectors.
@@ -83,21 +83,21 @@ MAX_CHUNK_BYTES: Final = 2**23
 
 class ExportHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
-    The header line.
+    The header line of an export.
 
-    It contains no time of export, so that exports of equal states are equal.
+    It contains no time of export, so that two exports of the same state are equal.
     """
 
     format: str
     version: int
     namespace: str
     embedder: EmbedderRecord
-    # Only in version 1.
+    # Set only in exports of format version 1.
     exported_at: datetime | None = None
 
 
 class ExportEnd(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The end line."""
+    """The end line of an export."""
 
     end: bool
     memories: int
@@ -105,7 +105,7 @@ class ExportEnd(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
 
 
 class TextLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The line of an evidence text, with the hash of the text."""
+    """The line of an evidence text with its hash."""
 
     content: str
     text: str
@@ -119,7 +119,7 @@ class _MemoryLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 @attrs.frozen(eq=False)
 class ParsedMemoryLine:
-    """A parsed memory line with its line number."""
+    """A parsed memory line, with its line number in the file."""
 
     number: int
     memory: Memory
@@ -168,20 +168,20 @@ async def export_jsonl(engine: Engine, path: Path, progress: Progress | None) ->
 
 
 def _draft(path: Path, stack: contextlib.ExitStack) -> DraftFile:
-    # Register it in the thread: a caller that was cancelled meanwhile would never receive and discard it.
+    # Register the clean-up here: if the caller is cancelled, it never receives the draft to discard it.
     draft = DraftFile(path)
     stack.callback(draft.discard)
     return draft
 
 
 def read_export_embedder(path: Path) -> EmbedderRecord:
-    """Return the embedder of the vectors in an export. Blocking."""
+    """Return the embedder that computed the vectors in an export. Blocks."""
     with contextlib.ExitStack() as stack:
         return _ExportFile.open(path, stack).header.embedder
 
 
 async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, progress: Progress | None) -> Imported:
-    """Import an export after validating every line. Identical existing memories are kept."""
+    """Validate every line of an export, then import it. Existing memories that are identical are not written again."""
     with contextlib.ExitStack() as stack:
         file = await run_in_own_thread(lambda: _ExportFile.open(path, stack))
         return await _Import(engine, embedding, file, progress).run()
@@ -189,7 +189,7 @@ async def import_jsonl(engine: Engine, embedding: EmbeddingService, path: Path, 
 
 @attrs.frozen(eq=False)
 class MemoryExport:
-    """A memory with its links and vectors, and the evidence texts that it uses first."""
+    """A memory with its links and vectors, and the evidence texts that no earlier line contains."""
 
     memory: Memory
     links: Sequence[Link]
@@ -199,7 +199,7 @@ class MemoryExport:
 
 @attrs.frozen(eq=False)
 class ExportPage:
-    """A page of memories, the total number, and errors by id of unreadable memories."""
+    """A page of exported memories, the total number of memories, and an error for each unreadable memory, by id."""
 
     lines: list[MemoryExport]
     total: int
@@ -208,11 +208,11 @@ class ExportPage:
 
 async def iter_export_pages(engine: Engine) -> AsyncIterator[ExportPage]:
     """
-    Yield pages, possibly empty, of the memories in save order.
+    Yield the memories in save order, in pages that may be empty.
 
-    Memories saved meanwhile come last.
+    Memories that are saved during the export come last.
     """
-    # By ids, since nodes are valid within one plan only.
+    # Store ids between plans, because node numbers are valid within one plan only.
     embedder = engine.embedder
     waiting: deque[str] = deque()
     seen: set[str] = set()
@@ -226,7 +226,7 @@ async def iter_export_pages(engine: Engine) -> AsyncIterator[ExportPage]:
     def page(reader: Reader, wanted: Sequence[str]) -> tuple[ExportPage, list[str]]:
         if engine.embedder != embedder:
             raise StoreError("the embedder was changed while the memories were exported", hint="export them again")
-        # Memories deleted meanwhile are not found.
+        # Skip memories that were deleted after their ids were read.
         found = zip(wanted, reader.find_many(wanted), strict=True)
         nodes = {node: memory_id for memory_id, node in found if node is not None}
         lines: list[MemoryExport] = []
@@ -234,7 +234,7 @@ async def iter_export_pages(engine: Engine) -> AsyncIterator[ExportPage]:
         known: set[str] = set()
         size = 0
         for one in reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else ():
-            # Leave the rest to the next page: texts may be long, and the range may contain other memories.
+            # The node range may contain memories that were not requested. Texts may be long, so a full page ends early.
             if one.node not in nodes or size > MAX_CHUNK_BYTES:
                 continue
             new = [
@@ -249,13 +249,13 @@ async def iter_export_pages(engine: Engine) -> AsyncIterator[ExportPage]:
                 continue
             known.update(texts)
             size += sum(map(len, texts.values()))
-            # Copy the vectors within the plan: later the engine may change them.
+            # Copy the vectors within the plan, because the engine may change them afterwards.
             lines.append(MemoryExport(one.memory, one.links, vectors_to_bytes(one.vectors), texts))
         passed = {one.memory.id for one in lines} | lost.keys()
         left = [memory_id for memory_id in nodes.values() if memory_id not in passed]
         return ExportPage(lines, reader.count(), lost), left
 
-    # First all memories, then those saved meanwhile.
+    # Export all memories first, then the memories saved in the meantime.
     while new := await engine.read(unseen):
         waiting.extend(new)
         seen.update(new)
@@ -270,7 +270,7 @@ async def iter_export_pages(engine: Engine) -> AsyncIterator[ExportPage]:
 
 
 def _serialize_page(lines: Sequence[MemoryExport]) -> bytes:
-    """Return the lines of memories. Equal memories give equal lines."""
+    """Return the lines of memories. Equal memories produce equal lines."""
     found = []
     for one in lines:
         found += [_encode(TextLine(content=digest, text=text)) + b"\n" for digest, text in one.texts.items()]
@@ -279,7 +279,7 @@ def _serialize_page(lines: Sequence[MemoryExport]) -> bytes:
 
 
 def serialize_memory(memory: Memory, links: Sequence[Link], vectors: bytes) -> bytes:
-    """Return the line of a memory. Equal memories give equal lines."""
+    """Return the line of a memory. Equal memories produce equal lines."""
     ordered = sorted(links, key=lambda link: (link.created_at, link.id))
     return (
         _encode(
@@ -291,7 +291,7 @@ def serialize_memory(memory: Memory, links: Sequence[Link], vectors: bytes) -> b
 
 @contextlib.contextmanager
 def _add_line_number(number: int) -> Iterator[None]:
-    """Add the line number to validation errors."""
+    """Add the line number to validation errors that the block raises."""
     try:
         yield
     except InvalidArgument:
@@ -302,18 +302,18 @@ def _add_line_number(number: int) -> Iterator[None]:
 
 @attrs.define(eq=False)
 class _ExportFile:
-    """An export opened for reading. Calls block."""
+    """An export file opened for reading. All methods block."""
 
     file: BinaryIO
     header: ExportHeader
     start: int
     memories: int
-    # By hash of a text: the number and byte offset of its line.
+    # Line number and byte offset of each evidence text, by its hash.
     texts: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
 
     @classmethod
     def open(cls, path: Path, stack: contextlib.ExitStack) -> Self:
-        """Open an export, and read its first and last line. *stack* closes it."""
+        """Open an export, and read its first and last line. Closing *stack* closes the file."""
         try:
             # Without O_NONBLOCK, opening a FIFO would block until a writer opens it.
             fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -341,11 +341,11 @@ class _ExportFile:
 
     def read(self, number: int, offset: int) -> tuple[list[ParsedMemoryLine | TextLine], int | None]:
         """
-        Return some lines from a position on, and the next byte offset, None at the end.
+        Return the next lines from a position on, and the byte offset after them, or None at the end of the file.
 
         Args:
             number: The number of the first line.
-            offset: Its byte offset.
+            offset: The byte offset of the first line.
 
         """
         lines: list[ParsedMemoryLine | TextLine] = []
@@ -371,7 +371,7 @@ class _ExportFile:
         return lines, offset
 
     def text(self, digest: str) -> str:
-        """Return an evidence text whose line was read before."""
+        """Return an evidence text again. Its line must have been read before."""
         number, offset = self.texts[digest]
         self.file.seek(offset)
         with _add_line_number(number):
@@ -404,14 +404,14 @@ def _read_line(file: BinaryIO) -> bytes:
 
 @attrs.define
 class _ImportBatch:
-    """Result of one transaction of an import, and work left for the next one."""
+    """Result of one transaction of an import, and the work that it left for the next transaction."""
 
     added: int = 0
     known: int = 0
     dropped_links: int = 0
-    # Links to memories of later lines.
+    # Links whose targets are memories of later lines.
     waiting: list[Link] = attrs.field(factory=list)
-    # Hashes of texts that the next memories need and that are neither loaded nor stored.
+    # Hashes of the evidence texts that must be loaded before the next memories can be stored.
     missing_texts: set[str] = attrs.field(factory=set)
 
 
@@ -424,10 +424,10 @@ class _Import:
     file: _ExportFile
     progress: Progress | None
     ids: set[str] = attrs.field(factory=set, init=False)
-    # Links to memories of later lines, by target. Usually few, since links lead from newer to older memories.
+    # Links whose targets come in later lines, by target. Usually few, since links lead from newer to older memories.
     waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
-    # Memories of later lines that earlier ones use as evidence.
+    # Ids of memories of later lines that memories of earlier lines use as evidence.
     awaited_evidence: set[str] = attrs.field(factory=set, init=False)
 
     async def run(self) -> Imported:
@@ -472,14 +472,14 @@ class _Import:
                 yield lines
 
     async def _store_chunk(self, chunk: Sequence[ParsedMemoryLine], contents: dict[str, str]) -> Mapping[str, int]:
-        """Write memories with their texts, and return the counts for the result."""
+        """Write memories with their evidence texts, and return the counts for the import result."""
         figures: Counter[str] = Counter()
         awaited: dict[str, list[Link]] = {}
         rest = chunk
         while rest:
             taken = await self.engine.write(lambda writer: self._store_batch(writer, rest, contents))  # noqa: B023 - awaited
             for digest in taken.missing_texts:
-                # The texts were stored by an earlier chunk, but the memories that used them were deleted since.
+                # Load the text again: an earlier chunk stored it, but all memories that used it were deleted.
                 contents[digest] = await run_in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
             for link in taken.waiting:
                 self.waiting.setdefault(link.to_id, []).append(link)
@@ -488,7 +488,7 @@ class _Import:
                     awaited.setdefault(link.from_id, []).append(link)
             rest = rest[taken.known + taken.added :]
             figures.update(added=taken.added, known=taken.known, dropped_links=taken.dropped_links)
-        # Grouped by source memory, since a memory is rewritten with all its links.
+        # Group the links by source memory, because adding a link rewrites its whole source memory.
         async for dropped in write_in_transactions(
             self.engine.write, [*awaited.items()], _put_links_and_lower, max_items=CHUNK_LINES
         ):
@@ -499,11 +499,11 @@ class _Import:
         self, reader: Reader, chunk: Sequence[ParsedMemoryLine], *, links_too: bool = False
     ) -> dict[str, tuple[Link, ...]]:
         """
-        Return the missing links of memories that already exist.
+        Return the links that existing memories lack, by memory id.
 
-        Raise `InvalidArgument` on conflicts.
+        Raise `InvalidArgument` if an imported memory conflicts with a stored one.
         """
-        # Only with *links_too* link ids are looked up in the whole store, which is slow for large ones.
+        # Look up link ids in the whole store only with *links_too*, because that is slow in a large store.
         ids = list(dict.fromkeys(one.memory.id for one in chunk))
         known = {one: node for one, node in zip(ids, reader.find_many(ids), strict=True) if node is not None}
         nodes = list(known.values())
@@ -540,7 +540,7 @@ class _Import:
         return missing
 
     async def _embed_new(self, chunk: Sequence[ParsedMemoryLine]) -> list[ParsedMemoryLine]:
-        """Return the memories, with new ones embedded by the current embedder."""
+        """Return the memories. New ones get vectors of the current embedder."""
         known = await self.engine.read(lambda reader: self._compare(reader, chunk))
         new = [one.memory for one in chunk if one.memory.id not in known]
         vectors = await saving.embed_memories(self.embedding, new) if new else []
@@ -550,7 +550,7 @@ class _Import:
     def _store_batch(
         self, writer: Writer, rest: Sequence[ParsedMemoryLine], contents: Mapping[str, str]
     ) -> _ImportBatch:
-        """Write memories with texts and links, in order, until the transaction is due."""
+        """Write memories with texts and links, in order, until the transaction should yield to other writers."""
         self._check_embedder()
         taken = _ImportBatch()
         for start in range(0, len(rest), COMPARE_BATCH_MEMORIES):
@@ -587,7 +587,7 @@ class _Import:
             else:
                 taken.dropped_links += 1
         if missing is None:
-            # The trust in the file already covers its evidence texts.
+            # Rate the evidence texts as most trusted, because the trust in the file already takes them into account.
             texts = dict.fromkeys(evidence_digests(memory.evidence), ORIGINS[0])
             memory = saving.apply_trust(writer, memory, ready, texts)
             writer.put(memory, vectors=one.vectors, links=ready, contents=contents)
@@ -599,7 +599,7 @@ class _Import:
             taken.known += 1
 
     def _lower_users(self, writer: Writer, memory: Memory) -> None:
-        """Lower the trust of memories of earlier lines that use the new memory as evidence."""
+        """Lower the trust of earlier imported memories that use the new memory as evidence."""
         if memory.id in self.awaited_evidence:
             for node in writer.window(Filter(evidence=frozenset({memory.id}))).tolist():
                 saving.lower_trust(writer, node, memory.trust)
@@ -610,7 +610,7 @@ class _Import:
     def _check_embedder(self) -> None:
         stored, given = self.engine.embedder, self.made_by
         if given is not None and stored != given:
-            # Prevents storing vectors of one embedder as vectors of the new one.
+            # Without this check, vectors of the previous embedder would be stored as vectors of the new one.
             raise EmbedderMismatch(
                 f"the embedder of the memories of {self.engine.namespace!r:.80} was changed to {stored.name}, while an "
                 f"import stored vectors of {given.name}",
@@ -628,7 +628,7 @@ class _Import:
 
 
 def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
-    """Write links of one source if both ends exist, and return the number of others."""
+    """Write the links of one source memory whose ends both exist, and return the number of omitted links."""
     memory_id, links = source
     node = writer.find(memory_id)
     ready = [link for link in links if node is not None and writer.find(link.to_id) is not None]
@@ -638,7 +638,7 @@ def put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
 
 
 def _put_links_and_lower(writer: Writer, source: tuple[str, Sequence[Link]]) -> int:
-    """Write links like `put_links`, and lower the source's trust to that of its basis."""
+    """Write links like `put_links`. The source's trust is lowered to that of the memories it is based on."""
     dropped = put_links(writer, source)
     memory_id, links = source
     (node,) = writer.find_many([memory_id])
@@ -650,7 +650,7 @@ def _put_links_and_lower(writer: Writer, source: tuple[str, Sequence[Link]]) -> 
 
 
 def _is_same(stored: Memory, imported: Memory) -> bool:
-    """Return True if two memories are equal, ignoring trust that the store lowered."""
+    """Return True if two memories are equal. The stored trust may be lower than the imported one."""
     lowered = least_trusted([stored.trust, imported.trust]) == stored.trust
     return lowered and stored == attrs.evolve(imported, trust=stored.trust)
 
@@ -695,7 +695,7 @@ def _read_text(line: bytes) -> TextLine:
 
 
 def _read_memory(line: bytes, header: ExportHeader, number: int) -> ParsedMemoryLine:
-    """Parse and validate a memory line. Errors name the violated rule but contain no content."""
+    """Parse and validate a memory line. Errors name the violated rule, but contain no text of the memory."""
     raw = _decode(_memory_decoder, line)
     memory = _parse_memory(raw.memory)
     if memory.namespace != header.namespace:
@@ -738,7 +738,7 @@ def _parse_link(data: msgspec.Raw, path: str, memory_id: str) -> Link:
 
 
 def _validate_fields(value: T, path: str) -> T:
-    """Validate the fields of a memory, a link or a part, and return normalised values."""
+    """Validate the fields of a memory, a link or a nested object, and return normalised values."""
     changed = {}
     for name, rule in _validators_by_type[type(value)]:
         given = getattr(value, name)
@@ -766,7 +766,7 @@ def _parse_vectors(text: str, dimensions: int) -> NDArray[np.float32]:
 
 
 def _decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: str = "$") -> T:
-    """Decode JSON. Error messages name the path and the rule, but contain no content."""
+    """Decode JSON. Error messages name the path and the violated rule, but contain no value."""
     try:
         return decoder.decode(data)
     except RecursionError as error:
@@ -776,7 +776,7 @@ def _decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: s
     except msgspec.ValidationError as error:
         said = str(error)
         if said.startswith(("Invalid enum value", "Object contains unknown field")):
-            # These messages of msgspec quote the content.
+            # Cut these messages of msgspec, because they quote the value.
             rule, _, place = said.rpartition(" - at ")
             said = f"{rule.split(' `')[0].split(' ' + chr(39))[0]} - at {place}" if place else rule.split(" `")[0]
         raise ValueError(said.replace("`$", f"`{path}")) from error
@@ -788,7 +788,7 @@ def _reject_unknown_fields(data: msgspec.Raw, form: type, path: str) -> dict[str
     """
     Return the raw fields of an object.
 
-    Raise ValueError for unknown fields, which would be lost.
+    Raise ValueError for unknown fields, because an import would lose them.
     """
     found = _decode(_keys_decoder, data, path)
     if not found.keys() <= _field_names[form]:

@@ -26,7 +26,7 @@ from mama_structs.memory.types.engine import (
 from mama_structs.memory.types.model import Link, LinkType, Memory, to_milliseconds
 from mama_structs.settings import MemorySettings
 
-# Memories per read or embedding call, so that other plans can run in between.
+# Maximum number of memories per read or embedding call, so that other plans can run in between.
 PAGE_MEMORIES: Final = 500
 EMBED_BATCH_MEMORIES: Final = 128
 
@@ -38,7 +38,7 @@ def embedder_record(embedder: Embedder) -> EmbedderRecord:
 
 def prunable_mask(table: LinkTable, now_ms: int, settings: MemorySettings) -> NDArray[np.bool_]:
     """Return a mask of the links that may be pruned (DESIGN section 6)."""
-    # Use the stored confidence, without decay: otherwise links that were never weak would be pruned.
+    # Use the stored confidence without decay over time, so that only links that were weak from the start count as weak.
     weak = table.confidences < np.float32(settings.prune_below)
     old = (table.types == TYPE_NUMBERS[LinkType.TEMPORAL]) & (
         now_ms - table.created > settings.prune_temporal_after * 1000
@@ -48,10 +48,10 @@ def prunable_mask(table: LinkTable, now_ms: int, settings: MemorySettings) -> ND
 
 
 def is_prunable(link: Link, now: datetime, settings: MemorySettings) -> bool:
-    """Return True if a link may be pruned. Same rule as `prunable`, for one link."""
+    """Return True if a link may be pruned, by the same rule as `prunable_mask`."""
     if link.created_by != "system":
         return False
-    # Compare in single precision, as tables do, so that both functions agree.
+    # Compare in single precision, as `prunable_mask` does, so that both functions agree.
     if np.float32(link.confidence) < np.float32(settings.prune_below):
         return True
     age = to_milliseconds(now) - to_milliseconds(link.created_at)
@@ -64,7 +64,7 @@ async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:
 
     def where(reader: Reader) -> list[str]:
         table = reader.links(reader.window(newest_first=False), "out")
-        # Nodes are valid within one plan only, so return ids.
+        # Return ids, because node numbers are valid within one plan only.
         return reader.ids(np.unique(table.sources[prunable_mask(table, now_ms, settings)]))
 
     def prune_one(writer: Writer, source: str) -> int:
@@ -79,11 +79,7 @@ async def prune(engine: Engine, now: datetime, settings: MemorySettings) -> int:
 
 
 async def reembed(engine: Engine, service: EmbeddingService, progress: ProgressCallback | None) -> int:
-    """
-    Embed all memories with another embedder and switch to it.
-
-    Returns how many memories were embedded.
-    """
+    """Embed all memories with another embedder, switch to it, and return the number of embedded memories."""
     record = embedder_record(service.embedder)
     done = 0
     adopted = False
@@ -92,7 +88,7 @@ async def reembed(engine: Engine, service: EmbeddingService, progress: ProgressC
         writer.put_vectors(record, dict([made]))
 
     while not adopted:
-        # Repeat, because other plans save memories in the meantime.
+        # Repeat until no memory lacks vectors, because other plans save memories in the meantime.
         missing = await engine.read(lambda reader: reader.without_vectors(record))
         total = done + len(missing)
         for start in range(0, len(missing), EMBED_BATCH_MEMORIES):

@@ -1,4 +1,4 @@
-"""Copies the memories of one namespace to another engine, and verifies the copy."""
+"""Copying of the memories of one namespace to another engine, and verification of the copy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mama_structs.memory.upkeep.jsonl_transfer import (
 )
 
 BATCH_MEMORIES: Final = 32
-# A memory counts as this many items in the estimated load of a computation.
+# Cost of a memory in items, to estimate whether a computation should run in a thread.
 ITEMS_PER_MEMORY: Final = 20
 MAX_ERROR_IDS: Final = 10
 MAX_MESSAGE_IDS: Final = 3
@@ -38,24 +38,24 @@ _encode: Final = msgspec.json.Encoder().encode
 
 @attrs.define(eq=False)
 class CopyDigest:
-    """Number and digest of the copied items of each kind."""
+    """Number and digest of the copied items of each kind, for comparing a copy with its source."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
     _hashes: dict[str, Any] = attrs.field(factory=dict)
 
     def add(self, kind: str, data: bytes, count: int = 1) -> None:
-        """Count items of a kind, and add their serialized form to the digest."""
+        """Count items of a kind, and add their serialized form to the digest of the kind."""
         self.counts[kind] += count
         self._hashes.setdefault(kind, blake2b(digest_size=DIGEST_BYTES)).update(data)
 
     @property
     def digests(self) -> Mapping[str, str]:
-        """The digest of each kind, in hexadecimal."""
+        """The hexadecimal digest of each kind of items."""
         return {kind: found.hexdigest() for kind, found in self._hashes.items()}
 
 
 def raise_store_differs(namespace: str, what: str, ids: Sequence[str], *, hint: str = DEFAULT_HINT) -> NoReturn:
-    """Raise the error for a copy that differs from its source or cannot become equal to it."""
+    """Raise `StoreDiffers` for a copy that differs from its source. The message names up to three ids."""
     named = ", ".join(f"{one!r:.100}" for one in ids[:MAX_MESSAGE_IDS]) + (
         f" and {len(ids) - MAX_MESSAGE_IDS} more" * (len(ids) > MAX_MESSAGE_IDS)
     )
@@ -69,7 +69,7 @@ def raise_store_differs(namespace: str, what: str, ids: Sequence[str], *, hint: 
 
 @attrs.define(eq=False)
 class _CopyBatch:
-    """Result of one transaction of a copy: counts, and links to later memories."""
+    """Result of one transaction of a copy: counts, and links to memories that are not copied yet."""
 
     done: int = 0
     added: int = 0
@@ -81,7 +81,7 @@ class NamespaceCopier:
     """
     One run that copies a namespace.
 
-    *tell* receives the number of memories of each copied or compared page.
+    *report_progress* is called for each copied or compared page, with its number of memories.
     """
 
     source: Engine
@@ -90,21 +90,21 @@ class NamespaceCopier:
     digest: CopyDigest
     damaged: list[str] = attrs.field(factory=list, init=False)
     added: int = attrs.field(default=0, init=False)
-    # Number of memories that cannot be read.
+    # Number of unreadable memories, which are not copied.
     missing: int = attrs.field(default=0, init=False)
-    # Reasons why readable memories are omitted, by id.
+    # Reasons why readable memories are not copied, by id.
     _lost: dict[str, str] = attrs.field(factory=dict, init=False)
-    # Reasons why notes are omitted, by name.
+    # Reasons why notes are not copied, by name.
     _unreadable_notes: dict[str, str] = attrs.field(factory=dict, init=False)
     _waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     _dropped: set[str] = attrs.field(factory=set, init=False)
 
     async def run(self) -> None:
-        """Add missing data and compare all of it. Existing data is never replaced or deleted."""
+        """Add missing data to the copy, then compare the whole copy. Existing data is never replaced or deleted."""
         before = await self.source.read(lambda reader: reader.change)
         if await self.target.read(lambda reader: bool(reader.count() or reader.note_names())):
             await self._check_target_is_subset()
-        # Even without notes, an empty write creates the namespace.
+        # Write an empty set of notes, so that the namespace exists even if there is nothing to copy.
         await self.target.write(lambda writer: writer.set_notes({}))
         async for notes in self._notes():
             await self.target.write(lambda writer: writer.set_notes(notes))  # noqa: B023 - awaited
@@ -117,7 +117,7 @@ class NamespaceCopier:
         await self._list_damage()
 
     async def _notes(self) -> AsyncIterator[Mapping[str, str]]:
-        """Yield the notes in batches, since hosts may store many and long ones."""
+        """Yield the notes in batches, because there may be many and long ones."""
         names = await self.source.read(lambda reader: reader.note_names())
         for start in range(0, len(names), BATCH_MEMORIES):
             some = names[start : start + BATCH_MEMORIES]
@@ -127,7 +127,7 @@ class NamespaceCopier:
                 yield await self._read_valid_notes(some)
 
     async def _read_valid_notes(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Return the notes that can be read."""
+        """Return the notes that are readable."""
         found: dict[str, str] = {}
         for name in names:
             try:
@@ -145,7 +145,7 @@ class NamespaceCopier:
             self.damaged.append(f"{len(self._dropped)} links lead to what is left out")
 
     async def _check_target_is_subset(self) -> None:
-        """Raise an error if the copy has data that the source does not have, or that differs."""
+        """Raise an error if the copy contains data that is missing or different in the source."""
         name = self.source.namespace
         ids, names = await self.target.read(lambda reader: (reader.ids(reader.window()), reader.note_names()))
         found = await self.source.read(lambda reader: reader.find_many(ids))
@@ -162,7 +162,7 @@ class NamespaceCopier:
             await self.target.read(lambda reader: self._find_missing_links(reader, whole))  # noqa: B023 - awaited
 
     async def _without_dropped_links(self, page: ExportPage) -> list[MemoryExport]:
-        """Return the memories of a page without links to omitted memories."""
+        """Return the memories of a page without their links to memories that are not copied."""
         self._lost |= {memory_id: "; ".join(error.findings) for memory_id, error in page.lost.items()}
         load = InputSize(items=sum(ITEMS_PER_MEMORY + len(one.links) for one in page.lines))
         ends = await run_inline_or_in_thread(
@@ -185,7 +185,7 @@ class NamespaceCopier:
         return await run_inline_or_in_thread(load, without_dropped)
 
     def _in_target_precision(self, vectors: bytes) -> bytes:
-        """Return vectors in the precision that the target stores."""
+        """Return vectors in the precision of the target's stored vectors."""
         if self.target.figures().get("vectors", {}).get("kept_as") != "halfvec":
             return vectors
         return vectors_to_bytes(vectors_from_bytes(vectors, self.source.embedder.dimensions).astype(np.float16))
@@ -208,7 +208,7 @@ class NamespaceCopier:
                 pass
 
     def _store_batch(self, writer: Writer, rest: Sequence[MemoryExport]) -> _CopyBatch:
-        """Write memories with their texts and links, in order, until the transaction is due."""
+        """Write memories with texts and links, in order, until the transaction should yield to other writers."""
         taken = _CopyBatch()
         while taken.done < len(rest) and not (taken.done and writer.should_yield):
             some = rest[taken.done : taken.done + BATCH_MEMORIES]
@@ -231,7 +231,7 @@ class NamespaceCopier:
     def _put_new(
         self, writer: Writer, new: Sequence[MemoryExport], links: Sequence[Sequence[Link]], some: Sequence[MemoryExport]
     ) -> None:
-        # The first user of a text may already exist in the copy, or come later in this batch.
+        # Collect all texts of the batch: each is attached only to its first user, which may already exist in the copy.
         texts = {digest: text for one in some for digest, text in one.texts.items()}
         dimensions = self.source.embedder.dimensions
         made = [
@@ -247,7 +247,11 @@ class NamespaceCopier:
             )
 
     def _find_missing_links(self, reader: Reader, items: Sequence[MemoryExport]) -> dict[str, list[Link]]:
-        """Return the missing links of each existing memory, which must be equal otherwise."""
+        """
+        Return the links that existing memories lack, by memory id.
+
+        Raise `StoreDiffers` if an existing memory differs otherwise.
+        """
         lacking, others = {}, []
         stored = self._read_existing(reader, items)
         for one in items:
@@ -263,7 +267,7 @@ class NamespaceCopier:
         return lacking
 
     def _read_existing(self, reader: Reader, items: Sequence[MemoryExport]) -> dict[str, MemoryExport]:
-        """Return the existing memories, in the order of the target."""
+        """Return the memories that the target already contains, in the target's save order."""
         nodes = sorted(node for node in reader.find_many([one.memory.id for one in items]) if node is not None)
         found, links = reader.get(nodes), reader.links_of_many(nodes, "out")
         vectors, counts = reader.pieces(nodes)
@@ -274,7 +278,7 @@ class NamespaceCopier:
         return stored
 
     async def _compare(self) -> None:
-        """Compare the whole copy with the source, including the order."""
+        """Compare the whole copy with the source, including the save order."""
         last = -1
         async for page in iter_export_pages(self.source):
             whole = await self._without_dropped_links(page)
@@ -304,7 +308,7 @@ class NamespaceCopier:
         """
         Compare and count the memories of one page.
 
-        *is_next* is False if they are not after the last page.
+        *is_next* is False if the target did not save them after those of the previous page.
         """
         name = self.source.namespace
         written = {one: serialize_memory(have.memory, have.links, have.vectors) for one, have in stored.items()}
@@ -323,7 +327,7 @@ class NamespaceCopier:
             self.digest.add("texts", digest.encode())
 
     async def _compare_notes_and_counts(self) -> None:
-        """Compare the notes and the total counts."""
+        """Compare the notes and the total counts of the copy and the source."""
         others: list[str] = []
         async for notes in self._notes():
             there = await self.target.read(lambda reader: reader.notes_by_name([*notes]))  # noqa: B023 - awaited
@@ -336,6 +340,6 @@ class NamespaceCopier:
             raise_store_differs(self.source.namespace, "has more or less than the source", counted)
 
     def _first_and_last_node(self, reader: Reader, items: Sequence[MemoryExport]) -> list[int]:
-        """Return the first and the last node of some memories, or an empty list."""
+        """Return the first and the last node of those memories that exist, or an empty list."""
         nodes = [node for node in reader.find_many([one.memory.id for one in items]) if node is not None]
         return [min(nodes), max(nodes)] if nodes else []

@@ -46,7 +46,7 @@ class NamespaceServices:
     clock: Callable[[], float] = attrs.field(default=time.time, kw_only=True)
     cache: TraversalCache[list[Reached]] = attrs.field(init=False)
     record: EmbedderRecord = attrs.field(init=False)
-    # The embedder that is replacing the current one, during `reembed`.
+    # The embedder to which `reembed` is switching, None at other times.
     next_embedder_record: EmbedderRecord | None = attrs.field(default=None, init=False)
     closed: bool = attrs.field(default=False, init=False)
     chain_lock: asyncio.Lock = attrs.field(factory=asyncio.Lock, init=False)
@@ -70,11 +70,11 @@ class NamespaceServices:
         return from_milliseconds(int(self.clock() * 1000))
 
     def resolve_time(self, name: str, value: datetime | None) -> datetime:
-        """Return a validated time, or the current time if *value* is None."""
+        """Return *value* as a validated time, or the current time if *value* is None."""
         return self.now if value is None else _check.check_time(name, value)
 
     def check(self) -> None:
-        """Raise an error if the memories are closed, or the caller is in another event loop."""
+        """Raise an error if the store is closed, or if the caller runs in another event loop."""
         if self.closed:
             raise SessionClosed(
                 "the memories were closed with their session", hint="work inside its with block, or open another one"
@@ -83,15 +83,15 @@ class NamespaceServices:
 
     async def read(self, plan: Callable[[Reader], T], *, made_by: EmbedderRecord | None = None) -> T:
         """
-        Run a plan that reads.
+        Run a plan that only reads.
 
-        Raise `EmbedderMismatch` if the embedder is no longer *made_by* or the known one.
+        Raise `EmbedderMismatch` if the engine's embedder is not *made_by* (None: the current or the next embedder).
         """
         self.check()
         return await self.engine.read(self._guarded(plan, made_by))
 
     async def write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Run a plan that writes. Arguments and errors as in `read`."""
+        """Run a plan that writes. See `read` for arguments and errors."""
         self.check()
         return await self.engine.write(self._guarded(plan, made_by))
 

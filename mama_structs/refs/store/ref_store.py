@@ -40,7 +40,7 @@ from mama_structs.refs.store.ref_reader import IN_THREAD_HINT, RefReader
 from mama_structs.refs.store.render import Rendering
 from mama_structs.refs.store.result_truncation import DescriptorSink, OwnShareFactory, ResultTruncation
 from mama_structs.refs.store.text import Content, Mode
-from mama_structs.settings import AnswerSettings, DescriptorSettings, get_answer_budget
+from mama_structs.settings import AnswerSettings, DescriptorSettings
 
 # Maximum number of drafts to discard because the store changed meanwhile. After that, the caller gets an error.
 _MAX_DRAFTS: Final = 10
@@ -128,7 +128,7 @@ class RefStore(RefReader):
         self.files: Path | None = resolve_files_root(files, self.settings)
         self.root: Path = self.files or Path.cwd()
         # Budget of answers, and factory for answer members that have their own truncation rules.
-        self.budget: Budget = get_answer_budget(self.settings, self.answers)
+        self.budget: Budget = self.answers.budget
         self.own_share: OwnShareFactory | None = None
         self._clock = clock
         self._entries = Entries(self.settings)

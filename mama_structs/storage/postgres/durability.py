@@ -1,4 +1,4 @@
-"""Check of PostgreSQL settings that risk the loss of acknowledged data in a crash."""
+"""Check for PostgreSQL settings with which a crash may lose acknowledged data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mama_structs.storage.postgres.pool import Connection
 from mama_structs.storage.postgres.schema_migrations import SCHEMA
 from mama_structs.storage.sqlite_errors import Finding
 
-# Queried in a read transaction, which does not override the synchronous_commit of the user, database or server.
+# Run this in a read transaction: only there synchronous_commit has the value of the user, database or server.
 SETTINGS_SQL: Final = """
 SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit,
@@ -20,9 +20,9 @@ ISSUE_KIND: Final = "server"
 
 def check_durability(connection: Connection) -> list[Finding]:
     """
-    Return an issue for each setting that may lose acknowledged data.
+    Return an issue for each setting with which a crash may lose acknowledged data.
 
-    Requires a read transaction.
+    The connection must be in a read transaction.
     """
     (found,) = connection.fetch(SETTINGS_SQL)
     findings = []

@@ -1,4 +1,4 @@
-"""Conversion of asyncpg errors to typed errors, and redaction of server URLs."""
+"""Conversion of asyncpg errors to typed errors, and removal of secrets from server URLs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ URL_HINT: Final = (
     "check its options and the files that they name, too"
 )
 POOLER_HINT: Final = "if a pooler without prepared statements is in between: ServerSettings(prepared=False)"
-# Keys are SQLSTATE codes, or their first two characters (the error class).
+# Keys are SQLSTATE codes, or error classes, which are the first two characters of codes.
 SQLSTATE_HINTS: Final = {
     "28": "check the user, the password and the server's pg_hba.conf",
     "3D": "create the database first: createdb",
@@ -38,7 +38,7 @@ SQLSTATE_HINTS: Final = {
     "42501": "grant the user the rights that the docs list",
     "0A": "the server does not support this: check its version and the version of pgvector",
 }
-# A URL may list several hosts, separated by commas.
+# Matches one host. A URL may contain several hosts, separated by commas.
 HOST_PATTERN: Final = r"(?:\[[\da-fA-F:.%]*\]|[^:@/?#\[\],]*)(?::\d*)?"
 URL_PATTERN: Final = re.compile(
     rf"postgres(?:ql)?://(?:(?P<user>[^:@/?#]*)(?::[^@/?#]*)?@)?(?P<hosts>{HOST_PATTERN}(?:,{HOST_PATTERN})*)"
@@ -49,8 +49,8 @@ BUSY_STATES: Final = ("40", "53300", "53400", "55P03", "57014")
 
 
 def redact_url(url: str) -> str:
-    """Return a server's URL without password and options, safe to display."""
-    # If the URL is malformed, the extent of the password is unknown, so show nothing of it.
+    """Return a server's URL without password and options, so that it can be displayed."""
+    # If the URL is malformed, the end of the password is unknown, so return no part of the URL.
     found = URL_PATTERN.fullmatch(url)
     if found is None:
         return "postgresql://"
@@ -64,7 +64,7 @@ def to_store_error(  # noqa: PLR0911 - one return per kind of error
     """
     Return the typed error for *error*. It contains no statement, value or password.
 
-    *namespace* is the namespace that the transaction writes, *role* the database role; None if unknown.
+    *namespace* is the namespace that the transaction writes, *role* the database role. Both may be None if unknown.
     """
     if isinstance(error, MamaStructsError):
         return error
@@ -91,7 +91,7 @@ def to_store_error(  # noqa: PLR0911 - one return per kind of error
     if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
         return StoreError(f"{location}: a query argument has a wrong type")
     if isinstance(error, (asyncpg.InterfaceError, asyncpg.InternalClientError)):
-        # asyncpg raises it from the first call on a connection that is already closed.
+        # asyncpg raises this error for a connection that was closed before the call.
         return StoreUnreachable(f"the connection to {location} was cut", hint=UNREACHABLE_HINT)
     return StoreError(f"{location} failed: {type(error).__name__}")
 
@@ -99,7 +99,7 @@ def to_store_error(  # noqa: PLR0911 - one return per kind of error
 def _write_denied_error(
     error: asyncpg.PostgresError, location: str, namespace: str | None, role: str | None
 ) -> StoreReadOnly | None:
-    """Return the error for a write denied by row-level security, or None for other errors."""
+    """Return the typed error if row-level security denied a write, else None."""
     if error.sqlstate != "42501" or namespace is None or role is None:
         return None
     return StoreReadOnly(
@@ -123,7 +123,7 @@ def _from_postgres_error(error: asyncpg.PostgresError, location: str, waited: fl
         message = f"{location}: {what.get(state, 'another transaction was in the way')} ({state}, {waited:.1f} s)"
         return StoreBusy(message, waited=waited, hint=RETRY_HINT)
     if state == "22021":
-        # Only namespace names get here with NUL: the texts of memories are encoded.
+        # Only the name of a namespace can contain NUL here, because texts of memories are escaped.
         return InvalidArgument(f"{location} cannot store a name with NUL", hint="use another name for the namespace")
     if state == "53100":
         return StoreFull(f"{location} has no room left on its disk", hint="free disk space on the server")

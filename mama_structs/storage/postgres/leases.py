@@ -1,12 +1,12 @@
 """
-Leases: time-limited, exclusive claims of names on a server shared by many hosts.
+Leases: time-limited, exclusive claims of names on a server that many hosts share.
 
-The names are, for example, those that identify conversations.
+For example, a session claims the names of its conversations.
 
 A lease is a row that its holder renews. It expires by the server's clock if the holder dies or is disconnected.
 Connection-level locks would not work: a transaction pooler releases them early, or keeps them for another client.
-After a long disconnection another host may have taken over a lease. `Leases.lost_of` checks that inside the transaction
-that writes, so that nothing is written under a lost lease.
+After a long disconnection another host may have taken over a lease. `Leases.find_lost_names` checks that inside the
+transaction that writes, so that nothing is written under a lost lease.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UPDATE leases SET expires = clock_timestamp() + make_interval(secs => $2)
 RELEASE_SQL: Final = "DELETE FROM leases WHERE namespace = $1 AND name = $2 AND holder = $3"
 RELEASE_ALL_SQL: Final = "DELETE FROM leases WHERE holder = $1"
 CLAIMED_NAMES_SQL: Final = "SELECT name FROM leases WHERE expires >= clock_timestamp()"
-# Lock the lease rows, so that no host takes them over before this transaction commits.
+# Lock the lease rows, so that no other host takes over a lease before this transaction ends.
 LOCK_OWN_SQL: Final = "SELECT name FROM leases WHERE holder = $1 AND name = ANY($2) FOR SHARE"
 
 _log: Final = logging.getLogger("mama_structs")
@@ -43,24 +43,24 @@ _log: Final = logging.getLogger("mama_structs")
 
 class Leases:
     """
-    The leases that this process holds on a server. `close` releases them and the server.
+    The leases that this process holds on a server. `close` releases them, and the server.
 
     Args:
         server: The server that stores the leases.
-        seconds: Lifetime of a lease that is not renewed. Leases are renewed every third of it.
+        seconds: Lifetime of a lease that is not renewed. Leases are renewed after each third of it.
 
     """
 
     def __init__(self, server: PostgresPool, *, seconds: float) -> None:
         self.lost_names: set[str] = set()
         self._server = server
-        # Namespace of each name that was ever claimed here. Entries are never removed, because there are few.
+        # By name: the namespace in which it was claimed. Entries are never removed, because there are few.
         self._namespaces: dict[str, str] = {}
         self._seconds = seconds
         self._holder = uuid.uuid4()
         self._guard = threading.Lock()
         self._pending_releases: dict[str, Future[object] | None] = {}
-        # A token for each confirmed claim. A renewal must not report a claim as lost that was made during the renewal.
+        # A new token for each claim. A renewal compares tokens, so that it does not report a newer claim as lost.
         self._claim_tokens: dict[str, object] = {}
         self._unclaimed_names: set[str] = set()
         self._closed = threading.Event()
@@ -68,7 +68,7 @@ class Leases:
 
     @property
     def is_read_only(self) -> bool:
-        """True if the server was read-only when it was opened, so that nothing can be claimed."""
+        """True if the server was read-only when it was opened. Then no name can be claimed."""
         return self._server.is_read_only
 
     def claim(self, name: str, namespace: str) -> None:
@@ -76,7 +76,7 @@ class Leases:
         Claim a name in a namespace until `release`, `close` or the end of the process. Blocks.
 
         Raises:
-            StoreBusy: Another session has claimed it.
+            StoreBusy: Another session has claimed the name.
             StoreReadOnly: The server's row-level security does not allow this role to write in the namespace.
 
         """
@@ -95,14 +95,14 @@ class Leases:
                 try:
                     is_mine = self._claim(name)
                 except StoreUnreachable:
-                    # The answer was lost. Claiming is idempotent, so retry.
+                    # The answer was lost. Try again, because claiming is idempotent.
                     is_mine = self._claim(name)
                 if not is_mine:
                     raise self._busy_error()
                 with self._guard:
                     self._claim_tokens[name] = object()
             except StoreReadOnly as error:
-                # A read-only server or role needs no lease, because every write fails.
+                # A read-only server or role needs no lease, because it cannot write anything.
                 if error.namespace is not None and not self.is_read_only:
                     raise
         except BaseException:
@@ -113,9 +113,9 @@ class Leases:
 
     def claim_later(self, name: str, namespace: str) -> None:
         """
-        Claim a name later, with its first write or the next renewal.
+        Register a name without a request. Its first write or the next renewal claims it.
 
-        Only for names that no other session knows yet.
+        Use this only for names that no other session knows yet.
         """
         with self._guard:
             self._namespaces[name] = namespace
@@ -125,7 +125,7 @@ class Leases:
         self._start_renewal()
 
     def release(self, name: str) -> Future[object] | None:
-        """Release a name. Return a future of the release, or None if the name is not held."""
+        """Release a name. Return a future that is resolved afterwards, or None if the name is not held."""
         with self._guard:
             if name not in self._pending_releases or self._pending_releases[name] is not None:
                 return None
@@ -140,7 +140,7 @@ class Leases:
         return release_future
 
     def find_claimed_names(self) -> frozenset[str]:
-        """Return all names with an unexpired lease of any holder, this process included. Blocks."""
+        """Return all names with an unexpired lease, including leases of other holders. Blocks."""
         rows = self._server.run(
             lambda one: one.fetch(CLAIMED_NAMES_SQL), write=False, settings=ALL_NAMESPACES_SETTINGS
         ).result()
@@ -148,9 +148,9 @@ class Leases:
 
     def find_lost_names(self, connection: Connection, names: Collection[str]) -> frozenset[str]:
         """
-        Return the names that another holder took over.
+        Return the names that another holder has taken over.
 
-        The others are locked until the transaction ends.
+        The leases of the other names are locked until the transaction ends.
         """
         with self._guard:
             mine = self._pending_releases.keys() & set(names)
@@ -162,15 +162,15 @@ class Leases:
 
     def record_written(self, names: Collection[str]) -> None:
         """
-        Record that rows were stored under names.
+        Record that rows were stored under some names.
 
-        From now on a missing lease of these names counts as lost.
+        From now on these names have lease rows. If such a row is missing, the lease is lost.
         """
         with self._guard:
             self._unclaimed_names.difference_update(names)
 
     def close(self) -> None:
-        """Release all names and the server. Blocks."""
+        """Release all names, and the server. Blocks."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -191,7 +191,7 @@ class Leases:
             self._server.close()
 
     def renew(self) -> None:
-        """Renew all leases. Record those as lost that another holder took over. Blocks."""
+        """Renew all leases. Record a lease as lost if another holder has taken it over. Blocks."""
         with self._guard:
             claims = dict(self._claim_tokens)
         if claims:
@@ -225,7 +225,7 @@ class Leases:
         """
         Record the claims that are not in *kept* as lost.
 
-        Claims that were released or renewed by `claim` meanwhile are ignored.
+        Claims are ignored if they were released or made again after the renewal began.
         """
         with self._guard:
             gone = {

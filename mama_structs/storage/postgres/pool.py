@@ -11,7 +11,7 @@ Connections carry no session state, so a transaction pooler such as PgBouncer ma
 Every wait has a timeout: for a connection, a lock or an answer. Broken connections are discarded, and a read
 transaction is then retried once. If a commit gets no answer, its outcome is looked up by the token that it wrote.
 
-Errors name the server by the redacted URL of `errors.located` and never contain a statement, a value or a password.
+Errors name the server by the result of `errors.redact_url`. They never contain a statement, a value or a password.
 """
 
 from __future__ import annotations
@@ -52,24 +52,23 @@ from mama_structs.storage.postgres.write_queue import WriteQueues
 
 T = TypeVar("T")
 
-# Seconds that the client waits longer than the server's own timeout, so that the server reports its timeout first.
+# Seconds that the client waits longer than the server, so that the server reports its timeout first.
 CLIENT_GRACE_SECONDS: Final = 2.0
 RETRY_INTERVAL_SECONDS: Final = 0.05
-# Transaction parameters are passed as settings, so that no value is ever formatted into a statement.
-# An advisory lock instead of a row lock, because a shared row lock writes to the row.
-# Its waiters are served in order.
+# An advisory lock, because a shared lock on a row would write to the row. Waiters are served in order.
+# The namespace is passed as a setting, so that no value is formatted into a statement.
 LOCK_SQL: Final = "SELECT pg_advisory_xact_lock(hashtextextended(current_setting('app.namespace'), 17))"
 LOCK_SHARED_SQL: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(current_setting('app.namespace'), 17))"
-# A role or database may be configured to acknowledge commits before they reach the disk, so force "on".
-# Keep "remote_apply", which is stricter: it also waits until the replicas have applied the change.
+# Force "on", because a role or database may acknowledge commits before they reach the disk.
+# Keep "remote_apply", which is stricter: it also waits until replicas have applied the change.
 SYNCHRONOUS_COMMIT_SQL: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'
 """
-# The status of the last statement reports its row count: 0 unless the database was migrated to another version.
+# Must be the last statement. Its status contains its row count: 0 unless the schema version has changed.
 VERSION_CHANGED_SQL: Final = "SELECT FROM mama_structs.migrations HAVING max(version) IS DISTINCT FROM {version}"
 VERSION_UNCHANGED_STATUS: Final = "SELECT 0"
 VERSION_SQL: Final = "SELECT coalesce(max(version), 0) FROM mama_structs.migrations"
-# Only the last 4096 changes of a namespace are stored, each with the token that identifies a commit without an answer.
+# Stores the last 4096 changes of a namespace. Each has a token, by which a commit without an answer is found.
 COUNT_AND_COMMIT_SQL: Final = """
 INSERT INTO namespaces AS known (namespace, change) VALUES (current_setting('app.namespace'), 1)
     ON CONFLICT (namespace) DO UPDATE SET change = known.change + 1;
@@ -91,7 +90,7 @@ SELECT 1 FROM (
     UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
 ) AS held WHERE age(oldest) > age($1::text::xid8::xid) LIMIT 1
 """
-# By default VACUUM skips indexes of pages with few deleted rows, and statistics contain keys and terms.
+# By default VACUUM skips indexes if few rows are deleted. ANALYZE removes deleted data from statistics.
 VACUUM_SQL: Final = "VACUUM (ANALYZE, INDEX_CLEANUP ON)"
 FIND_COMMIT_SQL: Final = "SELECT 1 FROM changes WHERE namespace = $1 AND token = $2"
 SETTING_PATTERN: Final = re.compile(r"[a-z_]+\.[a-z_]+|plan_cache_mode|max_parallel_workers_per_gather")
@@ -127,7 +126,7 @@ class Connection:
         self.has_executed: bool = False
         self._pool = server
         self._connection = connection
-        # Only writes: a denied read is a missing grant, unrelated to the namespace.
+        # Errors of reads do not name a namespace, because a denied read means a missing grant.
         self._written_namespace = (
             (options.namespace or options.settings.get("app.namespace")) if options.write else None
         )
@@ -135,12 +134,12 @@ class Connection:
         self._change: int | None = None
 
     def fetch(self, sql: str, *arguments: Any) -> list[Any]:
-        """Return the rows of a query, by name or index. If it writes, call `note_change` as well."""
+        """Run a query and return its rows. If the query writes, call `note_change` as well."""
         rows: list[Any] = self._run_statement(lambda timeout: self._connection.fetch(sql, *arguments, timeout=timeout))
         return rows
 
     def execute(self, sql: str, *arguments: Any) -> int:
-        """Execute a statement and return the number of affected rows."""
+        """Execute a statement, and return the number of affected rows."""
         self.has_executed = True
         status: str = self._run_statement(lambda timeout: self._connection.execute(sql, *arguments, timeout=timeout))
         count = status.rpartition(" ")[2]
@@ -154,14 +153,14 @@ class Connection:
 
     @property
     def change(self) -> int:
-        """Number of the namespace's last change. Queried once per transaction."""
+        """Number of the namespace's last change. It is queried once per transaction."""
         if self._change is None:
             found = self.fetch("SELECT change FROM namespaces WHERE namespace = $1", self.namespace)
             self._change = found[0]["change"] if found else 0
         return self._change
 
     def note_change(self) -> None:
-        """Make the commit count one change of the namespace, with the number `change` + 1."""
+        """Count one change of the namespace at the commit. Its number is `change` + 1."""
         self.has_changes = True
 
     @contextlib.contextmanager
@@ -179,7 +178,7 @@ class Connection:
                 self.execute("RELEASE SAVEPOINT attempt")
 
     def end(self) -> None:
-        """Reject any further use, because the transaction has ended."""
+        """Reject further use. Called when the transaction has ended."""
         self._has_ended = True
 
     def _run_statement(self, statement: Callable[[float], Coroutine[Any, Any, T]]) -> T:
@@ -196,7 +195,7 @@ class Connection:
 
 
 class PostgresPool:
-    """Connection pool of a server, shared by all callers of `open` with the same URL."""
+    """Connection pool of a server. All calls of `open` with the same URL share it."""
 
     def __init__(self, url: str, options: ServerSettings) -> None:
         self.url: str = check_url(url)
@@ -210,7 +209,7 @@ class PostgresPool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._write_queues = WriteQueues()
         self._active_count = 0
-        # Running tasks of `apart`, with their own connection once it is open.
+        # Running tasks of `run_on_dedicated_connection`, each with its connection, or None until that is open.
         self._dedicated_tasks: dict[asyncio.Task[Any] | None, Any] = {}
         self._workers = ThreadPoolExecutor(options.connections, thread_name_prefix="mama-structs plan")
         self._loop = asyncio.new_event_loop()
@@ -222,7 +221,7 @@ class PostgresPool:
     @classmethod
     def open(cls, url: str, *, options: ServerSettings | None = None) -> PostgresPool:
         """
-        Connect, migrate the database to this version, and return the server. Blocks.
+        Connect to a server, and migrate the database to this version. Blocks.
 
         The options of the first call in a process apply to all later calls with the same URL.
 
@@ -244,7 +243,7 @@ class PostgresPool:
         """
         True if the server was read-only when it was opened.
 
-        A replica may have become the primary since.
+        A replica may have become the primary since then.
         """
         return bool(self._schema_state.is_read_only)
 
@@ -259,7 +258,7 @@ class PostgresPool:
         wait: float | None = None,
     ) -> Future[T]:
         """
-        Run a function in one transaction and return its result after a durable commit.
+        Run a function in one transaction, and return its result after a durable commit.
 
         Args:
             work: A synchronous function. If it only reads, it may be run twice.
@@ -287,21 +286,21 @@ class PostgresPool:
             write=write, namespace=namespace, exclusive=exclusive, settings=given, wait_seconds=patience
         )
         done: Future[T] = Future()
-        # Mark the future as running, so that a caller that stops waiting cannot cancel it.
+        # Mark the future as running. Otherwise a caller that stops waiting would cancel it.
         done.set_running_or_notify_cancel()
         self._loop.call_soon_threadsafe(self._start_transaction, work, how, done)
         return done
 
     @property
     def vector_schema(self) -> str:
-        """The schema of pgvector's types, as a quoted identifier."""
+        """The schema that contains pgvector's types, as a quoted identifier."""
         return str(self._schema_state.vector_schema)
 
     def run_on_dedicated_connection(self, work: Callable[[Any], Coroutine[Any, Any, T]]) -> Future[T]:
         """
-        Run a coroutine on a dedicated connection outside of any transaction.
+        Run a coroutine on a dedicated connection, outside of any transaction.
 
-        Closing the server stops waiting for the work, but does not cancel it on the server.
+        Closing the pool stops waiting for the work, but does not cancel it on the server.
         """
         self._check_usable()
         return asyncio.run_coroutine_threadsafe(self._run_dedicated(work), self._loop)
@@ -310,7 +309,7 @@ class PostgresPool:
         """
         Run VACUUM on tables within *wait* seconds.
 
-        It removes deleted data from the tables and their statistics.
+        VACUUM removes deleted data from the tables and their statistics.
 
         Raises:
             StoreBusy: A running transaction may still read the deleted rows.
@@ -325,15 +324,15 @@ class PostgresPool:
 
     def close(self) -> None:
         """
-        Release this reference.
+        Release this reference to the pool. Blocks.
 
-        The last one closes the connections after running work has finished. Blocks.
+        The release of the last reference closes the connections after running work has finished.
         """
         if not self._is_closed and open_pools.release(self.url) is self:
             self.close_now()
 
     def close_now(self) -> None:
-        """Close the connections regardless of other users. Blocks until running work has finished."""
+        """Close the connections, even if others use the pool. Blocks until running work has finished."""
         self._is_closed = True
         if os.getpid() != self._pid or not self._thread.is_alive():
             return
@@ -349,9 +348,9 @@ class PostgresPool:
         self, make_coroutine: Callable[[float], Coroutine[Any, Any, T]], *, namespace: str | None = None
     ) -> tuple[T | None, MamaStructsError | None]:
         """
-        Run a coroutine in the server's loop and block until it ends.
+        Run a coroutine in the pool's loop, and block until it ends.
 
-        Return its answer, or a typed error without a cause.
+        Return its result, or raise a typed error without a cause.
         """
         started = time.monotonic()
 
@@ -368,12 +367,12 @@ class PostgresPool:
 
     @property
     def _answer_timeout(self) -> float:
-        """Seconds to wait for an answer of the server."""
+        """Maximum seconds to wait for an answer of the server."""
         return self.options.statement_timeout + CLIENT_GRACE_SECONDS
 
     @property
     def _thread_timeout(self) -> float:
-        """Seconds that a thread waits for the loop; longer than all timeouts inside the loop."""
+        """Maximum seconds that a thread waits for the loop, longer than all timeouts inside the loop."""
         return self._answer_timeout + self.options.connect_timeout + self.options.wait + CLIENT_GRACE_SECONDS
 
     def _to_store_error(self, error: BaseException, started: float, namespace: str | None = None) -> MamaStructsError:
@@ -392,7 +391,7 @@ class PostgresPool:
         if self._is_closed:
             raise SessionClosed(f"the connection to {self.location} was closed")
 
-    # The methods below run in the loop's thread, except `_begin`.
+    # The methods below run in the loop's thread, except `_connect`.
 
     def _connect(self) -> None:
         self._thread.start()
@@ -437,7 +436,7 @@ class PostgresPool:
         )
 
     async def _register_codecs(self, connection: Any) -> None:
-        """Register codecs on a new connection that convert pgvector's types from and to arrays."""
+        """Register codecs on a new connection. They convert pgvector's types from and to arrays."""
         schema = await connection.fetchval("SELECT (parse_ident($1))[1]", self._schema_state.vector_schema)
         for name, kind in (("vector", ">f4"), ("halfvec", ">f2")):
             await connection.set_type_codec(
@@ -499,7 +498,7 @@ class PostgresPool:
                 may_again = not options.write
             finally:
                 connection.end()
-                # Do not wait for a clean shutdown of a connection that does not answer.
+                # Treat the connection as broken if it does not answer, because closing it cleanly would take too long.
                 await self._release_connection(connection_handle, is_broken=is_cut)
             if is_second or not may_again or not isinstance(failure, StoreUnreachable):
                 raise failure
@@ -507,9 +506,9 @@ class PostgresPool:
             await self._pool.expire_connections()
 
     async def _acquire_connection(self, wait: float) -> Any:
-        """Acquire a connection from the pool, and wait for a free one."""
+        """Acquire a connection from the pool. Wait if none is free."""
         started = time.monotonic()
-        # The time to connect is not time spent waiting for other users.
+        # Wait longer if connections are left, because connecting to the server takes time.
         is_exhausted = self._is_exhausted
         patience = max(wait, RETRY_INTERVAL_SECONDS) if is_exhausted else max(wait, self.options.connect_timeout)
         failure: MamaStructsError
@@ -535,7 +534,7 @@ class PostgresPool:
         """
         True if every connection is in use.
 
-        A broken one counts as in use until its transaction ends.
+        A broken connection counts as in use until its transaction ends.
         """
         max_connections = self.options.connections
         return self._active_count > max_connections or bool(
@@ -550,10 +549,10 @@ class PostgresPool:
         try:
             names = [f"{SCHEMA}.{table}" for table in tables]
             if not await connection.fetchval(OWNS_TABLES_SQL, names, timeout=self._answer_timeout):
-                # The server would only log a warning and do nothing.
+                # Raise here, because the server would skip the tables and only log a warning.
                 raise StoreReadOnly(f"the tables of {self.location} can only be vacuumed by their owner")
             now = await connection.fetchval("SELECT pg_current_xact_id()::text", timeout=self._answer_timeout)
-            # VACUUM only removes rows that no transaction can see any more.
+            # Wait for older transactions, because VACUUM only removes rows that no transaction can see.
             while await connection.fetchval(OLDER_TRANSACTION_SQL, now, timeout=self._answer_timeout):
                 if time.monotonic() >= until:
                     raise StoreBusy(
@@ -590,7 +589,7 @@ class PostgresPool:
 
     async def _release_connection(self, connection: Any, *, is_broken: bool = False) -> None:
         with contextlib.suppress(Exception):
-            # Never return a connection with an open transaction to the pool.
+            # Discard a connection with an open transaction, because another caller would continue the transaction.
             if is_broken or connection.is_in_transaction():
                 connection.terminate()
         with contextlib.suppress(Exception):
@@ -611,11 +610,11 @@ class PostgresPool:
             raise
         is_counted = options.namespace is not None and options.exclusive and connection.has_changes
         failure = await self._send(held, COUNT_AND_COMMIT_SQL if is_counted else "COMMIT", options.namespace)
-        # If nothing was written, the outcome of the commit does not matter.
+        # If nothing was written, it does not matter whether the commit succeeded.
         if failure is None or not (connection.has_changes or connection.has_executed):
             return result
         if isinstance(failure, StoreUnreachable):
-            # Release this connection first: it may be the last free one, and the lookup needs another.
+            # Release this connection first. The lookup needs a connection, and this may be the last free one.
             await self._release_connection(held, is_broken=True)
             if await self._is_committed(options if is_counted else None):
                 return result
@@ -623,9 +622,9 @@ class PostgresPool:
 
     async def _begin_transaction(self, connection: Any, options: _TransactionOptions) -> MamaStructsError | None:
         """
-        Begin a transaction, and return the error if that fails.
+        Begin a transaction. If that fails, return the error.
 
-        Writes require the current schema version.
+        A write transaction requires the schema version of this package.
         """
         started = time.monotonic()
         try:
@@ -638,7 +637,7 @@ class PostgresPool:
         return None
 
     async def _send(self, connection: Any, sql: str, namespace: str | None = None) -> MamaStructsError | None:
-        """Send statements in one message, and return the error if they fail."""
+        """Send statements in one message. If they fail, return the error."""
         started = time.monotonic()
         try:
             await connection.execute(sql, timeout=self._answer_timeout)
@@ -647,7 +646,7 @@ class PostgresPool:
         return None
 
     def _begin_sql(self, transaction: _TransactionOptions) -> str:
-        """Return the statements that begin a transaction, as one message to save round trips."""
+        """Return all statements that begin a transaction. They are sent in one message, to save round trips."""
         milliseconds = int(self.options.statement_timeout * 1000)
         kind = "READ COMMITTED" if transaction.write else "REPEATABLE READ, READ ONLY"
         settings = {
@@ -657,13 +656,13 @@ class PostgresPool:
         }
         lines = [
             f"BEGIN ISOLATION LEVEL {kind}",
-            # JIT-compiling a complex statement takes longer than running it.
+            # Do not JIT-compile, because compiling a complex statement takes longer than running it.
             "SET LOCAL jit = off",
             f"SET LOCAL search_path = {self._schema_state.search_path}",
             f"SET LOCAL statement_timeout = {milliseconds}",
-            # 0 would disable the timeout.
+            # At least 1 ms, because 0 would disable the timeout.
             f"SET LOCAL lock_timeout = {max(1, int(transaction.wait_seconds * 1000))}",
-            # Releases the locks of a vanished host after this time, and tolerates a slow one until then.
+            # After this time without a statement, the server releases the locks of a vanished host.
             f"SET LOCAL idle_in_transaction_session_timeout = {int(self._answer_timeout * 1000)}",
             *(
                 f"SELECT set_config({_quote_literal(name)}, {_quote_literal(value)}, true)"
@@ -677,22 +676,22 @@ class PostgresPool:
             ]
             if transaction.namespace is not None:
                 lines.append(LOCK_SQL if transaction.exclusive else LOCK_SHARED_SQL)
-            # Checked after the lock is held, because migrations wait for that lock.
+            # Check the version after locking, because no migration can run while this transaction holds the lock.
             lines.append(VERSION_CHANGED_SQL.format(version=self._schema_state.version))
         return ";".join(lines)
 
     async def _is_committed(self, transaction: _TransactionOptions | None) -> bool:
         """
-        Return True if a commit without an answer was stored.
+        Return True if a commit that got no answer was stored.
 
-        Raise if that cannot be determined.
+        Raise an error if that cannot be determined.
         """
         until = time.monotonic() + self.options.wait
         while transaction is not None and time.monotonic() < until:
             with contextlib.suppress(StoreError):
                 held = await self._acquire_connection(self.options.wait)
                 try:
-                    # The lock becomes free when the interrupted transaction has committed or rolled back.
+                    # Taking the lock waits until the interrupted transaction has committed or rolled back.
                     failure = await self._send(
                         held, self._begin_sql(attrs.evolve(transaction, wait_seconds=self.options.wait))
                     )
@@ -715,9 +714,9 @@ class PostgresPool:
         )
 
     async def _shut_down(self) -> None:
-        """Close all connections after running work has finished, or terminate them at the timeout."""
+        """Close all connections after running work has finished. At the timeout, terminate them."""
         for task, held in [*self._dedicated_tasks.items()]:
-            # Cancelling would also cancel the work on the server, so only cut the connection.
+            # Only terminate the connection. Cancelling would also cancel the work on the server.
             if held is not None:
                 held.terminate()
             elif task is not None:
@@ -737,7 +736,7 @@ class PostgresPool:
 
 
 class _BeginFailed(Exception):
-    """The transaction could not begin, so its function did not run."""
+    """Raised if a transaction could not begin. Its function was not run."""
 
     def __init__(self, failure: MamaStructsError) -> None:
         super().__init__()
@@ -752,7 +751,7 @@ if hasattr(os, "register_at_fork"):
 
 def check_url(url: object) -> str:
     """Return the URL of a PostgreSQL server, or raise `InvalidArgument` without quoting it."""
-    # Lone surrogates cannot be encoded, so no error message could contain the URL.
+    # Reject lone surrogates, because they cannot be encoded and no error message could contain the URL.
     is_ours = isinstance(url, str) and url.startswith(("postgresql://", "postgres://")) and "\0" not in url
     if not isinstance(url, str) or not is_ours or url.encode(errors="ignore").decode() != url:
         raise InvalidArgument(
@@ -792,7 +791,7 @@ def has_session(url: str) -> bool:
 
 
 def _import_modules() -> tuple[Any, Any]:
-    """Return the modules that require asyncpg, which is installed by the extra `postgres`."""
+    """Return the modules that need asyncpg. The extra `postgres` installs it."""
     try:
         import asyncpg  # noqa: PLC0415 - optional dependency
 
@@ -805,16 +804,16 @@ def _import_modules() -> tuple[Any, Any]:
 
 
 async def _skip_reset(_connection: Any) -> None:
-    """Skip the pool's reset query. All settings are local to a transaction."""
+    """Do nothing instead of the pool's reset query, because all settings are local to a transaction."""
 
 
 def _quote_literal(text: str) -> str:
-    """Return *text* as an SQL expression that is safe against injection."""
+    """Return *text* as an SQL expression without quotes, so that it is safe against injection."""
     return f"convert_from(decode('{text.encode().hex()}', 'hex'), 'UTF8')"
 
 
 def _run_work(work: Callable[[Connection], T], connection: Connection) -> T:
-    """Run a transaction function. Raise the connection's failure even if it was swallowed."""
+    """Run a transaction function. Raise the connection's failure even if the function suppressed it."""
     result = call_sync(work, connection)
     if connection.failure is not None:
         raise connection.failure
@@ -822,7 +821,7 @@ def _run_work(work: Callable[[Connection], T], connection: Connection) -> T:
 
 
 def _vector_encoder(dtype: str) -> Callable[[NDArray[Any]], bytes]:
-    """Return an encoder to pgvector's format: length, two zero bytes, big-endian numbers."""
+    """Return an encoder to pgvector's binary format: length, two zero bytes, big-endian numbers."""
     return lambda array: len(array).to_bytes(2, "big") + b"\0\0" + np.asarray(array).astype(dtype).tobytes()
 
 

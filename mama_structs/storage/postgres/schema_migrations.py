@@ -1,9 +1,9 @@
 """
 Schema migrations of a server's database: numbered SQL files, each applied once.
 
-All pending files are applied in one transaction.
+All pending files are applied in one transaction, so either all of them are applied or none.
 
-An advisory lock serializes them, so that many hosts may start concurrently. Either all files are applied or none.
+An advisory lock serializes migrations, so that many hosts may start concurrently.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SCHEMA: Final = "mama_structs"
 
 MIN_POSTGRES_VERSION: Final = 15
 MIN_PGVECTOR_VERSION: Final = (0, 8, 4)
-# An arbitrary number that other programs are unlikely to use: "mama" in ASCII.
+# "mama" in ASCII, because other programs are unlikely to use this number.
 MIGRATION_LOCK_ID: Final = 0x6D616D61
 """The advisory lock that a migration holds exclusively and write transactions share, so that they never overlap."""
 
-# Timeout of each statement in seconds: a migration may rewrite large tables.
+# Timeout per statement in seconds. It is long, because a migration may rewrite large tables.
 STATEMENT_TIMEOUT_SECONDS: Final = 600.0
-# Row checksums cannot be computed in SQL, so these functions run before the file of that number.
+# Functions to run before the SQL file with the same number, because SQL cannot compute row checksums.
 PYTHON_MIGRATIONS: Final = {5: assign_shared_rows}
 
 DATABASE_STATE_SQL: Final = """
@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS mama_structs.migrations (
 
 @attrs.frozen
 class SchemaState:
-    """Schema version and properties of a database, and the connected role."""
+    """Schema version and properties of a database, and the role of the connection."""
 
     is_read_only: bool  # True if the server is a replica or the role may not insert.
     vector_schema: str
@@ -68,7 +68,7 @@ class SchemaState:
 
 
 def load_migrations() -> list[tuple[int, str, str]]:
-    """Return number, name and SQL of every migration, in ascending order."""
+    """Return number, name and SQL text of every migration, in ascending order."""
     found = resources.files(__package__).joinpath("migrations")
     files = sorted((file.name, file.read_text("utf-8")) for file in found.iterdir() if file.name.endswith(".sql"))
     return [(int(name[:4]), name.removesuffix(".sql"), sql) for name, sql in files]
@@ -76,9 +76,9 @@ def load_migrations() -> list[tuple[int, str, str]]:
 
 def check_pgvector(installed: str | None, available: str | None, location: str) -> bool:
     """
-    Return True if pgvector is installed, False if it is available.
+    Return True if pgvector is installed in the database, False if the server can install it.
 
-    Raise if it is missing or too old.
+    Raise an error if it is missing or too old.
     """
     wanted = ".".join(map(str, MIN_PGVECTOR_VERSION))
     version = installed or available
@@ -86,7 +86,7 @@ def check_pgvector(installed: str | None, available: str | None, location: str) 
         hint = f"install pgvector {wanted} or newer on the server, then: CREATE EXTENSION vector"
         raise StoreError(f"{location} has no pgvector", hint=hint)
     if _parse_version(version) < MIN_PGVECTOR_VERSION:
-        # Earlier versions are unsafe: out-of-bounds index reads before 0.8.2, damaging inserts before 0.8.4.
+        # Older versions are unsafe: they read out of bounds before 0.8.2, and damage indexes on inserts before 0.8.4.
         newer = available is not None and _parse_version(available) >= MIN_PGVECTOR_VERSION
         hint = "ALTER EXTENSION vector UPDATE" if newer else f"install pgvector {wanted} or newer on the server"
         raise StoreError(f"{location} has pgvector {version:.20}, and {wanted} is the oldest that is safe", hint=hint)
@@ -99,9 +99,9 @@ def _parse_version(version: str) -> tuple[int, ...]:
 
 async def prepare_database(connection: Any, location: str, *, wait: float) -> SchemaState:
     """
-    Migrate the database to this version and return its state.
+    Migrate the database to this version, and return its state.
 
-    Wait for other hosts that are migrating.
+    If another host is migrating it, wait for the end of this migration.
     """
     files = load_migrations()
     newest = files[-1][0]
@@ -121,7 +121,7 @@ async def prepare_database(connection: Any, location: str, *, wait: float) -> Sc
                 hint="open a session on the primary once: it brings the database to this version",
             )
     elif version < newest:
-        # `is_owner` is None if the tables do not exist yet.
+        # If the tables do not exist yet, `is_owner` is None.
         if found["is_owner"] is False:
             raise StoreReadOnly(
                 f"{location} is of an older version ({version}) than this package ({newest}), "
@@ -131,7 +131,7 @@ async def prepare_database(connection: Any, location: str, *, wait: float) -> Sc
         await _migrate(connection, files, location, wait=wait, has_vector=has_vector)
     if not has_vector:
         found = await connection.fetchrow(DATABASE_STATE_SQL)
-    # `can_insert` is None if this call has created the tables.
+    # If this call has created the tables, `can_insert` is None.
     is_read_only = found["is_read_only"] or found["can_insert"] is False
     return SchemaState(is_read_only, found["vector_schema"], newest, found["role"])
 
@@ -146,7 +146,7 @@ def check_version(version: int, known: int, location: str) -> None:
 
 
 def check_same_version(version: int, known: int, location: str) -> None:
-    """Raise `StoreError` if the schema version has changed since the session was opened."""
+    """Raise `StoreError` if the schema version has changed since this package opened the database."""
     check_version(version, known, location)
     if version < known:
         raise StoreError(
@@ -156,7 +156,7 @@ def check_same_version(version: int, known: int, location: str) -> None:
 
 
 async def _create_pgvector(connection: Any) -> bool:
-    """Create the extension unless it exists. Return False if the user lacks the privilege."""
+    """Create the extension unless it exists. Return False if the role lacks the privilege."""
     import asyncpg  # noqa: PLC0415 - optional dependency
 
     try:
@@ -175,14 +175,14 @@ async def _migrate(
     connection: Any, files: list[tuple[int, str, str]], location: str, *, wait: float, has_vector: bool
 ) -> None:
     async with connection.transaction(isolation="read_committed", readonly=False):
-        # A transaction-level lock, because a pooler may share the connection with other clients.
+        # Lock until the end of the transaction, because a pooler may share the connection with other clients.
         lock = f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK_ID})"
         await connection.execute(f"SET LOCAL lock_timeout = {int(wait * 1000)}; {lock}")
         if not has_vector and not await _create_pgvector(connection):
             hint = "have an administrator of the server run in this database: CREATE EXTENSION vector"
             raise StoreError(f"{location} has no pgvector in this database, and its user may not add it", hint=hint)
         found = await connection.fetchrow(DATABASE_STATE_SQL)
-        # An owner of the tables may lack the privilege to create schemas, which is checked even if the schema exists.
+        # Skip this if the table exists, because even IF NOT EXISTS requires the privilege to create schemas.
         if not found["is_begun"]:
             await connection.execute(CREATE_MIGRATIONS_SQL)
         prepared = SchemaState(is_read_only=False, vector_schema=found["vector_schema"], version=files[-1][0])

@@ -1,5 +1,5 @@
 """
-Migration of the rows of the namespace ``""``, which all namespaces once shared.
+Migration of the rows of the namespace ``""``, which all namespaces shared in earlier versions.
 
 These are texts of refs (``texts/<hash>``), rows of conversations whose keys contain a hash instead of the namespace,
 and the mark ``deleted``. Each text is copied to every namespace with a conversation that refers to it. A fork whose
@@ -48,7 +48,7 @@ INSERT INTO rows (namespace, key, value) VALUES ($1, $2, $3)
 ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value
 """
 DELETE_SQL: Final = "DELETE FROM rows WHERE namespace = '' AND key = ANY($1::text[])"
-# With row-level security and no policy, only the owner of the table sees its rows.
+# Without a policy, row-level security shows the rows only to the owner of the table.
 UNASSIGN_SQL: Final = """
 CREATE TABLE IF NOT EXISTS unassigned_rows (LIKE rows);
 ALTER TABLE unassigned_rows ENABLE ROW LEVEL SECURITY, ALTER COLUMN value SET STATISTICS 0;
@@ -63,12 +63,12 @@ class _RowChange:
     """
     A row of a conversation's change log.
 
-    *digest* is the hash of the text that it refers to, or None.
+    *digest* is the hash of the text that the row refers to, or None.
     """
 
     number: int
     handle: str
-    key_suffix: str  # The key after the conversation's part.
+    key_suffix: str  # The part of the key after that of the conversation.
     stored: bytes
     value: bytes | None  # None if the row is unreadable.
     digest: str | None
@@ -77,7 +77,7 @@ class _RowChange:
 
 @attrs.define
 class _Conversation:
-    """A conversation. *record* is its start row, or None if that is missing or unreadable."""
+    """A conversation. *record* is its decoded start row, or None if the row is missing or unreadable."""
 
     key_part: str
     namespace: str | None = None
@@ -86,7 +86,7 @@ class _Conversation:
 
     @property
     def parent(self) -> str | None:
-        """The key part of the parent conversation if this is a fork, else None."""
+        """The key part of the parent conversation, or None if this is no fork."""
         record = self.record
         if record is None or record.get("parent") is None:
             return None
@@ -94,7 +94,7 @@ class _Conversation:
 
     @property
     def last_inherited_number(self) -> int:
-        """The number of the last change that is inherited from the parent."""
+        """The number of the last change that the fork inherits from its parent."""
         return 0 if self.record is None else int(self.record["parent_at"])
 
 
@@ -104,7 +104,7 @@ async def assign_shared_rows(connection: Any, *, timeout: float) -> None:  # noq
 
     Runs in the transaction of *connection*.
     """
-    # Sessions of an earlier version must not insert rows during the migration.
+    # Prevent sessions of an earlier version from inserting rows during the migration.
     await connection.execute("LOCK TABLE rows IN EXCLUSIVE MODE", timeout=timeout)
     starts = await connection.fetch(ROWS_IN_RANGE_SQL, *key_range(START_KEY_PREFIX), timeout=timeout)
     changes = await connection.fetch(ROWS_IN_RANGE_SQL, *key_range(CHANGE_KEY_PREFIX), timeout=timeout)
@@ -128,7 +128,7 @@ async def assign_shared_rows(connection: Any, *, timeout: float) -> None:  # noq
 
 
 def _key_part(namespace: str, name: str) -> str:
-    """Return the part of a row's key that identifies a conversation."""
+    """Return the part of row keys that identifies a conversation."""
     if namespace == DEFAULT_NAMESPACE:
         return _shorten_key_part(quote(name, safe=""), "%%", name)
     whole = f"{quote(namespace, safe='')}%.{quote(name, safe='')}"
@@ -140,14 +140,14 @@ def _shorten_key_part(part: str, mark: str, hashed: str) -> str:
 
 
 def _read_conversations(starts: Iterable[Any], changes: Iterable[Any]) -> tuple[dict[str, _Conversation], bool]:
-    """Return all conversations by key part, and True if all rows are readable and assigned."""
+    """Return all conversations by key part, and whether all rows are readable and belong to a namespace."""
     known: dict[str, _Conversation] = {}
     all_readable = True
     for row in starts:
         part = row["key"].removeprefix(START_KEY_PREFIX)
         one = known.setdefault(part, _Conversation(part))
         one.record = _decode_start(unseal(row["key"], row["value"]))
-        # Keys with a hash do not contain the namespace, so earlier versions stored these rows without one.
+        # Earlier versions stored rows without a namespace if their key contained a hash instead of the namespace.
         one.namespace = row["namespace"] or (one.record and one.record.get("namespace", DEFAULT_NAMESPACE)) or None
         all_readable &= one.record is not None and one.namespace is not None
     for row in changes:
@@ -175,7 +175,7 @@ def _decode_change(key_match: re.Match[str], key: str, stored: bytes) -> _RowCha
     is_deletion = record is not None and record.get("op") == "delete"
     digest = None if record is None else record.get("hash")
     if not is_deletion and not isinstance(digest, str):
-        # The checksum is wrong, but the hash may be intact. Extract it, so that its text is not lost.
+        # The row is damaged, but the hash may be intact. Extract it, so that the text is not deleted.
         record, hidden = None, DIGEST_PATTERN.search(stored)
         digest = hidden[1].decode() if hidden else None
     return _RowChange(
@@ -200,7 +200,7 @@ def _decode_record(value: object) -> dict[str, Any] | None:
 
 
 async def _move_rows(connection: Any, conversation: _Conversation, timeout: float) -> None:  # noqa: ASYNC109 - per statement
-    """Move the rows of a conversation without namespace to the namespace in its start row."""
+    """Move the rows of a conversation from the namespace ``""`` to the namespace in its start row."""
     if not conversation.key_part.startswith("%."):
         return
     ranges = [key_range(f"{prefix}{conversation.key_part}/") for prefix in (CHANGE_KEY_PREFIX, "told/")]
@@ -212,7 +212,7 @@ async def _move_rows(connection: Any, conversation: _Conversation, timeout: floa
 
 
 def _detach_fork(conversations: Mapping[str, _Conversation], fork: _Conversation) -> Iterator[tuple[str, bytes]]:
-    """Yield the rows that make a fork independent of a parent in another namespace."""
+    """Yield rows with which a fork no longer depends on a parent in another namespace."""
     parent = conversations.get(fork.parent or "")
     if parent is None or fork.record is None or parent.namespace in {fork.namespace, None}:
         return
@@ -227,7 +227,7 @@ def _detach_fork(conversations: Mapping[str, _Conversation], fork: _Conversation
         current, parent = parent, conversations.get(parent.parent or "")
     for change in inherited:
         key = f"{CHANGE_KEY_PREFIX}{fork.key_part}/{change.key_suffix}"
-        # Unreadable rows are copied unchanged: they stay unreadable under the new key and so still mark the gap.
+        # Copy unreadable rows unchanged. They stay unreadable, and so still show that a change is missing.
         yield key, change.stored if change.value is None else seal(key, change.value)
     record = {name: value for name, value in fork.record.items() if name != "parent_namespace"}
     key = f"{START_KEY_PREFIX}{fork.key_part}"
@@ -235,7 +235,7 @@ def _detach_fork(conversations: Mapping[str, _Conversation], fork: _Conversation
 
 
 def _find_needed_texts(conversations: Mapping[str, _Conversation]) -> dict[str, set[str]]:
-    """Return the hashes of the texts that the conversations of each namespace refer to."""
+    """Return the hashes of the texts that each namespace's conversations refer to."""
     deleted = {
         (one.key_part, change.handle): change.number
         for one in conversations.values()
@@ -269,7 +269,7 @@ def _find_needed_texts(conversations: Mapping[str, _Conversation]) -> dict[str, 
 
 
 def _batch_text_keys(digests: Iterable[str]) -> Iterator[Sequence[str]]:
-    """Yield the keys of texts in batches."""
+    """Yield the keys of texts, in batches."""
     keys = [f"{TEXT_KEY_PREFIX}{digest}" for digest in sorted(digests)]
     for start in range(0, len(keys), BATCH_ROWS):
         yield keys[start : start + BATCH_ROWS]

@@ -43,18 +43,18 @@ ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value
 """
 DELETE_SQL: Final = "DELETE FROM rows WHERE namespace = $1 AND key = ANY($2::text[])"
 NAMESPACES_SQL: Final = "SELECT DISTINCT namespace FROM rows ORDER BY namespace"
-# The advisory lock that the pool takes for the single namespace of a transaction.
+# Takes the same advisory lock as the pool, to lock further namespaces in a transaction.
 LOCK_SQL: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1, 17))"
-# Informs memory engines that this change affected no memory. Without it they would drop their caches.
+# Records that this change touched no memory. Otherwise memory engines would drop their caches.
 RECORD_NO_TOUCHED_NODES_SQL: Final = """
 WITH pruned AS (DELETE FROM touched WHERE namespace = $1 AND change < (
     SELECT change - 4096 FROM namespaces WHERE namespace = $1))
 INSERT INTO touched (namespace, change, nodes, more) SELECT namespace, change + 1, '{}', false FROM namespaces
 WHERE namespace = $1 ON CONFLICT (namespace, change) DO NOTHING
 """
-# If all policies depend only on the column `namespace`, they show all rows of a namespace or none.
-# PostgreSQL records no dependency for a whole-row reference.
-# In the stored expression it is a variable with column number 0.
+# If policies depend only on the column `namespace`, they show all rows of a namespace or none.
+# PostgreSQL records no dependency for a whole-row reference, so look for it in the policy's expression.
+# There it is a variable with column number 0.
 IS_COMPLETE_SQL: Final = """
 SELECT NOT row_security_active('rows') OR NOT EXISTS (
     SELECT FROM pg_policy WHERE polrelid = 'rows'::regclass AND (polqual::text LIKE '%:varattno 0 %' OR EXISTS (
@@ -71,53 +71,53 @@ KEY_RANGE_SQL: Final = "key >= $1 AND key < $2"
 
 
 class PostgresSnapshot(Snapshot):
-    """Snapshot of the rows of a namespace on a server; None means all visible namespaces."""
+    """Snapshot of the rows of a namespace on a server. None means all visible namespaces."""
 
     def __init__(self, connection: Connection, namespace: str | None) -> None:
         self.connection: Connection = connection
         self.namespace: str | None = namespace
 
     def in_namespace(self, namespace: str) -> Self:
-        """See `Snapshot`."""
+        """Implements `Snapshot.in_namespace`."""
         return type(self)(self.connection, namespace)
 
     @property
     def is_complete(self) -> bool:
-        """See `Snapshot`."""
+        """Implements `Snapshot.is_complete`."""
         return bool(self.connection.fetch(IS_COMPLETE_SQL)[0]["is_complete"])
 
     def storage_namespaces(self) -> tuple[str, ...]:
-        """Return the visible namespaces that contain rows, sorted."""
+        """Return the visible namespaces that contain rows, sorted by name."""
         return tuple(row["namespace"] for row in self.connection.fetch(NAMESPACES_SQL))
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes | DamagedValue]:
-        """See `Snapshot`."""
+        """Implements `Snapshot.get_many`."""
         if not keys:
             return {}
         return dict(self._read_values(f"{GET_SQL} AND namespace = $2", [*keys], self._require_namespace))
 
     def keys(self, prefix: str = "") -> list[str]:
-        """See `Snapshot`."""
+        """Implements `Snapshot.keys`."""
         return [row["key"] for row in self._select_by_prefix(KEYS_SQL, prefix)]
 
     def last_key(self, prefix: str) -> str | None:
-        """See `Snapshot`."""
+        """Implements `Snapshot.last_key`."""
         found = self._select_by_prefix(LAST_KEY_SQL, prefix)
         return found[0]["key"] if found else None
 
     def items(self, prefix: str, *, after: str = "", limit: int = -1) -> list[tuple[str, bytes | DamagedValue]]:
-        """See `Snapshot`."""
+        """Implements `Snapshot.items`."""
         rows = self._select_by_prefix(ITEMS_SQL, prefix, after=after, limit="ALL" if limit < 0 else limit)
         return [(row["key"], unseal(row["key"], row["value"])) for row in rows]
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """See `Snapshot`."""
+        """Implements `Snapshot.sizes`."""
         return {row["key"]: max(row["size"] - SEAL_BYTES, 0) for row in self._select_by_prefix(SIZES_SQL, prefix)}
 
     def _select_by_prefix(self, sql: str, prefix: str, *, after: str = "", limit: int | str = "") -> list[Any]:
         """Return the rows whose keys begin with *prefix*."""
         first, last = _key_range(prefix)
-        # Keys cannot contain \x01, so this is the smallest key greater than *after*.
+        # Keys contain no \x01, so no key is between *after* and this bound.
         given, rule = [max(first, f"{after}\x01") if after else first, last], KEY_RANGE_SQL
         if self.namespace is not None:
             given.append(self.namespace)
@@ -135,19 +135,19 @@ class PostgresSnapshot(Snapshot):
 
 
 class PostgresRows(PostgresSnapshot, Rows):
-    """The rows on a server inside one write transaction."""
+    """The rows of a namespace on a server, inside one write transaction."""
 
     def put(self, key: str, value: bytes) -> None:
-        """See `Rows`."""
+        """Implements `Rows.put`."""
         check_value(value)
         self._put({check_key(key): value})
 
     def delete(self, key: str) -> bool:
-        """See `Rows`."""
+        """Implements `Rows.delete`."""
         return bool(self._delete([check_key(key)]))
 
     def apply_changes(self, changes: dict[str, RowChange]) -> None:
-        """Apply *changes* in at most three statements."""
+        """Apply *changes* with at most three statements."""
         new = [key for key, change in changes.items() if isinstance(change, NewValue)]
         whole = {key for key, value in self.get_many(new).items() if isinstance(value, bytes)}
         values = {
@@ -163,12 +163,12 @@ class PostgresRows(PostgresSnapshot, Rows):
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        """See `Rows`."""
+        """Implements `Rows.savepoint`."""
         with self.connection.savepoint():
             yield
 
     def _put(self, values: dict[str, bytes]) -> None:
-        # Sort the keys, so that concurrent writers lock equal keys in the same order and cannot deadlock.
+        # Sort the keys, so that concurrent writers lock rows in the same order and cannot deadlock.
         keys = sorted(values)
         self.connection.execute(PUT_SQL, self._require_namespace, keys, [seal(key, values[key]) for key in keys])
         self.connection.note_change()
@@ -184,10 +184,10 @@ class PostgresStorage(RowStorage):
     A store on a PostgreSQL server.
 
     Args:
-        server: The connection pool. Closed with the store.
+        server: The connection pool. It is closed with the store.
         namespace: Default namespace of calls. Without it each call must name one.
-        part_of: Maps a key to the lease name that must be claimed to write it, or None.
-        leases: Claims of these names. Rows under a lost lease are rejected.
+        lease_name_of: Returns the name whose lease is required to write a key, or None.
+        leases: The leases of these names. Rows under a lost lease are not written.
         wait: Seconds to wait for other writers.
 
     """
@@ -209,7 +209,7 @@ class PostgresStorage(RowStorage):
         super().__init__(server.location, name="rows", wait=wait)
 
     def storage_namespace(self, namespace: str | None) -> str:
-        """See `RowStorage`. Each namespace is stored separately."""
+        """Implements `RowStorage.storage_namespace`. Each namespace is stored separately."""
         found = self._namespace if namespace is None else namespace
         if not found:
             raise InvalidArgument("rows on a server belong to a namespace", hint="name the namespace of the rows")
@@ -217,18 +217,18 @@ class PostgresStorage(RowStorage):
 
     @property
     def is_read_only(self) -> bool:
-        """See `RowStorage`."""
+        """Implements `RowStorage.is_read_only`."""
         return self._pool.is_read_only
 
     async def storage_namespaces(self) -> tuple[str, ...]:
-        """See `RowStorage`."""
+        """Implements `RowStorage.storage_namespaces`."""
         return await self.run_read(lambda rows: cast("PostgresSnapshot", rows).storage_namespaces())
 
     async def flush(self) -> None:
         """
-        See `RowStorage`.
+        Implements `RowStorage.flush`.
 
-        Raise once if rows were dropped because another host took over their lease.
+        Raise an error, once, if rows were dropped because another host took over their lease.
         """
         await super().flush()
         dropped, self._dropped_rows_error = self._dropped_rows_error, None
@@ -236,7 +236,7 @@ class PostgresStorage(RowStorage):
             raise dropped
 
     def run_read_in_job(self, work: Callable[[Snapshot], T], *, namespace: str | None = None) -> T:
-        """See `RowStorage`."""
+        """Implements `RowStorage.run_read_in_job`."""
         space = self._namespace if namespace is None else namespace
         reading = self._pool.run(
             lambda one: work(PostgresSnapshot(one, space)),
@@ -247,7 +247,11 @@ class PostgresStorage(RowStorage):
         return reading.result()
 
     async def erase_deleted_data(self, *, wait: float | None = None) -> bool:
-        """Make the server reclaim deleted rows. Return False if old transactions still see them."""
+        """
+        Make the server remove deleted rows from its files.
+
+        Return False if old transactions still see deleted rows.
+        """
         self._check_open()
         try:
             await await_job(self._pool.vacuum("rows", wait=self._wait if wait is None else min(wait, self._wait)))
@@ -267,7 +271,7 @@ class PostgresStorage(RowStorage):
         return {name for key in changes if (name := self._lease_name_of(key)) is not None}
 
     def _run_transaction(self, work: Callable[[Rows], T], *, spaces: Sequence[str], wait: float | None = None) -> T:
-        # Lock in sorted order, so that two transactions on the same namespaces cannot deadlock.
+        # Lock namespaces in sorted order, so that two transactions on the same ones cannot deadlock.
         first, *others = sorted({*spaces})
 
         def plan(rows: PostgresRows) -> T:
@@ -283,7 +287,7 @@ class PostgresStorage(RowStorage):
         )
 
     def _write_changes(self, changes: dict[str, RowChange], space: str) -> None:
-        # Idempotent, because the changes are written again if the connection was lost before the answer.
+        # Writing is idempotent, so changes may be written again after a connection was lost before the answer.
         if not self._run_write(lambda rows: self._apply_unlost_changes(rows, changes), space, exclusive=False):
             self._dropped_rows_error = _taken_over_error(self.location)
         elif self._leases is not None:
@@ -293,7 +297,7 @@ class PostgresStorage(RowStorage):
         """
         Apply all changes except those under a lost lease.
 
-        Return True if there were none of these.
+        Return True if all changes were applied.
         """
         names = self._lease_names(changes)
         lost = (
@@ -311,7 +315,7 @@ class PostgresStorage(RowStorage):
         settings: Mapping[str, str] | None = None,
         wait: float | None = None,
     ) -> T:
-        """Run *work* in a transaction on a namespace. Queued reads are executed until it begins."""
+        """Run *work* in a transaction on a namespace. While it waits to begin, this thread runs queued reads."""
         begun: list[bool] = []
 
         def begin() -> None:
@@ -331,7 +335,7 @@ class PostgresStorage(RowStorage):
             settings=settings,
             wait=self._wait if wait is None else min(wait, self._wait),
         )
-        # A transaction that fails to begin never calls its function.
+        # Stop reading even if the transaction failed to begin, and so never called its function.
         running.add_done_callback(lambda _: begin())
         while (look := self._queued_reads.get()) is not _stop_reading:
             look()
@@ -360,16 +364,16 @@ def _taken_over_error(location: str) -> StoreBusy:
 
 
 def _stop_reading() -> None:
-    """Sentinel in the queue of reads: the transaction has begun."""
+    """Sentinel in the queue of reads. It means that the transaction has begun."""
 
 
 def _find_damage(rows: Snapshot, after: str) -> tuple[list[Finding], str | None]:
-    """Return the issues in one page of rows, and the key to continue after, or None."""
+    """Return the issues in one page of rows, and the last key of the page, or None after the last page."""
     page = rows.items("", after=after, limit=PAGE_ROWS)
     found = [Finding("error", "damaged", row.reason, key) for key, row in page if isinstance(row, DamagedValue)]
     return found, page[-1][0] if len(page) == PAGE_ROWS else None
 
 
 def _key_range(prefix: str) -> tuple[str, str]:
-    """Return the range of keys with *prefix*: first key (included), last key (excluded)."""
+    """Return the range of the keys with *prefix*: the first key, and the end (excluded)."""
     return key_range(prefix) if prefix else ("", "\x80")

@@ -1,4 +1,4 @@
-"""Queues of writers within one process, so that waiting writers do not occupy connections."""
+"""Queues of writers within one process, so that writers do not occupy connections while they wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class _WriteQueue:
     """
     Waiting writers in FIFO order.
 
-    *done* counts finished writers, *lost* the last ones that found the server unreachable.
+    *finished_count* is the number of finished writers.
+    *unreachable_count* is the number of consecutive writers that found the server unreachable.
     """
 
     waiters: deque[asyncio.Future[None]] = attrs.field(factory=deque)
@@ -33,7 +34,7 @@ class _WriteQueue:
 
 
 class WriteQueues:
-    """The write queues of one event loop, by name."""
+    """The write queues of one event loop by name."""
 
     def __init__(self) -> None:
         self._queues: dict[str, _WriteQueue] = {}
@@ -45,7 +46,8 @@ class WriteQueues:
         """
         Wait for a turn in a queue. The timeout restarts whenever an earlier writer finishes.
 
-        After two consecutive unreachable errors all waiting writers fail, because each would time out in turn.
+        If two consecutive writers found the server unreachable, all waiting writers fail.
+        Otherwise each of them would wait for its own timeout.
 
         Raises:
             StoreBusy: No earlier writer finished within *wait* seconds. The error is created by *make_busy_error*.
@@ -77,7 +79,7 @@ class WriteQueues:
                 del self._queues[name]
 
     def fail_waiters(self, make_error: Callable[[], MamaStructsError]) -> None:
-        """Fail all waiting writers."""
+        """Make all waiting writers fail with errors from *make_error*."""
         for queue in self._queues.values():
             _fail_queue(queue, make_error)
 

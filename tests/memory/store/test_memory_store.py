@@ -747,18 +747,6 @@ async def test_session_without_directory_has_memories():
         assert 2 == await session.memories.count()
 
 
-async def test_history_argument_still_works_with_warning(store):
-    """The previous name of the argument works, and the warning names the new one."""
-    old = await store.save_decision("auth", "Use JWT for logins", "stateless")
-    await store.supersede(old.id, "Keep logins in Redis", "can be ended at once")
-
-    with pytest.warns(DeprecationWarning, match="superseded='equal'"):
-        hits = await store.search("use JWT for logins", history=True)
-
-    assert hits == await store.search("use JWT for logins", superseded="equal")
-    assert old.id == hits[0].memory.id
-
-
 async def test_search_max_chars_omits_hits_and_never_truncates(store):
     """All hits together have at most *max_chars* characters, and each hit is complete."""
     long = await store.save_decision("backup", "backup of the store", "why " * 20)

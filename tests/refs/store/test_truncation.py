@@ -10,7 +10,7 @@ from mama_structs._internal.budget import Budget
 from mama_structs._internal.jsonable import to_json_text
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.refs.store.truncation import parse_json_container, plan_data, to_json_lines, truncate_text
-from mama_structs.settings import AnswerSettings, DescriptorSettings
+from mama_structs.settings import DescriptorSettings
 
 WORDS = st.text(alphabet=st.sampled_from('ab"\\\n\t\x00é행<&~/'), max_size=200)
 SCALARS = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
@@ -355,12 +355,3 @@ def test_within_keeps_block_types_and_ignores_images(blocks, limit, size):
 def test_rows_text_returns_json_lines():
     """Each row is one line of compact JSON."""
     assert '{"a":1}\n[]' == to_json_lines([{"a": 1}, []])
-
-
-@pytest.mark.parametrize("size", [3, 999])
-def test_wrap_over_sets_budget_and_warns(size):
-    """The deprecated setting `wrap_over` is the budget in characters."""
-    with pytest.warns(DeprecationWarning, match="max_chars"):
-        store = RefStore(settings=DescriptorSettings(wrap_over=size), answers=AnswerSettings(max_chars=5_000))
-
-    assert Budget(size) == store.budget

@@ -138,7 +138,7 @@ def test_worlds_have_requested_size(world):
     assert 15 == len(world.ids("player"))
 
 
-@given(entity_id=st.from_type(EntityId), sql_type=st.from_type(EntityType))
+@given(entity_id=st.from_type(EntityId), kind=st.from_type(EntityType))
 def test_types_are_registered_by_entry_point(entity_id, kind):
     """Importing Hypothesis is sufficient."""
     assert isinstance(entity_id, EntityId)

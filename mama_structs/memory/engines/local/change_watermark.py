@@ -1,4 +1,4 @@
-"""Watermark file that detects a journal that lost changes or was replaced."""
+"""Watermark file that shows whether a journal lost changes or was replaced."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mama_structs.storage.sqlite_errors import Finding
 
 FILE_NAME: Final = "last"
 
-# Magic bytes, hash of the history name, two numbers. A checksum follows.
+# A record: magic bytes, hash of the history's identity, two numbers. A checksum follows.
 RECORD_FORMAT: Final = struct.Struct("<8s16sQQ")
 RECORD_MAGIC: Final = b"mama-st1"
 RECORD_BYTES: Final = 64
-# File offsets of the record of the last change, and of the record of the range of lost changes.
+# File offsets of two records: the last change, and the range of lost changes.
 LAST_OFFSET: Final = 0
 LOST_OFFSET: Final = 4096
 OPEN_FLAGS: Final = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
@@ -33,8 +33,8 @@ class ChangeWatermark:
 
     Not thread-safe.
 
-    Only changes that are durable in the journal are recorded. The file is never flushed. After
-    a kill the operating system still writes it. After a power loss it may be older than the journal, but never newer.
+    Only changes that are durable in the journal are recorded. The file is never flushed. After the process was killed,
+    the operating system still writes it. After a power loss it may be older than the journal, but never newer.
     If the file cannot be written, no loss can be detected later.
     """
 
@@ -42,12 +42,12 @@ class ChangeWatermark:
         self._path = None if folder is None else folder / FILE_NAME
         self._history: bytes | None = None
         self._fd = -1
-        # Records that could not be written to the file.
+        # By file offset: numbers of records that could not be written to the file.
         self._unwritten_records: dict[int, tuple[int, int]] = {}
-        # Set by `ask`: the highest number seen in this history, and the record of another history.
+        # Set by `read_last_seen`: the highest change seen in this history, and the record of another history.
         self._seen = 0
         self._other_history: tuple[bytes | None, int] = (None, 0)
-        # Set if another history was seen: the last change of this journal, and that of the other history.
+        # Set if the journal was replaced: its last change, and the last change of the previous history.
         self._replaced_range: tuple[int, int] | None = None
 
     def __del__(self) -> None:
@@ -60,10 +60,10 @@ class ChangeWatermark:
             os.close(fd)
 
     def use(self, history: str | None) -> None:
-        """Set the history of the journal, or None if the journal is empty."""
+        """Set the history that the journal belongs to, None for an empty journal."""
         self._history = None if history is None else blake2b(history.encode(), digest_size=16).digest()
         if self._replaced_range is not None and self._history is not None and self.lost is None:
-            # The journal had no history yet when the loss was detected, so it could not be recorded.
+            # The journal was empty when the loss was detected, so the loss could not be recorded until now.
             self.mark_lost(*self._replaced_range)
 
     @property
@@ -73,18 +73,18 @@ class ChangeWatermark:
 
     @property
     def lost(self) -> tuple[int, int] | None:
-        """Last change of the journal and last change seen, if the journal ever lost changes."""
+        """The last change of the journal and the last change seen, if the journal ever lost changes, else None."""
         lost = self._read(LOST_OFFSET)
         return lost if lost[1] else self._replaced_range
 
     def record(self, change: int) -> None:
-        """Record a durable change. Lower numbers than the recorded one are ignored."""
-        # Two processes may overwrite each other. The file is then older than the journal, which is harmless.
+        """Record a durable change. Numbers below the recorded one are ignored."""
+        # Another process may overwrite a higher number. A file that is older than the journal is harmless.
         if change > self.last:
             self._write(LAST_OFFSET, 0, change)
 
     def mark_lost(self, first: int, last: int) -> None:
-        """Record that the changes after *first*, up to *last*, were seen and lost, until `accept`."""
+        """Record until `reset` that the changes after *first*, up to *last*, were seen and are lost."""
         before = self._read(LOST_OFFSET)
         if before[1]:
             first, last = min(first, before[0]), max(last, before[1])
@@ -92,7 +92,7 @@ class ChangeWatermark:
         self._write(LAST_OFFSET, 0, first)
 
     def reset(self, change: int) -> None:
-        """Reset the watermark: *change* is the last change, and no changes are lost."""
+        """Reset the watermark, so that *change* is the last change and no changes count as lost."""
         self._replaced_range = None
         if self._history is None:
             if self._path is not None:
@@ -103,21 +103,25 @@ class ChangeWatermark:
         self._write(LAST_OFFSET, 0, change)
 
     def read_last_seen(self, known: int) -> None:
-        """Read the highest change number seen, at least *known*. All changes up to it are durable."""
+        """
+        Read the highest change seen by any process, at least *known*.
+
+        All changes up to it were durable.
+        """
         history, _, last = self._record(LAST_OFFSET)
         self._other_history = (None, 0) if history == self._history else (history, last)
         self._seen = max(known, self.last)
 
     def may_have_lost_changes(self, last: int) -> bool:
         """
-        Return True if a journal ending at *last* may lack changes.
+        Return True if a journal that ends at *last* may lack changes.
 
-        `compare` confirms it on a later read.
+        `compare` confirms or refutes it with a later read of the journal.
         """
         return self.lost is not None or self._seen > last or self._other_history[0] is not None
 
     def compare(self, last: int) -> None:
-        """Record any loss. *last* is the last change of the journal, read after `ask`."""
+        """Record a loss if there is one. *last* is the journal's last change, read after `read_last_seen`."""
         history, others_last = self._other_history
         if history not in {None, self._history}:
             self._replaced_range = last, others_last
@@ -127,7 +131,7 @@ class ChangeWatermark:
             self.mark_lost(last, self._seen)
 
     def findings(self) -> list[Finding]:
-        """Return the issue that describes lost changes, if there are any."""
+        """Return the issue that describes the lost changes, or an empty list."""
         if self.lost is None:
             return []
         ended, seen = self.lost
@@ -152,7 +156,7 @@ class ChangeWatermark:
 
     def _record(self, place: int) -> tuple[bytes | None, int, int]:
         """
-        Return the history hash and the two numbers of a record.
+        Return the history hash and the two numbers of the record at a file offset.
 
         The hash is None if the record is invalid.
         """
@@ -181,7 +185,7 @@ class ChangeWatermark:
                 create_view_folder(self._path.parent)
                 self._fd = os.open(self._path, OPEN_FLAGS | os.O_CREAT, 0o600)
             os.lseek(self._fd, place, os.SEEK_SET)
-            # A single write within a page: a killed process leaves the old or the new record.
+            # One write within a page is atomic for a killed process, so the file contains the old or the new record.
             os.write(self._fd, record)
         except OSError as error:
             self._unwritten_records[place] = first, last

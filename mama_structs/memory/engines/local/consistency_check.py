@@ -1,4 +1,4 @@
-"""Consistency check: compares the views of a namespace with its journal."""
+"""Consistency check: comparison of a namespace's views with its journal."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from mama_structs.memory.types.model import evidence_digests, is_digest, to_mill
 from mama_structs.storage.sealed_rows import DamagedValue, Snapshot
 from mama_structs.storage.sqlite_errors import Finding
 
-# Characters of evidence texts that are checked per step.
+# Maximum number of characters of evidence texts to check per step.
 MAX_TEXT_CHARS_PER_STEP: Final = 2**20
 
 
 @attrs.define
 class ConsistencyCheck:
     """
-    A consistency check of one namespace, run in steps.
+    Consistency check of one namespace, run in steps.
 
     Each step receives the current rows, views and row keys.
     """
 
-    # Rows per step.
+    # Number of rows per step.
     _page_rows: int
     rows: Snapshot = attrs.field(init=False)
     views: ViewSet = attrs.field(init=False)
@@ -37,17 +37,17 @@ class ConsistencyCheck:
     findings: list[Finding] = attrs.field(factory=list, init=False)
     memories: int = attrs.field(default=0, init=False)
     _steps: Iterator[bool] = attrs.field(init=False)
-    # The row key where each id was first seen.
+    # By memory id: the key of the first row with this id.
     _ids: dict[str, str] = attrs.field(factory=dict, init=False)
     _links: dict[str, str] = attrs.field(factory=dict, init=False)
-    # Ids of deleted memories that rows may still contain links to.
+    # Ids of deleted memories to which rows may still contain links.
     _dead: set[str] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._steps = self._check_all()
 
     def step(self, rows: Snapshot, views: ViewSet, place: RowKeys) -> bool:
-        """Run the next step, and return True if there may be more."""
+        """Run the next step. Return False when the check is complete."""
         self.rows, self.views, self.row_keys = rows, views, place
         return next(self._steps)
 
@@ -66,7 +66,7 @@ class ConsistencyCheck:
         yield False
 
     def _pages(self, prefix: str, size: int | None = None) -> Iterator[list[tuple[str, bytes | DamagedValue]]]:
-        """Yield all rows with this key prefix, page by page, each page as of its step."""
+        """Yield all rows with a key prefix, page by page. Each page is read when its step runs."""
         after = ""
         while page := self.rows.items(prefix, after=after, limit=size or self._page_rows):
             after = page[-1][0]
@@ -77,9 +77,9 @@ class ConsistencyCheck:
 
     def _add_damage(self, key: str, error: StoreDamaged, value: object = None, *, kind: str = "damaged") -> None:
         """
-        Record unreadable content.
+        Report unreadable content.
 
-        Rows with a bad checksum are skipped: the check of all rows reports them.
+        Rows with an invalid checksum are skipped, because the check of all rows reports them.
         """
         if not isinstance(value, DamagedValue):
             self.findings.append(Finding("error", kind, error.findings[0], key))
@@ -135,7 +135,7 @@ class ConsistencyCheck:
             yield
 
     def _check_changes(self) -> Iterator[None]:
-        """Check the change rows and the clean-up rows of deleted memories."""
+        """Check the change rows, and the clean-up rows of deleted memories."""
         for prefix, read, form in (
             (self.row_keys.changes, read_change, "it does not have the form of a change"),
             (
@@ -159,7 +159,7 @@ class ConsistencyCheck:
     def _check_table(self) -> Iterator[None]:
         """Check that every memory in the views has a row."""
         catalogue = self.views.memory_table
-        # Use numbers, not nodes, which may be assigned again between two steps.
+        # Use journal numbers, because nodes may be assigned again between two steps.
         numbers = catalogue.numbers(catalogue.after(-1, None))
         for start in range(0, len(numbers), self._page_rows):
             keys = {
@@ -175,7 +175,7 @@ class ConsistencyCheck:
     def _check_contents(self) -> Iterator[None]:
         """Check the evidence texts."""
         count = characters = 0
-        # One per page, since each text may be long.
+        # Read one text per page, because each may be long.
         for ((key, value),) in self._pages(self.row_keys.contents, 1):
             place = self.row_keys
             digest = key.removeprefix(place.contents)
@@ -194,7 +194,7 @@ class ConsistencyCheck:
                 yield
 
     def _check_uses(self) -> Iterator[None]:
-        """Check that memories refer to the evidence texts that are recorded as used by them."""
+        """Check that each recorded use of an evidence text belongs to a memory that refers to the text."""
         for page in self._pages(self.row_keys.all_uses):
             place = self.row_keys
             numbers = {key: parse_number(key.rpartition("/")[0] + "/", key) for key, _ in page}
@@ -213,7 +213,7 @@ class ConsistencyCheck:
                         place.memory(memories[key], memory).evidence
                     )
                 except StoreDamaged:
-                    # The evidence of a damaged memory is unknown, so the text must be kept.
+                    # The evidence of a damaged memory is unknown, so do not report the uses of its texts.
                     continue
                 if not named:
                     self._add_issue("orphan", key, "a text is kept for a memory that does not name it")
@@ -230,22 +230,18 @@ class ConsistencyCheck:
             yield
 
     def _is_duplicate_id(self, seen: dict[str, str], known_id: str, key: str) -> bool:
-        """
-        Return True if an earlier, still existing row has the same id.
-
-        Records the row of the id.
-        """
+        """Return True if an earlier row with the same id still exists. Otherwise record this row's key for the id."""
         earlier = seen.setdefault(known_id, key)
         if earlier == key:
             return False
-        # The earlier row may have been deleted and imported again since it was checked.
+        # After it was checked, the earlier row may have been deleted and its memory imported again under this key.
         if self.rows.get(earlier) is None:
             seen[known_id] = key
             return False
         return True
 
     def _check_evidence(self, key: str, number: int, entry: Entry) -> None:
-        """Check that the evidence texts of a memory exist and are recorded as used by it."""
+        """Check that the evidence texts of a memory exist, and that their use by the memory is recorded."""
         place, rows = self.row_keys, self.rows
         for digest in evidence_digests(entry.memory.evidence):
             content, use = f"{place.contents}{digest}", number_key(place.uses_prefix(digest), number)
@@ -260,7 +256,7 @@ class ConsistencyCheck:
         try:
             vectors = self.row_keys.read_vectors(vector_key, stored)
         except StoreDamaged as error:
-            # The views omit damaged memories, and later memories with an id that already exists.
+            # The views contain neither damaged memories nor later memories with the id of an earlier one.
             self._add_damage(vector_key, error, stored)
             return
         if self._is_duplicate_id(self._ids, entry.memory.id, key):
@@ -291,7 +287,7 @@ class ConsistencyCheck:
             target = views.memory_table.find(link.to_id)
             if target is None:
                 if link.to_id in self._dead:
-                    # A pending clean-up hides and removes this link.
+                    # Readers do not see this link, and the pending clean-up removes it, so it is no issue.
                     continue
                 self._add_issue("link", key, f"the link {link.id} ends at no memory")
             else:

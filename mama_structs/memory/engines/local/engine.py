@@ -1,7 +1,7 @@
 """
 Local engine of one namespace.
 
-Plans run on the journal and its views, in the single thread of the store.
+Plans run on the journal and its views, in the single thread of the namespace's store.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ T = TypeVar("T")
 # Maximum number of plans per transaction.
 MAX_PLANS_PER_TRANSACTION: Final = 256
 SLICE_MEMORIES: Final = 100
-# Rows per step of a rebuild, which takes some 40 ms.
+# Rows per step of a rebuild. A step takes some 40 ms.
 REBUILD_PAGE_ROWS: Final = 200
-# Limits for changes of other processes: how many a write transaction may replay, and how often it may be postponed.
+# If more changes of other processes must be replayed, a transaction is postponed, up to MAX_POSTPONEMENTS times.
 MAX_REPLAY_IN_TRANSACTION: Final = 200
 MAX_POSTPONEMENTS: Final = 3
-# Start no further plan in a transaction that already took this long.
+# A transaction that already took this long starts no further plan.
 MAX_TRANSACTION_SECONDS: Final = 0.1
 MAX_DROPS_PER_TRANSACTION: Final = 5_000
 MAX_SLICE_SECONDS: Final = 0.01
 # A snapshot is due only after at least 1/8 as many changes as the last snapshot contains.
 SNAPSHOT_INTERVAL_DIVISOR: Final = 8
-# With fewer changes, writing a snapshot takes longer than reading the journal again.
+# If there are fewer changes, writing a snapshot takes longer than reading them from the journal.
 SNAPSHOT_MIN_CHANGES: Final = 200
-# Memories per step of a check, which takes some 0.1 ms each.
+# Memories per step of a check. Each memory takes some 0.1 ms.
 CHECK_PAGE_ROWS: Final = 100
 
 _log: Final = logging.getLogger("mama_structs")
@@ -82,11 +82,11 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.define(eq=False)
 class _PendingWrite(Generic[T]):
-    """A plan that waits for its transaction."""
+    """A plan that waits for its write transaction."""
 
     plan: Callable[[JournalWriter], T]
     done: Future[T] = attrs.field(factory=Future)
-    # Resolved when the clean-up rows that the plan left are processed.
+    # Resolved when the links to memories that the plan deleted are removed.
     cleanup_done: Future[None] | None = None
     result: Any = None
     error: BaseException | None = None
@@ -95,24 +95,24 @@ class _PendingWrite(Generic[T]):
 
 @attrs.define(eq=False)
 class _WriteGroup:
-    """Plans that share a transaction, with their writers and the state before them."""
+    """Plans that share a transaction, with their writers and the state before the transaction."""
 
     plans: list[_PendingWrite[Any]] = attrs.field(factory=list)
     written: list[JournalWriter] = attrs.field(factory=list)
     plans_with_cleanup: list[_PendingWrite[Any]] = attrs.field(factory=list)
     before: int = 0
     head: NamespaceHead | None = None
-    # True if its plans were put back into the queue.
+    # True if the plans were returned to the queue.
     is_requeued: bool = False
-    # Number of postponements, because too many changes of other processes had to be replayed first.
+    # Number of times that the transaction was postponed to replay changes of other processes first.
     postponements: int = 0
 
 
 @attrs.define(eq=False)
 class _Rebuild:
-    """New views that are built while the old ones are in use."""
+    """New views that are built while the old views are in use."""
 
-    # The row keys (embedder) and the identity that the new views belong to.
+    # The row keys and the namespace identity for which the new views are built.
     of: tuple[RowKeys, str | None] | None = None
     derivation: ViewBuilder | None = None
     is_read: bool = False
@@ -124,14 +124,14 @@ class _Rebuild:
         return 0 if self.derivation is None else len(self.derivation.loaded.views.memory_table)
 
     def drop(self) -> None:
-        """Discard the new views. The next step, if any, starts again."""
+        """Discard the new views. If there is another step, it starts from the beginning."""
         derivation, self.derivation = self.derivation, None
         if derivation is not None:
             derivation.loaded.views.vectors.close()
 
 
 class LocalEngine:
-    """Engine for the memories of one namespace in a directory. `open` loads it."""
+    """Engine for the memories of one namespace in a directory. Call `open` before the first use."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class LocalEngine:
         self._queue: deque[_PendingWrite[Any]] = deque()
         self._is_transaction_scheduled = False
         self._is_slice_scheduled = False
-        # True if rows may contain links to deleted memories. The future is resolved when the clean-up ends.
+        # True if rows may contain links to deleted memories. The future is resolved when these links are removed.
         self._needs_cleanup = False
         self._cleaning: Future[None] | None = None
         self._closed = False
@@ -171,7 +171,7 @@ class LocalEngine:
         return self._row_keys.embedder
 
     async def open(self) -> None:
-        """Load the views."""
+        """Load the views from a snapshot or from the journal."""
         await self._storage.run_read(self._prepare)
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
@@ -182,7 +182,7 @@ class LocalEngine:
         """
         Run *plan* in a write transaction, and return its result when it is durable.
 
-        The transaction may be shared with other plans.
+        Other plans may share the transaction.
         """
         self._check_open()
         waiting = _PendingWrite(plan)
@@ -196,7 +196,7 @@ class LocalEngine:
         return result
 
     async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
-        """Check all memories, vectors, links and changes, and compare the views with them."""
+        """Check all memories, vectors, links and changes, and compare them with the views."""
         inspection = ConsistencyCheck(CHECK_PAGE_ROWS)
         await self._run_read(lambda _rows: self._read_watermark())
         await self._run_read(self._compare_watermark)
@@ -225,7 +225,7 @@ class LocalEngine:
             while not await self._run_read(lambda rows: self._rebuild_step(rows, rebuild)):
                 tell(min(rebuild.count, total), total)
         except BaseException:
-            # A cancelled step may still be running in the thread.
+            # Drop the views in the store's thread, because a cancelled step may still be running there.
             try:
                 self._storage.submit_job(rebuild.drop)
             except SessionClosed:
@@ -237,7 +237,7 @@ class LocalEngine:
         return found
 
     async def wait_until_idle(self, progress: ProgressCallback | None = None) -> None:
-        """Wait until the words of every memory are indexed."""
+        """Wait until the words of all memories are indexed."""
         total = await self.read(lambda reader: reader.count())
         tell = progress or _ignore_progress
         while left := await self._storage.run_read(self._index_pending_words):
@@ -245,15 +245,15 @@ class LocalEngine:
         tell(total, total)
 
     def figures(self) -> dict[str, Any]:
-        """Return statistics about the views, as of the last call."""
+        """Return statistics about the views. They may be older than the last change."""
         views = self._views
         return {} if views is None else views.stats()
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
         """
-        Record the start of maintenance, and return the time for computing ages.
+        Record the start of maintenance, and return the time from which ages are computed.
 
-        Returns None if maintenance is not due, or if it never ran before.
+        Return None if maintenance is not due, or if it never ran before.
 
         Args:
             now_ms: The current time, in milliseconds.
@@ -272,18 +272,18 @@ class LocalEngine:
             before, head.maintained_at = head.maintained_at, now_ms
             rows.put(self._row_keys.head, encode_row(head))
             self._head = head
-            # Use the earlier of two clocks, so that a clock that is ahead by years does not expire valid data. In a new
-            # store nothing can have expired.
+            # Use the earlier of two times, so that a clock that is years ahead does not expire valid data.
+            # Return None at the first run, because nothing can have expired in a new store.
             return min(now_ms, before) if before else None
 
         try:
             return await self._storage.transact(work, wait=0)
         except StoreBusy:
-            # Skip it: maintenance is still due at the next opportunity.
+            # Another writer is active. Maintenance stays due and runs at the next opportunity.
             return None
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
-        """Switch to the vectors of *embedder*. Return False if memories lack them."""
+        """Switch to the vectors of *embedder*. Return False, without a change, if some memories have none."""
         self._check_open()
         lacking: list[str] = []
 
@@ -295,13 +295,13 @@ class LocalEngine:
             self._drop_orphans(rows, embedder)
             change = number_key(self._row_keys.changes, self._last_change(rows) + 1)
             rows.put(change, encode_row(ChangeRow(salt=secrets.token_hex(8))))
-            # A new identity invalidates snapshots that contain the old vectors.
+            # The new identity invalidates snapshots, because they contain the old vectors.
             head.began_as, head.identity, head.embedder = head.history, secrets.token_hex(16), embedder
             rows.put(self._row_keys.head, encode_row(head))
 
         def job() -> None:
             self._storage.transact_in_job(work)
-            # In the same job, so that no plan sees the row keys of one embedder with the head of the other.
+            # Run this in the same job as the change, so that no plan sees the new head with the old row keys.
             if not lacking:
                 self._row_keys = RowKeys(self.namespace, embedder, self._row_keys.directory)
                 self._head = None
@@ -317,10 +317,10 @@ class LocalEngine:
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
         """
-        Remove erased data from disk, and return the reasons why some of it remains.
+        Remove erased data from disk, and return a message for each copy that could not be removed.
 
         Args:
-            wait: How many seconds to wait for other processes that read the journal.
+            wait: Maximum seconds to wait for other processes that read the journal.
 
         """
         if not await self._run_read(lambda rows: rows.last_key(ERASING_KEY_PREFIX)):
@@ -334,7 +334,7 @@ class LocalEngine:
         return held
 
     async def snapshot(self) -> bool:
-        """Write a snapshot of the views, and return True if it was written."""
+        """Write a snapshot of the views. Return True if it was written."""
         return await self._run_read(self._write_snapshot)
 
     async def close(self) -> None:
@@ -344,12 +344,12 @@ class LocalEngine:
         with self._guard:
             self._closed = True
         try:
-            # Queue behind pending writes: a plain read would run before them.
+            # Submit a job, which runs after pending writes. A plain read would run before them.
             await await_job(self._storage.submit_job(lambda: self._storage.run_read_in_job(self._finish)))
         except StoreError as error:
             _log.warning("no snapshot of the memories was written: %s", error)
         try:
-            # This engine itself may have prevented it before.
+            # Try again, because reads of this engine may have prevented the erasure until now.
             await erase_from_disk(self._storage, self._views_folder, wait=0)
         except StoreError as error:
             _log.warning("what was forgotten is still on the disk: %s", error)
@@ -358,7 +358,7 @@ class LocalEngine:
         self._check_open()
         return await self._storage.run_read(lambda rows: self._run_with_valid_views(rows, plan))
 
-    # The methods below run in the thread of the store.
+    # The methods below run in the store's thread.
 
     def _run_with_valid_views(self, rows: Snapshot, look: Callable[[Snapshot], T]) -> T:
         try:
@@ -372,7 +372,7 @@ class LocalEngine:
         self._drop_views()
 
     def _drop_other_vectors(self, rows: Rows) -> bool:
-        """Delete some vectors of other embedders, which could outlive their memories."""
+        """Delete some vectors of other embedders. Return True if there are more."""
         kept = self._row_keys.vectors
         others = [key for key in rows.keys(self._row_keys.all_vectors) if not key.startswith(kept)]
         for key in others[:MAX_DROPS_PER_TRANSACTION]:
@@ -380,7 +380,7 @@ class LocalEngine:
         return len(others) > MAX_DROPS_PER_TRANSACTION
 
     def _drop_orphans(self, rows: Rows, embedder: EmbedderRecord) -> None:
-        """Delete vectors of memories that were deleted while another embedder was in use."""
+        """Delete those vectors of *embedder* whose memories were deleted while another embedder was in use."""
         memories = set(find_numbers(rows, self._row_keys.memories))
         prefix = self._row_keys.vectors_prefix(embedder)
         for number in find_numbers(rows, prefix):
@@ -432,11 +432,11 @@ class LocalEngine:
             try:
                 self._replay(rows, self._views, last)
             except SnapshotInvalid as error:
-                # Handled here for all callers that catch up: before a waiting plan has begun, nothing else would retry.
+                # Reload here, for all callers. If no plan of a transaction has begun, no other code would retry.
                 self._discard_invalid_views(error)
                 return self._load(rows)
         elif last < self._change:
-            # Changes are never removed, so the journal was replaced or is damaged.
+            # Rows of changes are never removed, so the journal was replaced or is damaged.
             return self._load(rows)
         return self._views
 
@@ -444,7 +444,7 @@ class LocalEngine:
         return max(find_last_number(rows, self._row_keys.memories), find_last_number(rows, self._row_keys.changes))
 
     def _load(self, rows: Snapshot, *, ignore_snapshot: bool = False) -> ViewSet:
-        # Read it again: another process may have switched to another embedder.
+        # Read the head again, because another process may have switched to another embedder.
         head = self._read_head(rows)
         self._use_head(head)
         if head is not None:
@@ -452,7 +452,7 @@ class LocalEngine:
         last = self._last_change(rows)
         self._read_watermark()
         if self._watermark.may_have_lost_changes(last):
-            # Another process may have written since this read began, so a later read decides.
+            # Another process may have written after this read began, so compare again with a later read.
             self._schedule_background(self._warn_lost_changes)
         snapshots = None if ignore_snapshot else self._snapshots
         loaded = load_views(rows, self._row_keys, snapshots, last=last, exact_up_to=self.settings.exact_up_to)
@@ -463,7 +463,7 @@ class LocalEngine:
             except (*INVALID_VIEW_ERRORS, SnapshotInvalid):
                 if ignore_snapshot:
                     raise
-                # The snapshot is intact but does not match the journal.
+                # The snapshot is undamaged, but does not match the journal.
                 return self._load(rows, ignore_snapshot=True)
         self._schedule_slice()
         self._needs_cleanup = rows.last_key(self._row_keys.all_cleanups) is not None
@@ -471,7 +471,7 @@ class LocalEngine:
 
     def _use(self, loaded: LoadedViews) -> None:
         self._drop_views()
-        # The new views number nodes differently, so recorded changes are invalid.
+        # The new views number nodes differently, so the recorded touched nodes are invalid.
         self._touched.reset(max(loaded.change, self._change) + 1)
         self._views, self._change, self._damaged = loaded.views, loaded.change, loaded.damaged
         self._snapshot_at = loaded.snapshot_at
@@ -479,7 +479,7 @@ class LocalEngine:
             _log.warning("%d damaged rows of the memories are left out: see check()", len(self._damaged))
 
     def _rebuild_step(self, rows: Snapshot, rebuild: _Rebuild) -> bool:
-        """Run the next step of a rebuild. Return True once the new views are in use."""
+        """Run the next step of a rebuild. Return True when the new views have replaced the old ones."""
         head = self._read_head(rows)
         if head is not None:
             self._check_embedder(head)
@@ -528,18 +528,18 @@ class LocalEngine:
         try:
             self._apply_changes(rows, views, last)
         except BaseException:
-            # The views may be half updated, so load them again.
+            # The error may have left the views half updated, so the next plan must load them again.
             self._drop_views()
             raise
 
     def _apply_changes(self, rows: Snapshot, views: ViewSet, last: int) -> None:
         changes = read_changes_since(rows, self._row_keys, self._change)
         if changes is None:
-            # An unreadable change may have changed anything, so build the views again.
+            # It is unknown what an unreadable change row changed, so build the views again.
             self._drop_views()
             self._load(rows, ignore_snapshot=True)
             return
-        # If the store was empty until now, another process may have begun it with another embedder.
+        # If the namespace was empty, another process may have created it with another embedder.
         if (changes.count or self._head is None) and self._reload_if_embedder_changed(rows):
             return
         loaded = LoadedViews(views, self._change, damaged=self._damaged)
@@ -553,7 +553,7 @@ class LocalEngine:
         _log.warning("a damaged row of the memories is left out: see check()")
 
     def _reload_if_embedder_changed(self, rows: Snapshot) -> bool:
-        """Return True if another process changed the embedder, after reloading the views."""
+        """Reload the views and return True if another process changed the embedder."""
         head = self._read_head(rows)
         if head is None:
             return False
@@ -567,27 +567,26 @@ class LocalEngine:
         return True
 
     def _schedule_writes(self) -> None:
-        """Schedule a transaction for waiting plans. The caller holds the guard."""
+        """Schedule a transaction if plans wait. The caller must hold the guard."""
         if self._queue and not self._is_transaction_scheduled:
             self._storage.submit_job(self._run_transaction)
             self._is_transaction_scheduled = True
 
     def _run_transaction(self) -> None:
-        """Run waiting plans in one transaction, and resolve their futures."""
+        """Run waiting plans in one transaction, then resolve their futures."""
         group = _WriteGroup()
         failure: BaseException | None = None
         try:
             while not self._storage.transact_in_job(lambda rows: self._write_group(rows, group)):
-                # Replay changes of other processes outside of the transaction, which would block them.
+                # Replay changes of other processes outside of the transaction, because it blocks these processes.
                 self._storage.run_read_in_job(self._catch_up)
-        # The error is passed to all waiting callers.
         except BaseException as error:  # noqa: BLE001 - passed to all waiting callers
             failure = error
             self._handle_failure(group, error)
         else:
             self._handle_commit(group)
         if failure is not None and not group.plans and not group.is_requeued:
-            # The transaction never began, so all waiting plans failed.
+            # The transaction did not begin, so all waiting plans fail.
             group.plans = self._dequeue_plans(len(self._queue))
         _resolve_plans(group.plans, failure)
         try:
@@ -599,7 +598,7 @@ class LocalEngine:
             self._after_write()
 
     def _handle_failure(self, group: _WriteGroup, failure: BaseException) -> None:
-        """Undo a failed transaction in the views, and queue plans again if a retry may work."""
+        """Undo a failed transaction in the views. If a retry may succeed, return its plans to the queue."""
         if isinstance(failure, SnapshotInvalid):
             self._discard_invalid_views(failure)
         elif group.written:
@@ -607,31 +606,31 @@ class LocalEngine:
             self._change = group.before
         is_full = isinstance(failure, StoreFull)
         if isinstance(failure, SnapshotInvalid) or (is_full and len(group.plans) > 1):
-            # Some plans may fit into the remaining space if they run separately.
+            # If the disk is full, run the plans separately, because some may fit into the remaining space.
             for one in reversed(group.plans):
                 one.result, one.error, one.runs_alone = None, None, is_full
                 self._queue.appendleft(one)
-            # The plans are in the queue again, which schedules another job.
+            # The queue is not empty, so another job will be scheduled.
             group.is_requeued = bool(group.plans)
             group.plans.clear()
 
     def _dequeue_plans(self, count: int) -> list[_PendingWrite[Any]]:
         """
-        Return up to *count* waiting plans.
+        Remove up to *count* waiting plans from the queue and return them.
 
-        Plans that arrive later schedule another job immediately.
+        From now on, new plans schedule another job.
         """
         with self._guard:
             self._is_transaction_scheduled = False
             return [self._queue.popleft() for _ in range(min(count, len(self._queue)))]
 
     def _write_group(self, rows: Rows, group: _WriteGroup) -> bool:
-        """Run the next plans. Return False if too many changes must be replayed first."""
+        """Run the next plans. Return False if too many changes of other processes must be replayed first."""
         if group.postponements < MAX_POSTPONEMENTS and self._is_far_behind(rows):
             group.postponements += 1
             return False
         started = time.monotonic()
-        # A newer version may have raised the format of the namespace without a change in the journal.
+        # Check the format again: a newer version can raise it without adding a change to the journal.
         self._read_head(rows)
         views = self._catch_up(rows)
         group.before = self._change
@@ -642,7 +641,7 @@ class LocalEngine:
 
         for position, one in enumerate(group.plans):
             if position and is_due():
-                # Other processes and the callers of finished plans are waiting.
+                # Postpone the remaining plans, because other processes and the callers of finished plans are waiting.
                 self._queue.extendleft(reversed(group.plans[position:]))
                 del group.plans[position:]
                 break
@@ -661,7 +660,7 @@ class LocalEngine:
                 one.result = one.plan(writer)
                 change = writer.finish()
         except SnapshotInvalid:
-            # The whole transaction used invalid views, so abort it.
+            # All plans of the transaction used invalid views, so abort the transaction.
             raise
         except BaseException as error:
             is_undone = self._undo_in_views([writer])
@@ -675,13 +674,13 @@ class LocalEngine:
                 group.plans_with_cleanup.append(one)
 
     def _handle_commit(self, group: _WriteGroup) -> None:
-        """Record durable changes, and schedule the removal of links to deleted memories."""
+        """Record the committed changes, and schedule the removal of links to deleted memories."""
         if group.head is not None:
             self._use_head(group.head)
         if group.written:
-            # The change is durable only now.
+            # Record the change only now, because only durable changes may be recorded.
             self._watermark.record(self._change)
-        # Also process clean-up rows of a killed process, but only after a write, since readers take no lock.
+        # Also process clean-up rows that a killed process left, but only after a write, because readers take no lock.
         self._needs_cleanup |= bool(group.plans_with_cleanup)
         if self._needs_cleanup and self._cleaning is None:
             self._cleaning = Future()
@@ -690,12 +689,12 @@ class LocalEngine:
             one.cleanup_done = self._cleaning
 
     def _schedule_cleanup(self) -> None:
-        """Queue one step of the clean-up. Its callback queues the next one."""
+        """Queue one step of the clean-up. When it is done, its callback queues the next step."""
         some: _PendingWrite[bool] = _PendingWrite(JournalWriter.clean_up)
         some.done.set_running_or_notify_cancel()
         some.done.add_done_callback(self._on_cleanup_done)
         self._needs_cleanup = False
-        # If scheduling fails, the error reaches all waiting plans, including this one.
+        # If scheduling fails, all waiting plans receive the error, also this one.
         with self._guard, contextlib.suppress(SessionClosed):
             if self._closed:
                 some.done.set_result(False)
@@ -708,7 +707,7 @@ class LocalEngine:
         if error is None and (done.result() or self._needs_cleanup):
             self._schedule_cleanup()
             return
-        # Remaining links are hidden from readers, and the next write resumes the clean-up.
+        # Readers do not see the remaining links, and the next write resumes the clean-up.
         if error is not None:
             self._needs_cleanup = True
             _log.warning("links to deleted memories are still to be taken away: %s", error)
@@ -720,7 +719,7 @@ class LocalEngine:
         return self._views is None or self._last_change(rows) - self._change > MAX_REPLAY_IN_TRANSACTION
 
     def _ensure_head(self, rows: Rows) -> NamespaceHead:
-        """Return the head row of the namespace, creating it if it is missing."""
+        """Return the head row of the namespace. Create it if it does not exist."""
         head = self._read_head(rows)
         if head is None:
             head = NamespaceHead(identity=secrets.token_hex(16), embedder=self._row_keys.embedder)
@@ -729,19 +728,19 @@ class LocalEngine:
         return head
 
     def _undo_in_views(self, writers: Sequence[JournalWriter]) -> bool:
-        """Undo the effects of writers on the views, last one first. Return False if that failed."""
+        """Undo the changes of writers in the views, last writer first. Return False if that failed."""
         try:
             for writer in reversed(writers):
                 writer.undo()
         except Exception as error:  # noqa: BLE001 - any error leaves the views inconsistent
-            # Discard the views, since a failed undo leaves them inconsistent.
+            # Discard the views, because a failed undo leaves them inconsistent.
             _log.error("the views of the memories are derived anew: %s", format_error(error))
             self._drop_views()
             return False
         return True
 
     def _after_write(self) -> None:
-        # Snapshots grow with the store, so the interval grows too, or an import would take quadratic time.
+        # Grow the interval with the snapshots. With a constant interval, an import would take quadratic time.
         due = self._snapshot_at + max(self.settings.snapshot_every, self._snapshot_at // SNAPSHOT_INTERVAL_DIVISOR)
         if self._snapshot_folder is not None and self._change >= due:
             self._snapshot_at = self._change
@@ -772,7 +771,7 @@ class LocalEngine:
             self._schedule_background(self._index_pending_words)
 
     def _index_pending_words(self, rows: Snapshot) -> int:
-        """Index the words of some waiting memories, and return how many still wait."""
+        """Index the words of some pending memories, and return the number still pending."""
         self._is_slice_scheduled = False
         if self._closed:
             return 0
@@ -807,7 +806,7 @@ class LocalEngine:
 
 
 def _ignore_progress(_done: int, _total: int) -> None:
-    """Ignore the progress."""
+    """Accept and ignore progress reports."""
 
 
 def _resolve_plans(plans: Sequence[_PendingWrite[Any]], failure: BaseException | None) -> None:
@@ -822,7 +821,7 @@ def _resolve_plans(plans: Sequence[_PendingWrite[Any]], failure: BaseException |
 
 
 class LocalEngines:
-    """Opens each namespace once per store, and shares it."""
+    """The open engines of a store, one per namespace, shared by their users."""
 
     def __init__(self, storage: SqliteStorage, *, views: Path | None) -> None:
         self._storage = storage
@@ -834,12 +833,12 @@ class LocalEngines:
         return await self._storage.run_read(list_namespaces)
 
     async def stored_embedder(self, namespace: str) -> EmbedderRecord | None:
-        """Return the embedder recorded for a namespace, or None if the namespace does not exist."""
+        """Return the embedder of a namespace's vectors, or None if the namespace does not exist."""
         head = await self._storage.run_read(lambda rows: read_head(rows, namespace, str(self._storage.directory)))
         return None if head is None else head.embedder
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> LocalEngine:
-        """Open a namespace, or share the open one. Each call needs a call of `leave`."""
+        """Open the engine of a namespace, or share the open one. Call `release` once per call."""
         engine = self._open.acquire(
             namespace, lambda: LocalEngine(self._storage, namespace, embedder, settings, views=self._views)
         )
@@ -859,7 +858,7 @@ class LocalEngines:
         return engine
 
     async def release(self, namespace: str) -> None:
-        """Release a namespace. The last user closes it."""
+        """Release an engine. The release by its last user closes it."""
         last = self._open.release(namespace)
         if last is not None:
             await last.close()

@@ -1,4 +1,4 @@
-"""Removal of erased data from disk: from the journal file and from the snapshots of views."""
+"""Removal of erased data from disk: from the journal file, and from snapshots of views."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _decode_change: Final = msgspec.json.Decoder(int).decode
 
 
 def erasure_marker_key(namespace: str) -> str:
-    """Return the key of the row with the number of the namespace's last erasing change."""
+    """Return the key of the row that stores the number of the last change that erased data."""
     return f"{ERASING_KEY_PREFIX}{quote(namespace, safe='')}"
 
 
@@ -32,7 +32,7 @@ def view_folder(views: Path, namespace: str) -> Path:
     """
     Return the folder of a namespace's views.
 
-    Hashed, because names may contain characters unsafe in paths.
+    Its name is a hash, because a namespace may contain characters that are unsafe in paths.
     """
     return views / blake2b(namespace.encode(), digest_size=8).hexdigest()
 
@@ -44,10 +44,10 @@ async def erase_from_disk(storage: SqliteStorage, views: Path | None, *, wait: f
     Args:
         storage: The journal.
         views: The folder with the views of all namespaces, or None if they are not stored.
-        wait: How many seconds to wait for other processes that read the journal.
+        wait: Maximum seconds to wait for other processes that read the journal.
 
     Returns:
-        One message per remaining copy, empty if all erased data is removed.
+        A message for each copy that could not be removed, empty if there is none.
 
     """
     marks = dict(await storage.run_read(lambda rows: rows.items(ERASING_KEY_PREFIX)))
@@ -55,20 +55,20 @@ async def erase_from_disk(storage: SqliteStorage, views: Path | None, *, wait: f
         return ()
     if not await storage.erase_deleted_data(wait=wait):
         return (JOURNAL_HELD_MESSAGE,)
-    # From here on, every process that builds a view sees the change, so older snapshots are no longer read.
+    # From now on every process sees the erasing change when it builds views, so none reads older snapshots.
     directory = str(storage.directory)
     for key, value in marks.items():
         namespace = unquote(key.removeprefix(ERASING_KEY_PREFIX))
         head = await storage.run_read(lambda rows: read_head(rows, namespace, directory))  # noqa: B023 - awaited
         if views is not None and head is not None:
             snapshots = SnapshotStore(view_folder(views, namespace), identity=head.identity)
-            # A damaged marker does not show its change number, so clear all snapshots.
+            # The change number in a damaged marker is unknown, so delete all snapshots.
             if not snapshots.clear(before=_decode_change(value) if isinstance(value, bytes) else None):
                 return (VIEWS_HELD_MESSAGE,)
 
     def done(rows: Rows) -> None:
         for key, value in marks.items():
-            # Keep the marker if another process erased more in the meantime.
+            # Keep the marker if another process erased data again in the meantime.
             if rows.get(key) == value:
                 rows.delete(key)
 

@@ -24,62 +24,62 @@ NAMESPACE_FORMAT: Final = 1
 MEMORIES_PREFIX: Final = "memories/"
 NUMBER_DIGITS: Final = 16
 HEX_DIGITS_DESCENDING: Final = "fedcba9876543210"
-# Journal numbers stay far below 2**48, so the first four digits are always zero.
+# A journal number has 16 hex digits. It stays far below 2**48, so the first four are always zero.
 NUMBER_PATTERN: Final = re.compile(r"0{4}[0-9a-f]{12}")
 
 
 class NamespaceHead(msgspec.Struct, kw_only=True):
-    """Metadata of a namespace, stored in its head row."""
+    """Metadata of a namespace, from its head row."""
 
     format: int = NAMESPACE_FORMAT
     identity: str
-    # Identity before the first change of embedder. It identifies the history, which continues after the change.
+    # Identity before the first change of the embedder, empty if there was none. It identifies the history.
     began_as: str = ""
     embedder: EmbedderRecord
     maintained_at: int = 0
 
     @property
     def history(self) -> str:
-        """Return the identity of the history that the changes of this namespace belong to."""
+        """Identity of the history that the changes of this namespace belong to."""
         return self.began_as or self.identity
 
 
 class ChangeRow(msgspec.Struct, kw_only=True):
-    """A change other than the creation of a memory."""
+    """A change of the journal, except the creation of a memory."""
 
     salt: str
     changed: list[int] = []
     deleted: list[int] = []
-    # True if deleted or replaced data must be removed from disk. Older versions ignore this field and keep the data.
+    # True if deleted or replaced data must be removed from disk. Older versions ignore this field.
     erased: bool = False
 
 
 class CleanupRow(msgspec.Struct, kw_only=True):
-    """A deleted memory, and the numbers of memories whose rows may still contain links to it."""
+    """A deleted memory, and the numbers of the memories that may still contain links to it."""
 
     id: str
     sources: list[int]
 
 
 def number_key(prefix: str, number: int) -> str:
-    """Return the key with this prefix and number. Keys sort in numeric order."""
+    """Return the key with a prefix and a number. The order of keys is the order of numbers."""
     return f"{prefix}{number:0{NUMBER_DIGITS}x}"
 
 
 def parse_number(prefix: str, key: str) -> int | None:
-    """Return the number in a key with this prefix, or None if the key has another format."""
+    """Return the number in a key with this prefix, or None if the key is malformed."""
     digits = key[len(prefix) :]
     return int(digits, 16) if key.startswith(prefix) and NUMBER_PATTERN.fullmatch(digits) else None
 
 
 def find_numbers(rows: Snapshot, prefix: str) -> list[int]:
-    """Return the numbers of all well-formed keys with this prefix, ascending."""
+    """Return the numbers in all valid keys with this prefix, ascending."""
     found = (parse_number(prefix, key) for key in rows.keys(prefix))
     return [number for number in found if number is not None]
 
 
 def find_last_number(rows: Snapshot, prefix: str) -> int:
-    """Return the highest number in a well-formed key with this prefix, or 0."""
+    """Return the highest number in a valid key with this prefix, or 0 if no key is valid."""
     return _find_last_number(rows, prefix, "") or 0
 
 
@@ -88,7 +88,7 @@ def _find_last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
     found = None if last is None else parse_number(prefix, last)
     if last is None or found is not None:
         return found
-    # A malformed last key hides the well-formed keys before it, so search below each next digit.
+    # A malformed last key hides the valid keys before it, so search below each next digit.
     if len(digits) == NUMBER_DIGITS:
         own = parse_number(prefix, prefix + digits)
         return None if own is None or rows.get(prefix + digits) is None else own
@@ -97,7 +97,7 @@ def _find_last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
 
 
 def require_intact(value: bytes | DamagedValue) -> bytes:
-    """Return the value of a row. Raise ValueError if the row is damaged."""
+    """Return the value of a row. Raise ValueError if it is damaged."""
     if isinstance(value, DamagedValue):
         raise ValueError(value.reason)  # noqa: TRY004 - the data is invalid, not the type
     return value
@@ -140,20 +140,20 @@ def _namespace_prefix(namespace: str) -> str:
 
 
 def list_namespaces(rows: Snapshot) -> list[str]:
-    """Return the names of all namespaces, with one lookup per namespace."""
+    """Return the names of all namespaces. Each takes one lookup."""
     found: list[str] = []
     after = ""
     while row := rows.items(MEMORIES_PREFIX, after=after, limit=1):
         part = row[0][0].split("/")[1]
         found.append(unquote(part))
-        # The first key after all keys with this prefix: "/" is replaced by the next character.
+        # Continue after all keys of this namespace: the next character after "/" sorts after them.
         after = f"{MEMORIES_PREFIX}{part}{chr(ord('/') + 1)}"
     return found
 
 
 class RowKeys:
     """
-    Key prefixes of a namespace's rows, and decoders of the rows.
+    Key prefixes of a namespace's rows, and decoders of these rows.
 
     Each prefix is followed by a number, the hash of a text or the name of a note.
     Memories and changes share one sequence of numbers: the number of a new memory is that of its change.
@@ -177,20 +177,24 @@ class RowKeys:
 
     def cleanup_prefix(self, number: int) -> str:
         """
-        Return the key prefix of the pending link clean-up of a deleted memory.
+        Return the key prefix of the clean-up rows of a deleted memory.
 
-        A number follows.
+        In a key, the prefix is followed by the number of the row.
         """
         return f"{number_key(self.all_cleanups, number)}/"
 
     def read_cleanups(self, rows: Snapshot) -> Iterator[tuple[str, CleanupRow]]:
-        """Yield the key and content of each pending clean-up row. Unreadable rows are skipped."""
+        """Yield the key and the content of each clean-up row. Unreadable rows are skipped."""
         for key, value in rows.items(self.all_cleanups):
             with contextlib.suppress(ValueError, RecursionError):
                 yield key, read_cleanup(require_intact(value))
 
     def uses_prefix(self, digest: str) -> str:
-        """Return the key prefix of the uses of one evidence text. The number of a memory follows."""
+        """
+        Return the key prefix of the uses of an evidence text.
+
+        In a key, the prefix is followed by the number of the memory that uses the text.
+        """
         return f"{self.all_uses}{digest}/"
 
     def vectors_prefix(self, embedder: EmbedderRecord) -> str:
@@ -216,7 +220,7 @@ class RowKeys:
         return memory
 
     def _check(self, key: str, memory: Memory) -> None:
-        # The checksum detects corruption, not tampering, so validate the content too.
+        # The checksum detects corruption, not tampering, so the content is validated too.
         reason = find_invalid_field(memory, self.namespace)
         if reason is not None:
             raise self.damaged(key, reason)
@@ -240,7 +244,7 @@ class RowKeys:
         return vectors
 
     def content(self, key: str, value: bytes | DamagedValue | None) -> str:
-        """Decode an evidence text and check its hash."""
+        """Decode an evidence text and verify its hash."""
         row = self._row(key, value, self.lost)
         try:
             text = row.decode()

@@ -1,4 +1,4 @@
-"""Readers and writers of the local engine, on journal rows and the derived views."""
+"""Reader and writer of the local engine. They work on journal rows and on the views derived from them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from mama_structs.storage.sealed_rows import DamagedValue, Rows, Snapshot
 
 T = TypeVar("T")
 
-# Above this number of linking memories, the clean-up of a deletion is deferred, in parts.
+# If more memories link to a deleted memory, the removal of these links is deferred and split into parts.
 MAX_IMMEDIATE_CLEANUPS: Final = 100
 CLEANUP_PART_SOURCES: Final = 256
 
 
 class JournalReader:
-    """`Reader` of the local engine: journal and views at the same change number."""
+    """`Reader` of the local engine. Journal and views are at the same change number."""
 
     def __init__(
         self, rows: Snapshot, views: ViewSet, place: RowKeys, change: int, touched: RecentChangeLog, *, damaged: int = 0
@@ -82,7 +82,7 @@ class JournalReader:
 
     @property
     def damaged(self) -> int:
-        """Number of memories that are omitted because they are damaged."""
+        """Number of memories that readers do not see because they are damaged."""
         return self._damaged
 
     @property
@@ -91,14 +91,14 @@ class JournalReader:
         return self._change
 
     def expect(self, ask: Callable[[Prefetch], object], *, around: int | None = 0) -> None:
-        """Do nothing, since a local reader needs no prefetching."""
+        """Do nothing, because a local reader does not fetch data in advance."""
 
     def get(self, nodes: Sequence[int] | Nodes) -> list[Memory]:
-        """Return memories, in the order of *nodes*."""
+        """Return memories in the order of *nodes*."""
         return [self._row_keys.memory(key, row) for key, row in self._read_rows(nodes)]
 
     def nearest(self, vector: Vectors, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes nearest to *vector*."""
+        """Return the nodes whose vectors are nearest to *vector*."""
         return self._views.vectors.nearest(vector, limit, self._views.memory_table.mask(where))
 
     def nearest_many(self, vectors: Vectors, limit: int) -> list[Matches]:
@@ -106,7 +106,7 @@ class JournalReader:
         return self._views.vectors.nearest_many(vectors, limit, self._views.memory_table.mask(None))
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes that match the words of the query best."""
+        """Return the nodes whose words match the query best."""
         return self._views.words.search(resolve_terms(query), limit, self._views.memory_table.mask(where))
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
@@ -135,11 +135,11 @@ class JournalReader:
         return found
 
     def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
-        """Return the complete links of a memory."""
+        """Return the complete links of a memory in one direction."""
         return self.links_of_many([node], direction)[0]
 
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
-        """Return links by their ids, None for unknown ids."""
+        """Return complete links by id, None for ids that do not exist."""
         sources = sorted({source for link_id in link_ids for source, _ in self._views.links.find(link_id)})
         found = {link.id: link for entry in self._read_entries(sources) for link in entry.links}
         return [found.get(link_id) for link_id in link_ids]
@@ -155,7 +155,7 @@ class JournalReader:
 
     def contents(self, digests: Sequence[str]) -> dict[str, str]:
         """
-        Return evidence texts by their hashes.
+        Return evidence texts by hash.
 
         Raise `StoreDamaged` if one is missing or damaged.
         """
@@ -164,9 +164,9 @@ class JournalReader:
         return {digest: self._row_keys.content(key, rows.get(key)) for digest, key in keys.items()}
 
     def known_contents(self, digests: Sequence[str]) -> set[str]:
-        """Return the hashes whose evidence texts are stored."""
+        """Return the hashes among *digests* whose evidence texts are stored."""
         keys = {digest: f"{self._row_keys.contents}{digest}" for digest in digests}
-        # Read only keys, since values may be long.
+        # Read keys instead of values, because values may be long.
         return {digest for digest, key in keys.items() if key in self._rows.keys(key)}
 
     def users_of_content(self, digest: str) -> Nodes:
@@ -208,9 +208,9 @@ class JournalReader:
 
     def _dead_ids(self) -> frozenset[str]:
         """
-        Return the ids of deleted memories that rows may still contain links to.
+        Return the ids of deleted memories to which rows may still contain links.
 
-        Readers hide these links.
+        Readers do not return these links.
         """
         if self._dead is None:
             ids = (dead.id for _, dead in self._row_keys.read_cleanups(self._rows))
@@ -249,12 +249,12 @@ class JournalWriter(JournalReader):
         self._deleted: list[int] = []
         self._touched_nodes: set[int] = set()
         self._erases = False
-        # False while a view is being changed, since an error would leave it half changed.
+        # False while a view is being changed, because an error then leaves the view half changed.
         self._is_consistent = True
 
     @property
     def should_yield(self) -> bool:
-        """True if waiting plans or processes should get their turn."""
+        """True if the plan should end soon, because other plans or processes are waiting."""
         return self._is_due()
 
     def put(
@@ -265,7 +265,7 @@ class JournalWriter(JournalReader):
         links: Sequence[Link] = (),
         contents: Mapping[str, str] | None = None,
     ) -> int:
-        """Store a new memory or a new version of one, and return its node."""
+        """Store a new memory, or a new version of a memory, and return its node."""
         for link in links:
             self._check_link(link, memory.id)
         if vectors is not None:
@@ -284,7 +284,7 @@ class JournalWriter(JournalReader):
         return node
 
     def put_new(self, new: Sequence[NewMemory], links_of: Callable[[Nodes], Sequence[Sequence[Link]]]) -> Nodes:
-        """Store new memories in the given order, and return their nodes."""
+        """Store new memories in the given order, and return their nodes in this order."""
         numbers, nodes = [], []
         for one in new:
             memory = one.memory
@@ -316,7 +316,7 @@ class JournalWriter(JournalReader):
         return found
 
     def put_link(self, link: Link) -> None:
-        """Store a link, replacing one with the same id."""
+        """Store a link. It replaces a link with the same id."""
         self._check_link(link, link.from_id)
         source = self._require_node(link.from_id)
         (before,) = self._read_entries([source])
@@ -329,7 +329,7 @@ class JournalWriter(JournalReader):
         incoming = self.links(np.array([node]), "in").sources
         sources = np.unique(incoming).tolist()
         vectors = self.vectors(node)
-        # The memory at the other end may be omitted as damaged.
+        # Targets may be missing from the views because they are damaged.
         targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
         number = self._views.memory_table.number_of(node)
         self._update_evidence(node, entry.memory.evidence, (), {})
@@ -347,21 +347,21 @@ class JournalWriter(JournalReader):
         return len(entry.links) + len(incoming)
 
     def delete_links(self, link_ids: Collection[str]) -> int:
-        """Delete links by their ids, and return how many existed."""
+        """Delete links by id, and return how many existed."""
         found = [link for link in self.find_links(list(dict.fromkeys(link_ids))) if link is not None]
         self._drop_links(found)
         return len(found)
 
     def clean_up(self) -> bool:
         """
-        Remove some of the links to deleted memories from the rows.
+        Remove some links to deleted memories from the rows.
 
-        Return False if none are left.
+        Return False if there are none.
         """
         key, dead = next(self._row_keys.read_cleanups(self._rows), (None, None))
         if key is None or dead is None:
             return False
-        # An earlier version may have restored the memory, so that these links are valid again.
+        # If the memory exists, an older version of this package restored it, so the links are valid again.
         left = dead.sources if self.find(dead.id) is None else []
         done = len(write_until_due(self, left, lambda _writer, number: self._remove_links_to(number, dead.id)))
         self._rows_to_write.delete(key)
@@ -370,7 +370,7 @@ class JournalWriter(JournalReader):
         return True
 
     def mark_for_erasure(self) -> None:
-        """Mark what this plan deletes or replaces for removal from disk by `Engine.erase`."""
+        """Mark the data that this plan deletes or replaces for removal from disk by `Engine.erase`."""
         key, change = erasure_marker_key(self._row_keys.namespace), self._plan_change()
         self._erases = self._views.has_erased_data = True
         self._rows_to_write.put(key, encode_row(change))
@@ -380,7 +380,7 @@ class JournalWriter(JournalReader):
         self.set_notes({name: text})
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
-        """Store notes, or delete those whose text is None."""
+        """Store notes. A text of None deletes the note."""
         for name, text in notes.items():
             key = f"{self._row_keys.notes}{name}"
             if text is None:
@@ -389,7 +389,7 @@ class JournalWriter(JournalReader):
                 self._rows_to_write.put(key, text.encode())
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
-        """Store vectors of an embedder that is not in use yet."""
+        """Store vectors of an embedder that is not the current one."""
         prefix = self._row_keys.vectors_prefix(embedder)
         for memory_id, found in vectors.items():
             node = self.find(memory_id)
@@ -401,8 +401,7 @@ class JournalWriter(JournalReader):
         """Write the change row, and return the number of the last change."""
         if self._plan_change_number is not None:
             if self._change in self._deleted:
-                # Use a new number, because no row would have the last one, and readers would see a journal that went
-                # back.
+                # The row of the last number was deleted. Take a new number, or readers would see the journal go back.
                 self._plan_change_number = self._next_change()
             change = ChangeRow(
                 salt=secrets.token_hex(8), changed=sorted(self._changed), deleted=self._deleted, erased=self._erases
@@ -413,7 +412,7 @@ class JournalWriter(JournalReader):
         return self._change
 
     def undo(self) -> None:
-        """Undo the effects of this plan on the views."""
+        """Undo the changes of this plan in the views."""
         if not self._is_consistent:
             raise RuntimeError("a view was left half changed")
         for step in reversed(self._undo):
@@ -444,7 +443,7 @@ class JournalWriter(JournalReader):
         self._touched_nodes.update([node, *ends])
 
     def _update_views(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> list[int]:
-        """Update the views to another version of a memory, and return touched link targets."""
+        """Replace a memory in the views by a new version. Return the targets of added and removed links."""
         if before.memory != after.memory or vectors is not None:
             self._views.change(node, after, vectors)
         else:
@@ -470,8 +469,8 @@ class JournalWriter(JournalReader):
             self._rewrite(node, before, attrs.evolve(before, links=kept, version=self._plan_change()), None)
 
     def _clean_up_or_defer(self, number: int, dead: CleanupRow) -> None:
-        """Remove the links to a deleted memory from the rows, or defer that if there are many."""
-        # The views no longer contain these links, so the version of the rows does not change.
+        """Remove the links to a deleted memory from the rows. If there are many, defer the removal."""
+        # The version of the linking rows stays the same, because the views already omit these links.
         self._dead = None
         if len(dead.sources) <= MAX_IMMEDIATE_CLEANUPS:
             for source in dead.sources:
@@ -488,7 +487,7 @@ class JournalWriter(JournalReader):
         key = number_key(self._row_keys.memories, number)
         value = self._rows.get(key)
         if value is not None:
-            # Skip damaged rows, which check() and readers report.
+            # Skip damaged rows. check() and readers report them.
             with contextlib.suppress(StoreDamaged):
                 before = self._row_keys.entry(key, value)
                 after = _without_links(before, {memory_id})
@@ -496,7 +495,7 @@ class JournalWriter(JournalReader):
                     self._rows_to_write.put(key, encode_entry(after))
 
     def _clean_up_after(self, memory_id: str) -> None:
-        """Remove all links to a deleted memory before its id is used again."""
+        """Remove all links to a deleted memory, because a new memory is about to use its id."""
         if memory_id in self._dead_ids():
             for key, dead in list(self._row_keys.read_cleanups(self._rows)):
                 if dead.id == memory_id:
@@ -508,13 +507,13 @@ class JournalWriter(JournalReader):
     def _update_evidence(
         self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]
     ) -> None:
-        """Store the evidence texts of a memory, and delete texts without users."""
+        """Store the evidence texts of a memory, and delete texts that no memory uses any more."""
         number = self._views.memory_table.number_of(node)
         named, kept = evidence_digests(before), evidence_digests(after)
         for digest in kept:
             if digest in contents:
                 key, value = f"{self._row_keys.contents}{digest}", contents[digest].encode()
-                # This also repairs a damaged text.
+                # Compare with the stored value, so that a damaged text is repaired.
                 if self._rows.get(key) != value:
                     self._rows_to_write.put(key, value)
             if digest not in named:
@@ -528,7 +527,7 @@ class JournalWriter(JournalReader):
     def _check_contents(self, before: Iterable[str], memory: Memory, contents: Mapping[str, str]) -> None:
         named = evidence_digests(before)
         for digest in evidence_digests(memory.evidence):
-            # A text that was referred to before may be lost, but other changes must remain possible.
+            # An earlier reference to a lost text is no error. Otherwise the memory could no longer be changed.
             if digest not in named and digest not in contents and not self.known_contents([digest]):
                 raise KeyError(digest)
 
@@ -560,7 +559,7 @@ def _without_links(entry: Entry, dead: Collection[str]) -> Entry:
     """
     Return an entry without its links to deleted memories.
 
-    Unchanged entries are returned as they are.
+    An entry without such links is returned unchanged.
     """
     links = tuple(link for link in entry.links if link.to_id not in dead)
     return entry if len(links) == len(entry.links) else attrs.evolve(entry, links=links)

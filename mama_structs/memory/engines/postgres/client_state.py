@@ -1,4 +1,4 @@
-"""State of a namespace that a client caches between transactions."""
+"""State of a namespace that a client process caches between transactions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from mama_structs.memory.engines.postgres.queries import HnswIndex
 from mama_structs.memory.types.codec import RecentChangeLog
 from mama_structs.memory.types.engine import Vectors
 
-# Concurrent transactions are never this many changes behind, so a larger gap means that a backup was restored.
+# Concurrent transactions are never this many changes apart. A larger gap means that a backup was restored.
 MIN_RESTORED_BACKUP_GAP: Final = 1_000
-# Larger than the number of changes of any namespace.
+# Added to change numbers when the history was replaced. Larger than the number of changes of any namespace.
 CHANGE_NUMBER_OFFSET: Final = 2**48
 
 
 @attrs.frozen(eq=False)
 class CachedSample:
     """
-    Cached result of `Reader.sample` at one change.
+    Cached result of `Reader.sample`, as of one change.
 
-    At that change there were *live* memories, whose nodes are below *next_node*.
+    At this change the namespace had *memory_count* memories, all with nodes below *next_node*.
     """
 
     change: int
@@ -34,7 +34,7 @@ class CachedSample:
 
 
 class ClientState:
-    """Nodes touched by the recent changes of all hosts, and the last sample. Thread-safe."""
+    """Nodes touched by the recent changes of all hosts, and the last sample of vectors. Thread-safe."""
 
     def __init__(self, *, half: bool) -> None:
         self.half_precision: bool = half
@@ -44,14 +44,14 @@ class ClientState:
         self._guard = threading.Lock()
         self._touched = RecentChangeLog()
         self.sample: CachedSample | None = None
-        # Offset of change numbers. It grows when the history is replaced, so that no number is reused.
+        # Added to the server's change numbers. It grows when the history is replaced, so that no number is reused.
         self.change_offset: int = 0
         self._change = 0
         self._change_token: str | None = None
 
     @property
     def last_change(self) -> tuple[int, str | None]:
-        """The last known change and its token, which is unique across replaced histories."""
+        """The last known change and its token. A replaced history has other tokens."""
         with self._guard:
             return self._change, self._change_token
 
@@ -61,12 +61,12 @@ class ClientState:
         """
         Record the changes up to *change* that a transaction saw.
 
-        Return False if its snapshot is older.
+        Return False if the transaction's snapshot is older than the recorded state.
         *is_history_replaced* means that the last known change is missing on the server, or has another token.
         """
         with self._guard:
             is_behind = change < self._change
-            # A replica that was behind became the primary, or a backup was restored.
+            # The server lost the last known change: an outdated replica became the primary, or a backup was restored.
             if is_history_replaced and (
                 not is_behind or (not touched and self._change - change > MIN_RESTORED_BACKUP_GAP)
             ):
@@ -75,8 +75,7 @@ class ClientState:
                 self.change_offset += CHANGE_NUMBER_OFFSET
                 return True
             if is_behind:
-                # The snapshot is older than another transaction's, or the server lost changes.
-                # Keep the state until the next transaction.
+                # Another transaction saw a newer snapshot, or the server lost changes. The next transaction decides.
                 return False
             new = sorted(one for one in touched if self._change < one[0] <= change)
             if len(new) < change - self._change:
@@ -88,7 +87,7 @@ class ClientState:
             return True
 
     def changed_nodes_since(self, change: int) -> frozenset[int] | None:
-        """Return the nodes touched after a change, or None if that is no longer known."""
+        """Return the nodes touched after a change, or None if the recorded changes do not reach back that far."""
         with self._guard:
             return self._touched.since(change - self.change_offset)
 

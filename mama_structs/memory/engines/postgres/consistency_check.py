@@ -1,4 +1,4 @@
-"""Comparison and repair of derived data on a server against the stored memories."""
+"""Check and repair of a server's derived data, by comparison with the stored memories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mama_structs.memory.types.model import Memory, evidence_digests
 from mama_structs.storage.sqlite_errors import Finding
 
 PAGE_ROWS: Final = 100
-# OFFSET 0 forces a lookup by key for each term. Without statistics the planner would compare all rows with all others.
+# OFFSET 0 forces one lookup by key per term. Without statistics the planner would compare all pairs of rows.
 MEMORIES_SQL: Final = """
     SELECT m.node, m.terms, m.counts,
         (SELECT count(*) FROM unnest(m.terms, m.counts) AS u(term, count), LATERAL (SELECT FROM terms t
@@ -48,7 +48,7 @@ ORPHANS_SQL: Final = """
 
 
 class PostgresConsistencyCheck:
-    """Incremental check or repair of all memories of a namespace, one page per call."""
+    """Check or repair of all memories of a namespace, one page per call."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -57,9 +57,9 @@ class PostgresConsistencyCheck:
 
     def check_page(self, reader: Reader) -> bool:
         """
-        Check the next page of memories, or the links and texts after the last page.
+        Check the next page of memories. After the last page, check the links and the texts.
 
-        Return False when done.
+        Return False when everything is checked.
         """
         postgres_reader = cast("PostgresReader", reader)
         rows = self._read_page(postgres_reader)
@@ -75,7 +75,7 @@ class PostgresConsistencyCheck:
         """
         Recompute the derived columns and terms of the next page of memories.
 
-        Return False when done.
+        Return False after the last page.
         """
         postgres_writer = cast("PostgresWriter", writer)
         rows = self._read_page(postgres_writer)

@@ -1,7 +1,7 @@
 """
 Memory engine for one namespace on a PostgreSQL server.
 
-Each plan runs in its own transaction.
+Each plan runs in a transaction of its own.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 
-# Tables with texts of memories, or of the refs that belong to them.
+# Tables that contain texts of memories, or texts of refs.
 VACUUMED_TABLES: Final = ("memories", "pieces", "terms", "mentions", "links", "texts", "text_uses", "notes", "rows")
 
 
 class PostgresEngine:
-    """The memories of one namespace. Opened with `open`."""
+    """The memories of one namespace on a server. Call `open` before the first use."""
 
     def __init__(
         self, server: PostgresPool, namespace: str, embedder: EmbedderRecord, settings: MemorySettings
@@ -46,7 +46,7 @@ class PostgresEngine:
         self._head = PostgresNamespaceHead(half_precision=server.options.halfvec)
         self.index: NamespaceIndex = NamespaceIndex(server, namespace, embedder, settings)
         self._closed = False
-        # Running operations whose caller was cancelled.
+        # Operations that still run although their caller was cancelled.
         self._unawaited: set[Future[Any]] = set()
         self._needs_vacuum = False
 
@@ -56,9 +56,9 @@ class PostgresEngine:
         return self._embedder
 
     async def open(self) -> None:
-        """Check the embedder of the namespace, and recompute the terms if they follow older rules."""
+        """Check the embedder of the namespace. Recompute the terms if an older text analysis made them."""
         await self.read(lambda reader: reader.change)
-        # Terms of a later version's rules are left unchanged.
+        # Terms made by a newer version of the text analysis are left unchanged.
         if self._head.analysis < ANALYSIS_VERSION:
             await self.rebuild()
         self.index.maintain_if_due(self._head)
@@ -73,7 +73,7 @@ class PostgresEngine:
         return await self._run(work, write=False)
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
-        """Run *plan* in a write transaction, and return when all its writes are durable."""
+        """Run *plan* in a write transaction, and return its result when all writes are durable."""
 
         def work(connection: Connection) -> tuple[T, PostgresNamespaceHead]:
             writer = PostgresWriter(connection, self.namespace, self._embedder, self._client_state, self._pool.location)
@@ -87,7 +87,7 @@ class PostgresEngine:
         return result
 
     async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
-        """Compare the derived data with the stored memories. Changes nothing."""
+        """Compare the derived data with the stored memories, and return the differences. Changes nothing."""
         inspection = PostgresConsistencyCheck()
         total = await self.read(lambda reader: reader.count())
         while await self.read(inspection.check_page):
@@ -104,7 +104,7 @@ class PostgresEngine:
         """
         Recompute all derived columns and terms.
 
-        Return a line for each damaged row, which is left unchanged.
+        Return a line for each damaged row. Damaged rows are left unchanged.
         """
         inspection = PostgresConsistencyCheck()
         total = await self.read(lambda reader: reader.count())
@@ -124,7 +124,7 @@ class PostgresEngine:
         """
         Record the start of maintenance.
 
-        Return the reference time for ages, or None if it is not due.
+        Return the time from which ages are computed, or None if maintenance is not due.
         """
         self._check_open()
         if not self._head.next_node or 0 <= now_ms - self._head.maintained_at < every_ms:
@@ -147,9 +147,9 @@ class PostgresEngine:
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
         """
-        Switch to another embedder and delete all other vectors.
+        Switch to another embedder, and delete the vectors of all others.
 
-        Return False if memories lack its vectors.
+        Return False, without a change, if some memories have no vectors of the new embedder.
         """
         self._check_open()
 
@@ -170,7 +170,7 @@ class PostgresEngine:
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
         """
-        Make the server reclaim deleted rows.
+        Make the server remove deleted rows from its files.
 
         Return a description of each place that still contains erased data.
         """
@@ -179,13 +179,13 @@ class PostgresEngine:
             try:
                 await self._await_result(self._pool.vacuum(*VACUUMED_TABLES, wait=wait))
             except StoreError as error:
-                # A role with sufficient rights or autovacuum reclaims them later.
+                # The data is removed later, by autovacuum or by a role with sufficient rights.
                 return (f"tables of the server, until it vacuums them: {error}",)
             self._needs_vacuum = False
         return ()
 
     def figures(self) -> dict[str, Any]:
-        """Return statistics about the stored data, as of the last call."""
+        """Return statistics about the stored data. They may be older than the last change."""
         head = self._head
         return {
             "memories": head.memory_count,
@@ -207,7 +207,7 @@ class PostgresEngine:
     async def _run(self, work: Callable[[Connection], tuple[T, PostgresNamespaceHead]], *, write: bool) -> T:
         self._check_open()
         if self._unawaited:
-            # Wait for earlier operations, so that their writes are visible even if their caller was cancelled.
+            # Wait for operations of cancelled callers, so that their writes are visible afterwards.
             await asyncio.gather(*map(asyncio.wrap_future, [*self._unawaited]), return_exceptions=True)
         settings = NamespaceIndex.search_settings(self._client_state.hnsw_index)
         running = self._pool.run(work, write=write, namespace=self.namespace, settings=settings)
@@ -219,7 +219,7 @@ class PostgresEngine:
         try:
             return await asyncio.shield(asyncio.wrap_future(done))
         except asyncio.CancelledError:
-            # The operation continues although its caller was cancelled.
+            # The caller was cancelled, but the operation continues.
             self._unawaited.add(done)
             done.add_done_callback(self._unawaited.discard)
             raise
@@ -250,7 +250,7 @@ class PostgresEngines:
         return decode_embedder(rows[0]["embedder"]) if rows else None
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> PostgresEngine:
-        """Open the engine of a namespace, or share an open one. `leave` releases it."""
+        """Open the engine of a namespace, or share the open one. Call `release` once per call."""
         engine = self._engines.acquire(namespace, lambda: PostgresEngine(self._pool, namespace, embedder, settings))
         try:
             check_dimensions(embedder)
@@ -268,7 +268,7 @@ class PostgresEngines:
         return engine
 
     async def release(self, namespace: str) -> None:
-        """Release an engine. The last user closes it."""
+        """Release an engine. The release by its last user closes it."""
         last = self._engines.release(namespace)
         if last is not None:
             await last.close()

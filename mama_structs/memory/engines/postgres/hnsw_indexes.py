@@ -2,8 +2,8 @@
 HNSW indexes on a server: one per large namespace and embedder, built in the background.
 
 An index contains the vectors of one namespace and one embedder only. So the size of one namespace does not slow down
-searches in others, and the filter by namespace cannot reduce the number of results. Each transaction learns from its
-first answer whether a usable index exists. Without one, the same query is answered exactly.
+searches in others, and the filter by namespace cannot reduce the number of results. The first answer within a
+transaction tells whether a usable index exists. Without one, the same query compares all vectors.
 """
 
 # ruff: noqa: S608 - statements are built from constants or quoted by the server
@@ -33,19 +33,19 @@ from mama_structs.storage.postgres.pool import PostgresPool
 from mama_structs.storage.postgres.schema_migrations import SCHEMA
 from mama_structs.storage.sqlite_errors import Finding
 
-# Maximum dimensions that pgvector can store, and can index: https://github.com/pgvector/pgvector#hnsw
+# Maximum dimensions that pgvector can store and can index, see https://github.com/pgvector/pgvector#hnsw
 MAX_STORED_DIMENSIONS: Final = 16_000
 MAX_INDEXED_DIMENSIONS: Final = {"vector": 2_000, "halfvec": 4_000}
-# A session that always searches exactly does not drop the index, because other sessions may use it.
+# From this threshold on, searches are always exact. Such a session keeps the index, because others may use it.
 ALWAYS_EXACT_THRESHOLD: Final = 2**31
-# Minimum seconds between attempts.
+# Minimum seconds between two attempts to maintain an index.
 RETRY_INTERVAL_SECONDS: Final = 60.0
 BUILD_TIMEOUT_SECONDS: Final = 7 * 86_400.0
 LOCK_TIMEOUT_SECONDS: Final = 2
 MAX_PROBED_VECTORS: Final = 64
-# If a search for stored vectors finds a smaller ratio of them, the index is rebuilt.
+# An index is rebuilt if it finds a smaller ratio of stored vectors when it is searched for these vectors.
 MIN_RECALL: Final = 0.95
-# Minimum cosine of a vector with itself, which half precision reduces.
+# A vector found by a search for itself has at least this cosine, despite half precision.
 MIN_SELF_COSINE: Final = 0.999
 LEASE_NAME: Final = "index of vectors"
 
@@ -62,9 +62,8 @@ HAS_PRIVILEGE_SQL: Final = f"""
     SELECT pg_has_role(relowner, 'USAGE') AND has_schema_privilege(relnamespace, 'CREATE')
     FROM pg_class WHERE oid = '{SCHEMA}.pieces'::regclass
 """
-# The lease is a row of one namespace, but excludes index builds in all namespaces.
-# Concurrent builds on one table can deadlock.
-# The table lock held during a claim serializes the claims.
+# Concurrent index builds on one table can deadlock, so this lease excludes builds in all namespaces.
+# Its row belongs to one namespace. Claims are serialized by the table lock that a claim holds.
 CLAIM_SQL: Final = f"""
     INSERT INTO {SCHEMA}.leases (namespace, name, holder, expires)
     SELECT $1, '{LEASE_NAME}', $2, clock_timestamp() + interval '1 minute'
@@ -74,18 +73,18 @@ CLAIM_SQL: Final = f"""
 """
 RELEASE_SQL: Final = f"DELETE FROM {SCHEMA}.leases WHERE namespace = $1 AND name = '{LEASE_NAME}' AND holder = $2"
 SEARCH_SETTINGS: Final = {
-    # Candidates come in batches that overlap in order, and the best are selected at the end.
+    # Iterative scans read batches of candidates that may overlap in order. The query selects the best at the end.
     # Strict order would discard late candidates and find fewer.
     "hnsw.iterative_scan": "relaxed_order",
     "hnsw.ef_search": "1000",
     "hnsw.max_scan_tuples": "20000",
-    # A generic plan for any namespace cannot use the index of one namespace.
+    # A generic plan serves any namespace, so it cannot use the index of one namespace.
     "plan_cache_mode": "force_custom_plan",
-    # Workers would be started for the alternative of the query that is then not executed.
+    # Otherwise worker processes would also be started for the branch of the query that is not executed.
     "max_parallel_workers_per_gather": "0",
 }
 ANALYZE_SQL: Final = f"ANALYZE {SCHEMA}.pieces, {SCHEMA}.memories, {SCHEMA}.mentions"
-# The server quotes the values.
+# The server quotes the values with format().
 CREATE_INDEX_SQL: Final = """
     SELECT format('CREATE INDEX CONCURRENTLY IF NOT EXISTS %I ON %s USING hnsw '
         '(({column}::{types}.{kind}({dimensions})) {types}.{kind}_ip_ops) '
@@ -99,7 +98,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 
 def check_dimensions(record: EmbedderRecord) -> None:
-    """Raise if a server cannot store vectors of this many dimensions."""
+    """Raise an error if a server cannot store vectors of this many dimensions."""
     if record.dimensions > MAX_STORED_DIMENSIONS:
         raise InvalidArgument(
             f"{record.name:.80} has {record.dimensions} dimensions, "
@@ -109,14 +108,14 @@ def check_dimensions(record: EmbedderRecord) -> None:
 
 
 def choose_index_type(dimensions: int, *, half_precision: bool) -> str | None:
-    """Return the type to index vectors of these dimensions, or None if that is impossible."""
+    """Return the vector type of the index, or None if vectors of these dimensions cannot be indexed."""
     kinds = ("halfvec",) if half_precision else ("vector", "halfvec")
     return next((kind for kind in kinds if dimensions <= MAX_INDEXED_DIMENSIONS[kind]), None)
 
 
 @attrs.frozen
 class _IndexTask:
-    """An index to build, or to drop if it is not wanted."""
+    """A vector index to build, or to drop if *is_wanted* is False."""
 
     name: str
     is_wanted: bool
@@ -142,11 +141,11 @@ class NamespaceIndex:
         self._lacks_privilege = False
 
     def switch_embedder(self, embedder: EmbedderRecord) -> None:
-        """Maintain the index for another embedder from now on."""
+        """From now on, maintain the index of another embedder."""
         self._embedder, self.recall, self._next_attempt_at = embedder, None, 0.0
 
     def usable_index(self, head: PostgresNamespaceHead) -> HnswIndex | None:
-        """Return the index that searches use, or None if they compare all vectors."""
+        """Return the index for searches, or None if searches compare all vectors."""
         kind = choose_index_type(self._embedder.dimensions, half_precision=head.half_precision)
         if kind is None or not head.index or head.chunk_count <= self._exact_up_to:
             return None
@@ -157,23 +156,23 @@ class NamespaceIndex:
 
     @staticmethod
     def search_settings(index: HnswIndex | None) -> Mapping[str, str]:
-        """Return the settings of a transaction whose searches use an index."""
+        """Return the settings of a transaction that searches with an index."""
         return {} if index is None else SEARCH_SETTINGS
 
     def maintain_if_due(self, head: PostgresNamespaceHead) -> Future[bool] | None:
         """
-        Start to build or drop the index if that is due.
+        Start a task that builds or drops the index, if one is due.
 
-        Return the running task, which need not be awaited.
+        Return the running task. It need not be awaited.
         """
         is_left = head.index is not None and 2 * head.chunk_count <= self._exact_up_to < ALWAYS_EXACT_THRESHOLD
         is_due = is_left or (self._is_wanted(head) and not head.index)
         return self.maintain(head) if is_due and self._is_attempt_allowed(head) else None
 
     def maintain(self, head: PostgresNamespaceHead) -> Future[bool] | None:
-        """Start to build or drop indexes as necessary, without checking whether that is due."""
+        """Start a task that builds or drops the index if necessary, regardless of when the last one ran."""
         with self._guard:
-            # The server may be closed by now. That must not fail the write that triggered this.
+            # Ignore that the server is closed, because the write that triggered this has succeeded.
             with contextlib.suppress(MamaStructsError):
                 if self._task is None or self._task.done():
                     self._start_task(head)
@@ -185,7 +184,7 @@ class NamespaceIndex:
             await asyncio.shield(asyncio.wrap_future(self._task))
 
     def findings(self, head: PostgresNamespaceHead) -> list[Finding]:
-        """Return warnings about how vectors are stored and searched."""
+        """Return warnings about vectors that are not indexed, or whose index has a low recall."""
         name, messages = f"{self._namespace!r:.80}", []
         kept, chosen = ("halfvec" if half else "vector" for half in (head.half_precision, self._pool.options.halfvec))
         if head.embedder is not None and kept != chosen:
@@ -209,7 +208,7 @@ class NamespaceIndex:
         return [Finding("warning", "vectors", one) for one in messages]
 
     def measure_recall(self, reader: PostgresReader, index: HnswIndex) -> None:
-        """Measure the recall of the index by searching for some stored vectors."""
+        """Measure the recall of the index: the ratio of stored vectors that a search for them finds."""
         sample = reader.sample()
         some = sample[:: max(1, len(sample) // MAX_PROBED_VECTORS)][:MAX_PROBED_VECTORS]
         if len(some) and are_unit_vectors(some):
@@ -229,7 +228,7 @@ class NamespaceIndex:
         work = _IndexTask(
             index_name(self._namespace, key),
             self._is_wanted(head),
-            # Rebuild an index that misses too many vectors.
+            # Rebuild an index with a low recall.
             self.recall is not None and self.recall < MIN_RECALL,
             (self._namespace, key),
             {
@@ -257,19 +256,19 @@ class NamespaceIndex:
 
 async def _run_task(connection: Any, task: _IndexTask) -> bool:
     """
-    Drop unwanted and unfinished indexes, and build the wanted one.
+    Drop unwanted and unfinished indexes, and build the wanted index.
 
-    Return False if the user lacks the privilege.
+    Return False if the role lacks the privilege.
     """
     holder = uuid.uuid4()
-    # Read committed: the claim must see a lease that was committed while this transaction waited for the table lock.
+    # Isolation must be read committed: a lease committed while this transaction waits for the lock must be visible.
     async with connection.transaction(isolation="read_committed"):
         await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
         if not await connection.fetchval(HAS_PRIVILEGE_SQL):
             return False
-        # An index build holds this lock even after its host has died.
-        # So its holder knows that no build is running and that an invalid index is a leftover.
-        # Autovacuum takes the lock too, but yields to waiters.
+        # An index build holds this lock even after its host has died. While we hold it, no build runs.
+        # So an invalid index belongs to an interrupted build and can be dropped.
+        # Autovacuum also takes this lock, but yields to waiters.
         await connection.execute(f"LOCK TABLE {SCHEMA}.pieces IN SHARE UPDATE EXCLUSIVE MODE")
         found = await connection.fetch(OWN_INDEXES_SQL, index_prefix(task.key[0]))
         names = {task.name} if task.is_wanted and not task.has_low_recall else set()
@@ -278,14 +277,14 @@ async def _run_task(connection: Any, task: _IndexTask) -> bool:
             await connection.execute(f'DROP INDEX {SCHEMA}."{name}"')
         if kept or not task.is_wanted:
             return True
-        # Concurrent builds on one table would deadlock. From here on other hosts wait for their turn.
+        # Claim the lease, so that other hosts wait. Concurrent builds on one table would deadlock.
         if not await connection.fetchval(CLAIM_SQL, task.key[0], holder):
             raise StoreBusy("another host makes an index", waited=0.0)
     sql = await connection.fetchval(CREATE_INDEX_SQL.format(**task.sql_parts), task.name, *task.key)
     try:
         if sql is not None:
             await connection.execute(sql, timeout=BUILD_TIMEOUT_SECONDS)
-        # Without statistics on the new vectors, the planner would compare all of them instead of using the index.
+        # Update the statistics. Otherwise the planner would compare all new vectors instead of using the index.
         await connection.execute(ANALYZE_SQL, timeout=BUILD_TIMEOUT_SECONDS)
     finally:
         if not connection.is_closed():

@@ -1,4 +1,4 @@
-"""Rows of memories, links and the namespace head on a server."""
+"""Rows of memories and links on a server, and the head row of a namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ decode_embedder: Final = msgspec.json.Decoder(EmbedderRecord).decode
 
 @attrs.frozen
 class PostgresNamespaceHead:
-    """State of a namespace as a whole."""
+    """State of a whole namespace, from its head row."""
 
     change: int = 0
     next_node: int = 0
@@ -28,14 +28,14 @@ class PostgresNamespaceHead:
     maintained_at: int = 0
     analysis: int = ANALYSIS_VERSION
     half_precision: bool = False
-    # None if there is no vector index, False if it is incomplete.
+    # None if there is no vector index, False if its build is not complete.
     index: bool | None = None
     types: tuple[int, ...] = (0,) * len(MemoryType)
     embedder: EmbedderRecord | None = None
 
     @classmethod
     def from_row(cls, row: Any, default: PostgresNamespaceHead) -> PostgresNamespaceHead:
-        """Return the state in a result row, or *default* if the namespace is empty."""
+        """Return the state from a result row, or *default* if the namespace is empty."""
         change, next_node, length, links, pieces, maintained_at, analysis, half, index, *types = row["numbers"]
         text = row["texts"][0]
         if text is None:
@@ -62,7 +62,7 @@ class PostgresNamespaceHead:
 
 class PostgresMemoryRow(NamedTuple):
     """
-    Columns of a memory without its text, in the order of `Facts`.
+    Columns of a memory without its text.
 
     The length is in tenths of a term.
     """
@@ -81,7 +81,7 @@ class PostgresMemoryRow(NamedTuple):
 
 
 class LinkRow(NamedTuple):
-    """A link with the columns of `LinkTable`."""
+    """Columns of a link, as in `LinkTable`."""
 
     source: int
     target: int
@@ -92,7 +92,7 @@ class LinkRow(NamedTuple):
 
 
 def to_term_counts(terms: Mapping[str, float]) -> dict[str, int]:
-    """Return the counts of terms in tenths, from their weights."""
+    """Convert weights of terms to counts, in tenths of an occurrence."""
     return {term: min(max(round(weight / TERM_COUNT_STEP), 1), MAX_TERM_COUNT_STEPS) for term, weight in terms.items()}
 
 

@@ -1,4 +1,4 @@
-"""Recording of the queries that a plan announces, to fetch them in one statement."""
+"""Recorder of the data that a plan announces to need, so that one statement fetches all of it."""
 
 # ruff: noqa: D102 - documented in the protocols
 
@@ -27,7 +27,7 @@ from mama_structs.memory.types.text_analysis import resolve_terms
 
 
 class _QueryFactory(Protocol):
-    """Creates the query objects for searches."""
+    """Creates query objects for searches by vector and by words."""
 
     def nearest_query(self, vector: Vectors, limit: int, where: Filter | None) -> NearestQuery: ...
 
@@ -36,7 +36,7 @@ class _QueryFactory(Protocol):
 
 @attrs.define(eq=False)
 class PrefetchRecorder:
-    """Recorder of the queries that a plan announces: a `Prefetch`."""
+    """Implements `Prefetch` by recording the queries and data that a plan announces."""
 
     _reader: _QueryFactory
     queries: list[NodeQuery] = attrs.field(factory=list, init=False)
@@ -120,7 +120,7 @@ def is_successor_query(direction: Direction, types: Collection[LinkType] | None)
     """
     Return True if only incoming evolution links are requested.
 
-    They are cached separately from other links.
+    These links are cached separately from others.
     """
     return direction == "in" and types is not None and set(types) <= {LinkType.EVOLUTION}
 

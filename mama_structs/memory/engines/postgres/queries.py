@@ -1,7 +1,7 @@
 """
 Building blocks of SQL statements.
 
-Several queries are combined into one statement. Tags in its rows assign them to the queries.
+Several queries are combined into one statement. Each result row has a tag, the number of its query.
 """
 
 # ruff: noqa: S608 - statements are built from constants; values are passed as arguments
@@ -34,7 +34,7 @@ from mama_structs.memory.types.model import ORIGINS, LinkType, to_milliseconds
 
 EVOLUTION_NUMBER: Final = TYPE_NUMBERS[LinkType.EVOLUTION]
 
-# Tags of rows that do not answer a query. Queries are numbered from 1.
+# Tags of result rows that belong to no query. Queries are numbered from 1.
 HEAD_TAG: Final = 0
 ROW_TAG: Final = -1
 ENTRY_TAG: Final = -2
@@ -48,21 +48,21 @@ FREQUENCY_TAG: Final = -9
 SAMPLE_TAG: Final = -10
 STORED_TEXT_TAG: Final = -11
 LINKS_TAG: Final = -12
-# Entries of at most this many bytes are fetched with the other columns; longer ones are fetched on demand.
+# Longer entries are not fetched with the other columns, but on demand.
 MAX_INLINE_ENTRY_BYTES: Final = 2_000
-# A vector is in the column `vector` or `half`, depending on the namespace's precision.
+# A vector is stored in the column `vector` or `half`, depending on the precision of the namespace.
 VECTOR_SQL: Final = "coalesce(p.vector, p.half::vector)"
-# If at most this many memories pass a filter, comparing all of them is faster than the index.
+# If a filter selects at most this many memories, comparing all of them is faster than the index.
 MAX_EXACT_FILTERED_MEMORIES: Final = 4_096
-# Maximum number of vectors to request from an index. Larger searches are exact.
+# Maximum number of vectors to request from an index. A search that needs more is exact.
 MAX_INDEX_CANDIDATES: Final = 1_000
-# Candidates per requested memory if memories have several chunks.
+# Number of vectors to request per memory if some memories have several vectors.
 CANDIDATES_PER_MEMORY: Final = 4
-# Minimum number of candidates to request from an index.
+# Minimum number of vectors to request from an index.
 MIN_INDEX_CANDIDATES: Final = 100
-# Maximum number of equal vectors in one element of a pgvector index: HNSW_HEAPTIDS in its source code.
+# Maximum number of equal vectors in one index element: HNSW_HEAPTIDS in pgvector's source code.
 MAX_EQUAL_VECTORS: Final = 10
-# A term's position and its count are sent as one number: position * COUNT_BASE + count.
+# The position and the count of a term are sent as one number: position * COUNT_BASE + count.
 COUNT_BASE: Final = 256
 # Maximum number of nodes that a walk along links visits, counting repeated visits.
 MAX_WALK_VISITS: Final = 5_000
@@ -70,12 +70,12 @@ ESCAPE_PATTERN: Final = re.compile(r"\\([0\\])")
 
 
 def escape_text(text: str) -> str:
-    """Return a text escaped for a text column, which cannot contain NUL."""
+    """Return a text escaped for a text column, because such a column cannot contain NUL."""
     return text.replace("\\", "\\\\").replace("\0", "\\0") if "\0" in text or "\\" in text else text
 
 
 def unescape_text(text: str) -> str:
-    """Return the original of a text escaped by `stored`."""
+    """Return the original of a text that `escape_text` escaped."""
     return ESCAPE_PATTERN.sub(lambda found: "\0" if found[1] == "0" else "\\", text) if "\\" in text else text
 
 
@@ -100,13 +100,13 @@ def index_name(namespace: str, embedder: str) -> str:
 
 
 def round_to_half(vectors: Vectors) -> Vectors:
-    """Return vectors rounded to half precision, as they are read from the database."""
+    """Return vectors with the rounding errors of half precision, as they are read from the database."""
     return vectors.astype(np.float16).astype(np.float32)
 
 
 @attrs.frozen(eq=False)
 class VectorArgument:
-    """A vector as a query argument. asyncpg would encode an array as a list of numbers."""
+    """A vector as a query argument. asyncpg would encode a NumPy array as a list of numbers."""
 
     array: NDArray[np.float32]
 
@@ -126,17 +126,17 @@ class Statement:
         self._parts: list[str] = []
 
     def add_argument(self, value: Any, sql_type: str) -> str:
-        """Add an argument and return its placeholder with a type cast."""
+        """Add an argument, and return its placeholder with a type cast."""
         self.arguments.append(value)
         return f"${len(self.arguments)}::{sql_type}"
 
     def add_table(self, name: str, sql: str, *, materialized: bool = False) -> str:
-        """Add a common table expression and return its name. With *materialized* it is materialized."""
+        """Add a common table expression, MATERIALIZED if requested, and return its name."""
         self._tables.append(f"{name} AS {'MATERIALIZED ' if materialized else ''}({sql})")
         return name
 
     def add_part(self, tag: int, from_clause: str, **columns: str) -> None:
-        """Add rows with a tag to the answer: *columns* are expressions, *from_clause* begins with FROM."""
+        """Add rows with a tag to the result. *columns* are SQL expressions, *from_clause* begins with FROM."""
         kinds = {
             "node": "bigint",
             "score": "float8",
@@ -149,13 +149,13 @@ class Statement:
         self._parts.append(f"SELECT {tag}::int AS tag, {selected} {from_clause}")
 
     def add_values_table(self, name: str, rows: Sequence[Sequence[Any]], **kinds: str) -> str:
-        """Add a table of given rows, with the types of its columns, and return its name."""
+        """Add a table of the given rows, and return its name. *kinds* are the types of its columns."""
         columns = zip(zip(*rows, strict=True), kinds.values(), strict=True)
         given = ", ".join(self.add_argument([*column], f"{kind}[]") for column, kind in columns)
         return self.add_table(name, f"SELECT * FROM unnest({given}) AS t({', '.join(kinds)})")
 
     def add_insert(self, table: str, rows: Sequence[Sequence[Any]], *, key: Sequence[str] = (), **kinds: str) -> None:
-        """Insert rows, if there are any. With *key*, replace existing rows with the same key."""
+        """Add an INSERT of rows, if there are any. With *key*, replace existing rows with the same key."""
         if not rows:
             return
         new, columns = self.add_values_table(f"new_{table}", rows, **kinds), ", ".join(kinds)
@@ -170,12 +170,12 @@ class Statement:
 
     @property
     def write_sql(self) -> str:
-        """The whole statement if all of its tables only write and return no rows."""
+        """The whole statement, if its tables only write and return no rows."""
         return f"WITH {', '.join(self._tables)} SELECT 1 WHERE $1::text IS NOT NULL"
 
     @property
     def select_sql(self) -> str:
-        """The whole statement."""
+        """The whole statement, which returns rows."""
         tables = f"WITH RECURSIVE {', '.join(self._tables)} " if self._tables else ""
         return tables + " UNION ALL ".join(f"({part})" for part in self._parts)
 
@@ -184,7 +184,7 @@ def join_by_key(nodes: str, table: str, rule: str = "") -> str:
     """
     Return a FROM clause that joins nodes (alias *f*) with their rows in *table*.
 
-    Each node is looked up by its key. Without statistics the planner would scan the whole namespace instead.
+    Each node is looked up by its key. Otherwise, without statistics, the planner would scan the whole namespace.
     """
     rows = f"SELECT * FROM {table} WHERE namespace = $1 AND node = f.node{rule} OFFSET 0"
     return f"{nodes} f, LATERAL ({rows}) {table[0]}"
@@ -194,7 +194,7 @@ def filter_conditions(statement: Statement, where: Filter | None, memory: str = 
     """
     Return the SQL conditions of a filter on memories, each beginning with AND.
 
-    The result is empty if there are none.
+    The result is an empty string if there are no conditions.
     """
     if where is None:
         return ""
@@ -225,7 +225,7 @@ def filter_join(statement: Statement, where: Filter | None, node: str) -> tuple[
     """
     Return the join and the conditions that apply a filter to rows with a node.
 
-    Validity is checked against the few memories that expire, not against all.
+    Expired memories are excluded one by one, because there are few of them.
     """
     if where is None:
         return "", ""
@@ -238,12 +238,12 @@ def filter_join(statement: Statement, where: Filter | None, node: str) -> tuple[
 
 
 def _expired_condition(statement: Statement, moment: datetime) -> str:
-    """Return the condition for expired memories *e*, which a partial index supports."""
+    """Return the condition for expired memories *e*. A partial index supports it."""
     return f"e.ends < {NEVER_EXPIRES_MS} AND e.ends <= {statement.add_argument(to_milliseconds(moment), 'bigint')}"
 
 
 class NodeQuery(Protocol):
-    """A query over all memories of a namespace. Its results are nodes with a score to sort by."""
+    """A query over all memories of a namespace. Its result is a list of nodes, each with a score to sort by."""
 
     def select_sql(self, statement: Statement, name: str) -> str:
         """Return the SELECT of nodes and scores. Names of auxiliary tables begin with *name*."""
@@ -283,12 +283,12 @@ class CountQuery:
 
 @attrs.frozen
 class DuplicateQuery:
-    """Query for duplicates: the first and last memories with each of some wording hashes."""
+    """Query for duplicates: for each wording hash, the first and the last memories with this hash."""
 
     wordings: tuple[int, ...]
 
     def select_sql(self, statement: Statement, _name: str) -> str:
-        """Return the SELECT of nodes. Their rows contain the wording hashes."""
+        """Return the SELECT of nodes. The rows of these nodes contain their wording hashes."""
         wanted = statement.add_argument(sorted(set(self.wordings) - {0}), "bigint[]")
         some = (
             "(SELECT node FROM memories WHERE namespace = $1 AND wording = said "
@@ -315,9 +315,9 @@ class ByIdQuery:
 @attrs.frozen
 class HnswIndex:
     """
-    An HNSW index: its column, vector type and dimensions.
+    A vector index: its column, vector type and dimensions.
 
-    *several*: some memories have several vectors.
+    *has_several_vectors*: some memories have several vectors.
     """
 
     column: str
@@ -326,14 +326,14 @@ class HnswIndex:
     has_several_vectors: bool
 
     def order_by_sql(self, vector: str) -> str:
-        """Return the ORDER BY expression over ``pieces p`` that makes PostgreSQL use this index."""
+        """Return the ORDER BY expression over ``pieces p`` with which PostgreSQL uses this index."""
         return f"p.{self.column}::{self.vector_type}({self.dimensions}) <#> {vector}::{self.vector_type}"
 
 
 @attrs.frozen
 class NearestQuery:
     """
-    Query for the memories with the chunks nearest to a vector.
+    Query for the memories whose vectors are nearest to a vector.
 
     Uses an index if there is one.
     """
@@ -346,7 +346,7 @@ class NearestQuery:
 
     @property
     def array(self) -> Vectors:
-        """The vector as an array."""
+        """The searched vector as an array."""
         return np.frombuffer(self.vector, np.float32)
 
     def select_sql(self, statement: Statement, name: str) -> str:
@@ -381,7 +381,7 @@ class NearestQuery:
                 f"ORDER BY {self.index.order_by_sql(vector)} LIMIT {looked_at}",
             )
             # Search exactly if the index finds too few memories that pass the filter, or many equal vectors.
-            # Equal vectors are linked only to each other in the index, and hide other results.
+            # In the index, equal vectors are linked only to each other, so they hide other results.
             is_enough = (
                 f"(SELECT count(DISTINCT node) FROM {near}) >= {limit} "
                 f"AND NOT EXISTS (SELECT FROM {near} GROUP BY score HAVING count(*) > {MAX_EQUAL_VECTORS})"
@@ -398,8 +398,8 @@ class Words:
     """
     Full-text query for the memories that match words best.
 
-    The server does not have pending memories yet. *pending_frequencies* is the number of them that contain each term,
-    *pending_count* their number, and *pending_length* their total length.
+    Memories that were not sent to the server yet still count in the statistics. *pending_frequencies* is the number of
+    them that contain each term, *pending_count* their number, and *pending_length* their total length.
     """
 
     terms: tuple[tuple[str, float], ...]
@@ -410,9 +410,9 @@ class Words:
     pending_length: int
 
     def select_sql(self, statement: Statement, name: str) -> str:
-        """Return the SELECT of nodes and BM25 scores, accurate to about 15 digits."""
+        """Return the SELECT of nodes and BM25 scores. The scores are accurate to about 15 digits."""
         given = statement.add_argument
-        # An empty list needs an explicit type.
+        # Name the types, because PostgreSQL cannot infer the type of an empty list.
         wanted = (
             f"SELECT * FROM unnest({given([term for term, _ in self.terms], 'text[]')}, "
             f"{given([weight for _, weight in self.terms], 'float8[]')}, "
@@ -434,7 +434,7 @@ class Words:
             f"+ {given(self.pending_count, 'bigint')} AS live, "
             f"length::float8 + {given(self.pending_length, 'bigint')} AS length "
             "FROM memory_heads WHERE namespace = $1) h",
-            # Without statistics the planner expects few rows, and would count the terms again for each matching row.
+            # Without statistics the planner expects few rows, and would count the terms again for each row.
             materialized=True,
         )
         joined, rules = filter_join(statement, self.where, "f.node")
@@ -449,7 +449,7 @@ class Words:
 
 @attrs.frozen
 class OrderedQuery:
-    """Query for memories in order of saving, after a node."""
+    """Query for the memories after a node, in save order."""
 
     node: int
     limit: int | None
@@ -476,7 +476,7 @@ ENDS_BY_DIRECTION: Final[Mapping[Direction, tuple[str, ...]]] = {
 
 @attrs.frozen(kw_only=True)
 class FetchSpec:
-    """Data to fetch for the nodes that queries find and for additional nodes."""
+    """Data to fetch for the nodes that the queries find, and for the additional *nodes*."""
 
     nodes: Sequence[int] = ()
     rows: bool = False
@@ -485,21 +485,21 @@ class FetchSpec:
     links: bool = False
     complete_link_ends: Collection[
         str
-    ] = ()  # Link ends (source, target): fetch the complete links that have a node at such an end.
-    successors: bool = False  # The versions that supersede them, transitively.
+    ] = ()  # Fetch the complete links of the nodes that have such an end: source or target.
+    successors: bool = False  # Fetch all versions that supersede the nodes, directly or indirectly.
     walk_distance: int | None = (
-        0  # Distance in links to walk from the nodes, None for no limit. Capped by `MAX_WALK_VISITS`.
+        0  # Number of links to walk from the nodes, None for no limit. Capped by `MAX_WALK_VISITS`.
     )
     link_filter: LinkFilter = ("both", None)
-    link_ids: Sequence[str] = ()  # Complete links by id.
+    link_ids: Sequence[str] = ()  # Ids of links to fetch completely.
     digests: Sequence[str] = ()  # Hashes of texts to check for existence.
-    neighbours: bool = False  # The memories created just before and just after each.
-    topic_frequencies: bool = False  # Document frequencies of the words of their topics.
-    counted_terms: Sequence[str] = ()  # Terms whose counts in these nodes are fetched.
+    neighbours: bool = False  # Fetch the memories created directly before and after each node.
+    topic_frequencies: bool = False  # Fetch the document frequencies of the words in the nodes' topics.
+    counted_terms: Sequence[str] = ()  # Terms to count in these nodes.
 
 
 def add_fetched_data(statement: Statement, found: Sequence[str], fetch_spec: FetchSpec, embedder: str) -> None:
-    """Add the *fetch_spec* data of the nodes in some tables to a statement."""
+    """Add the data that *fetch_spec* requests for the nodes in the *found* tables to a statement."""
     nodes = statement.add_argument(list(fetch_spec.nodes), "bigint[]")
     own = " UNION ".join([f"SELECT node FROM {one}" for one in found] + [f"SELECT unnest({nodes}) AS node"])
     all_nodes = statement.add_table("found", own)
@@ -562,11 +562,7 @@ def add_fetched_data(statement: Statement, found: Sequence[str], fetch_spec: Fet
 
 
 def _add_walk(statement: Statement, fetch_spec: FetchSpec) -> str:
-    """
-    Add a table of the nodes within reach of a walk along links, with their distance.
-
-    Return its name.
-    """
+    """Add a table of all nodes that a walk along links reaches, with their distance, and return its name."""
     direction, types = fetch_spec.link_filter
     rule = ""
     if types is not None:
@@ -576,8 +572,8 @@ def _add_walk(statement: Statement, fetch_spec: FetchSpec) -> str:
         f"SELECT {others[end]} AS node FROM links WHERE namespace = $1 AND {end} = w.node{rule}"
         for end in ENDS_BY_DIRECTION[direction]
     )
-    # The recursion is evaluated lazily, so the LIMIT below ends it early in densely linked data.
-    # An unlimited walk does not count steps, so that UNION removes nodes it has visited before.
+    # The recursion is evaluated lazily, so the LIMIT below stops it early if there are many links.
+    # Without a distance limit, all steps have the same depth, so that UNION removes nodes that were visited before.
     depth = 1 if fetch_spec.walk_distance is None else statement.add_argument(fetch_spec.walk_distance, "int")
     statement.add_table(
         "walked",
@@ -617,8 +613,8 @@ def _add_rows(statement: Statement, table: str, *, depth: str = "NULL") -> None:
 
 
 def _add_links(statement: Statement, fetch_spec: FetchSpec, table: str) -> None:
-    """Add the *fetch_spec* links of the nodes in a table, and links by id."""
-    # The links of the outermost nodes of a walk are not needed.
+    """Add the links of the nodes in a table, and the links by id, that *fetch_spec* requests."""
+    # Skip the links of nodes at the maximum distance of a walk, because the walk does not follow them.
     near = f"SELECT node FROM {table}" + (
         f" WHERE depth < {fetch_spec.walk_distance:d}" if fetch_spec.walk_distance else ""
     )
@@ -641,11 +637,10 @@ def _add_links(statement: Statement, fetch_spec: FetchSpec, table: str) -> None:
 def _add_matching_links(statement: Statement, conditions: Iterable[str], *, complete: bool = False) -> None:
     """Add the links that match any of several conditions."""
     columns = "l.id, l.source, l.target, l.type, l.creator, l.created, l.confidence" + ", l.entry" * complete
-    # Use UNION, because PostgreSQL would not use the indexes for OR or a join.
+    # Combine with UNION, because PostgreSQL would not use the indexes for OR or for a join.
     some = " UNION ".join(f"SELECT {columns} FROM links l WHERE l.namespace = $1 AND {rule}" for rule in conditions)
     if not complete:
-        # Decoding one row per link dominates the time of a query.
-        # So all links are sent as one row of concatenated columns.
+        # Send all links as one row of concatenated columns. Decoding one row per link would dominate the query time.
         numbers = ("l.source", "l.target", "l.type::bigint", "l.creator::bigint", "l.created")
         statement.add_part(
             LINKS_TAG,
@@ -669,9 +664,9 @@ def add_head(statement: Statement, since: int, index: str) -> None:
     """
     Add the state of a namespace, and the nodes touched after the change *since*.
 
-    The state contains the tokens of *since* and of the last change.
+    The state contains the tokens of the change *since* and of the last change.
 
-    *index* is the name of its vector index. The state of an index is 0 while it is incomplete.
+    *index* is the name of the vector index. Its state is 0 while it is incomplete.
     """
     mark = "(SELECT c.token::text FROM changes c WHERE c.namespace = $1 AND c.change = {})"
     usable = "(SELECT i.indisvalid::int FROM pg_index i WHERE i.indexrelid = to_regclass({}))"
@@ -708,9 +703,9 @@ def _add_frequencies_of(statement: Statement, terms: str) -> None:
 
 def add_sample(statement: Statement, embedder: str, known: Sequence[int]) -> None:
     """
-    Add the data for `Reader.sample`, except the part *known* from an earlier change.
+    Add the data for `Reader.sample` that is not in the cached sample *known*.
 
-    *known* contains the number of that change, the count of memories, the next node and the sampling step at that time.
+    *known* contains its change number, number of memories, next node and sampling step.
     """
     given, (change, live, next_node, step) = statement.add_argument, known
     since, steps = given(change, "bigint"), given(step, "bigint")
@@ -721,7 +716,7 @@ def add_sample(statement: Statement, embedder: str, known: Sequence[int]) -> Non
         f"WHERE t.namespace = $1 AND t.change > {since} AND NOT t.more) AS grows "
         "FROM memory_heads h LEFT JOIN namespaces n ON n.namespace = h.namespace, "
         "LATERAL (SELECT sum(one)::bigint AS live FROM unnest(h.types) one) l, "
-        # Same rule as `sampled`: the step is a power of two, so that 512 to 1,023 memories are taken.
+        # Same rule as `sample_slice`: the step is a power of two, so that the sample has 512 to 1,023 memories.
         "LATERAL (SELECT 1::bigint << greatest(length(ltrim(l.live::bit(40)::text, '0')) - 10, 0) AS step) s "
         "WHERE h.namespace = $1",
     )

@@ -1,4 +1,4 @@
-"""Reader of one namespace in one transaction, which caches all answers."""
+"""Reader of one namespace in one transaction. It caches all answers of the server."""
 
 # ruff: noqa: D102, S608 - documented in the protocols; statements are built from constants
 
@@ -71,9 +71,9 @@ from mama_structs.storage.postgres.pool import Connection
 
 T = TypeVar("T")
 
-# Above this number of results, rows are fetched only for nodes that the plan asks about.
+# If a query finds more nodes, only rows that the plan asks for are fetched.
 MAX_PREFETCHED_NODES: Final = 1_000
-# Number of ids to compare for "did you mean" suggestions.
+# Maximum number of ids to compare for "did you mean" suggestions.
 MAX_ID_CANDIDATES: Final = 1_000
 MAX_ID_CHARS: Final = 200
 NO_NODES: Final = np.empty(0, np.int64)
@@ -81,7 +81,7 @@ _decode_link: Final = msgspec.json.Decoder(Link).decode
 
 
 class PostgresReader(Reader):
-    """A `Reader` of one namespace inside one transaction on a server."""
+    """A `Reader` of one namespace on a server, inside one transaction."""
 
     def __init__(
         self, connection: Connection, namespace: str, embedder: EmbedderRecord, client_state: ClientState, location: str
@@ -94,41 +94,41 @@ class PostgresReader(Reader):
         self._client_state = client_state
         self._location = location
         self._head: PostgresNamespaceHead | None = None
-        # The last change that the client had cached when the head was queried, and the change tokens in the answer.
+        # The last change that the client knew before it queried the head, and the change tokens in the server's answer.
         self._cached_change: tuple[int, str | None] = 0, None
         self._change_tokens: tuple[str | None, str | None] = None, None
         self._is_up_to_date = True
-        # Answers of queries. They exclude memories that were not sent to the server yet.
+        # Results of queries. They do not include memories that are not sent to the server yet.
         self._answers: dict[NodeQuery, list[tuple[Any, float]]] = {}
         self._rows: dict[int, PostgresMemoryRow] = {}
         self._node_of: dict[str, int | None] = {}
         self._entries: dict[int, bytes] = {}
         self._memories: dict[int, Memory] = {}
         self._pieces: dict[int, Vectors] = {}
-        # Counts of terms in the queried nodes, by term.
+        # By term: its count in each queried node.
         self._counts: dict[str, dict[int, int]] = {}
         self._frequencies: dict[str, int] = {}
         self._links: dict[str, LinkRow] = {}
         self._ends: dict[str, defaultdict[int, set[str]]] = {end: defaultdict(set) for end in ENDS_BY_DIRECTION["both"]}
-        # Complete links by id, as JSON until they are used. None if there is no such link.
+        # Complete links by id, as JSON until first used. The value is None if the link does not exist.
         self._complete_links: dict[str, Link | bytes | None] = {}
-        # Cache coverage: nodes with all links, nodes with complete links by end, the distance walked from a
-        # node, and nodes with all successors.
+        # Coverage of the cache: nodes with all links, with complete links by end, and with all successors.
+        # Walk distances are stored by link filter and start node.
         self._nodes_with_links: set[int] = set()
         self._nodes_with_complete_links: dict[str, set[int]] = {"source": set(), "target": set()}
         self._walk_distances: dict[tuple[LinkFilter, int], float] = {}
         self._nodes_with_successors: set[int] = set()
-        # Previous and next node by creation time, and their creation times.
+        # By node: the previous and the next node in creation order, and their creation times.
         self._neighbours: dict[int, tuple[int, int, int, int]] = {}
         self._topic_numbers: dict[str, int] = {}
         self._stored_digests: dict[str, bool] = {}
         self._sample: CachedSample | None = None
-        # Memories that were written but not sent yet, and the counts of their terms.
+        # Memories that are written but not sent to the server yet, and the counts of their terms.
         self._unsent: dict[int, Memory] = {}
         self._unsent_terms: dict[int, dict[str, int]] = {}
-        # Deleted links that may still exist on the server.
+        # Ids of deleted links that may still exist on the server.
         self._deleted_links: set[str] = set()
-        # False once the plan has changed more than new memories.
+        # True while the plan has only added memories.
         self._only_new_memories = True
 
     @property
@@ -293,7 +293,7 @@ class PostgresReader(Reader):
         if not known or not len(nodes):
             return scores
         self._fetch_counts({term for _, term in known}, listed)
-        # Sum in the order and single precision of the local engine, so that scores are equal: by value, then by term.
+        # Add in the order and precision of the local engine, by value and then by term, so that scores are equal.
         norms = self._get_lengths(nodes) + np.float32(EXTRA_LENGTH_TERMS / TERM_COUNT_STEP)
         norms *= np.float32(
             BM25_K1
@@ -358,7 +358,7 @@ class PostgresReader(Reader):
         return [self._get_complete_link(link_id) for link_id in link_ids]
 
     def _find_link_ids(self, nodes: Iterable[int], ends: Iterable[str]) -> set[str]:
-        """Return the ids of cached links whose given ends include some nodes."""
+        """Return the ids of cached links that start or end, depending on *ends*, at any of the nodes."""
         return {link_id for end in ends for node in nodes for link_id in self._ends[end].get(node, ())}
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
@@ -420,7 +420,7 @@ class PostgresReader(Reader):
         return {name: names[name] for name in sorted(names)}
 
     def note_names(self, prefix: str = "") -> list[str]:
-        # Use a range, because the primary key does not support a prefix condition.
+        # Search by a range of names, because the primary key does not support prefix conditions.
         sql, first = "SELECT name FROM notes WHERE namespace = $1 AND name >= $2", questions.escape_text(prefix)
         bounds = [first]
         if first and first.isascii():
@@ -464,20 +464,20 @@ class PostgresReader(Reader):
         self._client_state.cache_sample(sample)
 
     def _send_pending(self) -> None:
-        """Send pending writes to the server. A reader has none."""
+        """Send pending writes to the server. Does nothing in a reader."""
 
     def fetch_for_check(self, nodes: Sequence[int]) -> None:
-        """Fetch all data of some memories that the consistency check needs."""
+        """Fetch all data that the consistency check needs for some memories."""
         self._fetch_nodes(nodes, FetchSpec(rows=True, entries=True, pieces=True))
 
     def fetch_rows(self, sql: str, *arguments: Any) -> list[Any]:
-        """Return the rows of a separate statement."""
+        """Run a separate statement and return its rows."""
         self._send_pending()
         self.head  # noqa: B018 - checks the embedder
         return self._connection.fetch(sql, self._namespace, *arguments)
 
     def fetch_row(self, node: int) -> PostgresMemoryRow:
-        """Return the stored columns of a memory without its text."""
+        """Return the columns of a memory without its text."""
         return self._get_rows([node])[0]
 
     def _run_query(
@@ -498,7 +498,7 @@ class PostgresReader(Reader):
         terms: Sequence[str] = (),
         sample: bool = False,
     ) -> None:
-        """Run queries and fetch the *fetch_spec* data of the nodes that they find, in one statement."""
+        """Run queries, and fetch the data of the found nodes that *fetch_spec* requests, in one statement."""
         statement, is_first = Statement(self._namespace), self._head is None
         if is_first:
             self._cached_change = self._client_state.last_change
@@ -539,7 +539,7 @@ class PostgresReader(Reader):
             questions.add_fetched_data(statement, found, wanted, self._embedder_key)
 
     def _cache_answers(self, rows: Iterable[Any], new: Sequence[NodeQuery]) -> set[int]:
-        """Cache the answers of queries, and return the nodes that they found."""
+        """Cache the answers of queries, and return the found nodes."""
         answers: list[list[tuple[Any, float]]] = [[] for _ in new]
         for row in rows:
             if row["tag"] > 0:
@@ -628,7 +628,7 @@ class PostgresReader(Reader):
                 self._add_link_if_unknown(questions.unescape_text(link_id), link)
 
     def _add_link_if_unknown(self, link_id: str, link: LinkRow) -> None:
-        # The plan's own writes are newer.
+        # Writes of this plan are newer than the answer.
         if link_id not in self._links and link_id not in self._deleted_links:
             self._add_link(link_id, link)
 
@@ -658,7 +658,7 @@ class PostgresReader(Reader):
             self._pieces[node] = np.stack([vector for _, vector in pieces])
 
     def _fetch_counts(self, terms: Collection[str], nodes: Sequence[int]) -> None:
-        """Fetch the counts of some terms in some nodes, unless they are cached."""
+        """Fetch the counts of terms in nodes, except cached ones."""
         missing = {
             node
             for term in terms
@@ -683,7 +683,7 @@ class PostgresReader(Reader):
         return [self._rows[node] for node in wanted]
 
     def _decode_memory(self, node: int) -> Memory:
-        """Return a memory whose JSON was fetched before."""
+        """Decode a memory whose JSON is in the cache."""
         if node not in self._memories:
             data = self._entries.get(node)
             if data is None:
@@ -708,7 +708,7 @@ class PostgresReader(Reader):
         )
 
     def _get_complete_link(self, link_id: str) -> Link | None:
-        """Return a complete link that was fetched before, or None if it does not exist."""
+        """Return a complete link from the cache, or None if it does not exist."""
         told = self._complete_links[link_id]
         if isinstance(told, bytes):
             try:
@@ -745,7 +745,7 @@ class PostgresReader(Reader):
         return self._frequencies[term] + sum(term in terms for terms in self._unsent_terms.values())
 
     def _filter_unsent(self, where: Filter | None) -> list[int]:
-        """Return the memories not sent to the server yet that pass a filter."""
+        """Return the memories that pass a filter and are not sent to the server yet."""
         return [node for node, memory in self._unsent.items() if where is None or where.matches(memory)]
 
     def nearest_query(self, vector: Vectors, limit: int, where: Filter | None) -> NearestQuery:
@@ -760,9 +760,9 @@ class PostgresReader(Reader):
 
     def measure_recall(self, vectors: Vectors, index: questions.HnswIndex, min_cosine: float) -> float:
         """
-        Return the ratio of *vectors* that the index finds when searching for them.
+        Return the ratio of *vectors* that the index finds.
 
-        Found means that one of the top ten has a cosine of at least *min_cosine*.
+        A vector is found if one of the top ten results of a search for it has a cosine of at least *min_cosine*.
         """
         sql = (
             "SELECT avg(CASE WHEN n.best >= $3::float8 THEN 1.0 ELSE 0.0 END)::float8 AS share "
@@ -795,9 +795,9 @@ class PostgresReader(Reader):
 
     def _build_sample(self, rows: Iterable[Any], cached: CachedSample | None) -> CachedSample:
         """
-        Return the sample from an answer.
+        Build the sample from an answer of the server.
 
-        If the sample only grew, extend the cached sample *cached*.
+        If memories were only added, the sample extends the cached one.
         """
         none = np.zeros((0, self._embedder.dimensions), np.float32)
         grows, numbers, found = False, (0, 0, 0, 1), []
@@ -819,11 +819,11 @@ def _max_distance(walk_distance: int | None) -> float:
 
 
 def _top_matches(nodes: Nodes, scores: Scores, limit: int) -> Matches:
-    """Return the best matches. Equal scores are sorted newest first."""
+    """Return the nodes with the best scores. Equal scores are sorted newest first."""
     order = np.lexsort((-nodes, -scores))[:limit]
     return Matches(nodes[order], scores[order])
 
 
 def _decode_notes(rows: Iterable[Any]) -> dict[str, str]:
-    """Return the notes in rows, by name."""
+    """Return the texts of the notes in rows, by name."""
     return {questions.unescape_text(row["name"]): questions.unescape_text(row["text"]) for row in rows}

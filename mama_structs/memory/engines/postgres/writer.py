@@ -1,8 +1,4 @@
-"""
-Writer to one namespace in one transaction, which buffers changes.
-
-The changes are sent in few statements.
-"""
+"""Writer to one namespace in one transaction. It buffers changes and sends them in few statements."""
 
 # ruff: noqa: D102, S608 - documented in the protocols; statements are built from constants
 
@@ -45,9 +41,9 @@ from mama_structs.memory.types.model import CREATORS, Link, Memory, MemoryType, 
 from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
 from mama_structs.storage.postgres.pool import Connection
 
-# A plan that can continue in another transaction is asked to do so after this time, because other writers wait.
+# After this time `should_yield` is true: other writers wait, so the plan should continue in another transaction.
 MAX_TRANSACTION_SECONDS: Final = 0.1
-# Number of recent changes for which the touched nodes are stored.
+# Number of recent changes for which the server stores the touched nodes.
 MAX_STORED_CHANGES: Final = 4096
 LIST_SEPARATOR: Final = "\x1f"
 MEMORY_TYPE_COUNT: Final = len(MemoryType)
@@ -69,7 +65,7 @@ class _PendingRows:
     links: dict[str, tuple[Link, LinkRow]] = attrs.field(factory=dict)
     texts: dict[str, str] = attrs.field(factory=dict)
     text_uses: set[tuple[str, int]] = attrs.field(factory=set)
-    # Nodes with new or changed words.
+    # Nodes whose terms must be written.
     nodes_with_new_words: set[int] = attrs.field(factory=set)
 
     def __bool__(self) -> bool:
@@ -78,7 +74,7 @@ class _PendingRows:
 
 @attrs.define(eq=False)
 class _PendingDeletions:
-    """Keys of rows to delete before other rows replace them."""
+    """Keys of rows to delete before the pending rows are inserted."""
 
     pieces: set[tuple[str, int]] = attrs.field(factory=set)
     words: set[int] = attrs.field(factory=set)
@@ -91,7 +87,7 @@ class _PendingDeletions:
 
 
 class PostgresWriter(PostgresReader, Writer):
-    """A `Writer` of one namespace inside one transaction, which holds the namespace's lock."""
+    """A `Writer` of one namespace inside one transaction that holds the lock of the namespace."""
 
     def __init__(
         self, connection: Connection, namespace: str, embedder: EmbedderRecord, client_state: ClientState, location: str
@@ -104,11 +100,11 @@ class PostgresWriter(PostgresReader, Writer):
         self._touched: set[int] = set()
         self._is_changed = False
         self._has_sent = False
-        # True if a query would miss buffered changes, so that they must be sent before it.
+        # True if buffered changes would alter the result of a query. They are then sent before the next query.
         self._must_send_before_query = False
-        # Links to add to the stored number of links, besides the new links in the buffer.
+        # Change of the stored number of links, apart from new links in the buffer.
         self._link_count_change = 0
-        # Hashes of texts that may have lost their last reference.
+        # Hashes of texts that are deleted if no memory refers to them any more.
         self._released_digests: set[str] = set()
 
     @property
@@ -216,7 +212,7 @@ class PostgresWriter(PostgresReader, Writer):
         return len(found)
 
     def mark_for_erasure(self) -> None:
-        """Request that the next `Engine.erase` vacuums the tables of memories."""
+        """Request that the next `Engine.erase` vacuums the tables that contain texts."""
         self.needs_vacuum = True
 
     def set_notes(self, notes: Mapping[str, str | None]) -> None:
@@ -227,7 +223,7 @@ class PostgresWriter(PostgresReader, Writer):
             self._connection.execute(DELETE_NOTES_SQL, self._namespace, gone)
         if kept:
             self._connection.execute(PUT_NOTES_SQL, self._namespace, [*kept], [*kept.values()])
-        # Count a change, so that a commit without an answer can be looked up.
+        # Count a change, so that the outcome of a commit without an answer can be looked up.
         self._connection.note_change()
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
@@ -249,12 +245,12 @@ class PostgresWriter(PostgresReader, Writer):
         self._pending_rows.mentions |= {(mention, node) for mention in filter_names(memory)}
 
     def mark_analysis_current(self) -> None:
-        """Record that all terms follow the current rules of text analysis."""
+        """Record that the current version of the text analysis produced all terms."""
         self._head = attrs.evolve(self.head, analysis=ANALYSIS_VERSION)
         self._record_touched(*self._rows)
 
     def adopt(self, embedder: EmbedderRecord) -> None:
-        """Make an embedder the current one, and delete the vectors of all others."""
+        """Make an embedder the current one, and delete the vectors of all other embedders."""
         self._connection.execute(
             "DELETE FROM pieces WHERE namespace = $1 AND embedder <> $2", self._namespace, embedder_key(embedder)
         )
@@ -268,7 +264,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._connection.note_change()
 
     def finish(self) -> None:
-        """Send the remaining changes, and make the commit count a change if there were any."""
+        """Send all remaining changes. If there were any, the commit counts one change."""
         self.head  # noqa: B018 - checks the embedder
         self._send_pending(is_last=True)
         if self._is_changed:
@@ -303,7 +299,7 @@ class PostgresWriter(PostgresReader, Writer):
         )
 
     def _add_memory(self, node: int, memory: Memory, row: PostgresMemoryRow, terms: Mapping[str, int]) -> None:
-        """Register a new memory."""
+        """Buffer a new memory."""
         self._head = attrs.evolve(self.head, next_node=node + 1)
         self._pending_rows.memories[node] = (memory, row, terms)
         self._pending_rows.nodes_with_new_words.add(node)
@@ -315,7 +311,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._neighbours.clear()
 
     def _replace_memory(self, node: int, before: Memory, memory: Memory) -> None:
-        """Register a new version of a memory."""
+        """Buffer a new version of a memory."""
         old, new = indexed_terms(before), indexed_terms(memory)
         (known,) = self._get_rows([node])
         row, counts = to_row(memory, text_length(new)), to_term_counts(new)
@@ -335,7 +331,7 @@ class PostgresWriter(PostgresReader, Writer):
                 self._pending_rows.nodes_with_new_words.add(node)
         self._pending_rows.mentions |= named - mentions if node not in self._unsent else named
         self._rows[node], self._memories[node] = row, memory
-        # An addition that no query sees, such as an outcome, keeps the cached answers valid.
+        # Keep the cached answers if no query can see the change, for example a new outcome.
         if node in self._unsent or (row, new, named) != (known, old, mentions):
             self._must_send_before_query |= node not in self._unsent
             self._clear_cache()
@@ -386,13 +382,13 @@ class PostgresWriter(PostgresReader, Writer):
     def _update_texts(
         self, node: int, before: Iterable[str], after: Iterable[str], contents: Mapping[str, str]
     ) -> None:
-        """Store the texts that a memory's evidence refers to, and release all others of it."""
+        """Store the texts that a memory's evidence refers to, and release the texts of its previous evidence."""
         named, kept = evidence_digests(before), evidence_digests(after)
         for digest in kept:
             if digest in contents:
                 self._pending_rows.texts[digest] = contents[digest]
                 self._stored_digests[digest] = True
-            # Tolerate that a text referenced before is missing, so that the memory can still be changed.
+            # An earlier reference to a lost text is no error. Otherwise the memory could no longer be changed.
             elif digest not in named and digest not in self._pending_rows.texts and not self.known_contents([digest]):
                 raise KeyError(digest)
             if digest not in named:
@@ -401,20 +397,20 @@ class PostgresWriter(PostgresReader, Writer):
         for digest in named:
             if digest not in kept:
                 self._released_digests.add(digest)
-                # Only the server knows if other memories refer to the text.
+                # Drop the cached state of the text, because only the server knows whether other memories refer to it.
                 self._stored_digests.pop(digest, None)
                 self._must_send_before_query = True
                 self._pending_rows.text_uses.discard((digest, node))
                 self._pending_deletions.text_uses.add((digest, node))
 
     def _round_to_stored(self, vectors: Vectors) -> Vectors:
-        """Return vectors with the precision of the stored ones."""
+        """Return vectors with the rounding errors of the stored precision."""
         return round_to_half(vectors) if self.head.half_precision else np.asarray(vectors, np.float32)
 
     # Sending.
 
     def _cache_sample(self, sample: CachedSample) -> None:
-        # The transaction may still be rolled back, so do not cache a sample that includes its changes.
+        # Do not cache a sample that includes changes of this transaction, because they may be rolled back.
         if not self._has_sent:
             super()._cache_sample(sample)
 
@@ -433,12 +429,12 @@ class PostgresWriter(PostgresReader, Writer):
 
     def _add_deletions(self, statement: Statement) -> None:
         """
-        Add the deletions.
+        Add the deletions to a statement.
 
-        No deleted row may be inserted, because the parts of a statement do not see each other.
+        A deleted row must not be inserted too, because the parts of a statement do not see each other's effects.
         """
         old, pieces = self._pending_deletions, self._pending_rows.pieces
-        # Replaced chunks are overwritten by the insert, so only surplus chunks are deleted.
+        # The insert overwrites chunks that are replaced, so only surplus chunks are deleted.
         gone = {
             "pieces": (
                 "embedder = o.a AND t.node = o.b AND t.place >= o.c",
@@ -458,8 +454,7 @@ class PostgresWriter(PostgresReader, Writer):
             nodes = statement.add_argument([*old.words], "bigint[]")
             statement.add_table(
                 "drop_terms",
-                # Look up each term by key, and put the remaining terms into a table.
-                # Comparing all terms with all others takes minutes.
+                # Delete by key lookups, and exclude the terms that remain. Comparing all pairs of terms takes minutes.
                 "DELETE FROM terms WHERE namespace = $1 AND ctid = ANY(ARRAY("
                 "SELECT t.ctid FROM memories m, unnest(m.terms) AS o(term), LATERAL (SELECT ctid FROM terms "
                 "WHERE namespace = $1 AND term = o.term AND node = m.node OFFSET 0) t "
@@ -585,7 +580,7 @@ class PostgresWriter(PostgresReader, Writer):
         }
         given = {name: statement.add_argument(*value) for name, value in values.items()}
         if with_links:
-            # A link that replaces an existing one does not change the number of links.
+            # Replacing a link does not change the number of links.
             known = "SELECT FROM links l WHERE l.namespace = $1 AND l.id = n.id"
             given["links"] += f" + (SELECT count(*) FROM new_links n WHERE NOT EXISTS ({known}))"
         changed = ", ".join(f"{name} = excluded.{name}" for name in given if name not in {"links", "half"})
@@ -630,7 +625,7 @@ MEMORY_COLUMNS: Final = {
     "counts": "text",
     "topic_terms": "text",
 }
-# Each list is sent as one delimited text, because PostgreSQL requires nested arrays to have equal lengths.
+# Each list is sent as one delimited text, because PostgreSQL requires that nested arrays have equal lengths.
 LIST_COLUMNS_SQL: Final = {
     "terms": "string_to_array(terms, chr(31))",
     "counts": "string_to_array(counts, chr(31))::smallint[]",

@@ -1,1 +1,1 @@
-"""Indexes derived from the journal: tables, vectors, words and links."""
+"""Views derived from the journal: memory table, vector index, word index and links."""

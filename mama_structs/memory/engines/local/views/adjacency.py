@@ -1,7 +1,7 @@
 """
 Index of the links between memories.
 
-Links are arrays sorted by source and by target, plus an unsorted tail of recent links.
+Links are stored in arrays sorted by source and by target. Recent links are in an unsorted tail.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ MIN_DEAD_LINKS_TO_COMPACT: Final = 1024
 
 
 def hash_link_id(link_id: str) -> int:
-    """Return a 64-bit hash of a link id. Collisions are possible."""
+    """Return a 64-bit hash of a link id. Different ids may have equal hashes."""
     return int.from_bytes(blake2b(link_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
 class Adjacency:
-    """Links between nodes. Link ids and texts are stored only in the journal."""
+    """Links between nodes. Their ids and texts are stored only in the journal."""
 
     def __init__(self) -> None:
         self._rows = GrowingColumns(_COLUMNS)
@@ -59,7 +59,7 @@ class Adjacency:
         self._out = _NodeRows()
         self._in = _NodeRows()
         self._by_key = SortedRows()
-        # Scratch marks of the nodes of one query. All False between queries.
+        # Scratch array that marks the nodes of one query. All values are False between queries.
         self._query_marks = np.zeros(0, np.bool_)
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class Adjacency:
         """
         Return (source, target) of each link that may have this id.
 
-        Hash collisions add extra pairs.
+        The result may contain other links whose ids have the same hash.
         """
         rows = self._find_rows(link_id)
         return list(zip(self._rows["source"][rows].tolist(), self._rows["target"][rows].tolist(), strict=True))
@@ -113,7 +113,7 @@ class Adjacency:
         return self._mark_dead(self._find_link_rows(np.array([node]), "both"))
 
     def get_node_links(self, node: int) -> dict[str, NDArray[Any]]:
-        """Return the columns of all links of a node, as input for `put_back`."""
+        """Return the columns of all links of a node, as input for `restore_links`."""
         rows = self._find_link_rows(np.array([node]), "both")
         return {name: self._rows[name][rows] for name in _COLUMNS}
 
@@ -131,7 +131,7 @@ class Adjacency:
         self, nodes: Nodes, direction: Direction = "both", types: Collection[LinkType] | None = None
     ) -> LinkTable:
         """
-        Return the links of *nodes*, deduplicated and unordered.
+        Return the links of *nodes* in no particular order, without duplicates.
 
         Args:
             nodes: The nodes.
@@ -158,7 +158,7 @@ class Adjacency:
         return {word: count for word, count in zip(self._words, counts, strict=True) if count}
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return a serializable state of metadata and arrays, for `from_state`."""
+        """Return metadata and arrays for a snapshot, as input for `from_state`."""
         alive = self._rows["alive"]
         arrays = {name: self._rows[name][alive] for name in _STORED_COLUMNS}
         words, arrays["word"] = compact_vocabulary(self._words, arrays["word"])
@@ -167,7 +167,7 @@ class Adjacency:
 
     @classmethod
     def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Adjacency:
-        """Return the index restored from a `state`. Raise ValueError if it is inconsistent."""
+        """Return the index restored from the result of `state`. Raise ValueError if it is inconsistent."""
         made = cls()
         count = len(arrays["source"])
         made._words = Vocabulary(unpack_texts(arrays["words_text"], arrays["words_ends"]))
@@ -236,7 +236,7 @@ class Adjacency:
 
 
 class _NodeRows:
-    """Merged link rows, grouped by the node at one end."""
+    """Sorted link rows, grouped by the node at one end of the links."""
 
     def __init__(self) -> None:
         self._order = SortedRows()
@@ -244,7 +244,7 @@ class _NodeRows:
         self._starts = np.zeros(1, np.int32)
 
     def merge(self, ends: NDArray[np.int32]) -> None:
-        """Add the rows appended since the last merge. *ends* has one node per row."""
+        """Sort the rows that were appended since the last merge. *ends* contains one node per row."""
         self._rows = self._order.rows(ends)
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(ends))]).astype(np.int32)
 

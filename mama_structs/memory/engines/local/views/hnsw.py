@@ -1,7 +1,7 @@
 """
 Approximate nearest-neighbour graph (HNSW).
 
-It is built in a background thread, and used only if its recall is sufficient.
+A background thread builds the graph. Searches use it only if its recall is sufficient.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _log: Final = logging.getLogger(__name__)
 
 class GraphError(Exception):
     """
-    Raised if hnswlib raised an exception or a graph is invalid.
+    Raised if hnswlib raised an exception, or if a graph is invalid.
 
-    The graph must not be used any more.
+    The graph must not be used afterwards.
     """
 
 
 class GraphBusy(Exception):
-    """Raised if a graph stayed locked for too long, because it was extended or saved."""
+    """Raised if the lock of a graph was not free in time, because the graph was being extended or saved."""
 
 
 @attrs.frozen(kw_only=True)
 class GraphParameters:
-    """Build parameters of a graph."""
+    """Parameters for building a graph."""
 
     m: int = 16
     ef_construction: int = 150
@@ -80,7 +80,7 @@ def is_available() -> bool:
 
 
 class HnswGraph:
-    """HNSW index of vectors with the labels 0, 1, 2, … in insertion order. Thread-safe."""
+    """HNSW graph of vectors. Their labels are 0, 1, 2, … in insertion order. Thread-safe."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class HnswGraph:
         marked: NDArray[np.bool_],
         basis: Vectors | None = None,
     ) -> HnswGraph:
-        """Load a graph. Verify the file first: damaged bytes can crash the process inside hnswlib."""
+        """Load a graph from a file that the caller has verified. Damaged bytes can crash the process in hnswlib."""
         capacity = max(INITIAL_CAPACITY, 1 << len(marked).bit_length())
         graph = cls(dimensions, plan=plan, capacity=1, basis=basis)
         graph._count = len(marked)
@@ -145,7 +145,7 @@ class HnswGraph:
 
     def add(self, vectors: Vectors, *, threads: int = 1, max_lock_seconds: float = math.inf) -> None:
         """
-        Add vectors with the next labels.
+        Add vectors. Their labels follow the last label.
 
         Args:
             vectors: Float32 rows of shape (n, dimensions).
@@ -154,7 +154,7 @@ class HnswGraph:
 
         """
         check_vectors(vectors, self.dimensions)
-        # Project all rows in one product: many small products are slow, especially if BLAS starts threads for each.
+        # Project all rows in one matrix product. Many small products are slow, especially if each starts BLAS threads.
         taken, at = self._project(vectors), 0
         while at < len(taken):
             some = taken[at : at + self._batch_rows] if max_lock_seconds < math.inf else taken
@@ -171,12 +171,12 @@ class HnswGraph:
                     if seconds < max_lock_seconds
                     else max(1, len(some) // (1 + (seconds > 2 * max_lock_seconds)))
                 )
-            # The lock is not fair, so yield to waiting queries explicitly.
+            # Sleep while queries wait, because the lock is not fair and they would not get it.
             while self._waiting and at < len(taken):
                 time.sleep(0.0002)
 
     def mark(self, alive: NDArray[np.bool_], *, wait: float = -1) -> None:
-        """Set the deletion marks so that exactly the rows not in *alive* are marked as deleted."""
+        """Mark exactly the rows that are not in *alive* as deleted."""
         with self._acquire_lock(wait), _translate_errors():
             count = min(self._count, len(alive))
             for label in np.flatnonzero(self._deleted_marks[:count] == alive[:count]).tolist():
@@ -198,7 +198,7 @@ class HnswGraph:
                 return np.empty((len(vectors), 0), np.int64)
             needed = max(ef, wanted)
             if needed != self._ef:
-                # A new or loaded index has ef=10, which finds only half of the neighbours.
+                # A new or loaded graph has ef=10, with which it finds only half of the neighbours.
                 self._index.set_ef(needed)
                 self._ef = needed
             labels, _ = self._index.knn_query(taken, k=wanted, num_threads=1)
@@ -209,7 +209,7 @@ class HnswGraph:
         """
         Write the graph to a file, and return its deletion marks.
 
-        Returns None, without a file, if the graph has more than *max_vectors* vectors.
+        If the graph has more than *max_vectors* vectors, write nothing and return None.
         """
         with self._lock:
             if self._count > max_vectors:
@@ -244,7 +244,7 @@ class HnswGraph:
 
     def _ensure_capacity(self, needed: int) -> None:
         capacity = len(self._deleted_marks)
-        # Grow before the index is full: the behaviour of hnswlib when it is full is not documented.
+        # Grow before the index is full, because hnswlib does not document what happens then.
         if needed < capacity:
             return
         while capacity <= needed:
@@ -257,9 +257,9 @@ class HnswGraph:
 
 def check_vectors(vectors: Vectors, dimensions: int) -> None:
     """
-    Raise ValueError for vectors that hnswlib must not receive, but accepts silently.
+    Raise ValueError for vectors that hnswlib would accept although it cannot handle them.
 
-    These are other types and shapes, NaN, infinity and zero vectors.
+    These are vectors of other types or shapes, and vectors that are zero or not finite.
     """
     if vectors.dtype != np.float32 or vectors.ndim != 2 or vectors.shape[1] != dimensions:  # noqa: PLR2004 - rows
         raise ValueError(
@@ -289,12 +289,11 @@ GRAPH_PARAMETERS: Final = (
 )
 """Build parameters to try in this order. The first needs many dimensions, the last a nearly sufficient recall."""
 
-# If recall suffices, only this many results of the graph are rescored with all dimensions. Reading vectors from files
-# takes longer than the graph search.
+# Only this many results are rescored if recall then suffices, because reading vectors from files is slow.
 MAX_RESCORED: Final = 192
 TARGET_RECALL: Final = 0.99
 MIN_RECALL_TO_CONTINUE: Final = 0.85
-# Minimum dimensions for projecting to half of them, and number of sampled rows for computing the axes.
+# Minimum dimensions to project vectors to half of them, and number of rows from which the axes are computed.
 MIN_DIMENSIONS_TO_PROJECT: Final = 128
 AXES_SAMPLE_ROWS: Final = 4_096
 RECALL_NEIGHBOURS: Final = 10
@@ -316,7 +315,7 @@ _active_graphs: Final[weakref.WeakSet[BackgroundGraph]] = weakref.WeakSet()
 
 @attrs.frozen(kw_only=True)
 class VerifiedGraph:
-    """A graph with its measured recall and the search parameters that reach it."""
+    """A graph with its measured recall, and the search parameters with which it was measured."""
 
     graph: HnswGraph
     ef: int
@@ -327,11 +326,11 @@ class VerifiedGraph:
 
 
 class BackgroundGraph:
-    """Maintains the graph of some rows in a background thread, if a graph is worth it."""
+    """Decides whether some rows need a graph, and maintains it in a background thread."""
 
     def __init__(self, rows: VectorStore, stored: LoadedPart | None = None) -> None:
         self._rows = rows
-        # The graph in the snapshot, until it is loaded.
+        # The graph of the snapshot, until it is loaded.
         self._stored = stored
         self.verified_graph: VerifiedGraph | None = None
         """The graph that serves searches, or None while searches are exact."""
@@ -342,14 +341,14 @@ class BackgroundGraph:
         self._failures = 0
         self._changes_at_last_probe = 0
         self._synced_state: tuple[HnswGraph, int] | None = None
-        # The graph that was last written or loaded, and its files.
+        # The graph that was last saved or loaded, with its files.
         self._saved: tuple[HnswGraph, LoadedPart] | None = None
 
     def part(self) -> SnapshotPart | None:
-        """Return the snapshot part of the graph, or None if there is no graph."""
+        """Return the graph as a part of the snapshot, or None if there is no graph."""
         stored, proved = self._stored, self.verified_graph
         if stored is None and proved is not None and self._saved is not None and self._saved[0] is proved.graph:
-            # Reuse the file if it lacks only few rows, since they are quickly added again after loading.
+            # If the saved file lacks only few rows, reuse it. They are added quickly after loading.
             held = self._saved[1].files["marks"].stored.size
             stored = (
                 self._saved[1] if len(proved.graph) <= held * MAX_SAVED_GROWTH_RATIO + MAX_SYNCHRONOUS_ROWS else None
@@ -365,19 +364,19 @@ class BackgroundGraph:
         )
 
     def record_saved_files(self, loaded: LoadedPart) -> None:
-        """Remember the files that contain the current graph, for reuse by later snapshots."""
+        """Remember the files that contain the current graph, so that later snapshots reuse them."""
         if self.verified_graph is not None and {"graph", "marks"} <= loaded.files.keys():
             self._saved = (self.verified_graph.graph, loaded)
 
     @property
     def mode(self) -> Literal["exact", "building", "hnsw"]:
-        """Search mode: exact, exact while a graph is being built, or served by the graph."""
+        """Search mode: exact, exact while the graph is being built, or with the graph."""
         if self.verified_graph is not None:
             return "hnsw"
         return "building" if self._thread is not None else "exact"
 
     def get_usable_graph(self) -> VerifiedGraph | None:
-        """Return the graph for a search, after small updates. Never blocks for long."""
+        """Return the graph for a search, or None. Small updates are made first, without blocking for long."""
         if self._thread is None:
             self._run_small_updates()
         proved = self.verified_graph
@@ -394,9 +393,9 @@ class BackgroundGraph:
         return self.verified_graph
 
     def search(self, proved: VerifiedGraph, vectors: Vectors, limit: int) -> Labels | None:
-        """Return *limit* or more labels per vector, or None if the search must be exact."""
+        """Return at least *limit* labels per vector, or None if the search must be exact."""
         try:
-            # Larger limits need more candidates.
+            # Request more candidates than results if the limit is large.
             most = max(proved.ef, limit + limit // 4)
             found: Labels = proved.graph.query(vectors, most, ef=most, wait=LOCK_TIMEOUT_SECONDS)[
                 :, : max(proved.compared, 2 * limit)
@@ -409,11 +408,11 @@ class BackgroundGraph:
         return found
 
     def start_background_work(self) -> None:
-        """Start the background thread if there is work to do."""
+        """Start the background thread if there is work."""
         if self._thread is not None or self._stop.is_set():
             return
         step = self._next_step()
-        # A small graph is built by the first search that uses it.
+        # Do not build a small graph here. The first search that uses it builds it.
         if step is None or (step == self._build and self._rows.count <= MAX_SYNCHRONOUS_ROWS):
             return
         with self._guard:
@@ -429,7 +428,7 @@ class BackgroundGraph:
         self.start_background_work()
 
     def fail(self, error: Exception) -> None:
-        """Discard the graph after an error. It is built again unless it failed too often."""
+        """Discard the graph after an error. It is built again, unless there were too many errors."""
         with self._guard:
             self.verified_graph = None
             self._failures += 1
@@ -460,19 +459,19 @@ class BackgroundGraph:
         return self._thread is not None
 
     def abandon(self) -> None:
-        """Stop using the graph, and let the background thread stop without waiting for it."""
+        """Stop using the graph. The background thread stops soon, but this does not wait for it."""
         self._stop.set()
         self.verified_graph = None
 
     def close(self) -> None:
-        """Stop the background thread after its current slice. Unfinished work is discarded."""
+        """Stop the background thread after its current slice of work. Unfinished work is discarded."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self.verified_graph = None
 
-    # Methods below run in the background thread.
+    # The methods below run in the background thread.
 
     def _next_step(self) -> Callable[[], None] | None:
         if self._failures >= MAX_FAILURES:
@@ -482,7 +481,7 @@ class BackgroundGraph:
             if self._stored is not None:
                 return self._load if is_available() else None
             return self._build if self._rows.count >= self._min_rows_to_build and is_available() else None
-        # Recall decreases as a graph grows, so measure it again.
+        # Measure again when the graph has doubled, because the recall decreases as a graph grows.
         if proved.count >= MAX_SYNCHRONOUS_ROWS // 2 and len(proved.graph) >= 2 * proved.count:
             return self._verify_again
         if self._rows.count - len(proved.graph) > max(64, MAX_SYNCHRONOUS_ROWS // 4):
@@ -546,7 +545,7 @@ class BackgroundGraph:
         if basis is not None and (basis.dtype != np.float32 or basis.shape[:1] != (self._rows.dimensions,)):
             raise GraphError("what reduces its vectors is of other dimensions")
         graph = HnswGraph.load(file.path, dimensions=self._rows.dimensions, plan=plan, marked=marked, basis=basis)
-        # hnswlib opened the files itself, so it may have read a version that was never verified.
+        # hnswlib opened the files by path, so it may have read a version that was not verified.
         if before != (file.state(), marks.state()):
             raise GraphError("its files were changed while they were read")
         if not self._finds_own_vectors(graph):
@@ -572,7 +571,7 @@ class BackgroundGraph:
                 self._publish(proved)
                 return
             recall, best = proved.recall, max(best, proved.recall)
-            # Free its memory before the next graph needs as much.
+            # Free the memory of this graph before the next graph is built.
             del proved
             if recall < MIN_RECALL_TO_CONTINUE and not plan.reduced:
                 break
@@ -582,10 +581,10 @@ class BackgroundGraph:
         )
 
     def _build_graph(self, plan: GraphParameters) -> VerifiedGraph | None:
-        """Return a graph of the current rows with its measured recall, or None if it was stopped."""
+        """Build a graph of the current rows, and measure its recall. Return None if the thread must stop."""
         basis = self._principal_axes() if plan.reduced else None
         graph = HnswGraph(self._rows.dimensions, plan=plan, capacity=self._rows.count + 1, basis=basis)
-        # Publish before rows that arrive meanwhile are added: an import may go on for minutes.
+        # Do not wait for rows that arrive meanwhile, because an import may go on for minutes.
         return self._verify_recall(graph) if self._fill(graph, self._rows.count, threads=_build_threads()) else None
 
     def _publish(self, proved: VerifiedGraph) -> None:
@@ -594,7 +593,7 @@ class BackgroundGraph:
                 self.verified_graph = proved
 
     def _catch_up(self) -> None:
-        """Add missing rows to the current graph, in batches that do not block searches."""
+        """Add missing rows to the current graph, in batches that block searches only briefly."""
         proved = self.verified_graph
         if proved is None:
             return
@@ -604,7 +603,7 @@ class BackgroundGraph:
         self._fill(graph, min(enough, self._rows.count), threads=threads, max_lock_seconds=MAX_LOCK_SECONDS)
 
     def _fill(self, graph: HnswGraph, count: int, *, threads: int = 1, max_lock_seconds: float = math.inf) -> bool:
-        """Add the missing rows up to *count* in slices. Return False if it was stopped."""
+        """Add the missing rows up to *count* in slices. Return False if the thread must stop."""
         for _, block in self._rows.slices(len(graph), count, max_rows=SLICE_ROWS):
             if self._stop.is_set():
                 return False
@@ -612,8 +611,8 @@ class BackgroundGraph:
         return True
 
     def _principal_axes(self) -> Vectors:
-        """Return half of the principal axes of the rows, of shape (dimensions, axes)."""
-        # The leading eigenvectors of the second moments preserve inner products best of all linear projections.
+        """Return the upper half of the principal axes of the rows, of shape (dimensions, axes)."""
+        # No linear projection preserves inner products better than the leading eigenvectors of the second moments.
         rows = self._rows.take(np.sort(self._sample(self._rows.count, AXES_SAMPLE_ROWS)))
         _, axes = np.linalg.eigh((rows.T @ rows).astype(np.float64))
         kept: Vectors = np.ascontiguousarray(axes[:, self._rows.dimensions // 2 :], np.float32)
@@ -633,7 +632,7 @@ class BackgroundGraph:
             self.rebuild()
 
     def _probe(self) -> None:
-        """Check that the graph still finds its own vectors, since deletions can disconnect it."""
+        """Check that the graph still finds its own vectors. Deletions can disconnect parts of it."""
         self._changes_at_last_probe = self._rows.changes
         proved = self.verified_graph
         if proved is not None and not self._finds_own_vectors(proved.graph):
@@ -641,17 +640,17 @@ class BackgroundGraph:
             self.rebuild()
 
     def _finds_own_vectors(self, graph: HnswGraph) -> bool:
-        """Return True if the graph finds sampled vectors, with one miss at most."""
+        """Return True if searches for sampled vectors of the graph find them, with at most one miss."""
         labels = self._sample(len(graph), PROBE_QUERIES)
         misses = 0
         for label in labels.tolist():
             found = graph.query(self._rows.take(np.array([label])), EF_CANDIDATES[2], ef=EF_CANDIDATES[2])[0]
             misses += label not in found.tolist()
-        # A vector that was deleted meanwhile does not justify a rebuild.
+        # Tolerate one miss, because the vector may have been deleted in the meantime.
         return misses <= 1
 
     def _verify_recall(self, graph: HnswGraph) -> VerifiedGraph:
-        """Find the smallest search parameters with the required recall, by exact comparison."""
+        """Find the cheapest search parameters with the required recall, by comparison with exact searches."""
         count = len(graph)
         graph.mark(self._rows.alive[:count])
         live = self._rows.alive[:count].copy()
@@ -669,7 +668,7 @@ class BackgroundGraph:
             tried.append(attrs.evolve(all_of_it, ef=ef, compared=ef, recall=whole))
             if few >= TARGET_RECALL or self._stop.is_set():
                 break
-        # Prefer the sufficient settings that read the fewest rows, since rows may be in files.
+        # Among sufficient parameters, prefer the fewest rescored rows, because reading rows from files is slow.
         return max(tried, key=lambda one: (min(one.recall, TARGET_RECALL), -one.compared, -one.ef), default=all_of_it)
 
     def _sample_queries(self, count: int, rows: int) -> Vectors:
@@ -686,20 +685,20 @@ class BackgroundGraph:
     def _measure_recall(
         self, graph: HnswGraph, queries: Vectors, worst: NDArray[np.float32], wanted: int, ef: int
     ) -> tuple[float, float]:
-        """Return the recall if only the first results are rescored, and the recall if all are."""
+        """Return two recalls: with only the first results rescored, and with all of them rescored."""
         few = whole = 0
         for query, score in zip(queries, worst.tolist(), strict=True):
             if self._stop.is_set():
                 return 0.0, 0.0
             found = graph.query(query[None], ef, ef=ef)[0]
-            # Score the results exactly, as a search does.
+            # Compute exact scores, as a search does.
             right = self._rows.scores(query, found) >= score - SCORE_TOLERANCE
             few += min(wanted, int(np.count_nonzero(right[:MAX_RESCORED])))
             whole += min(wanted, int(np.count_nonzero(right)))
         return few / (len(queries) * wanted), whole / (len(queries) * wanted)
 
     def _exact_thresholds(self, queries: Vectors, live: NDArray[np.bool_], wanted: int) -> NDArray[np.float32]:
-        """Return, for each query, the score of its *wanted*-th nearest live row."""
+        """Return the score of the *wanted*-th nearest live row for each query."""
         best = np.full((len(queries), wanted), -np.inf, np.float32)
         for at, block in self._rows.slices(0, len(live), max_rows=8 * SLICE_ROWS):
             scores = queries @ block.T
@@ -716,7 +715,7 @@ class BackgroundGraph:
 
 
 def _graph_writers(graph: HnswGraph, max_vectors: int) -> dict[str, Callable[[Path], bool]]:
-    """Return the functions that write the graph file and the file with its deletion marks."""
+    """Return two functions that write the graph and its deletion marks to a file each."""
     marks: list[NDArray[np.bool_]] = []
 
     def save_graph(path: Path) -> bool:
@@ -736,12 +735,12 @@ def _graph_writers(graph: HnswGraph, max_vectors: int) -> dict[str, Callable[[Pa
 
 
 def _build_threads() -> int:
-    """Return the number of cores to build a graph with, leaving one for other threads."""
+    """Return the number of threads to build a graph: all cores but one, which is left for other work."""
     return max(1, (os.cpu_count() or 1) - 1)
 
 
 def _lower_priority() -> None:
-    """Lower the priority of this thread. Only Linux has a niceness per thread."""
+    """Lower the priority of this thread. Only Linux supports a niceness per thread."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), THREAD_NICENESS)
@@ -750,9 +749,9 @@ def _lower_priority() -> None:
 @atexit.register
 def _stop_all(*_: Any) -> None:
     """
-    Stop all threads before the interpreter shuts down.
+    Stop all background threads before the interpreter shuts down.
 
-    A thread inside hnswlib would crash the process.
+    Otherwise a thread inside hnswlib would crash the process.
     """
     for served in list(_active_graphs):
         served.close()

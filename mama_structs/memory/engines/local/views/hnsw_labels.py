@@ -1,5 +1,5 @@
 """
-Mapping between memories and vector labels.
+Mapping between memories and the labels of their vectors.
 
 Several memories may share a label, and a long memory has several labels.
 """
@@ -19,7 +19,7 @@ from mama_structs.memory.types.engine import Matches, Nodes, Scores, sample_slic
 
 Mask = NDArray[np.bool_]
 
-# Markers in place of the node of a label: no node, or several nodes.
+# Values in place of a node: the label has no node, or several nodes.
 NO_NODE: Final = -1
 SEVERAL_NODES: Final = -2
 _PIECE_COLUMNS: Final = {"node": np.int32, "label": np.int32}
@@ -27,7 +27,7 @@ INITIAL_LENGTH: Final = 64
 
 
 class HnswLabels:
-    """Bidirectional mapping between nodes and the labels of their vectors."""
+    """Mapping between nodes and the labels of their vectors, in both directions."""
 
     def __init__(self) -> None:
         self.live: int = 0
@@ -36,19 +36,19 @@ class HnswLabels:
         """Number of nodes with several pieces."""
         self.last: int = -1
         """The highest node that ever had vectors."""
-        # Pieces, grouped by node: the node (-1 if removed) and the label.
+        # Node and label of each piece, grouped by node. The node is -1 if it was removed.
         self._parts = GrowingColumns(_PIECE_COLUMNS)
         self._removed = 0
-        # By node: index of its first piece, and number of pieces.
+        # By node: position of its first piece, and number of pieces.
         self._first = np.zeros(INITIAL_LENGTH, np.int32)
         self._pieces = np.zeros(INITIAL_LENGTH, np.int32)
-        # By label: its node or a marker (_NONE, _SHARED).
+        # By label: its node, NO_NODE or SEVERAL_NODES.
         self._owner = np.full(INITIAL_LENGTH, NO_NODE, np.int32)
         self._shared: dict[int, array[int]] = {}
 
     @classmethod
     def from_state(cls, nodes: NDArray[np.int32], labels: NDArray[np.int32], *, rows: int) -> HnswLabels:
-        """Restore the mapping from `state`. Raise ValueError if it is inconsistent."""
+        """Restore the mapping from the result of `state`. Raise ValueError if it is inconsistent."""
         known = cls()
         if nodes.dtype != np.int32 or labels.dtype != np.int32 or nodes.ndim != 1 or nodes.shape != labels.shape:
             raise ValueError("pieces must be two int32 arrays of one length")
@@ -62,7 +62,7 @@ class HnswLabels:
         if known._index_first_pieces() != known.live:
             raise ValueError("the pieces of a node must be contiguous")
         known._owner = np.full(max(INITIAL_LENGTH, rows), NO_NODE, np.int32)
-        # Distinct pairs, sorted by label, then by node.
+        # Distinct pairs of label and node, sorted by label, then by node.
         pairs = np.unique(labels.astype(np.int64) << 32 | nodes)
         owned, owners = (pairs >> 32).astype(np.int64), (pairs & 0xFFFFFFFF).astype(np.int32)
         distinct, begin, counts = np.unique(owned, return_index=True, return_counts=True)
@@ -72,20 +72,20 @@ class HnswLabels:
         return known
 
     def state(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Return the node and the label of each piece."""
+        """Return an array with the node of each piece, and an array with its label."""
         self._drop_removed()
         return self._parts["node"].copy(), self._parts["label"].copy()
 
     @property
     def size(self) -> int:
-        """Upper bound of the nodes, exclusive."""
+        """Exclusive upper bound of the nodes."""
         return len(self._pieces)
 
     def __contains__(self, node: int) -> bool:
         return 0 <= node < len(self._pieces) and bool(self._pieces[node])
 
     def add(self, node: int, labels: list[int]) -> None:
-        """Assign labels, one per piece, to a node that has none."""
+        """Assign labels, one per piece, to a node without labels."""
         if not labels:
             return
         if node >= len(self._pieces):
@@ -101,7 +101,7 @@ class HnswLabels:
             self._add_owner(label, node)
 
     def remove(self, node: int) -> list[int]:
-        """Remove a node, and return its labels that no other node has."""
+        """Remove a node. Return its labels that no other node has."""
         if node not in self:
             return []
         first = int(self._first[node])
@@ -116,14 +116,14 @@ class HnswLabels:
         return [label for label in set(labels) if self._remove_owner(label, node)]
 
     def pieces(self, nodes: Nodes) -> tuple[Labels, Labels]:
-        """Return the labels of several nodes, concatenated, and the number of labels of each node."""
+        """Return the concatenated labels of several nodes, and the number of labels of each node."""
         inside = (nodes >= 0) & (nodes < len(self._pieces))
         known = np.where(inside, nodes, 0)
         counts = np.where(inside, self._pieces[known], 0).astype(np.int64)
         return self._parts["label"][expand_runs(self._first[known], counts)].astype(np.int64), counts
 
     def sampled(self) -> Labels:
-        """Return the label of the first piece of each node in the sample."""
+        """Return the label of the first piece of each node that belongs to the sample."""
         nodes = np.flatnonzero(self._pieces)[sample_slice(self.live)]
         return self._parts["label"][self._first[nodes]].astype(np.int64)
 
@@ -134,14 +134,14 @@ class HnswLabels:
         *mask* has at least `size` items.
         """
         nodes = self._parts["node"]
-        # The -1 of a removed piece indexes the last item of the mask, which must be ignored.
+        # A removed piece has the node -1, which would select the last item of the mask.
         wanted = mask[nodes] & (nodes >= 0) if self._removed else mask[nodes]
         found = np.zeros(len(self._owner), np.bool_)
         found[self._parts["label"][wanted]] = True
         return np.flatnonzero(found)
 
     def top_matches(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
-        """Return the nodes of some labels with their best scores, best and newest first."""
+        """Return the nodes that have some labels, with their best scores. Best first, equal scores newest first."""
         owners = self._owner[labels].astype(np.int64)
         single = owners >= 0
         if mask is not None:
@@ -192,7 +192,7 @@ class HnswLabels:
         self._index_first_pieces()
 
     def _index_first_pieces(self) -> int:
-        """Recompute the first piece of each node, and return the number of groups of pieces."""
+        """Recompute the first piece of each node, and return the number of runs of pieces with the same node."""
         nodes = self._parts["node"]
         first = np.flatnonzero(np.diff(nodes, prepend=-1))
         self._first[nodes[first]] = first

@@ -28,7 +28,7 @@ UNMERGED_ROWS_DIVISOR: Final = 64
 
 
 def grow_array(array: NDArray[T], min_length: int, fill_value: int = 0) -> NDArray[T]:
-    """Return a copy with room for at least *min_length* items, at least doubled, in blocks of 64."""
+    """Return a copy with at least *min_length* items and at least twice the length, a multiple of 64."""
     room = max(min_length, 2 * len(array))
     wider: NDArray[T] = np.full(room + -room % 64, fill_value, array.dtype)
     wider[: len(array)] = array
@@ -36,7 +36,7 @@ def grow_array(array: NDArray[T], min_length: int, fill_value: int = 0) -> NDArr
 
 
 def expand_runs(starts: Array, counts: Array) -> Rows:
-    """Return the concatenated positions of runs with the given starts and lengths."""
+    """Return the concatenated positions of runs, each with its start and length."""
     places: Rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
     return places
 
@@ -53,7 +53,7 @@ class GrowingColumns:
         return self._rows
 
     def __getitem__(self, name: str) -> Array:
-        """Return a view of the used part of a column. Writes to it change the column."""
+        """Return a view of the used part of a column. Writes to the view change the column."""
         return self._arrays[name][: self._rows]
 
     def append(self, **values: Any) -> int:
@@ -74,7 +74,7 @@ class GrowingColumns:
         self._rows += more
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Keep only the rows where the mask is True, and close the gaps."""
+        """Keep only the rows where the mask is True, and close the gaps between them."""
         self._arrays = {name: self[name][rows] for name in self._arrays}
         self._rows = self._room = int(np.count_nonzero(rows))
 
@@ -86,9 +86,9 @@ class GrowingColumns:
 
 class SortedRows:
     """
-    Row numbers sorted by a key column.
+    Row numbers in the order of a key column.
 
-    Equal keys keep row order. New rows are merged lazily.
+    Rows with equal keys keep their order. New rows are sorted lazily.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class SortedRows:
             rows = np.concatenate([self._rows, np.arange(known, len(keys), dtype=np.int32)])
             behind = keys[rows[max(known - 1, 0) :]]
             if (behind[1:] < behind[:-1]).any():
-                # A stable sort merges sorted runs quickly.
+                # A stable sort is fast here, because most of the rows are already sorted.
                 rows = rows[np.argsort(keys[rows], kind="stable")]
             self._rows = rows
         return self._rows
@@ -109,7 +109,7 @@ class SortedRows:
     def find(self, keys: Array, key: int) -> Rows:
         """Return the rows with this key, ascending."""
         if key > np.iinfo(keys.dtype).max:
-            # A manipulated row may contain a number that the column type cannot hold.
+            # A manipulated row may contain a number that exceeds the type of the column.
             return np.zeros(0, np.int64)
         known = len(self._rows)
         if should_merge(len(keys) - known, known):
@@ -121,12 +121,12 @@ class SortedRows:
 
 
 def should_merge(late: int, known: int) -> bool:
-    """Return True if merging the unsorted rows is now cheaper than scanning them."""
+    """Return True if sorting the unsorted rows is now cheaper than scanning them at each lookup."""
     return late > max(MIN_ROWS_TO_MERGE, known // UNMERGED_ROWS_DIVISOR)
 
 
 class Vocabulary:
-    """Distinct texts, numbered in the order of their first use."""
+    """Distinct texts with numbers, in the order of their first use."""
 
     def __init__(self, texts: Sequence[str] = ()) -> None:
         self._texts = list(texts)
@@ -142,7 +142,7 @@ class Vocabulary:
         return self._texts[number]
 
     def number(self, text: str) -> int:
-        """Return the number of a text. A new text gets the next number."""
+        """Return the number of a text. A text that is not in the vocabulary gets the next number."""
         number = self.numbers.setdefault(text, len(self._texts))
         if number == len(self._texts):
             self._texts.append(text)
@@ -150,16 +150,16 @@ class Vocabulary:
 
 
 def pack_texts(texts: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return texts as one UTF-8 array and an array of end offsets, in characters."""
+    """Return the concatenated texts in UTF-8, and an array of their end positions in characters."""
     listed = list(texts)
-    # Accept lone surrogates, so that a single invalid text does not prevent a snapshot.
+    # Encode lone surrogates too, so that one invalid text does not prevent a snapshot.
     whole = "".join(listed).encode("utf-8", "surrogatepass")
     ends = np.cumsum(np.fromiter(map(len, listed), np.int64, len(listed)))
     return np.frombuffer(whole, np.uint8), ends
 
 
 def unpack_texts(whole: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str]:
-    """Return the texts from the arrays made by `packed`."""
+    """Return the texts from the arrays that `pack_texts` returned."""
     text = whole.tobytes().decode("utf-8", "surrogatepass")
     places = [0, *ends.tolist()]
     if places[-1] != len(text) or (np.diff(ends, prepend=0) < 0).any():
@@ -188,10 +188,10 @@ _COLUMNS: Final = {
 _MENTION_COLUMNS: Final = {"node": np.int32, "mention": np.int32}
 MAX_CACHED_MASKS: Final = 8
 BLOCK_ROWS: Final = 256
-# Limits of "did you mean": the number of candidate ids, and how many of them difflib compares.
+# Limits of "did you mean" suggestions: number of candidate ids, and number of ids that difflib compares.
 MAX_SUGGESTION_CANDIDATES: Final = 1000
 MAX_COMPARED_SUGGESTIONS: Final = 200
-# After this many steps over deleted rows, search among all existing rows instead.
+# If a search steps over more deleted rows than this, it continues among the existing rows.
 MAX_HOLES_SKIPPED: Final = 16
 MAX_SUGGESTION_CHARS: Final = 200
 MIN_ID_PART_CHARS: Final = 3
@@ -220,7 +220,7 @@ class MemoryRow:
 
     @classmethod
     def from_entry(cls, number: int, entry: Entry) -> MemoryRow:
-        """Return the columns of a stored memory."""
+        """Return the values of a stored memory."""
         memory = entry.memory
         return cls(
             memory_id=memory.id,
@@ -238,7 +238,7 @@ class MemoryTable:
     """
     Memories of a namespace by node.
 
-    Nodes are consecutive numbers in save order, never reused.
+    Nodes are consecutive numbers in save order. They are never reused.
     """
 
     def __init__(self) -> None:
@@ -253,15 +253,15 @@ class MemoryTable:
         self._by_number = SortedRows()
         self._by_wording = SortedRows()
         self._masks: LRUCache[Filter | None, Mask] = LRUCache(MAX_CACHED_MASKS)
-        # Distinct expiry times of memories, sorted. None if they have to be computed again.
+        # Distinct expiry times of memories, sorted. None if they must be computed again.
         self._ends: Rows | None = None
 
     def __len__(self) -> int:
-        """Return how many nodes were assigned, including deleted ones."""
+        """Return the number of assigned nodes, including the nodes of deleted memories."""
         return len(self._rows)
 
     def add(self, item: MemoryRow) -> int:
-        """Add a memory, and return its node, which is the next free number."""
+        """Add a memory and return its node, the next free number."""
         self._require_unused_id(item.memory_id)
         node = self._rows.append(
             number=item.number,
@@ -300,7 +300,7 @@ class MemoryTable:
         """
         Apply a new version of a memory. Its id, number, type and creation time do not change.
 
-        Without *scripts*, the arguments after it are ignored.
+        If *scripts* is None, it and the arguments after it are ignored.
         """
         self._require_alive(node)
         self._rows["version"][node] = version
@@ -328,7 +328,7 @@ class MemoryTable:
         self._invalidate_masks()
 
     def restore(self, node: int, item: MemoryRow) -> None:
-        """Undo the removal of a memory, which must be the same as before."""
+        """Restore a removed memory. *item* must equal the removed row."""
         self._require_unused_id(item.memory_id)
         there = 0 <= node < len(self) and not self._rows["alive"][node]
         if not there or self._identity(node) != (item.memory_id, item.number, item.created_ms, item.type_index):
@@ -359,11 +359,11 @@ class MemoryTable:
     def node_of(self, number: int) -> int | None:
         """Return the node of the memory with this journal number, or None if it does not exist."""
         nodes = self._by_number.find(self._rows["number"], number)
-        # After a rolled back transaction, a number is assigned again. The last existing node is the valid one.
+        # After a rollback the same number is assigned again. The last node that exists is the valid one.
         return next((int(node) for node in nodes[::-1] if self._rows["alive"][node]), None)
 
     def duplicates(self, wordings: Sequence[int]) -> list[Nodes]:
-        """Return, for each wording hash, the nodes with this hash in save order."""
+        """Return the nodes with each wording hash, in save order."""
         keys, alive = self._rows["wording"], self._rows["alive"]
         found = [NO_NODES if one == NO_FINGERPRINT else self._by_wording.find(keys, one) for one in wordings]
         return [nodes[alive[nodes]] for nodes in found]
@@ -377,7 +377,7 @@ class MemoryTable:
         return _column_values(self._rows["number"], nodes)
 
     def version_of(self, node: int) -> int:
-        """Return the number of the change that last wrote a memory."""
+        """Return the number of the change that last modified a memory."""
         return int(self._rows["version"][node])
 
     def ids(self, nodes: Sequence[int] | Nodes) -> list[str]:
@@ -386,11 +386,11 @@ class MemoryTable:
         return [self._ids[node] for node in listed]
 
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
-        """Return the topics of memories in their first spelling (NFC), in the order of *nodes*."""
+        """Return the topics of memories, in the order of *nodes*. Each topic has its first spelling, in NFC."""
         return [None if number < 0 else self._topics[number] for number in _column_values(self._rows["topic"], nodes)]
 
     def after(self, node: int, limit: int | None = None) -> Nodes:
-        """Return up to *limit* existing nodes after a node, in save order."""
+        """Return up to *limit* existing nodes that follow a node in save order."""
         first = max(node + 1, 0)
         found: Nodes = first + np.flatnonzero(self._rows["alive"][first:])
         return found[:limit]
@@ -401,7 +401,7 @@ class MemoryTable:
         return len(self._node_of) if mask is None else int(np.count_nonzero(mask))
 
     def mask(self, where: Filter | None) -> Mask | None:
-        """Return a read-only mask of the nodes that pass a filter, or None if all pass."""
+        """Return a read-only mask of the nodes that pass a filter, or None if all nodes pass."""
         where = self._normalize_filter(where)
         if where is None and len(self._node_of) == len(self):
             return None
@@ -413,12 +413,12 @@ class MemoryTable:
         return mask
 
     def window(self, where: Filter | None = None, *, newest_first: bool = True, limit: int | None = None) -> Nodes:
-        """Return nodes that pass a filter, sorted by creation time, then by save order."""
+        """Return nodes that pass a filter, sorted by creation time. Equal times are sorted in save order."""
         where, created = self._normalize_filter(where), self._rows["created"]
         of_topic = None if where is None or where.topic is None else self._find_by_topic(where.topic)
         if where is not None and of_topic is not None and len(of_topic) <= BLOCK_ROWS:
             of_topic = self._filter_nodes(of_topic[self._rows["alive"][of_topic]], where)
-            # A stable sort keeps equal times in save order.
+            # Use a stable sort, so that equal times stay in save order.
             ordered = of_topic[np.argsort(created[of_topic], kind="stable")]
             return (ordered[::-1] if newest_first else ordered)[: None if limit is None else max(limit, 0)]
         order = self._by_time.rows(created)
@@ -438,20 +438,20 @@ class MemoryTable:
                 block = self._filter_nodes(block, where)
             found.append(block[:wanted])
             wanted -= len(found[-1])
-            # If few rows pass, larger blocks need fewer steps.
+            # Read larger and larger blocks, so that few steps are needed even if few rows pass.
             position, size = position + size, 4 * size
         return np.concatenate(found)
 
     def facts(self, nodes: Nodes) -> NodeAttributes:
-        """Return the attributes of *nodes* that are available without reading their texts."""
+        """Return the attributes of *nodes* that are stored in the table, without their texts."""
         columns = ("created", "type", "topic", "scripts", "asking", "ends", "origin", "trust", "wording")
         return NodeAttributes(*(self._rows[name][nodes] for name in columns))
 
     def temporal_neighbours(self, nodes: Nodes, apart_ms: int) -> tuple[Nodes, Nodes]:
         """
-        Return the nodes before and after each of *nodes* in time, -1 if missing.
+        Return the previous and the next node, in time order, for each of *nodes*. -1 means no node.
 
-        Memories more than *apart_ms* milliseconds away do not count.
+        Memories that are more than *apart_ms* milliseconds away do not count.
         """
         created, alive = self._rows["created"], self._rows["alive"]
         order = self._by_time.rows(created)
@@ -466,7 +466,7 @@ class MemoryTable:
                     break
                 at = at + step * holes
             else:
-                # In a long run of deleted rows, each step would skip only one.
+                # The run of deleted rows is long, so search among the existing rows instead of skipping one at a time.
                 living = np.flatnonzero(alive[order])
                 which = living.searchsorted(places, "left" if step < 0 else "right") + min(step, 0)
                 at = np.concatenate([living, [-1]])[np.minimum(which, len(living))]
@@ -477,8 +477,8 @@ class MemoryTable:
         return found[0], found[1]
 
     def _time_positions(self, order: NDArray[np.int32], nodes: Nodes) -> Rows:
-        """Return the positions of *nodes* in the time order."""
-        # Usually memories are saved in time order, so a node is its own position.
+        """Return the positions of *nodes* in the order of creation times."""
+        # Memories are usually saved in time order. Then the position of a node is its own number.
         places = nodes.copy()
         late = np.flatnonzero(order[places] != nodes)
         low, high = np.zeros(len(late), np.int64), np.full(len(late), len(order))
@@ -493,7 +493,7 @@ class MemoryTable:
         return places
 
     def nearest_ids(self, text: str, limit: int) -> list[str]:
-        """Return the existing ids that are most similar to *text*, best first, for "did you mean"."""
+        """Return the existing ids that are most similar to *text*, most similar first, for "did you mean"."""
         if limit <= 0:
             return []
         text = to_nfc(text[:MAX_SUGGESTION_CHARS])
@@ -503,10 +503,10 @@ class MemoryTable:
         return difflib.get_close_matches(text, candidates[:MAX_COMPARED_SUGGESTIONS], limit)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return a serializable state for `from_state`. Deleted memories leave only their numbers."""
+        """Return a state for a snapshot, as input for `from_state`. It contains no text of deleted memories."""
         alive = self._rows["alive"]
         arrays = {name: self._rows[name].copy() for name in _COLUMNS}
-        # Ids are derived from the text of a memory, so ids of deleted memories must not be stored.
+        # Omit the ids of deleted memories, because ids are derived from texts.
         ids = [memory_id if there else "" for memory_id, there in zip(self._ids, alive.tolist(), strict=True)]
         arrays["topic"][~alive] = -1
         topics, arrays["topic"] = compact_vocabulary(self._topics, arrays["topic"])
@@ -519,7 +519,7 @@ class MemoryTable:
 
     @classmethod
     def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> MemoryTable:
-        """Return the table restored from a `state`. Raise ValueError if it is inconsistent."""
+        """Return the table restored from the result of `state`. Raise ValueError if it is inconsistent."""
         made = cls()
         made._rows.extend({name: arrays[name] for name in _COLUMNS})
         made._mention_pairs.extend({name: arrays[f"pair_{name}"] for name in _MENTION_COLUMNS})
@@ -585,7 +585,11 @@ class MemoryTable:
         self._ends = None
 
     def _normalize_filter(self, where: Filter | None) -> Filter | None:
-        """Return an equivalent filter that changes only at expiry times, as a cache key."""
+        """
+        Return an equivalent filter, to use as a cache key.
+
+        Its time is replaced by the last expiry time before it, so that more filters are equal.
+        """
         if where is not None and where.valid_at is not None:
             if self._ends is None:
                 ends = self._rows["ends"]
@@ -602,9 +606,9 @@ class MemoryTable:
 
     def _filter_nodes(self, nodes: Nodes | None, where: Filter) -> Nodes:
         """
-        Return the *nodes* that pass a filter, in their order.
+        Return the *nodes* that pass a filter, in the same order.
 
-        None stands for all nodes, including deleted ones.
+        None means all nodes, including those of deleted memories.
         """
         rows: Nodes | slice = slice(None) if nodes is None else nodes
         whole = len(self) if nodes is None else len(nodes)
@@ -633,8 +637,8 @@ class MemoryTable:
         return np.flatnonzero(passing) if nodes is None else nodes[passing]
 
     def _find_similar_ids(self, text: str) -> list[str]:
-        """Return about `MAX_SUGGESTION_CANDIDATES` ids that share a part with *text*, preferring the newest."""
-        # Try the time and the random digits first: a typing error usually affects a single part of an id.
+        """Return about `MAX_SUGGESTION_CANDIDATES` ids that have a part in common with *text*, mostly the newest."""
+        # Search by each of the last two parts first, because a typing error usually affects only one part of an id.
         head, *tail = text.rsplit("_", 2)
         found = {memory_id: None for piece in tail for memory_id in self._find_ids_containing(piece)}
         for length in (len(head), len(head) * 3 // 4, len(head) // 2, len(head) // 4):
@@ -651,7 +655,7 @@ class MemoryTable:
 
 def compact_vocabulary(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
     """
-    Return the texts that *numbers* use, and the numbers renumbered accordingly.
+    Return the texts that *numbers* refer to, and the numbers in the new vocabulary.
 
     -1 means no text.
     """
@@ -662,7 +666,7 @@ def compact_vocabulary(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[l
 
 
 def _bisect_rows(keys: Array, order: NDArray[np.int32], bound: int) -> int:
-    # NumPy's searchsorted would first copy the whole key column in sorted order.
+    # Bisect here, because NumPy's searchsorted would first copy the whole key column in sorted order.
     return bisect_left(range(len(order)), bound, key=lambda place: int(keys[order[place]]))
 
 

@@ -49,14 +49,14 @@ VIEW_FILE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.(?:np
 TEMPORARY_FILE_PATTERN: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
 # NumPy kinds that are plain bytes: booleans, integers and floats. Others could contain pickled objects.
 PLAIN_DTYPE_KINDS: Final = "biuf"
-# Exceptions raised when damaged, foreign or hostile files are parsed.
+# Exceptions that parsing damaged, foreign or hostile files can raise.
 PARSE_ERRORS: Final = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError),
     *(EOFError, SyntaxError, TokenError),  # raised for the headers of arrays
 )
-# Rows of a segment copied at once.
+# Number of segment rows to copy per step.
 COPY_ROWS: Final = 1024
-# Number of segments verified concurrently.
+# Number of segments to verify concurrently.
 MAX_READERS: Final = 2
 
 _log: Final = logging.getLogger(__name__)
@@ -64,9 +64,9 @@ _log: Final = logging.getLogger(__name__)
 
 class SnapshotInvalid(Exception):
     """
-    Raised if a snapshot file changed after it was loaded.
+    Raised if a snapshot file was changed after it was loaded.
 
-    Views loaded from it must be discarded.
+    Views that use the file must be discarded.
     """
 
 
@@ -86,15 +86,15 @@ class FileRows:
     """
     Rows of a verified file, read on demand through the page cache of the operating system.
 
-    Rows are read, not memory-mapped, because truncating a mapped file crashes the process. If the file changed in
-    any way, its hash is verified again before rows are returned.
+    Rows are not memory-mapped, because truncating a mapped file crashes the process. If the file changed in any way,
+    its hash is verified again before rows are returned.
     """
 
     def __init__(self, directory: Path, stored: ManifestEntry) -> None:
         self.stored: ManifestEntry = stored
         with _open_file(directory / stored.name) as file:
             self._file = os.dup(file.fileno())
-            # Do not close at exit: a thread that builds a graph may still read.
+            # Do not close the file at exit, because a thread that builds a graph may still read from it.
             weakref.finalize(self, os.close, self._file).atexit = False
             self._seen = self._verify_file()
             self.dtype, self.shape, self._start = _header(file)
@@ -106,8 +106,8 @@ class FileRows:
         return self.shape[0]
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the given rows, in their order."""
-        # A search reads hundreds of rows. This is the fastest way without a memory map.
+        """Return the rows with the given numbers, in the order of *rows*."""
+        # One pread per row is the fastest way without a memory map. A search reads hundreds of rows.
         file, width, read = self._file, self._width, os.pread
         whole = b"".join([read(file, width, place) for place in (self._start + rows * width).tolist()])
         if len(whole) != len(rows) * width:
@@ -132,7 +132,7 @@ class FileRows:
             self._seen = self._verify_file()
 
     def _verify_file(self) -> tuple[int, ...]:
-        """Verify the hash of the file, and return its state (size and times)."""
+        """Verify the hash of the file, and return its state: size and times."""
         before, digest, place = self._state(), hashlib.sha256(), 0
         room = memoryview(bytearray(CHUNK_BYTES))
         while count := os.preadv(self._file, [room], place):
@@ -147,7 +147,7 @@ class FileRows:
 
 
 def _state(found: os.stat_result) -> tuple[int, ...]:
-    # The change time (ctime) of a file cannot be set by a program that modifies it.
+    # Include the change time (ctime), because a program that modifies a file cannot set it.
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -162,7 +162,7 @@ class StoredArray:
         return sum(map(len, self.blocks))
 
     def pieces(self, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the rows in pieces. Pieces from files have at most *max_rows* rows."""
+        """Yield the rows in parts. A part that is read from a file has at most *max_rows* rows."""
         for block in self.blocks:
             if isinstance(block, FileRows):
                 yield from (block.slice(at, min(at + max_rows, len(block))) for at in range(0, len(block), max_rows))
@@ -172,13 +172,13 @@ class StoredArray:
 
 @attrs.frozen(eq=False)
 class StoredFile:
-    """A file written by another library, not verified yet."""
+    """A file that another library wrote, not verified yet."""
 
     path: Path
     stored: ManifestEntry
 
     def state(self) -> tuple[int, ...] | None:
-        """Return a value that changes whenever the file changes, or None if it does not exist."""
+        """Return a value that differs after every change of the file, or None if the file does not exist."""
         try:
             found = self.path.stat()
         except OSError:
@@ -186,11 +186,7 @@ class StoredFile:
         return found.st_dev, found.st_ino, *_state(found)
 
     def is_intact(self) -> bool:
-        """
-        Verify the hash of the file (about 0.6 s per GB).
-
-        Return True if it matches. Thread-safe.
-        """
+        """Return True if the file has the expected size and hash (about 0.6 s per GB). Thread-safe."""
         try:
             with _open_file(self.path) as file:
                 is_as_long = os.fstat(file.fileno()).st_size == self.stored.size
@@ -214,7 +210,7 @@ class LoadedPart:
     """
     The state of one view, loaded from a snapshot.
 
-    Arrays are read-only copies, segments stay in files.
+    Arrays are read-only and in memory. Segments stay in files.
     """
 
     meta: dict[str, Any]
@@ -233,7 +229,7 @@ class Generation:
 
 
 class SnapshotStore:
-    """Stores the newest generation, and the previous one, in a folder."""
+    """Stores the newest and the previous generation in a folder."""
 
     def __init__(self, directory: Path, *, identity: str) -> None:
         self._directory = directory
@@ -241,7 +237,7 @@ class SnapshotStore:
 
     def write(self, change: int, parts: Mapping[str, SnapshotPart], *, last: int | None = None) -> Generation | None:
         """
-        Write a generation, durably, as the newest one.
+        Write a generation durably, as the newest one.
 
         Args:
             change: The change number of the views.
@@ -259,13 +255,13 @@ class SnapshotStore:
             with self._exclusive_lock() as alone:
                 return self._write(change, parts, last) if alone else None
         except (OSError, RuntimeError, SnapshotInvalid) as error:
-            # Messages of the operating system or another library may contain paths, but no user content.
+            # Messages of the operating system or a library may contain paths, but no texts of memories.
             _log.warning("no snapshot at change %d: %s: %s", change, type(error).__name__, error)
             return None
 
     def load(self, *, max_change: int | None = None) -> Generation | None:
         """
-        Return the newest readable generation without its damaged parts, or None.
+        Return the newest readable generation without its damaged parts, or None if no generation is readable.
 
         Args:
             max_change: The highest acceptable change number.
@@ -275,7 +271,7 @@ class SnapshotStore:
         generation = None
         for _ in range(MAX_LOAD_ATTEMPTS):
             manifest, text = self._find_newest_manifest(max_change)
-            # Another process may have deleted files of this generation while they were opened, so try again.
+            # If the manifest changed meanwhile, another process may have deleted files of this generation. Try again.
             if generation is not None and text == seen:
                 break
             if manifest is None:
@@ -293,7 +289,7 @@ class SnapshotStore:
         """
         Return the highest change number of any generation, or 0.
 
-        The journal may not have this change.
+        A journal that lost changes may end before this change.
         """
         return max((manifest["change"] for _, manifest, _ in self._manifests()), default=0)
 
@@ -301,7 +297,7 @@ class SnapshotStore:
         """
         Delete all generations. Return False if that was not possible.
 
-        With *before*, generations of this history with this change number or a later one are kept.
+        With *before*, keep generations of this history with this change number or a later one.
         """
         try:
             if not self._directory.is_dir():
@@ -328,7 +324,7 @@ class SnapshotStore:
             lock.close()
 
     def _manifests(self) -> Iterator[tuple[str, dict[str, Any], bytes]]:
-        """Yield the name, content and text of each readable manifest of this history, newest first."""
+        """Yield the file name, the content and the raw text of each readable manifest of this history, newest first."""
         for name in (MANIFEST_FILE, PREVIOUS_MANIFEST_FILE):
             try:
                 text = _read_manifest_text(self._directory / name)
@@ -369,11 +365,11 @@ class SnapshotStore:
                 self._replace(PREVIOUS_MANIFEST_FILE, text)
             self._replace(MANIFEST_FILE, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except BaseException:
-            # Ctrl-C may arrive right after the rename, so let the manifests decide which files are in use.
+            # Ctrl-C may arrive just after the rename. Therefore read the manifests to find the files in use.
             with contextlib.suppress(OSError):
                 self._delete_unlisted_files(self._find_listed_files())
             raise
-        # The new generation is durable from here on, so failures of the clean-up are ignored.
+        # Ignore failures of the clean-up, because the new generation is already durable.
         with contextlib.suppress(OSError):
             sync_directory(self._directory)
             self._delete_unlisted_files(
@@ -382,7 +378,7 @@ class SnapshotStore:
         return generation
 
     def _write_part(self, name: str, part: SnapshotPart) -> tuple[dict[str, Any], LoadedPart]:
-        """Write the files of a part, and return its entry in the manifest, and the part with these files."""
+        """Write the files of a part. Return its entry in the manifest, and the part with these files."""
         with _HashedFile(self._new_path(name, "npy")) as file:
             for array in part.arrays.values():
                 np.save(file, np.asarray(array, order="C"), allow_pickle=False)
@@ -403,7 +399,7 @@ class SnapshotStore:
         return entry, LoadedPart(dict(part.meta), dict(part.arrays), segments, files)
 
     def _write_segment(self, name: str, segment: StoredArray) -> StoredArray:
-        """Return a segment in a file, which is written unless it exists."""
+        """Return a segment that is stored in a file. Write the file unless it exists."""
         stored = None if segment.stored is None else self._reuse_file(segment.stored)
         if stored is None:
             first = segment.blocks[0]
@@ -420,9 +416,9 @@ class SnapshotStore:
 
     def _write_other(self, name: str, save: Callable[[Path], bool]) -> ManifestEntry | None:
         """
-        Write a file with a callback of another library.
+        Write a file by the callback of another library.
 
-        Size and hash are computed from the file as read back.
+        Size and hash are computed from the file after it was written.
         """
         path = self._new_path(name, "view")
         if not save(path):
@@ -450,9 +446,9 @@ class SnapshotStore:
 
     def _find_listed_files(self) -> set[str]:
         """
-        Return the files listed in the manifests.
+        Return the names of the files that the manifests list.
 
-        Raise OSError if an existing manifest cannot be opened.
+        Raise OSError if a manifest exists but cannot be opened.
         """
         named: set[str] = set()
         for name in (MANIFEST_FILE, PREVIOUS_MANIFEST_FILE):
@@ -464,7 +460,7 @@ class SnapshotStore:
         """
         Delete view files that are not in *listed*.
 
-        The caller holds the lock, so no other process writes one.
+        The caller must hold the lock, so that no other process is writing files.
         """
         for path in list(self._directory.iterdir()):
             if path.name not in listed and (
@@ -475,7 +471,7 @@ class SnapshotStore:
 
 
 class _HashedFile(NewFile):
-    """A file whose SHA-256 is computed while it is written, and that is deleted if writing fails."""
+    """A new file whose SHA-256 is computed while it is written. It is deleted if writing fails."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -493,16 +489,16 @@ class _HashedFile(NewFile):
         super().write(data)
 
     def finish(self) -> ManifestEntry:
-        """Sync the file, close it, and return its size and hash."""
+        """Sync and close the file, and return its size and hash."""
         self.close()
         return ManifestEntry(self._path.name, self.size, self._digest.hexdigest())
 
 
 def create_view_folder(folder: Path) -> None:
     """
-    Create the folder of a namespace and its parent.
+    Create the folder of a namespace's views and its parent.
 
-    Never recreate the session directory above them.
+    The session directory above them is never created again.
     """
     for each in (folder.parent, folder):
         if not each.is_dir():
@@ -538,7 +534,7 @@ def _read_manifest_text(path: Path) -> bytes:
 
 
 def _open_file(path: Path) -> io.FileIO:
-    """Open a regular file for reading. Opening a pipe or device could block forever."""
+    """Open a regular file for reading. Reject others, because opening a pipe or device could block forever."""
     file = io.FileIO(os.open(path, READ_FLAGS))
     try:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -580,7 +576,7 @@ def _load_part(directory: Path, entry: Mapping[str, Any]) -> LoadedPart:
         raise TypeError("the part's meta is no object")
     content = io.BytesIO(_read_verified(directory, _parse_manifest_entry(entry["arrays"])))
     arrays = {key: _parse_array(content) for key in entry["names"]}
-    # Hashing releases the GIL, so segments are verified concurrently.
+    # Verify segments concurrently, because hashing releases the GIL.
     with ThreadPoolExecutor(MAX_READERS) as readers:
         segments = tuple(readers.map(partial(_load_segment, directory), map(_parse_manifest_entry, entry["segments"])))
     files = {key: _parse_manifest_entry(file) for key, file in entry["files"].items()}
@@ -605,7 +601,7 @@ def _read_verified(directory: Path, stored: ManifestEntry) -> bytes:
     """
     Return the verified content of a file.
 
-    Not mapped, because truncating a mapped file crashes the process.
+    The file is not memory-mapped, because truncating a mapped file crashes the process.
     """
     with _open_file(directory / stored.name) as file:
         if os.fstat(file.fileno()).st_size != stored.size:
@@ -617,8 +613,8 @@ def _read_verified(directory: Path, stored: ManifestEntry) -> bytes:
 
 
 def _parse_array(content: io.BytesIO) -> NDArray[Any]:
-    """Return the next array of a file, read-only."""
-    # Not numpy.load, which also opens zip files.
+    """Return the next array of the content, read-only."""
+    # Do not use numpy.load, because it also opens zip files.
     array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
     if array.dtype.kind not in PLAIN_DTYPE_KINDS:
         raise ValueError("the array's type is none that we write")

@@ -1,4 +1,4 @@
-"""Nearest-neighbour search over the vectors of memories: exact, or by an HNSW graph."""
+"""Nearest-neighbour search over the vectors of memories, exact or with an HNSW graph."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ VECTORS_PART: Final = "vectors"
 GRAPH_PART: Final = "graph"
 
 _NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
-# Scanning this many selected rows is about as fast as a graph search with a much larger limit.
+# If a filter selects at most this many rows, scanning them is about as fast as searching the graph.
 MAX_SCANNED_SELECTION: Final = 4_096
-# With larger limits, a graph search is slower than an exact scan.
+# If more results are requested, a graph search is slower than an exact scan.
 MAX_GRAPH_RESULTS: Final = 768
 MIN_DEAD_TO_COMPACT: Final = 64
-# Maximum number of queries scored together. More would need too much memory for the scores.
+# Maximum number of queries to score together, to limit the memory for scores.
 MAX_QUERIES_PER_SCAN: Final = 64
 
 
@@ -45,7 +45,7 @@ class VectorIndex:
     @classmethod
     def restore(cls, parts: Mapping[str, LoadedPart], *, dimensions: int, exact_up_to: int) -> VectorIndex | None:
         """
-        Return the index of a snapshot, or None if it is unusable.
+        Return the index of a snapshot, or None if the snapshot's part is unusable.
 
         The graph is loaded in the background.
         """
@@ -81,11 +81,11 @@ class VectorIndex:
         self._nodes = nodes
         self._graph: BackgroundGraph | None = None
         self._sample: Vectors | None = None
-        # Labels are comparable within one epoch only.
+        # Identifies the numbering of labels. Files of another epoch have other labels.
         self._epoch = uuid.uuid4().hex
 
     def _ensure_graph(self, stored: LoadedPart | None = None) -> None:
-        """Create the graph once there are enough rows, and start its background work."""
+        """Create the graph when there are enough rows, and start its background work."""
         if self._graph is None and self._rows.live > self._exact_up_to:
             from mama_structs.memory.engines.local.views import hnsw as graph  # noqa: PLC0415 - only for large stores
 
@@ -101,9 +101,9 @@ class VectorIndex:
     @property
     def unsaved(self) -> int:
         """
-        Number of vectors not in a reusable snapshot file.
+        Number of vectors that are not in a snapshot file.
 
-        Above about 16,000, a snapshot is worth it.
+        If there are more than about 16,000, a new snapshot saves time.
         """
         return self._rows.unsaved
 
@@ -122,7 +122,7 @@ class VectorIndex:
         is_last = node > self._nodes.last
         self._nodes.add(node, [self._rows.get_or_add_label(vector) for vector in vectors])
         live = len(self)
-        # Invalidate the sample if the new memory belongs to it or is not the last node.
+        # The cached sample stays valid if the new memory is the last node and does not belong to the sample.
         if not (is_last and live % sample_slice(live).step):
             self._sample = None
         self._ensure_graph()
@@ -136,21 +136,21 @@ class VectorIndex:
             self._compact()
 
     def drop_erased_data(self) -> None:
-        """Drop vectors that no node uses any more."""
+        """Drop the vectors that no node uses."""
         if self._rows.dead:
             self._compact()
 
     def get(self, node: int) -> Vectors:
-        """Return the vectors of a node, of shape (pieces, dimensions), empty if it has none."""
+        """Return the vectors of a node, of shape (pieces, dimensions). Empty if the node has none."""
         return self.pieces([node])[0]
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
-        """Return the vectors of *nodes*, of shape (pieces, dimensions), and their numbers."""
+        """Return the vectors of *nodes*, of shape (pieces, dimensions), and the number of vectors of each node."""
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         return self._recent.take(labels), counts
 
     def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
-        """Return the cosine of *vector* and each node's best piece, 0 without vectors."""
+        """Return the highest cosine of *vector* and a piece of each node, 0 for nodes without vectors."""
         query = self._validate_query(vector)
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         result = np.zeros(len(counts), np.float32)
@@ -161,7 +161,7 @@ class VectorIndex:
         return result
 
     def nearest(self, vector: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
-        """Return the distinct nodes with the highest cosine between *vector* and their best piece."""
+        """Return the nodes with the pieces that are most similar to *vector*, each node once."""
         query = self._validate_query(vector)
         if limit < 1 or not len(self):
             return _NO_MATCHES
@@ -187,7 +187,7 @@ class VectorIndex:
         return found
 
     def sample(self) -> Vectors:
-        """Return the first vectors of the sampled nodes, cached until the sample changes."""
+        """Return the first vector of each node in the sample. Cached until the sample changes."""
         if self._sample is None:
             self._sample = self._rows.take(self._nodes.sampled())
             self._sample.flags.writeable = False
@@ -195,9 +195,9 @@ class VectorIndex:
 
     def parts(self) -> dict[str, SnapshotPart]:
         """
-        Return the snapshot parts.
+        Return the parts for a snapshot.
 
-        They may be written in another thread while the index changes.
+        They remain unchanged when the index changes, so another thread may write them.
         """
         rows = self._rows
         segments, tail = rows.to_segments()
@@ -218,9 +218,9 @@ class VectorIndex:
 
     def record_saved_files(self, parts: Mapping[str, LoadedPart]) -> bool:
         """
-        Remember the files that `parts` was written to, for reuse.
+        Remember the files to which the result of `parts` was written, so that later snapshots reuse them.
 
-        Return False if they are of another epoch.
+        Return False if the files are of another epoch.
         """
         loaded = parts.get(VECTORS_PART)
         if loaded is None or loaded.meta.get("epoch") != self._epoch:
@@ -232,7 +232,7 @@ class VectorIndex:
         return True
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and the search mode."""
+        """Return counts and the search mode, as statistics."""
         graph = self._graph
         proved = None if graph is None else graph.verified_graph
         return {
@@ -257,12 +257,12 @@ class VectorIndex:
         return self._graph.wait_until_idle(timeout)
 
     def rebuild(self) -> None:
-        """Build the graph again. Searches are exact until then."""
+        """Build the graph again. Until it is built, searches are exact."""
         if self._graph is not None:
             self._graph.rebuild()
 
     def close(self) -> None:
-        """Stop background work. Searches are exact from then on."""
+        """Stop background work. Afterwards searches are exact."""
         for graph in (*self._retired_graphs, self._graph):
             if graph is not None:
                 graph.close()
@@ -288,17 +288,17 @@ class VectorIndex:
         while True:
             if wanted >= len(chosen):
                 return self._nodes.top_matches(chosen, scores, limit, mask)
-            # Include all rows with the score of the last one, so that the newest of them come first.
+            # Include all rows with the same score as the last one, so that of equal scores the newest is returned.
             worst = np.partition(scores, len(scores) - wanted)[len(scores) - wanted]
             best = np.flatnonzero(scores >= worst)
             matches = self._nodes.top_matches(chosen[best], scores[best], limit, mask)
             if len(matches) >= limit:
                 return matches
-            # Several pieces belong to one node, so look at more rows.
+            # Several rows were pieces of the same node, so take more rows.
             wanted *= 4
 
     def _search_graph(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches | None:
-        """Return matches from the graph plus newer rows, or None if they are too few."""
+        """Return the matches of the graph and of newer rows, or None if there are too few."""
         served = self._graph
         proved = None if served is None else served.get_usable_graph()
         if served is None or proved is None or not query.any():
@@ -319,7 +319,7 @@ class VectorIndex:
             found = searched[0]
             is_all = len(found) >= graph.live
             found = found[rows.alive[found]]
-            # A graph that grew meanwhile returns rows that the scan has already covered.
+            # The graph may have grown since the scan, so drop rows that the scan has covered.
             found = found[found < start]
             labels = np.concatenate([found, waiting])
             scores = np.concatenate([self._recent.scores(query, found), others])
@@ -339,7 +339,7 @@ class VectorIndex:
         return [self._best_nodes(own, query, limit) for own, query in zip(scores, queries, strict=True)]
 
     def _best_nodes(self, scores: Scores, query: Vectors, limit: int) -> Matches:
-        """Return the best nodes, given the scores of all rows."""
+        """Return the nodes with the best scores. *scores* contains the score of each row."""
         if limit < len(scores):
             worst = np.partition(scores, len(scores) - limit)[len(scores) - limit]
             best = np.flatnonzero(scores >= worst)
@@ -347,14 +347,14 @@ class VectorIndex:
             matches = self._nodes.top_matches(best, scores[best], limit, None)
             if len(matches) >= limit:
                 return matches
-        # Several pieces belong to one node, or there are fewer rows than wanted.
+        # Too few nodes were found, because several rows were pieces of the same node.
         return self._search_exact(query, limit, None, None)
 
     def _search_many_graph(self, queries: Vectors, limit: int) -> list[Matches] | None:
         """
-        Return graph matches of all queries, or None if the graph cannot be used.
+        Return the matches of the graph for all queries, or None if the graph cannot be used.
 
-        Queries with too few matches are repeated one by one.
+        Queries with too few matches are searched again one by one.
         """
         served = self._graph
         proved = None if served is None else served.get_usable_graph()
@@ -370,7 +370,7 @@ class VectorIndex:
             return None
         found = []
         for query, all_labels, late in zip(queries, searched, others[:, waiting - start], strict=True):
-            # A graph that grew meanwhile returns rows that the scan has already covered.
+            # The graph may have grown since the scan, so drop rows that the scan has covered.
             labels = all_labels[rows.alive[all_labels] & (all_labels < start)]
             scores = np.concatenate([self._recent.scores(query, labels), late])
             matches = self._nodes.top_matches(np.concatenate([labels, waiting]), scores, limit, None)

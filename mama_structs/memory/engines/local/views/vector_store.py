@@ -1,4 +1,4 @@
-"""Distinct vectors, stored in process memory or in snapshot files."""
+"""Distinct vectors, stored in memory or in snapshot files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MIN_ROWS_ON_DISK: Final = 16_384
 
 MIN_BLOCK_ROWS: Final = 64
 _ROW_COLUMNS: Final = {"alive": np.bool_, "print": np.uint64}
-# Rows gathered at once, so that they fit the CPU cache.
+# Number of rows to gather per step, so that they fit into the CPU cache.
 GATHER_ROWS: Final = 2_048
-# Below this ratio of selected rows, gathering them is faster than scoring all rows, in memory and in files.
+# If a smaller ratio of rows is selected, gathering them is faster than scoring all rows.
 MAX_GATHER_RATIO: Final = 0.4
 MAX_GATHER_RATIO_ON_DISK: Final = 0.1
-# Rows read from a file at once, so that they stay in the CPU cache while they are scored.
+# Number of rows to read from a file per step, so that they stay in the CPU cache until they are scored.
 READ_ROWS: Final = 256
-# Rows of files that are cached, because one search reads most of its rows three times.
+# Number of cached rows of files. One search reads most of its rows three times.
 MAX_CACHED_ROWS: Final = 2_048
 NOT_CACHED: Final = -1
 
@@ -47,7 +47,7 @@ class VectorStore:
         """Counter of rows that died or became alive again."""
         self.segments: tuple[tuple[ManifestEntry, int], ...] = ()
         """The files that contain the first rows, with the number of rows of each."""
-        # Blocks and the label of each block's first row. One attribute, since other threads must read both atomically.
+        # Blocks, and the label of each block's first row. In one attribute, so that other threads read both atomically.
         self._layout: tuple[tuple[Block, ...], Labels] = ((), np.empty(0, np.int64))
         self._known = GrowingColumns(_ROW_COLUMNS)
         self._by_fingerprint = SortedRows()
@@ -62,7 +62,7 @@ class VectorStore:
         fingerprints: NDArray[np.uint64],
         segments: tuple[tuple[ManifestEntry, int], ...] = (),
     ) -> VectorStore:
-        """Create rows from the blocks of a snapshot or of other rows."""
+        """Create a store from the blocks of a snapshot or of another store."""
         rows = cls(dimensions)
         blocks = tuple(block for block in blocks if len(block))
         if any(block.dtype != np.float32 or block.shape[1:] != (dimensions,) for block in blocks):
@@ -80,48 +80,48 @@ class VectorStore:
 
     @property
     def count(self) -> int:
-        """Number of rows, including dead ones."""
+        """Number of rows, including rows that no node uses."""
         return len(self._known)
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """Mask of the rows that are used by a node."""
+        """Mask of the rows that at least one node uses."""
         return self._known["alive"]
 
     @property
     def live(self) -> int:
-        """Number of rows that are used by a node."""
+        """Number of rows that at least one node uses."""
         return self.count - self.dead
 
     @property
     def unsaved(self) -> int:
-        """Number of rows that are not in a segment."""
+        """Number of rows that are not in a segment file."""
         return self.count - sum(length for _, length in self.segments)
 
     @property
     def max_gather_ratio(self) -> float:
-        """Ratio of selected rows below which gathering them is faster than scoring all rows."""
+        """Ratio of selected rows below which gathering these is faster than scoring all rows."""
         return MAX_GATHER_RATIO_ON_DISK if self.is_in_files else MAX_GATHER_RATIO
 
     @property
     def is_in_files(self) -> bool:
-        """True if the first rows, and usually most, are read from files."""
+        """True if rows are read from files: the first ones, which are usually most of them."""
         return isinstance(next(iter(self._layout[0]), None), FileRows)
 
     @property
     def fingerprints(self) -> NDArray[np.uint64]:
-        """The fingerprint of each row."""
+        """The 64-bit hash of each row."""
         return self._known["print"]
 
     def get_or_add_label(self, vector: Vectors) -> int:
         """
-        Return the label of a vector of shape (dimensions,), appending it if it is new.
+        Return the label of a vector of shape (dimensions,). Append the vector if it is new.
 
-        The row is then alive.
+        The row counts as used from then on.
         """
         fingerprint = int.from_bytes(blake2b(vector.tobytes(), digest_size=8).digest(), "little")
         for label in self._by_fingerprint.find(self.fingerprints, fingerprint).tolist():
-            # Fingerprints may collide, so compare the bytes.
+            # Compare the bytes, because different vectors may have the same fingerprint.
             if self.take(np.array([label])).tobytes() == vector.tobytes():
                 if not self.alive[label]:
                     self.alive[label] = True
@@ -130,18 +130,18 @@ class VectorStore:
                 return int(label)
         block, start = self._block()
         block[self.count - start] = vector
-        # Append last: readers in other threads rely on the number of known rows.
+        # Append this last, because readers in other threads rely on it for the number of rows.
         return self._known.append(alive=True, print=fingerprint)
 
     def mark_dead(self, label: int) -> None:
-        """Mark a row as dead."""
+        """Mark a row as not used by any node."""
         if self.alive[label]:
             self.alive[label] = False
             self.dead += 1
             self.changes += 1
 
     def take(self, labels: Labels) -> Vectors:
-        """Return the rows with these labels, of shape (n, dimensions)."""
+        """Return the rows with some labels, of shape (n, dimensions)."""
         blocks, starts = self._layout
         if len(blocks) == 1:
             return _take_rows(blocks[0], labels)
@@ -153,7 +153,7 @@ class VectorStore:
         return taken
 
     def scores(self, vector: Vectors, labels: Labels) -> Scores:
-        """Return the inner products of *vector* with some rows, in steps that fit the CPU cache."""
+        """Return the inner products of *vector* and some rows, computed in steps that fit into the CPU cache."""
         if len(labels) <= GATHER_ROWS:
             result: Scores = self.take(labels) @ vector
             return result
@@ -162,7 +162,7 @@ class VectorStore:
         )
 
     def all_scores(self, vector: Vectors, start: int = 0) -> Scores:
-        """Return the inner products of *vector* with all rows from *start* on."""
+        """Return the inner products of *vector* and all rows from *start* on."""
         result = np.empty(self.count - start, np.float32)
         for at, block in self.slices(start, self.count):
             np.dot(block, vector, out=result[at - start : at - start + len(block)])
@@ -174,7 +174,7 @@ class VectorStore:
 
         A block has at most *max_rows* rows.
         """
-        # Read once: the engine thread adds blocks and replaces the last one concurrently, but never changes a row.
+        # Read this once: the engine's thread adds and replaces blocks meanwhile, but never changes existing rows.
         blocks, starts = self._layout
         for begin, block in zip(starts.tolist(), blocks, strict=True):
             first, last = max(start, begin), min(stop, begin + len(block))
@@ -185,7 +185,7 @@ class VectorStore:
                 yield at, block.slice(place.start, place.stop) if isinstance(block, FileRows) else block[place]
 
     def blocks(self, start: int, stop: int) -> tuple[Block, ...]:
-        """Return the blocks with the rows from *start* to *stop*. A file block is returned whole."""
+        """Return the blocks that contain the rows from *start* to *stop*. Blocks in files are returned whole."""
         blocks, starts = self._layout
         parts = zip(blocks, starts.tolist(), strict=True)
         within = [(block, begin) for block, begin in parts if begin < stop and start < begin + len(block)]
@@ -195,7 +195,7 @@ class VectorStore:
         )
 
     def to_segments(self) -> tuple[list[StoredArray], Vectors]:
-        """Return the rows for a snapshot: segments with own files, and the remaining rows."""
+        """Return the rows for a snapshot: segments for separate files, and the remaining rows."""
         segments, start = [], 0
         for stored, length in (*self.segments, *([(None, self.unsaved)] if self.unsaved >= BLOCK_ROWS else [])):
             segments.append(StoredArray(self.blocks(start, start + length), stored))
@@ -204,7 +204,7 @@ class VectorStore:
         return segments, np.concatenate([np.empty((0, self.dimensions), np.float32), *tail])
 
     def record_segments(self, segments: Sequence[StoredArray]) -> None:
-        """Remember the segment files, and from `MIN_ROWS_ON_DISK` rows on read their rows from the files."""
+        """Remember the segment files. If there are at least `MIN_ROWS_ON_DISK` rows, read the rows from the files."""
         self.segments = tuple((one.stored, len(one)) for one in segments if one.stored is not None)
         files = tuple(block for one in segments for block in one.blocks)
         held = sum(map(len, files))
@@ -213,7 +213,7 @@ class VectorStore:
             self._set_blocks((*files, *rest))
 
     def copy_compacted(self) -> tuple[VectorStore, NDArray[np.int32]]:
-        """Return a copy without dead rows, and the new label of each old label, -1 for dead rows."""
+        """Return a copy without unused rows, and an array with the new label of each old one, -1 for unused rows."""
         kept = np.flatnonzero(self.alive)
         blocks = tuple(self.take(kept[at : at + BLOCK_ROWS]) for at in range(0, len(kept), BLOCK_ROWS))
         alive = np.ones(len(kept), np.bool_)
@@ -223,10 +223,10 @@ class VectorStore:
         return fresh, moved
 
     def _block(self) -> tuple[Vectors, int]:
-        """Return the block that the next row is written to, and the label of its first row."""
+        """Return the block for the next row, and the label of the block's first row."""
         blocks, starts = self._layout
         last = blocks[-1] if blocks else None
-        # Rows in files are read-only.
+        # Start a new block if the last one is full or read-only. Rows in files are read-only.
         if not isinstance(last, np.ndarray) or not last.flags.writeable or self.count - int(starts[-1]) >= BLOCK_ROWS:
             last = np.empty((MIN_BLOCK_ROWS, self.dimensions), np.float32)
             blocks, starts = (*blocks, last), np.append(starts, self.count)
@@ -244,7 +244,7 @@ class VectorStore:
 
 class RowCache:
     """
-    Cache of rows that were read recently, so that a search reads rows of files only once.
+    Cache of recently read rows, so that a search reads each row of a file only once.
 
     Not thread-safe.
     """
@@ -253,11 +253,11 @@ class RowCache:
         self._rows = rows
         self._known = np.empty((0, rows.dimensions), np.float32)
         self._used = 0
-        # By label: its index in the cache.
+        # By label: position of the row in the cache.
         self._cache_index = np.full(MIN_BLOCK_ROWS, NOT_CACHED, np.int32)
 
     def take(self, labels: Labels) -> Vectors:
-        """Return the rows with these labels, of shape (n, dimensions)."""
+        """Return the rows with some labels, of shape (n, dimensions)."""
         if not self._rows.is_in_files or len(labels) > MAX_CACHED_ROWS:
             return self._rows.take(labels)
         if self._rows.count > len(self._cache_index):
@@ -275,7 +275,7 @@ class RowCache:
         return taken
 
     def scores(self, vector: Vectors, labels: Labels) -> Scores:
-        """Return the inner products of *vector* with some rows."""
+        """Return the inner products of *vector* and some rows."""
         if len(labels) > MAX_CACHED_ROWS:
             return self._rows.scores(vector, labels)
         result: Scores = self.take(labels) @ vector

@@ -1,4 +1,4 @@
-"""The four views of a namespace, loaded from a snapshot or the journal."""
+"""The four views of a namespace, and how they are loaded from a snapshot or from the journal."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class ViewSet:
         self.vectors: VectorIndex = VectorIndex(dimensions, exact_up_to=exact_up_to)
         self.links: Adjacency = Adjacency()
         self._counts: Counter[str] = Counter()
-        # True if the indexes still contain erased data, which must be dropped before a snapshot is written.
+        # True if the indexes contain erased data. It must be dropped before a snapshot is written.
         self.has_erased_data: bool = False
-        # Nodes whose words are not indexed yet. Background slices index them.
+        # Nodes whose words are not indexed yet. They are indexed in background slices.
         self.unindexed_nodes: dict[int, None] = {}
 
     def add(self, number: int, entry: Entry, vectors: Vectors, *, words: bool = True) -> int:
@@ -78,7 +78,7 @@ class ViewSet:
             self.words.add(node, indexed_terms(memory))
 
     def remove(self, node: int) -> dict[str, NDArray[Any]]:
-        """Remove a memory and all its links, and return the links for `restore`."""
+        """Remove a memory and all its links. Return the links, as input for `restore`."""
         links = self.links.get_node_links(node)
         facts = self.memory_table.facts(np.array([node]))
         self._counts[_TYPES[int(facts.types[0])].value] -= 1
@@ -101,7 +101,7 @@ class ViewSet:
         self.links.restore_links(links)
 
     def link(self, source: int, links: Iterable[Link]) -> list[int]:
-        """Add links from a node whose targets exist, and return the targets."""
+        """Add links from a node, except those whose target does not exist. Return the targets."""
         ends = []
         for link in links:
             target = self.memory_table.find(link.to_id)
@@ -111,25 +111,25 @@ class ViewSet:
         return ends
 
     def relink(self, source: int, links: Iterable[Link]) -> list[int]:
-        """Replace all links from a node, and return the targets of its old and new links."""
+        """Replace all links from a node. Return the targets of the old and the new links."""
         before = [int(node) for node in self.links.links(np.array([source]), "out").targets]
         self.links.remove_outgoing(source)
         return before + self.link(source, links)
 
     def neighbours(self, node: int) -> list[int]:
-        """Return the nodes that are linked with a node, in either direction."""
+        """Return the nodes that have a link to or from a node."""
         table = self.links.links(np.array([node]), "both")
         return [int(end) for end in (*table.sources, *table.targets) if end != node]
 
     def has_vectors(self, node: int, vectors: Vectors) -> bool:
-        """Return True if the stored vectors of a node equal the given ones."""
+        """Return True if the node has exactly these vectors."""
         return np.array_equal(self.vectors.get(node), vectors)
 
     def unlink(self, source: int, links: Iterable[Link]) -> None:
         """
         Remove links from a node.
 
-        Targets are compared too, because hashes of link ids may collide.
+        Targets are compared too, because different link ids may have the same hash.
         """
         for link in links:
             target = self.memory_table.find(link.to_id)
@@ -137,25 +137,25 @@ class ViewSet:
                 self.links.remove(link.id, source=source, target=target)
 
     def index(self, node: int, memory: Memory) -> None:
-        """Index the words of a memory if that was deferred."""
+        """Index the words of a memory, if this was deferred."""
         if self.unindexed_nodes.pop(node, 0) is None:
             self.words.add(node, indexed_terms(memory))
 
     def drop_erased_data(self) -> None:
-        """Drop erased data from the word and vector indexes."""
+        """Drop erased data from the word index and the vector index."""
         if self.has_erased_data:
             self.words.drop_erased_data()
             self.vectors.drop_erased_data()
             self.has_erased_data = False
 
     def count(self) -> None:
-        """Recompute the number of memories per type, after the memory table was loaded."""
+        """Count the memories of each type again, after the memory table was loaded."""
         self._counts = Counter(
             {kind.value: self.memory_table.count(Filter(types=frozenset({kind}))) for kind in MemoryType}
         )
 
     def stats(self) -> dict[str, Any]:
-        """Return statistics about the views. Unlike all other methods, callable from any thread."""
+        """Return statistics about the views. May be called from any thread, unlike all other methods."""
         return {
             "memories": sum(self._counts.values()),
             "types": {kind.value: self._counts[kind.value] for kind in MemoryType},
@@ -165,13 +165,13 @@ class ViewSet:
         }
 
 
-# Rows read per page.
+# Number of rows to read per page.
 PAGE_ROWS: Final = 1000
-# Up to this many memories, words are indexed immediately, which takes some tenths of a second.
+# When views are loaded, words of up to this many memories are indexed immediately, in some tenths of a second.
 MAX_MEMORIES_INDEXED_AT_LOAD: Final = 2000
-# Above this many new memories from other processes, words are indexed in background slices.
+# If other processes added more memories than this, their words are indexed in background slices.
 MAX_MEMORIES_INDEXED_AT_REPLAY: Final = 500
-# Above both thresholds, rebuilding the views without deleted nodes is worth the time.
+# If the number and the ratio of deleted nodes exceed these limits, the views are built again without them.
 MIN_HOLES_TO_REBUILD: Final = 1000
 MIN_HOLE_RATIO_TO_REBUILD: Final = 1 / 3
 
@@ -183,7 +183,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.define(eq=False)
 class LoadedViews:
-    """Views, with the change number they reflect and the damaged rows they omit."""
+    """Views, the number of the last change that they contain, and the damaged rows that they omit."""
 
     views: ViewSet
     change: int = 0
@@ -194,7 +194,7 @@ class LoadedViews:
 def load_views(
     rows: Snapshot, row_keys: RowKeys, snapshots: SnapshotStore | None, *, last: int, exact_up_to: int
 ) -> LoadedViews:
-    """Return the views, as of the snapshot's change number or of the journal's last change."""
+    """Load the views from a snapshot, or else build them from the journal up to its last change."""
     generation = None if snapshots is None else snapshots.load(max_change=last)
     if generation is not None:
         if generation.damaged:
@@ -210,9 +210,9 @@ def load_views(
 
 class ViewBuilder:
     """
-    Builds views from the journal page by page, as of the change number *last*.
+    Builds views from the journal page by page, up to the change number *last*.
 
-    Pages may be read at different times. `replay` with ``anew`` brings all rows to one change number.
+    Pages may be read at different times. Afterwards `apply_changes` with *force_update* brings all rows up to date.
     """
 
     def __init__(self, place: RowKeys, last: int, *, exact_up_to: int, words: bool = True) -> None:
@@ -223,10 +223,10 @@ class ViewBuilder:
         self._deferred: list[tuple[int, Link]] = []
 
     def step(self, rows: Snapshot, size: int) -> bool:
-        """Add the next page of rows, and return True if there may be more."""
+        """Add the next page of rows. Return True if there may be more."""
         views, place = self.loaded.views, self._row_keys
         page = rows.items(place.memories, after=self._after, limit=size)
-        # Leave later rows to `replay`: one may reuse the id of a memory deleted in the meantime.
+        # Later rows are added by `apply_changes`, because one may reuse the id of a memory deleted in the meantime.
         known = [row for row in page if (parse_number(place.memories, row[0]) or 0) <= self.loaded.change]
         for number, entry, vectors in read_entries(rows, place, known, views.memory_table.find, self._record_damaged):
             node = views.add(number, entry, vectors, words=self._words)
@@ -246,21 +246,21 @@ class ViewBuilder:
 
 @attrs.frozen
 class ChangeSet:
-    """Changes other than new memories: changed and deleted memories, and their number."""
+    """Changes of the journal, except new memories: numbers of changed and deleted memories."""
 
     count: int
     changed: set[int]
     deleted: set[int]
-    erased: bool = False  # True if some deleted or replaced data must be removed from disk.
+    erased: bool = False  # True if deleted or replaced data must be removed from disk.
 
 
 def read_changes_since(rows: Snapshot, row_keys: RowKeys, change: int) -> ChangeSet | None:
-    """Return the changes after a change number, or None if any row is unreadable."""
+    """Return the changes after a change number, or None if a change row is unreadable."""
     changed: set[int] = set()
     deleted: set[int] = set()
     erased = False
     after = rows.items(row_keys.changes, after=number_key(row_keys.changes, change))
-    # Skip malformed keys: check() reports them, and they would prevent every update.
+    # Skip malformed keys, which would prevent every update. check() reports them.
     found = [value for key, value in after if parse_number(row_keys.changes, key) is not None]
     for value in found:
         try:
@@ -299,7 +299,7 @@ def apply_changes(
 
     at_once = len(new) <= MAX_MEMORIES_INDEXED_AT_REPLAY
     touched: set[int] = set()
-    # Deletions come first: a deleted memory may have been saved again under the same id.
+    # Apply deletions first, because a deleted memory may have been saved again with the same id.
     for number in sorted(changes.deleted):
         loaded.damaged.pop(number_key(row_keys.memories, number), None)
         gone = views.memory_table.node_of(number)
@@ -307,7 +307,7 @@ def apply_changes(
             touched.add(gone)
             touched.update(views.neighbours(gone))
             views.remove(gone)
-    # Skip malformed keys: check() reports them.
+    # Skip malformed keys. check() reports them.
     page = [(key, value) for key, value in new if parse_number(row_keys.memories, key) is not None]
     added = [
         (views.add(number, entry, found, words=at_once), entry)
@@ -324,12 +324,12 @@ def apply_changes(
             entry = row_keys.entry(key, rows.get(key))
             vectors = row_keys.read_vectors(vector_key, rows.get(vector_key))
         except StoreDamaged as error:
-            # A full rebuild would leave it out as well.
+            # Omit damaged memories, as a full rebuild does.
             leave_out(key, error)
             touched.update([known, *views.neighbours(known)])
             views.remove(known)
             continue
-        # An entry that was read at a later time may lack links to memories that were added after it.
+        # The known entry may have been read at another time, and so lack links to memories that were added later.
         if force_update or views.memory_table.version_of(known) != entry.version:
             touched.update([known, *views.relink(known, entry.links)])
             views.change(known, entry, None if views.has_vectors(known, vectors) else vectors)
@@ -351,11 +351,11 @@ def build_snapshot_parts(rows: Snapshot, row_keys: RowKeys, views: ViewSet, chan
 
 
 def _load_snapshot(rows: Snapshot, row_keys: RowKeys, generation: Generation, exact_up_to: int) -> LoadedViews | None:
-    """Return views from a snapshot, or None if it is invalid or mostly deleted nodes."""
+    """Return the views of a snapshot, or None if it is invalid or consists mostly of deleted nodes."""
     try:
         loaded = _restore_snapshot(rows, row_keys, generation, exact_up_to)
     except INVALID_VIEW_ERRORS as error:
-        # Log only the type: the message of an error from the views may contain a memory id.
+        # Log only the error's type, because its message may contain a memory id.
         _log.warning("the snapshot of the memories cannot be used (%s): derived from the journal", type(error).__name__)
         return None
     if loaded is None:
@@ -372,9 +372,9 @@ def _restore_snapshot(
     rows: Snapshot, row_keys: RowKeys, generation: Generation, exact_up_to: int
 ) -> LoadedViews | None:
     """
-    Return the views of a snapshot, or None if it belongs to another history.
+    Return the views of a snapshot, or None if the snapshot belongs to another history.
 
-    All words are left to be indexed if those of the snapshot cannot be used.
+    If the snapshot's word index is unusable, the words of all memories are indexed later.
     """
     parts = generation.parts
     mark = parts["journal"].meta.get("mark")
@@ -405,7 +405,7 @@ def read_entries(
     find: Callable[[str], int | None],
     leave_out: Callable[[str, StoreDamaged], None],
 ) -> Iterator[tuple[int, Entry, Vectors]]:
-    """Yield the valid memories among some rows. Others are passed to *leave_out*."""
+    """Yield the valid memories of some rows. Pass the other rows to *leave_out*."""
     numbers = {key: number for key, _ in page if (number := parse_number(row_keys.memories, key)) is not None}
     keys = {key: number_key(row_keys.vectors, number) for key, number in numbers.items()}
     vectors = rows.get_many(list(keys.values()))
@@ -424,7 +424,7 @@ def read_entries(
 
 
 def _history_marker(rows: Snapshot, row_keys: RowKeys, change: int) -> str | None:
-    """Return a marker that distinguishes equal change numbers of different histories."""
+    """Return a marker for a change number. Different histories have different markers for the same number."""
     key = number_key(row_keys.changes, change)
     value = rows.get(key)
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Inverted index of the words of memories: posting lists in segments, scored with BM25."""
+"""Inverted index of the words of memories. Posting lists are stored in segments and scored with BM25."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Int32Array = NDArray[np.int32]
 TermCounts = NDArray[np.uint8]
 """Term frequencies in units of `TERM_COUNT_STEP`, capped at 255, above which BM25 hardly increases."""
 
-# Postings processed at once, so that intermediate arrays stay in the CPU caches.
+# Number of postings to process per step, so that intermediate arrays stay in the CPU cache.
 MAX_POSTINGS_PER_STEP: Final = 65_536
 
 
@@ -81,19 +81,19 @@ class Segment:
         return cls(keys, bounds, nodes, counts)
 
     def steps(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of terms with a limited number of postings, to limit the memory of a merge."""
+        """Yield ranges of terms with a limited number of postings each, to limit the memory for a merge."""
         edges = self.bounds.searchsorted(np.arange(0, len(self), MAX_POSTINGS_PER_STEP))
         return pairwise(np.unique(np.append(edges, len(self.keys))).tolist())
 
     def find_bounds(self, numbers: Int32Array) -> tuple[Int32Array, Int32Array]:
-        """Return the start and the end of the postings of each term."""
+        """Return the start and the end of the postings of each term. Both are equal for unknown terms."""
         rows = self.keys.searchsorted(numbers)
         ends = rows + (self.keys.take(rows, mode="clip") == numbers)
-        # For a term after the last key, both are the end of the postings.
+        # For a term after the last key, start and end are the end of all postings.
         return self.bounds[rows], self.bounds[ends]
 
     def only(self, living: NDArray[np.bool_]) -> Segment:
-        """Return a segment with only the postings that are True in *living*."""
+        """Return a segment with only those postings for which *living* is True."""
         sizes = np.add.reduceat(living, self.bounds[:-1], dtype=np.int32)
         used = sizes > 0
         return Segment(self.keys[used], _bounds(sizes[used]), self.nodes[living], self.counts[living])
@@ -108,31 +108,31 @@ def _bounds(sizes: NDArray[Any]) -> Int32Array:
 STATE_FORMAT: Final = 2
 _POSTING_COLUMNS: Final = {"term": np.int32, "count": np.uint8}
 NOT_INDEXED: Final = -1
-# Segment number of memories that are not in a segment yet.
+# Segment number of memories that are indexed but not in a segment yet.
 FRESH_SEGMENT: Final = 0
 MAX_FRESH_POSTINGS: Final = 8_192
-# Number of new memories indexed together, since small arrays cost as much as arrays of thousands.
+# New memories are indexed in groups of this size, because small arrays cost as much as arrays of thousands.
 MAX_PENDING_MEMORIES: Final = 128
-# Shorter posting lists are gathered for all terms together, longer ones are copied term by term.
+# Shorter posting lists are copied for all terms together, longer ones term by term.
 MAX_GATHERED_POSTINGS: Final = 1_024
-# Unused words are dropped if there are this many, and more than words in use.
+# Unused words are dropped if there are at least this many, and more than words in use.
 MIN_UNUSED_WORDS_TO_DROP: Final = 4_096
-# Scores are dense over all nodes unless there are this many times more nodes than postings.
+# If there are this many times more nodes than postings, scores are stored only for the matching nodes.
 SPARSE_NODE_RATIO: Final = 64
-# Number of strips in which the highest scores are searched for at once.
+# Number of strips that are searched for the highest scores in one step.
 TOP_SCORE_STRIPS: Final = 64
 
 
 @attrs.frozen
 class _QueryTerm:
-    """A term of a query: its number and the maximum that it can add to a score."""
+    """A term of a query: its number, and the most that it can add to a score."""
 
     number: int
     weight: float
 
 
 class _PostingBlock(NamedTuple):
-    """Postings of one segment in query order, with the weight of each posting's term."""
+    """Postings of one segment, ordered by query term, with the weight of the term of each posting."""
 
     home: int
     nodes: Int32Array
@@ -142,7 +142,7 @@ class _PostingBlock(NamedTuple):
 
 @attrs.frozen(eq=False)
 class _ScoreAccumulator:
-    """Scores of the given *nodes*, ascending, or of all nodes from 0 on if *nodes* is None."""
+    """Scores of *nodes* (ascending), or of all nodes from 0 on if *nodes* is None."""
 
     scores: Scores
     nodes: Nodes | None = None
@@ -158,7 +158,7 @@ class _ScoreAccumulator:
         return found
 
     def top_matches(self, limit: int, mask: NDArray[np.bool_] | None) -> Matches:
-        """Return the nodes with the best scores that pass *mask*."""
+        """Return those nodes with the best scores that pass *mask*."""
         if self.nodes is not None:
             scores = self.scores if mask is None else self.scores * mask[self.nodes]
             return _top_nodes(self.nodes, scores, limit)
@@ -172,35 +172,35 @@ _NO_QUERY: Final[tuple[list[_QueryTerm], _ScoreAccumulator]] = ([], _ScoreAccumu
 
 class WordIndex:
     """
-    Terms and the memories that contain them.
+    Terms, and the memories that contain them.
 
-    A forward index has the terms of each memory, in insertion order. Postings by term are derived from it, in segments.
+    A forward index contains the terms of each memory, in insertion order. Segments contain postings sorted by term.
     Each segment is longer than all shorter ones together, so there are few of them and postings are rarely moved
     (O'Neil et al., The Log-Structured Merge-Tree, 1996).
     """
 
     def __init__(self) -> None:
         self._words = Vocabulary()
-        # By term number: in how many existing memories it occurs. Second: the number of terms that occur at all.
+        # By term number: number of memories that contain the term. Then the number of terms for which this is not 0.
         self._frequency = np.zeros(1024, np.int32)
         self._used = 0
-        # Scratch array with the positions of the terms in one query. All 0 between queries.
+        # Scratch array with the position of each term in one query. All values are 0 between queries.
         self._position_scratch = np.zeros(1024, np.int32)
-        # The forward index, and how many of its postings belong to removed memories.
+        # The forward index, and the number of its postings that belong to removed memories.
         self._terms = GrowingColumns(_POSTING_COLUMNS)
         self._removed_postings = 0
-        # The nodes of its last postings, which are not in a segment yet.
+        # Nodes of the last postings of the forward index, which are not in a segment yet.
         self._fresh = GrowingColumns({"node": np.int32})
         # By node: segment number, first posting, number of postings, and length in units of `TERM_COUNT_STEP`.
         self._segment_of = np.full(1024, NOT_INDEXED, np.int32)
         self._first = np.zeros(1024, np.int32)
         self._size = np.zeros(1024, np.int32)
         self._length = np.zeros(1024, np.float32)
-        # Cache of the last query and its scores.
+        # Cache of the last query with its scores.
         self._last_scores: tuple[list[_QueryTerm], _ScoreAccumulator] = _NO_QUERY
         self._live = 0
         self._total = 0
-        # By segment number: the segment, and how many of its postings belong to removed memories.
+        # By segment number: the segment, and the number of its postings that belong to removed memories.
         self._segments: dict[int, Segment] = {}
         self._dead: dict[int, int] = {}
         self._last_segment = FRESH_SEGMENT
@@ -211,7 +211,7 @@ class WordIndex:
         return self._live
 
     def add(self, node: int, terms: Mapping[str, float] | Sequence[str]) -> None:
-        """Index a memory, replacing the previous terms of *node*."""
+        """Index a memory. The terms replace previous terms of *node*."""
         self._waiting.pop(node, None)
         self._waiting[node] = terms if isinstance(terms, Mapping) else Counter(terms)
         if len(self._waiting) >= MAX_PENDING_MEMORIES:
@@ -245,12 +245,12 @@ class WordIndex:
             self._drop_unused_words()
 
     def drop_erased_data(self) -> None:
-        """Drop removed memories, and words that occur only in them."""
+        """Drop the data of removed memories, and words that occur only in them."""
         self._index_pending()
         self._drop_unused_words()
 
     def terms(self, node: int) -> list[str]:
-        """Return the distinct terms of a memory, empty if it is not indexed."""
+        """Return the distinct terms of a memory. Empty if it is not indexed."""
         self._index_pending()
         if not self._has(node):
             return []
@@ -258,13 +258,13 @@ class WordIndex:
         return [self._words[number] for number in numbers.tolist()]
 
     def rarity(self, terms: Iterable[str]) -> dict[str, float]:
-        """Return the inverse document frequency of each term, the maximum for unknown ones."""
+        """Return the inverse document frequency of each term. Unknown terms have the maximum."""
         self._index_pending()
         find = self._words.numbers.get
         return {term: self._rarity(find(term, -1)) for term in terms}
 
     def search(self, query: Mapping[str, float], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
-        """Return the best memories that share at least one term with the query."""
+        """Return the memories with the best scores. Each shares at least one term with the query."""
         wanted = self._resolve_query(query)
         if limit <= 0 or not wanted:
             return Matches(np.empty(0, np.int64), np.empty(0, np.float32))
@@ -277,7 +277,7 @@ class WordIndex:
         return sums.top_matches(limit, mask)
 
     def scores(self, query: Mapping[str, float], nodes: Nodes) -> Scores:
-        """Return the score of each node, 0 if it shares no term with the query or is not indexed."""
+        """Return the score of each node. It is 0 if the node shares no term with the query or is not indexed."""
         wanted, nodes = self._resolve_query(query), np.asarray(nodes, np.int64)
         known, sums = self._last_scores
         if not wanted:
@@ -289,7 +289,7 @@ class WordIndex:
         return self._accumulate_scores(wanted).scores_of(nodes)
 
     def lengths(self, nodes: Nodes) -> Scores:
-        """Return the number of terms of each node, at most `LONGEST`, 0 if it is not indexed."""
+        """Return the number of terms of each node, at most `MAX_LENGTH_TERMS`. It is 0 if the node is not indexed."""
         self._index_pending()
         inside = (nodes >= 0) & (nodes < len(self._length))
         places = np.where(inside, nodes, 0)
@@ -298,7 +298,7 @@ class WordIndex:
         return lengths
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return JSON metadata and arrays for a snapshot. Later changes do not modify them."""
+        """Return JSON metadata and arrays for a snapshot. Later changes of the index do not modify them."""
         self._index_pending()
         self._flush_fresh()
         text, ends = pack_texts(self._words)
@@ -313,7 +313,7 @@ class WordIndex:
             "words": text,
             "word_lengths": np.diff(ends, prepend=0).astype(np.int32),
             "frequency": self._frequency[: len(self._words)].copy(),
-            # Existing items of a column are never changed.
+            # Not copied, because existing items of these columns never change.
             "term": self._terms["term"],
             "count": self._terms["count"],
             "home": self._segment_of.copy(),
@@ -327,7 +327,7 @@ class WordIndex:
 
     @classmethod
     def from_state(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> WordIndex:
-        """Return an index restored from a `state`."""
+        """Return an index restored from the result of `state`."""
         if meta.get("form") != STATE_FORMAT:
             raise ValueError(f"the state of a word index must be of form {STATE_FORMAT}, got {meta.get('form')!r:.20}")
         index = cls()
@@ -336,7 +336,7 @@ class WordIndex:
         index._position_scratch = np.zeros_like(index._frequency)
         index._used = int(np.count_nonzero(arrays["frequency"]))
         index._terms.extend({name: arrays[name] for name in _POSTING_COLUMNS})
-        # Copies, because the arrays of a snapshot may be read-only.
+        # Copy the arrays, because the arrays of a snapshot may be read-only.
         index._segment_of, index._first, index._size, index._length = (
             arrays[name].copy() for name in ("home", "first", "size", "length")
         )
@@ -349,7 +349,7 @@ class WordIndex:
         return index
 
     def _accumulate_scores(self, wanted: list[_QueryTerm]) -> _ScoreAccumulator:
-        """Return the scores of all nodes, in one pass over the postings of all terms."""
+        """Return the scores of all nodes, computed in one pass over the postings of all terms."""
         if SPARSE_NODE_RATIO * self._postings(wanted) < len(self._segment_of):
             blocks = [*self._iter_gains(wanted)]
             nodes, places = np.unique(np.concatenate([block[0] for block in blocks]), return_inverse=True)
@@ -367,12 +367,12 @@ class WordIndex:
         return sum(int(self._frequency[term.number]) for term in wanted)
 
     def _should_score_directly(self, nodes: Nodes, wanted: Sequence[_QueryTerm]) -> bool:
-        """Return True if scoring single nodes by their terms is cheaper than scoring all postings."""
+        """Return True if scoring only *nodes* by their terms is cheaper than scoring all postings."""
         postings = self._postings(wanted)
         return len(nodes) <= postings and len(nodes) + int(self._sizes(nodes).sum()) <= postings
 
     def _iter_gains(self, wanted: Sequence[_QueryTerm]) -> Iterator[tuple[Nodes, Scores]]:
-        """Yield nodes and the gains of single terms, in the order of *wanted* for each node."""
+        """Yield nodes and what single terms add to their scores. The gains of a node are in the order of *wanted*."""
         block: list[_PostingBlock] = []
         size = 0
         for piece in self._iter_posting_blocks(wanted):
@@ -385,7 +385,7 @@ class WordIndex:
             yield self._compute_gains(block)
 
     def _compute_gains(self, block: Sequence[_PostingBlock]) -> tuple[Nodes, Scores]:
-        """Return the nodes and gains of several pieces, processed together for speed."""
+        """Return the nodes and the gains of several posting blocks, computed together for speed."""
         homes, all_nodes, all_counts, worths = zip(*block, strict=True)
         nodes, counts = np.concatenate(all_nodes, dtype=np.int64), np.concatenate(all_counts)
         worth = np.concatenate(worths)
@@ -395,7 +395,7 @@ class WordIndex:
         return nodes, self._bm25_gains(worth, nodes, counts)
 
     def _iter_posting_blocks(self, wanted: Sequence[_QueryTerm]) -> Iterator[_PostingBlock]:
-        """Yield the postings of the terms, by segment, then in the order of *wanted*."""
+        """Yield the postings of the wanted terms by segment. Within a segment they are in the order of *wanted*."""
         worths = np.array([term.weight for term in wanted], np.float32)
         for home, nodes, counts, starts, stops in self._find_postings(wanted):
             sizes = (stops - starts).astype(np.int64)
@@ -411,7 +411,7 @@ class WordIndex:
     def _find_postings(
         self, wanted: Sequence[_QueryTerm]
     ) -> Iterator[tuple[int, Int32Array, TermCounts, Int32Array, Int32Array]]:
-        """Yield the postings of each segment, with the start and end of each wanted term."""
+        """Yield the posting arrays of each segment, with the start and the end of each wanted term."""
         numbers = np.array([term.number for term in wanted], np.int32)
         for home, segment in self._segments.items():
             yield home, segment.nodes, segment.counts, *segment.find_bounds(numbers)
@@ -424,7 +424,7 @@ class WordIndex:
         yield FRESH_SEGMENT, self._fresh["node"][found], self._terms["count"][settled:][found], bounds[:-1], bounds[1:]
 
     def _query_positions(self, wanted: Sequence[_QueryTerm], terms: Int32Array) -> Int32Array:
-        """Return the positions of *terms* in the query, starting at 1, or 0 for other terms."""
+        """Return the positions of *terms* in the query, from 1 on, or 0 for terms that are not in it."""
         numbers = [term.number for term in wanted]
         self._position_scratch[numbers] = np.arange(1, len(numbers) + 1)
         turns: Int32Array = self._position_scratch[terms]
@@ -433,7 +433,7 @@ class WordIndex:
 
     def _bm25_gains(self, weights: Scores, nodes: Nodes, counts: TermCounts) -> Scores:
         """
-        Return the BM25 gains of some postings.
+        Return what postings add to BM25 scores.
 
         The formula is ``weight * count / (count + k1 * (extra + length) / (extra + average))``. Counts and lengths are
         in units of `TERM_COUNT_STEP`.
@@ -450,7 +450,7 @@ class WordIndex:
         return gains
 
     def _scores(self, wanted: Sequence[_QueryTerm], nodes: Nodes) -> Scores:
-        """Return the scores of some nodes, added up in the same order as in a search."""
+        """Return the scores of some nodes. They equal the scores of a search, which adds in the same order."""
         sizes = self._sizes(nodes)
         places = expand_runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
         turns = self._query_positions(wanted, self._terms["term"][places])
@@ -464,20 +464,20 @@ class WordIndex:
         return scores
 
     def _sizes(self, nodes: Nodes) -> Int32Array:
-        """Return the number of postings of each node, 0 if it is not indexed."""
+        """Return the number of postings of each node. It is 0 if the node is not indexed."""
         inside = (nodes >= 0) & (nodes < len(self._size))
         sizes: Int32Array = np.where(inside, self._size[np.where(inside, nodes, 0)], 0)
         return sizes
 
     def _resolve_query(self, query: Mapping[str, float]) -> list[_QueryTerm]:
-        """Return the known terms of a query, highest weight first, the order of additions."""
+        """Return the known terms of a query, highest weight first. Scores are added in this order."""
         self._index_pending()
         known = []
         for term, weight in query.items():
             number = self._words.numbers.get(term, -1)
             if number >= 0 and weight > 0 and self._frequency[number]:
                 known.append((-weight * self._rarity(number), term, number))
-        # Sort equal weights by word, so that rounding does not depend on the order of indexing.
+        # Sort terms of equal weight by text, so that rounding does not depend on the order of indexing.
         return [_QueryTerm(number, -worth) for worth, _, number in sorted(known)]
 
     def _rarity(self, number: int) -> float:
@@ -488,7 +488,7 @@ class WordIndex:
         return 0 <= node < len(self._segment_of) and int(self._segment_of[node]) != NOT_INDEXED
 
     def _index_pending(self) -> None:
-        """Index the waiting memories."""
+        """Index the pending memories."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, {}
@@ -504,7 +504,7 @@ class WordIndex:
             self._frequency, self._position_scratch = (
                 grow_array(known, len(self._words)) for known in (self._frequency, self._position_scratch)
             )
-        # Integer sums are exact, so adding and removing a memory leaves the statistics unchanged.
+        # Sum integers, which is exact, so that adding and removing a memory restores the statistics.
         parts = np.maximum(np.rint(exact / TERM_COUNT_STEP), 1.0)
         lengths = np.minimum(
             np.bincount(np.arange(len(nodes)).repeat(sizes), parts, len(nodes)),
@@ -529,7 +529,7 @@ class WordIndex:
             self._length = grow_array(self._length, node + 1)
 
     def _flush_fresh(self) -> None:
-        """Build a segment of the memories that are not in a segment yet."""
+        """Build a segment from the memories that are not in a segment yet."""
         nodes, first = self._fresh["node"], len(self._terms) - len(self._fresh)
         living = nodes != NOT_INDEXED
         if living.any():
@@ -539,7 +539,7 @@ class WordIndex:
         self._merge()
 
     def _merge(self) -> None:
-        """Merge short segments until each is longer than all shorter ones together."""
+        """Merge short segments, until each segment is longer than all shorter ones together."""
         serials = sorted(self._segments, key=lambda serial: len(self._segments[serial]))
         sizes = [len(self._segments[serial]) for serial in serials]
         shorter = [0, *accumulate(sizes)]
@@ -548,7 +548,7 @@ class WordIndex:
             self._replace(serials[: joined + 1])
 
     def _replace(self, serials: Sequence[int]) -> None:
-        """Replace some segments by one, without removed memories."""
+        """Merge some segments, and drop the postings of removed memories."""
         parts = [self._without_removed(serial) for serial in serials]
         for serial in serials:
             del self._segments[serial], self._dead[serial]
@@ -594,7 +594,7 @@ class WordIndex:
 
 def _top_nodes(nodes: Nodes, scores: Scores, limit: int) -> Matches:
     """
-    Return the nodes with the highest positive scores, equal ones newest first.
+    Return the nodes with the highest positive scores. Equal scores are sorted newest first.
 
     *nodes* must be ascending.
     """
@@ -609,8 +609,8 @@ def _top_nodes(nodes: Nodes, scores: Scores, limit: int) -> Matches:
 
 
 def _top_candidates(sums: Scores, limit: int) -> Nodes:
-    """Return a superset, ascending, of the *limit* nodes with the highest positive sums."""
-    # At least *limit* strips reach this maximum, so the limit-th best score cannot be lower.
+    """Return candidates for the *limit* nodes with the highest positive sums, ascending."""
+    # At least *limit* strips contain a score of this size, so the limit-th best score is not lower.
     tops = sums.reshape(TOP_SCORE_STRIPS, -1).max(axis=0)
     least = np.partition(tops, len(tops) - limit)[len(tops) - limit] if limit <= len(tops) else np.float32(0)
     return np.flatnonzero(sums >= least if least > 0 else sums > 0)
