@@ -145,7 +145,7 @@ def decode_json(content: bytes) -> Any:
         raise ValueError(f"is not JSON: {error.msg} at character {error.pos}") from error
     except _StrictJsonError:
         raise
-    except ValueError as error:  # int() rejects more than 4300 digits
+    except ValueError as error:  # int() raises for more than 4300 digits
         raise ValueError("has a number with too many digits") from error
     if _exceeds_depth(value, MAX_JSON_DEPTH):
         raise ValueError(f"is nested deeper than {MAX_JSON_DEPTH} levels")

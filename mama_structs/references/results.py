@@ -23,8 +23,8 @@ from mama_structs.errors import (
 _MAX_LATENCY_SAMPLES: Final = 1024
 _MAX_ERROR_CHARS: Final = 200
 _SECRET_PATTERN: Final = re.compile(
-    r"(?<=://)[^/?#\s]+(?=@)"  # user and password before a host
-    r"|(?<=\?)\S+"  # query of a URL
+    r"(?<=://)[^/?#\s]+(?=@)"  # user and password in a URL
+    r"|(?<=\?)\S+"  # query string of a URL
     r"|\b(?:bearer|basic|token|api[-_]?key|password|passwd|secret|authorization)\b[\"']?"
     r"\s*[:= ]\s*(?:(?:bearer|basic)\s+)?\S+",
     re.IGNORECASE,

@@ -336,7 +336,7 @@ class OpenApiSource:
             api.limiter.unregister(self)
             if self._session is None:
                 await api.session.close()
-                # aiohttp closes the transports one iteration of the event loop later.
+                # Let the event loop run once, because aiohttp closes the transports in its next iteration.
                 await asyncio.sleep(0)
 
     def _connect(self) -> HttpClient:

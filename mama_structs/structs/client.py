@@ -143,7 +143,7 @@ class StructsClient:
             self._transport.limiter.unregister(self)
         if own is not None:
             await own.close()
-            # aiohttp closes the transports one iteration of the event loop later.
+            # Let the event loop run once, because aiohttp closes the transports in its next iteration.
             await asyncio.sleep(0)
 
     async def query(self, entity_id: EntityId | str) -> RawAnswer:

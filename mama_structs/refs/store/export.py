@@ -707,7 +707,7 @@ def _lock_directory(directory: int, order: ExportRequest) -> bool:
             time.sleep(pause)
             pause = min(2 * pause, _MAX_LOCK_PAUSE_SECONDS)
         except OSError:
-            return False  # file system without locks
+            return False  # the file system has no locks
         else:
             return True
 

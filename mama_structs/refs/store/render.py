@@ -191,8 +191,8 @@ class Rendering:
         def render_count(count: int) -> str:
             place = _position_attributes(excerpt, ends[count - 1])
             if count < len(lines):
-                # Request the same number of lines again: a request for the omitted ones would make all later reads
-                # small.
+                # Request the same number of lines again. A request for the few omitted lines would
+                # make all later reads small.
                 following = first + count
                 place["next"] = _read_call(
                     excerpt, "line", following, min(len(lines), excerpt.total_lines - following + 1)
