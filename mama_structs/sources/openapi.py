@@ -336,7 +336,7 @@ class OpenApiSource:
             api.limiter.unregister(self)
             if self._session is None:
                 await api.session.close()
-                # Let the event loop run once, because aiohttp closes the transports in its next iteration.
+                # Wait for one iteration of the event loop, in which aiohttp closes the transports.
                 await asyncio.sleep(0)
 
     def _connect(self) -> HttpClient:

@@ -143,7 +143,7 @@ class StructsClient:
             self._transport.limiter.unregister(self)
         if own is not None:
             await own.close()
-            # Let the event loop run once, because aiohttp closes the transports in its next iteration.
+            # Wait for one iteration of the event loop, in which aiohttp closes the transports.
             await asyncio.sleep(0)
 
     async def query(self, entity_id: EntityId | str) -> RawAnswer:
