@@ -192,6 +192,7 @@ def hooks(session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> dic
         session: The session with the memories and refs. It must stay open while the hooks are used, on the event loop
             that opened it.
         max_chars: Maximum number of recalled characters, at least 300.
+
     """
     # Maps the id of a Claude Code session to True if its context no longer contains the recalled text.
     has_lost: dict[str | None, bool] = {}

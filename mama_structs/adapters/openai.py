@@ -160,6 +160,7 @@ def tool_choice(session: Session, message: object, *, api: API = "responses") ->
 
     Raises:
         InvalidArgument: *api* is unknown.
+
     """
     _check_api(api)
     allowed, wire = session.allowed_for(message), session.wire_names.by_tool

@@ -105,6 +105,7 @@ async def build_recall(
         exposure: Detects if the message continues earlier work; None for the built-in cues.
         is_resuming: Whether to treat any message as a continuation, as at the start of a conversation.
         max_chars: As for `Session.recall`.
+
     """
     checked_max_chars = _check.check_integer("max_chars", max_chars, MIN_RECALL_CHARS)
     recall_log = RecallLog() if recall_log is None else recall_log

@@ -324,6 +324,7 @@ class Session:
 
         Args:
             message: As for `tools_for`.
+
         """
         self._check_here()
         return self.exposed.allowed_for(message)
@@ -377,6 +378,7 @@ class Session:
             UnknownTool: There is no such tool.
             InvalidArgument: An argument is missing, unknown or of the wrong type.
             HandleNotFound: A handle in an argument does not exist.
+
         """
         self._check_here()
         return self._tool_calls.resolved(tool_name, arguments)
@@ -738,6 +740,7 @@ class SessionStream:
         Raises:
             InvalidArgument: *chunk* is not part of an answer, or has more than 1,000,000 characters or 1,000 refs.
             SessionClosed: The stream was closed.
+
         """
         events: list[Event] = self._stream.feed(chunk)
         return events

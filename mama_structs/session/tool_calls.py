@@ -49,6 +49,7 @@ class ToolCalls:
         settings: The session's settings.
         ready_made: Ready-made tools of the session's sources.
         added: Tools of the host, which replace others with the same name.
+
     """
 
     def __init__(

@@ -139,6 +139,7 @@ async def recalled(
     Raises:
         SessionClosed: The session is closed.
         WrongLoop: The session belongs to another event loop.
+
     """
     said = [*messages]
     content = get_field(said[-1], "content") if said else None

@@ -53,6 +53,7 @@ class AdkMemoryService(BaseMemoryService):
 
     Raises:
         InvalidArgument: *limit* or *min_relevance* is invalid.
+
     """
 
     def __init__(

@@ -56,6 +56,7 @@ class SessionVectorStore(VectorStore):
         InvalidArgument: An argument is invalid; nothing was stored.
         EmbeddingFailed: The embedder failed; nothing was stored.
         WrongLoop: The session is async and this is not its event loop, or a call would block that loop.
+
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class SessionVectorStore(VectorStore):
             metadatas: One for each text.
             ids: One for each text; None for new ones.
             **options: ``session``, which is required, and the other arguments of the class.
+
         """
         store = cls._create(embedding, **options)
         store.add_texts(texts, metadatas, ids=ids)

@@ -119,6 +119,7 @@ class McpServer(Server[McpClient]):
 
         Args:
             message: See `mama_structs.Exposure.detect`.
+
         """
         exposed = self.session.exposed
         before = exposed.current.version

@@ -100,6 +100,7 @@ class AsyncMemory:
             expiration_date: The last day (UTC) on which they are valid; None for no expiry.
             infer: Whether to call *extract* for the facts, if it was passed to the class.
             others: mem0's *timestamp*, *memory_type* and *prompt*, which are rejected because they need a model.
+
         """
         reject_unsupported(**others)
         own = {**check_metadata(metadata), **collect_ids(dict(zip(ID_NAMES, (user_id, agent_id, run_id), strict=True)))}
@@ -192,6 +193,7 @@ class AsyncMemory:
             metadata: Metadata to merge into the existing metadata.
             expiration_date: The last day (UTC) on which it is valid; None for no expiry.
             data: mem0's older name for *text*.
+
         """
         new_text = data if text is None else text
         new = check_metadata(metadata)

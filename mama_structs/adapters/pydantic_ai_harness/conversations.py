@@ -61,6 +61,7 @@ class SessionConversationStore:
         Raises:
             ConversationConflict: It was saved or deleted meanwhile; nothing was written.
             InvalidArgument: A message exceeds the size limit of a record.
+
         """
         dumped = [json.dumps(one) for one in ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")]
         updated = replace(
@@ -126,6 +127,7 @@ class SessionConversationStore:
 
         Raises:
             InvalidArgument: *limit* or *offset* is too small.
+
         """
         if limit < 1 or offset < 0:
             raise InvalidArgument(f"limit must be 1 or more and offset 0 or more, got {limit} and {offset}")
@@ -161,6 +163,7 @@ class SessionConversationStore:
             tags: Its topics.
             manual: True if its user named it.
             tokens: Tokens used for naming, counted even if it is not named.
+
         """
         is_named = False
 
