@@ -138,7 +138,7 @@ def _create_append_records(
     labels = _create_labels(key)
     known: dict[str, Any] = {"places": 0, "summary": "{}"} if head is None else head.value
     place, summary = known["places"], json.loads(known["summary"])
-    # A session's summary covers only its main transcript, not those of its subagents.
+    # Only the main transcript is part of a session's summary.
     if len(labels) == _MAIN_LABEL_COUNT:
         before: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": summary}
         summary = fold_session_summary(before, key, list(fresh.values()))["data"]

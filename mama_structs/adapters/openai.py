@@ -217,7 +217,7 @@ def _create_content(session: Session, part: str | Media) -> dict[str, str]:
 
 
 def _extract_items(answered: object) -> tuple[Sequence[object], object]:
-    """Return the output items or tool calls of an answer, and its status or finish reason, if any."""
+    """Return an answer's output items or tool calls, and its status or finish reason."""
     if isinstance(answered, list | tuple):
         return answered, None
     choices, output = get_field(answered, "choices"), get_field(answered, "output")

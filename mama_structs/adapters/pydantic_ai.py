@@ -94,7 +94,11 @@ class _SessionToolset(AbstractToolset[Any]):
         return type(self)(self._session, id=self._id, max_retries=self._max_retries)
 
     async def __aexit__(self, *args: object) -> None:
-        """Store the refs of the final answer. It has no tool calls, so nothing else stores its refs."""
+        """
+        Store the refs of the final answer.
+
+        It has no tool calls, so nothing else stores its refs.
+        """
         if self._ctx is not None and self._session.is_open:
             await self._observe_last_message(self._ctx)
 
@@ -145,7 +149,7 @@ class _SessionToolset(AbstractToolset[Any]):
         if not answered.is_error:
             # The JSON text has no lone surrogates, which Pydantic AI could not serialize.
             return answered.text if isinstance(answered.data, str) else json.loads(answered.text)
-        # Let the model retry only errors that other arguments can fix: `InvalidArgument` and unknown ids.
+        # Only retry errors that other arguments can fix: `InvalidArgument` and unknown ids.
         kind = answered.data["error"]["type"]
         if (kind == "not_found" or kind.startswith("invalid_")) and ctx.retry < ctx.max_retries:
             raise ModelRetry(answered.text)
@@ -205,7 +209,11 @@ class _SessionCapability(AbstractCapability[Any]):
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Add the recalled text to the request. In mode ``force_dynamic``, also restrict the tool choice."""
+        """
+        Add the recalled text to the request.
+
+        In mode ``force_dynamic``, also restrict the tool choice.
+        """
         text = await recall_for_messages(self._session, ctx.messages, max_chars=self._max_chars)
         if text:
             ctx.enqueue(UserPromptPart(text))

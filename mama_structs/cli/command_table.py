@@ -48,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     """
     try:
-        # Escape characters that the terminal cannot encode: names on a chain are untrusted and must not crash the
-        # command.
+        # Escape characters that the terminal cannot encode: untrusted names on a chain must not crash the command.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced the stream

@@ -73,7 +73,7 @@ class DemoRun:
         return answer
 
     async def read_page(self, **options: Any) -> tuple[Entity, list[Entity]]:
-        """Return the answer for the page that contains the demo's player, and all rows of the page."""
+        """Return the answer for the page with the demo's player, and all rows of the page."""
         place = {} if self.page_key is None else {"pagination_key": self.page_key}
         answer = await self.call_tool("structs_list_players", pagination_limit=PAGE_ROWS, **place, **options)
         rows = list(answer["Player"])
@@ -267,7 +267,11 @@ async def _run_on_node(base_url: str, wanted: str | None, node: FakeNode | None)
 
 
 async def _find_player(base_url: str, wanted: str | None) -> tuple[str, str | None]:
-    """Return a player's id and the key of its page. The default is the first player with all relations."""
+    """
+    Return a player's id and the key of its page.
+
+    The default is the first player with all relations.
+    """
     async with Session.open(structs=base_url) as session:
         if wanted is not None:
             player = (await session.call("structs_query_player", {"player_id": wanted}))["Player"]
@@ -292,7 +296,7 @@ async def _find_player(base_url: str, wanted: str | None) -> tuple[str, str | No
 
 
 def _flatten(answer: Entity, envelope: str) -> Entity:
-    """Return the fields of an entity and of its envelope in one mapping, as references have them."""
+    """Merge the fields of an entity and of its envelope, as in a reference."""
     outer_fields = {name: value for name, value in answer.items() if name != envelope}
     return {**answer[envelope], **outer_fields}
 

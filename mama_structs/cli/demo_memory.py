@@ -34,7 +34,7 @@ class DemoCall:
 
 @attrs.frozen
 class DemoDays:
-    """The tool calls of the first day, and the recalled text for each message of the second day."""
+    """The tool calls of the first day, and the recalled text for each message of the second."""
 
     calls: tuple[DemoCall, ...]
     recalled_texts: dict[str, str]

@@ -167,7 +167,11 @@ def _start_helper() -> int:
 
 
 def _has_failed(helper: int) -> bool:
-    """Return True if the helper exited with an error. Exit code 0 means that another helper serves."""
+    """
+    Return True if the helper exited with an error.
+
+    Exit code 0 means that another helper serves.
+    """
     try:
         ended, status = os.waitpid(helper, os.WNOHANG)
     except ChildProcessError:

@@ -107,7 +107,11 @@ def _format_error(error: Exception) -> str:
 
 
 class _ResumeDetector:
-    """Detects messages that resume work. Replaces `Exposure`, which takes a fifth of a second to load."""
+    """
+    Detects messages that resume work.
+
+    Replaces `Exposure`, which takes a fifth of a second to load.
+    """
 
     kind: str | None = None
 
@@ -251,7 +255,11 @@ class HookServer:
         ).text
 
     async def _get_session(self, namespace: str, conversation: str) -> Session:
-        """Return the conversation's session. If too many are open, close the least recently used one."""
+        """
+        Return the conversation's session.
+
+        If too many are open, close the least recently used one.
+        """
         from mama_structs.memory.store.factory import UnavailableEmbedder  # noqa: PLC0415 - imported after the socket is ready
         from mama_structs.session.session import Session  # noqa: PLC0415
         from mama_structs.settings import Settings, ToolSettings  # noqa: PLC0415
@@ -279,7 +287,7 @@ def find_text(given: dict[str, Any], names: tuple[str, ...]) -> str:
 
 
 def extract_message(given: dict[str, Any]) -> str:
-    """Extract the user's message from an event: a text, a list of text blocks, or a nested mapping."""
+    """Extract the user's message from an event: a text, text blocks, or a nested mapping."""
     for name in _TEXT_KEYS:
         value = given.get(name)
         if isinstance(value, dict):
@@ -295,7 +303,11 @@ def extract_message(given: dict[str, Any]) -> str:
 
 
 def classify_event(name: str, message: str) -> str | None:
-    """Classify an event by its name as "compact", "start" or "prompt". None means it is ignored."""
+    """
+    Classify an event by its name as "compact", "start" or "prompt".
+
+    None means it is ignored.
+    """
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if "compact" in plain or "compress" in plain:
         return "compact"

@@ -72,7 +72,7 @@ async def recall(given: argparse.Namespace) -> None:
 
 
 async def view(given: argparse.Namespace) -> None:
-    """Write an HTML page for a browser, with a search box, timelines of decisions, and a graph of links."""
+    """Write an HTML page for a browser, with search, timelines of decisions, and a graph."""
     from mama_structs.cli.viewer import create_page
 
     async with open_session(given) as session:

@@ -30,7 +30,7 @@ _SHUTDOWN_SECONDS: Final = 5.0
 
 async def demo(given: argparse.Namespace) -> None:
     """
-    Show recalled memories, answer questions without and with references, and compare the costs.
+    Show recalled memories, answer questions with and without references, compare costs.
 
     It starts a small Structs node of its own, unless it is given a real one.
     """
@@ -54,7 +54,7 @@ async def demo(given: argparse.Namespace) -> None:
 
 
 async def fake_node(given: argparse.Namespace) -> None:
-    """Serve a generated Structs world over the chain's REST interface, until stopped by Ctrl-C or SIGTERM."""
+    """Serve a generated Structs world over the chain's REST interface until Ctrl-C or SIGTERM."""
     from mama_structs.testing import FakeNode
 
     stopped = _create_stop_event()
@@ -97,7 +97,7 @@ def _create_stop_event() -> Any:
 
 async def serve_mcp(given: argparse.Namespace) -> None:
     """
-    Serve a session's tools to MCP clients: one over stdio, or with --http any number that share the session.
+    Serve a session's tools to MCP clients: one over stdio, or any number with --http.
 
     It runs until the client leaves, or Ctrl-C or SIGTERM stops it.
     """
@@ -151,12 +151,16 @@ async def serve_mcp(given: argparse.Namespace) -> None:
 
 
 async def hook(given: argparse.Namespace) -> None:
-    """Answer a coding agent's hook with recalled memories, from a helper process that keeps running."""
+    """Answer a coding agent's hook with recalled memories, from a background helper process."""
     raise AssertionError(given)  # `mama_structs.cli.main` handles this command before this module is loaded
 
 
 async def _warm_up(session: mama_structs.Session) -> None:
-    """Load the search components in the background. If this fails, the first search reports the error."""
+    """
+    Load the search components in the background.
+
+    If this fails, the first search reports the error.
+    """
     with contextlib.suppress(MamaStructsError):
         await session.warm_up()
 

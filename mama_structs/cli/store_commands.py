@@ -83,7 +83,7 @@ async def backup_store(given: argparse.Namespace) -> None:
 
 
 async def copy_store(given: argparse.Namespace) -> int:
-    """Copy a store to another and compare the two; a repeated call continues an interrupted copy."""
+    """Copy a store to another and compare them; if interrupted, run it again to continue."""
     import attrs
 
     from mama_structs.session.session import Session
@@ -103,7 +103,7 @@ async def copy_store(given: argparse.Namespace) -> int:
 
 
 async def assign_conversation(given: argparse.Namespace) -> None:
-    """Move a conversation to another namespace; it must not be open, and its forks are not moved."""
+    """Move a conversation that is not open to another namespace; its forks are not moved."""
     from pathlib import Path
 
     from mama_structs.session.backend import Backend
@@ -152,7 +152,7 @@ async def export(given: argparse.Namespace) -> None:
 
 
 async def import_file(given: argparse.Namespace) -> None:
-    """Import the memories of a file that `export` wrote; existing ones are not added again."""
+    """Import the memories of a file that `export` wrote; adds nothing twice."""
     from mama_structs.memory.upkeep.jsonl_transfer import read_export_embedder
 
     async with open_session(given, read_export_embedder(given.file), is_new=True) as session:
@@ -174,7 +174,7 @@ async def maintain(given: argparse.Namespace) -> None:
 
 
 async def reembed(given: argparse.Namespace) -> None:
-    """Recompute all vectors with another embedder; a repeated call continues an interrupted one."""
+    """Recompute all vectors with another embedder; if interrupted, run it again to continue."""
     embedder = create_embedder(given.embedder)
     async with open_session(given) as session:
         with report_progress("embedded", "memories", resumable=True) as progress:
@@ -201,7 +201,7 @@ async def migrate(given: argparse.Namespace) -> None:
 
 
 async def import_from(given: argparse.Namespace) -> None:
-    """Import memories of another program without changing its files; existing ones are not added again."""
+    """Import memories of another program, whose files are not changed; adds nothing twice."""
     from mama_structs.importers.dispatch import import_data, read_source
 
     # Read the source first: if it is unreadable, no store must be created.

@@ -72,7 +72,7 @@ CONVERSATION_OPEN_MESSAGE: Final = (
 )
 CONVERSATION_DAMAGED_MESSAGE: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
 
-# Identifies a directory by real path, device and inode: one that was replaced has another key. A server: its URL.
+# A directory is identified by real path, device and inode, so that a replaced one differs. A server: by its URL.
 BackendKey = tuple[str, int, int] | str
 
 
@@ -275,7 +275,11 @@ class Backend:
         return await self.storage.run_read(lambda rows: list_conversations(rows, space, is_open), namespace=space)
 
     async def delete(self, name: str, *, namespace: str) -> None:
-        """Delete a conversation that is not open. Atomic. Texts that other conversations use remain."""
+        """
+        Delete a conversation that is not open.
+
+        Atomic. Texts that other conversations use remain.
+        """
         key = ConversationKey(check_namespace(namespace), check_conversation_name(name))
         if not await run_to_completion(self._delete_all([key])):
             raise await unknown_conversation_error(self.storage, key)
@@ -319,7 +323,11 @@ class Backend:
         return count
 
     async def erase_texts(self, erasure: EntryErasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
-        """Delete refs and descriptors with erased texts. Return their number and what prevented others."""
+        """
+        Delete refs and descriptors with erased texts.
+
+        Return their number and what prevented others.
+        """
         count = 0
         obstacles: dict[str, None] = {}
         keys = [key for key in self._open if key.namespace == namespace]
@@ -462,7 +470,11 @@ class Backend:
             self._release(conversation.key)
 
     async def _lock(self, key: ConversationKey) -> None:
-        """Lock a conversation. Requests to a server run in a thread, so the event loop is not blocked."""
+        """
+        Lock a conversation without blocking the event loop.
+
+        Requests to a server run in a thread.
+        """
         if not isinstance(self._locks, Leases):
             self._claim(key)
             return

@@ -66,7 +66,7 @@ class SharedState:
     references: ReferenceOptions | None
     loop: LoopGuard
     closing: AsyncExitStack
-    # All tools of the sources, even those that the profile excludes.
+    # Tools of the sources, including those excluded by the profile.
     ready_made: Sequence[Tool]
     users: int = 0
 
@@ -194,7 +194,7 @@ class OpenRequest:
         return memories
 
     def _join_resolver(self, memories: MemoryStore, loop: LoopGuard, closing: AsyncExitStack) -> Resolver:
-        """Return a resolver that also resolves memories, based on the passed resolver or a new one."""
+        """Return a resolver that also resolves memories, based on the passed or a new one."""
         base = self.resolver
         if base is None:
             base = Resolver(self.all_sources, settings=self.settings.references, home=loop)

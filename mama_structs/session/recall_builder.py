@@ -130,7 +130,11 @@ async def build_recall(
 
 
 def _get_query(message: object) -> str:
-    """Return the text to search for. Lone surrogates are replaced, since UTF-8 cannot encode them."""
+    """
+    Return the text to search for.
+
+    Lone surrogates are replaced, since UTF-8 cannot encode them.
+    """
     return _truncate_query(extract_user_text(message)).encode("utf-8", "replace").decode()
 
 
@@ -186,7 +190,7 @@ class RelatedMemories:
 
     @classmethod
     def read(cls, reader: Reader, hits: Sequence[Hit], *, where: Filter, resuming: bool) -> RelatedMemories:
-        """Read the memories related to *hits*, as far as *where* allows, and the last checkpoint."""
+        """Read the last checkpoint, and the memories that are related to *hits* and pass *where*."""
         found = [hit.memory for hit in hits]
         newest = reader.window(attrs.evolve(where, types=CHECKPOINT_TYPES), limit=1) if resuming else ()
         checkpoint = next(iter(reader.get(newest)), None)
@@ -243,7 +247,7 @@ class RelatedMemories:
         return cls(**maps, contradiction_links=against, checkpoint=first.checkpoint)
 
     def get_memories(self, ids: Iterable[str]) -> list[Memory]:
-        """Return the memories with these ids, without those that must not be recalled."""
+        """Return the memories with these ids, except those that must not be recalled."""
         return [self.memories[one] for one in ids if one in self.memories]
 
     def is_current(self, memory_id: str) -> bool:
@@ -252,7 +256,7 @@ class RelatedMemories:
         return memory is not None and memory_id not in self.superseded_by and _get_outcome(memory) is not Outcome.FAILED
 
     def conflicts(self, hits: Iterable[Hit]) -> Iterator[Conflict]:
-        """Yield pairs of current memories that contradict each other: linked pairs, then pairs of *hits*."""
+        """Yield pairs of contradicting current memories: linked pairs, then pairs of *hits*."""
         seen: set[frozenset[str]] = set()
         for link in self.contradiction_links:
             pair = frozenset((link.from_id, link.to_id))
@@ -267,7 +271,7 @@ class RelatedMemories:
 
 
 def _read_links(reader: Reader, nodes: Iterable[int]) -> list[tuple[int, int, int]]:
-    """Return (source, target, type) of the links of these nodes, without automatic associations."""
+    """Return (source, target, type) of the nodes' links, without automatic associations."""
     table = reader.links(np.array(sorted(nodes), np.int64), "both", READ_LINK_TYPES)
     chosen = select_rows(table, (table.types != ASSOCIATION_NUMBER) | (table.creators != SYSTEM_CREATOR_INDEX))
     return list(zip(chosen.sources.tolist(), chosen.targets.tolist(), chosen.types.tolist(), strict=True))
@@ -433,7 +437,7 @@ def _get_trust(memory: Memory) -> Origin:
 
 
 def _get_marks(grounds: RelatedMemories, memory: Memory) -> list[str]:
-    """Return notes on a memory's trust and namespace, if it is untrusted or from another namespace."""
+    """Return notes on a memory's trust and namespace, unless it is trusted and local."""
     mark = get_mark(_get_trust(memory))
     is_own = grounds.own_namespace in (None, memory.namespace)
     return [

@@ -317,7 +317,7 @@ class Session:
 
     def allowed_for(self, message: object) -> tuple[str, ...]:
         """
-        Return the names of the tools that `tools_for` selects for a message, most relevant first.
+        Return the names of the tools that `tools_for` selects, most relevant first.
 
         For providers that restrict the choice without changing the tool list, as ``allowed_tools`` does: prompt caches
         and runs depend on that list. It does not change the results of `tools` and `exposed`.
@@ -487,8 +487,7 @@ class Session:
 
         self._check()
         load = measure_message(message)
-        # An adapter and the host may observe the same message concurrently. The lock makes the second call find the
-        # first.
+        # If an adapter and the host observe one message concurrently, the second call must find the first.
         async with self._observe_lock:
             ingested = await run_inline_or_in_thread(load, self._observed_messages.find_earlier, message)
             if ingested is None:
@@ -706,7 +705,11 @@ class Session:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def _check_here(self) -> None:
-        """Raise if the session is closed or used in another thread. Works without a running event loop."""
+        """
+        Raise if the session is closed or used in another thread.
+
+        Works without a running event loop.
+        """
         if self._closed:
             raise SessionClosed("the session is closed", hint="work inside its with block, or open another one")
         self._shared.loop.check_thread()
@@ -735,7 +738,7 @@ class SessionStream:
 
     def feed(self, chunk: object) -> list[Event]:
         """
-        Process the next chunk of the answer; return the new parser events, see `RefStream.feed`.
+        Process the next chunk of the answer; return new parser events, see `RefStream.feed`.
 
         Raises:
             InvalidArgument: *chunk* is not part of an answer, or has more than 1,000,000 characters or 1,000 refs.
@@ -786,7 +789,7 @@ class SessionOpening:
             raise InvalidArgument("a session is entered with async with", hint=NOT_OPEN_HINT)
 
         def __exit__(self, *_: object) -> None:
-            """Never called. `with` requires this method before it calls `__enter__`, which raises the helpful error."""
+            """Required by `with`, which would otherwise not call `__enter__` with its helpful error."""
 
     def __await__(self) -> Generator[Any, None, Session]:
         return self._open().__await__()

@@ -105,7 +105,11 @@ async def copy_backend(
 
 
 def _check_target(source: Path | None, target: Path) -> Path:
-    """Return the real path of the target. Raise if it overlaps the source or has foreign files."""
+    """
+    Return the real path of the target.
+
+    Raise if it overlaps the source or has foreign files.
+    """
     with convert_os_errors(target):
         real, real_target = source and Path(os.path.realpath(source)), Path(os.path.realpath(target))
         names = set(os.listdir(real_target)) if real_target.exists() else set()  # noqa: PTH208 - compare names
@@ -192,7 +196,7 @@ async def _copy_memories(
 
 
 def _check_foreign_rows(target_rows: TransferRows, source_rows: TransferRows) -> None:
-    """Raise if the target has conversation rows that the source does not have or has with other content."""
+    """Raise if the target has conversation rows that differ from or are not in the source."""
     for key, row in target_rows.rows.items():
         if not key.startswith(VOLATILE_PREFIXES) and source_rows.rows.get(key) != row:
             raise_store_differs(

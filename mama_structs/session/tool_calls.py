@@ -192,8 +192,8 @@ class ToolCalls:
         data = result if is_error else to_answer(to_content_blocks(result))
         if budget is None:
             return data
-        # Results of the handle tools are already stored. For new ones, old answers about memories are deleted to free
-        # space.
+        # Results of the handle tools are already stored. For other results, old memory answers are deleted to make
+        # room.
         keeps = keeps and tool.wrapped and not is_error and self._settings.descriptors.enabled
         is_own = self.is_own(tool)
         if keeps and is_own:

@@ -32,8 +32,7 @@ PUNCTUATION_CHARS: Final = ".:!?*_~#@|"
 ID_SEPARATOR_PATTERN: Final = re.compile(r"[/=:|→]")
 # A word is text without blanks, quotes, brackets and commas.
 WORD_PATTERN: Final = re.compile("[^\\s,;()\\[\\]{}<>\"'`\u201c\u201d\u2018\u2019\u300c\u300d]+")
-# Matches the element around a shown handle, and the field with a handle in truncated JSON. Inside a JSON string,
-# backslashes precede the quotation marks.
+# Matches the element of a shown handle, and a handle in truncated JSON. Quotation marks may be escaped.
 SHOWN_HANDLE_PATTERN: Final = re.compile(
     r"<(?:fd_result|fd_content|fd_matches|ref_content)\s[^<>]{0,1000}?\b(?:fd|id)=\\{0,16}\"(?P<tag>[^\"\\<>]{1,300})"
     r"|\"fd\\{0,16}\":\s{0,2}\\{0,16}\"(?P<json>(?:fd:[1-9][0-9]{0,17}|ref:[^\"\\]{1,300}))"
@@ -43,8 +42,7 @@ KOREAN_PARTICLE_PATTERN: Final = re.compile(r"[가-힣]{1,8}$")
 
 def find_mentions(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
     """Return the entity ids that a text mentions, deduplicated, in order of appearance."""
-    # An id must be a whole word, except for surrounding punctuation (``**2-1**``), a following Korean particle
-    # (``2-1에서``), and separators (``id=2-1``).
+    # An id is a whole word, ignoring punctuation (``**2-1**``), a Korean particle (``2-1에서``) and ``id=``.
     schemes = [scheme for scheme in schemes if scheme.contains in text]
     if not schemes:
         return ()
@@ -90,7 +88,7 @@ def load_chain_schemes() -> tuple[IdScheme, ...]:
 
 
 def make_text_eraser(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]]) -> EraseTexts:
-    """Return a function that deletes the refs and descriptors that contain texts of erased memories."""
+    """Return a function that deletes refs and descriptors with texts of erased memories."""
 
     def erase_texts(doomed: ErasureSet, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
         def is_read(source: str) -> bool:
@@ -170,7 +168,7 @@ def make_reference_budget(resolver: Resolver) -> Callable[[Mapping[str, Any]], O
 
 
 def make_content_finder(refs: RefStore) -> FindContent:
-    """Return a function that looks up a handle used as evidence: its version, text and provenance."""
+    """Return a function that looks up the version, text and provenance of a handle."""
     # Invalid handles raise. As plain text, a handle would be meaningless in other conversations.
 
     def find(evidence: str) -> tuple[str, str, Provenance] | None:
@@ -186,7 +184,7 @@ def make_content_finder(refs: RefStore) -> FindContent:
 
 
 def find_author(text: str, speaker: Origin, refs: RefStore) -> Origin:
-    """Return the least trusted author of a message: the speaker, or the author of a text that it shows."""
+    """Return the least trusted of a message's speaker and the authors of texts it shows."""
     return least_trusted([speaker, *_find_shown_trusts(text, refs)])
 
 

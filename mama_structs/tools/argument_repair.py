@@ -45,7 +45,11 @@ def describe_value(value: object) -> str:
 
 
 def convert(value: object, kind: Any) -> Any:
-    """Convert a value to a type without repair. Raise ValueError or RecursionError if it is invalid."""
+    """
+    Convert a value to a type without repair.
+
+    Raise ValueError or RecursionError if it is invalid.
+    """
     import msgspec  # noqa: PLC0415 - already loaded when the tool was created
 
     if not _is_finite(value):
@@ -166,7 +170,7 @@ def _coerce_list(value: Any, kind: Any, notes: list[str]) -> Any:
 
 
 def _parse_list(text: str) -> Any:
-    """Return the value of a JSON text, the text itself if it is one item, or None if it is ambiguous."""
+    """Return the value of a JSON text, the text if it is one item, or None if ambiguous."""
     found = _parse_json(text)
     if found is not None:
         return found
@@ -314,7 +318,7 @@ def _unwrap_type(kind: Any) -> Any:
 
 
 def _get_fields(kind: Any) -> dict[str, _ObjectField] | None:
-    """Return the fields of a struct, `TypedDict` or dataclass by JSON name, or None for other types."""
+    """Return a class's fields by JSON name, or None for types without fields."""
     from msgspec import inspect  # noqa: PLC0415 - already loaded when the tool was created
 
     found = inspect.type_info(kind) if isinstance(kind, type) else None

@@ -152,8 +152,7 @@ def _warn_once(name: str) -> None:
     """Warn the developer once per process. Models get the deprecation note in each result."""
     if name in _warned_names:
         return
-    # Report the warning at the host's line, because by default Python only shows warnings of the main script. Frames of
-    # awaiting coroutines are on the stack, too.
+    # Report the warning at the host's line: by default, Python only shows warnings of the main script.
     level, frame = 1, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in SKIPPED_PACKAGES:
         level, frame = level + 1, frame.f_back
@@ -163,7 +162,7 @@ def _warn_once(name: str) -> None:
 
 
 def _register_tool(title: str, annotations: ToolAnnotations) -> Callable[[AsyncFunction], AsyncFunction]:
-    """Return a decorator that registers a tool with a warning and a deprecation note in each result."""
+    """Return a decorator that registers a tool with deprecation warning and note."""
 
     def offered(function: AsyncFunction) -> AsyncFunction:
         name = function.__name__
@@ -201,7 +200,7 @@ def _render_error(name: str, error: MamaStructsError, _arguments: Mapping[str, A
 
 @attrs.frozen(kw_only=True)
 class Recency:
-    """Preference for newer decisions: *weight* is its share of the score, *scale* its decay in days."""
+    """Preference for newer decisions: *weight* is its share, *scale* its decay in days."""
 
     weight: float = 0.3
     scale: float = 7.0
@@ -211,20 +210,27 @@ class Recency:
         """Return the score by which suggestions are sorted: a mix of relevance and recency."""
         # This is the formula in the documentation of v1.0. The code of v1.0 returned 0.486 instead of 0.5 at the scale.
         scales = max(age_days, 0.0) / self.scale
-        # Square by multiplication: a power of a large number would raise OverflowError. Times in the future count as
-        # now.
+        # Square by multiplication, because a large power would raise OverflowError. Future times count as now.
         recency = math.pow(self.decay, min(scales * scales, MAX_SQUARED_SCALES))
         return (1 - self.weight) * relevance + self.weight * recency
 
 
 def drop_superseded(memories: Sequence[Memory], links: Iterable[Link]) -> list[Memory]:
-    """Return the memories that are not superseded, directly or indirectly. The order is unchanged."""
+    """
+    Return the memories that are not superseded, directly or indirectly.
+
+    The order is unchanged.
+    """
     replaced = find_superseded(((link.from_id, link.to_id) for link in links), (memory.id for memory in memories))
     return [memory for memory in memories if memory.id not in replaced]
 
 
 def rank_hits(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) -> list[Hit]:
-    """Return hits above the minimum relevance, best first. With *recency*, newer ones rank higher."""
+    """
+    Return hits above the minimum relevance, best first.
+
+    With *recency*, newer ones rank higher.
+    """
     found = [hit for hit in hits if hit.relevance >= MIN_RELEVANCE]
     if recency is None:
         return found
@@ -271,7 +277,11 @@ def _parse_outcome(word: str) -> tuple[str, Outcome | None]:
 
 
 def _merge_reasons(failure_reason: str | None, limitation: str | None) -> tuple[str | None, str]:
-    """Merge the two reasons of v1.0 into one text. Also return the names of the passed arguments."""
+    """
+    Merge the two reasons of v1.0 into one text.
+
+    Also return the names of the passed arguments.
+    """
     why, but = (failure_reason or "").strip(), (limitation or "").strip()
     names = " and ".join(name for name, text in (("failure_reason", why), ("limitation", but)) if text)
     return f"{why}\nLimitation: {but}" if why and but else why or but or None, names or "outcome"
@@ -314,8 +324,7 @@ async def save_decision(
     if result is None and reason is not None:
         raise InvalidArgument("failure_reason and limitation need an outcome", hint="give failure or partial")
     if result is Outcome.FAILED and reason is None:
-        # v1.0 accepted failures without a reason. The reasoning cannot replace it: it explains the choice, not the
-        # failure.
+        # v1.0 accepted failures without a reason. The reasoning is no substitute: it explains the choice.
         reason = f"No reason was given why this failed: {shorten_to_line(decision)}"
     created_by: CreatedBy = "llm" if type == "assistant_insight" else "user"
     about = check_topic(topic)
@@ -575,7 +584,7 @@ def _render_metadata(memory: Memory, now: datetime) -> str:
 
 
 def _get_mark(memory: Memory) -> str | None:
-    """Return a mark for memories that a tool or an outside source has written, or None for others."""
+    """Return a mark for memories from a tool or an outside source, or None for others."""
     return get_mark(least_trusted([memory.origin, memory.trust]))
 
 

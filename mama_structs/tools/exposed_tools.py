@@ -75,7 +75,7 @@ class ToolView:
 
     @property
     def current(self) -> Exposed:
-        """The visible tools: the selection for the last message, updated if tools were added or removed."""
+        """The visible tools: those selected for the last message among the current tools."""
         current = self._current
         if current is None:
             self._known = self._tools.names
@@ -85,7 +85,7 @@ class ToolView:
         return current
 
     def for_message(self, message: object) -> Exposed:
-        """Select the tools for a message with `Exposure.detect`, and make them the current selection."""
+        """Select the tools for a message with `Exposure.detect`, and store the selection."""
         exposed = self._update(self.exposure.detect(message))
         self._log(exposed.context, exposed.names, f"exposed, version {exposed.version}")
         return exposed
@@ -154,8 +154,7 @@ class ToolView:
             except Exception as error:  # noqa: BLE001
                 _log.error("a subscriber failed at version %d of the tools: %s", exposed.version, format_error(error))
             if self._current is not exposed:
-                # The subscriber has processed another message, so this version is outdated. Do not send it to the
-                # others.
+                # This version is outdated: the subscriber has processed another message. Do not send it to the others.
                 break
         return exposed
 

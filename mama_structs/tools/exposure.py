@@ -103,8 +103,7 @@ class Cue:
         else:
             raise InvalidArgument(f"pattern must be a text, got {type(self.pattern).__name__}")
         try:
-            # A Korean particle may directly follow an English word. With re.ASCII, the particle is not part of that
-            # word.
+            # A Korean particle may directly follow an English word. With re.ASCII, the word ends before it.
             return re.compile(source, re.MULTILINE | (re.ASCII if self.language == "en" else re.NOFLAG))
         except re.error as error:
             raise InvalidArgument(
@@ -200,7 +199,11 @@ class _LearnedWeights(NamedTuple):
 
 @functools.cache
 def _load_weights() -> _LearnedWeights:
-    """Load the thresholds and the learned weights of features. Weights are multiples of ``unit``."""
+    """
+    Load the thresholds and the learned weights of features.
+
+    Weights are multiples of ``unit``.
+    """
     named: dict[str, str] = {}
     pieces: dict[str, tuple[int, ...]] = {}
     for line in _read_data_lines("weights.tsv"):
@@ -269,14 +272,18 @@ APOSTROPHE_TRANSLATION: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u
 
 
 class NormalizedMessage(NamedTuple):
-    """The user's own words (NFC, lower case, one sentence per line). *is_complete*: none are omitted."""
+    """The user's own words (NFC, lower case, one sentence per line), possibly incomplete."""
 
     words: str
     is_complete: bool
 
 
 def normalize_message(text: str) -> NormalizedMessage:
-    """Extract the user's own words from a message. From a long message, use its beginning and end."""
+    """
+    Extract the user's own words from a message.
+
+    From a long message, use its beginning and end.
+    """
     is_complete = len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS
     plain = unicodedata.normalize("NFC", _truncate_message(text))
     plain = FENCED_PATTERN.sub(f"\n{PLACEHOLDER}\n", plain) if FENCE in plain or "~~~" in plain else plain
@@ -309,7 +316,7 @@ def _truncate_message(text: str) -> str:
 
 
 def extract_features(words: str) -> set[str]:
-    """Return the features of a text: character n-grams, words, word pairs, and first and last words."""
+    """Return a text's features: character n-grams, words, word pairs, first and last words."""
     found: set[str] = set()
     for sentence in words.split("\n")[:MAX_SENTENCES]:
         line = f" {sentence} "
@@ -538,7 +545,7 @@ class Exposure:
         return NO_CONTEXT if kind is None else _make_unsure_context(kind, min(round(likely[kind], 3), unsure))
 
     def _has_doubts(self, kind: str, wording: NormalizedMessage, understood: list[_CueMatch]) -> bool:
-        """Return True if the message may contain another request: in omitted text or unknown words."""
+        """Return True if the message may contain another, omitted or unrecognized, request."""
         doubts = self._get_rule(kind).doubts
         return (
             not wording.is_complete
@@ -612,5 +619,5 @@ def _compute_strength(kind: str, matches: list[_CueMatch], *, has_other_request:
 
 
 def _find_last_request(kind: str, matches: list[_CueMatch]) -> int:
-    """Return the position of the last request of a kind, or -1 if there is none."""
+    """Return the position of the last request of a kind, or -1 without one."""
     return max((sign.start for sign in matches if sign.kind == kind and sign.asks), default=-1)

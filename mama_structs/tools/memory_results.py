@@ -311,7 +311,11 @@ def _truncate_optional_line(text: str | None, max_chars: int = MAX_LINE_CHARS) -
 
 @attrs.define
 class TextTruncator:
-    """Truncates the long texts of an answer. The full texts are stored, with their handles in `more`."""
+    """
+    Truncates the long texts of an answer.
+
+    The full texts are stored, with their handles in `more`.
+    """
 
     refs: RefStore
     # Source label of the stored texts, which models see, and their provenance.
@@ -341,7 +345,7 @@ class TextTruncator:
         return None if text is None else self.truncate(field, text, max_chars=max_chars)
 
     def truncate_items(self, field: str, items: Sequence[str], *, max_items: int = 30) -> list[str]:
-        """Return a list. If it is too long, return its first items and add the handle of all to `more`."""
+        """Return a short list, or its first items and a note in `more` with the handle of all."""
         if len(items) <= max_items and sum(map(len, items)) <= MAX_TEXT_CHARS:
             return list(items)
         shown_items = [truncate_line(item) for item in items[:max_items]]
@@ -370,7 +374,11 @@ class TextTruncator:
         self.more.append(make_answer(More, {"field": field, "characters": len(text), "fd": handle, "note": note}))
 
     def _store_text(self, field: str, text: str) -> str | None:
-        """Return the handle of a text, storing it if necessary. Return None if the quota is exhausted."""
+        """
+        Return the handle of a text, storing it if necessary.
+
+        Return None if the quota is exhausted.
+        """
         source = f"{self.source}, {field}"
         for descriptor in self.refs.descriptors():
             is_alike = (descriptor.source, descriptor.provenance, descriptor.chars) == (
@@ -404,7 +412,7 @@ def _format_time(time: datetime) -> str:
 
 
 def format_time_or_age(time: datetime, now: datetime) -> str:
-    """Return a time within a day of *now* as an age, such as ``3 hours ago``, otherwise as a date."""
+    """Return a time as an age (``3 hours ago``) within a day of *now*, otherwise as a date."""
     return format_age(time, now) if abs(now - time) < ONE_DAY else f"{time:%Y-%m-%d}"
 
 
@@ -475,7 +483,7 @@ def _render_memory(
 
 
 def _render_identity(memory: Memory, memories: MemoryStore) -> dict[str, object]:
-    """Return id, type, topic and other identifying fields of a memory; None for default values."""
+    """Return a memory's id, type and other identifying fields; None for default values."""
     confidence = getattr(memory.metadata, "confidence", None)
     return {
         "id": memory.id,
@@ -492,7 +500,11 @@ def _render_identity(memory: Memory, memories: MemoryStore) -> dict[str, object]
 def render_results(
     kind: type[_T], memories: MemoryStore, found: Sequence[Memory], beside: Mapping[str, AnswerExtras]
 ) -> list[_T]:
-    """Return the entries of found memories. A superseded memory's entry contains its successor."""
+    """
+    Return the entries of found memories.
+
+    A superseded memory's entry contains its successor.
+    """
     most = _divide_chars(len(found))
     shown = []
     for memory in found:
@@ -522,7 +534,7 @@ def render_saved(memory: Memory) -> Saved:
 
 
 def _render_warnings(saved: str, warnings: Noticed | None) -> str | None:
-    """Return a note on the most important conflict or duplicate, with the id with which to resolve it."""
+    """Return a note on the most important conflict or duplicate, with its id."""
     if not warnings:
         return None
     if any(one.id == saved for one in warnings.copy_of):
@@ -534,7 +546,7 @@ def _render_warnings(saved: str, warnings: Noticed | None) -> str | None:
     }
     what, found = next((what, found) for what, found in kinds.items() if found)
     others = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    # The text was saved before and contradicted since. Tell the model, which must resolve the conflict.
+    # The text was saved, then contradicted, and is saved again: the model must resolve the conflict.
     if warnings.copy_of and found is not warnings.copy_of:
         what = f"Said before, and {what[0].lower()}{what[1:]}"
     return f"{what} {found[0].id}{others}: if that no longer holds, evolve/supersede it by this id."
@@ -605,7 +617,7 @@ def render_context(
 
 
 def _filter_neighbours(around: Sequence[Reached], chain: Chain) -> list[Reached]:
-    """Return neighbours without versions and outcome reasons, which other parts of the answer contain."""
+    """Omit versions and outcome reasons, which other parts of the answer contain."""
     versions = {memory.id for memory in chain.memories}
     return [one for one in around if one.memory.id not in versions and not is_outcome_reason(one.memory)]
 

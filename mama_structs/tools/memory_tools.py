@@ -98,7 +98,7 @@ OMITTED_KEYWORDS: Final = frozenset({"minLength", "maxLength", "minItems", "maxI
 
 
 def _links_asked(links: Sequence[str | LinkInput]) -> list[dict[str, Any]]:
-    """Convert the links that a model requests to the *links* argument of `MemoryStore` methods."""
+    """Convert the links that a model requests to the argument of `MemoryStore` methods."""
     return [_make_link_argument(place, link) for place, link in enumerate(links)]
 
 
@@ -503,7 +503,11 @@ DECISION_TEXT_HINT: Final = "say in words what was decided instead"
 async def _save_successor(
     memories: MemoryStore, decision_id: str, decision: str, reasoning: str, *, confidence: float
 ) -> Memory:
-    """Save the successor of a decision. If *decision* is an id, link that memory as the successor."""
+    """
+    Save the successor of a decision.
+
+    If *decision* is an id, link that memory as the successor.
+    """
     if not is_id(named := decision.strip()):
         return await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
     new, old = await memories.get(named), await memories.get(decision_id)
@@ -604,7 +608,11 @@ TOOL_FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
 
 
 def make_memory_tools(memories: MemoryStore, refs: RefStore, *, forget: bool = False) -> list[Tool]:
-    """Create the tools for a store. *refs* stores long texts. The tools of all stores share schemas."""
+    """
+    Create the tools for a store.
+
+    *refs* stores long texts. The tools of all stores share schemas.
+    """
     chosen = (template for template in _get_templates() if forget or template.name != "evolve/forget")
     return [bind_template(template, memories=memories, refs=refs) for template in chosen]
 
@@ -635,7 +643,7 @@ def _make_template(name: str, title: str) -> Tool:
 
 
 def _reduce_schema(schema: Any) -> Any:
-    """Return a schema without the parts that models rarely need, because it is sent with each request."""
+    """Return a schema without parts that models rarely need: each request contains it."""
     if not isinstance(schema, Mapping):
         return schema
     shown = {

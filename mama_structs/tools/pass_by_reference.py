@@ -83,7 +83,7 @@ def substitute_handles(arguments: Mapping[str, Any], tool: Tool, find: Callable[
 
 @attrs.define
 class _Substitution:
-    """Replaces the handles in a call's arguments by their texts, or leaves them with *keep_handles*."""
+    """Replaces the handles in a call's arguments by texts, unless *keep_handles* is set."""
 
     _tool: Tool
     _find: Callable[[str], Entry]
@@ -165,7 +165,11 @@ class _Substitution:
 
 
 def _get_handle(value: Any) -> str | None:
-    """Return the handle in ``{"$ref": "ref:x"}``. Return None for other values, such as JSON references."""
+    """
+    Return the handle in ``{"$ref": "ref:x"}``.
+
+    Return None for other values, such as JSON references.
+    """
     handle = value.get(REF_KEY) if isinstance(value, Mapping) and len(value) == 1 else None
     return handle if isinstance(handle, str) and handle.startswith(HANDLE_PREFIXES) else None
 

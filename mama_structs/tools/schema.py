@@ -128,7 +128,7 @@ def _make_unsupported_type_error(hints: Mapping[str, Any]) -> InvalidArgument:
 
 
 def _reject_text_objects(hints: Mapping[str, Any]) -> None:
-    """Raise for parameters with classes that are serialized as text: msgspec would require an object."""
+    """Raise for classes that are serialized as text: msgspec would require an object."""
     for name, hint in hints.items():
         for kind in _find_text_classes(hint):
             raise InvalidArgument(
@@ -157,10 +157,13 @@ def _find_text_classes(kind: Any) -> Iterator[type]:
 def _tidy(
     schemas: Iterable[JSONSchema], components: Mapping[str, JSONSchema], *, writing: bool = False
 ) -> tuple[list[JSONSchema], dict[str, JSONSchema]]:
-    """Inline and correct the schemas from msgspec. Also return the definitions of recursive types."""
+    """
+    Inline and correct the schemas from msgspec.
+
+    Also return the definitions of recursive types.
+    """
     apart = find_recursive_definitions(components)
-    # OpenAPI's discriminator refers to components, which are inlined. Models may repeat the items of a set, but results
-    # never do.
+    # Discriminators refer to components, which are inlined. Results never repeat items of a set, but models may.
     dropped = {"$comment", "discriminator"} if writing else {"$comment", "discriminator", "uniqueItems"}
 
     def walk(node: Any) -> Any:
@@ -262,7 +265,7 @@ REFERENCE_KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 def make_answer_schema(schema: Mapping[str, Any] | None) -> JSONSchema | None:
-    """Return a schema that also accepts truncated answers, or None if there is none."""
+    """Return a schema that also accepts truncated answers, or None if it cannot be derived."""
     if (
         schema is None
         or schema.get("type") != "object"
@@ -415,7 +418,7 @@ class Parameter:
     required: bool
 
     def describe_usage(self, name: str) -> str:
-        """Return a hint with the parameter's description, or "" if the error message is sufficient."""
+        """Return a hint with the parameter's description, or "" if the error says enough."""
         description = self.schema.get("description")
         if not isinstance(description, str) or not description:
             return "" if self.required else f"{name} is optional"
@@ -554,7 +557,11 @@ class Signature:
         return checked
 
     def check_host(self, values: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
-        """Return the host's values for its parameters, unvalidated. Raise if a required one is missing."""
+        """
+        Return the host's values for its parameters, unvalidated.
+
+        Raise if a required one is missing.
+        """
         missing = [name for name, required in self.host_parameters.items() if required and name not in values]
         if missing:
             raise InvalidArgument(f"{tool}: the host must pass {' and '.join(missing)}", hint="no model can set these")
@@ -618,7 +625,7 @@ def _resolve_hint(found: inspect.Parameter, namespaces: list[dict[str, Any]]) ->
 
 
 def _resolve_annotation(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
-    """Evaluate an annotation in the module of the innermost function, then in those of its wrappers."""
+    """Evaluate an annotation in the module of the innermost function, then of its wrappers."""
     if annotation is inspect.Signature.empty:
         return Any
     # Evaluate annotations one by one: an unresolvable return type, which is common, must not affect the parameters.
@@ -684,7 +691,7 @@ ARGS_ENTRY_PATTERN = re.compile(r"\*{0,2}(?P<names>\w+(?:, *\w+)*)(?: *\([^)]*\)
 
 
 def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into the text without Args, and the descriptions of parameters."""
+    """Split a Google-style docstring into text and parameter descriptions."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     start = next((number for number, line in enumerate(lines) if ARGS_HEADER_PATTERN.fullmatch(line)), None)
     if start is None:

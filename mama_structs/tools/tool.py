@@ -221,7 +221,11 @@ class Tool:
 def bind_template(
     template: Tool, *, on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None, **values: object
 ) -> Tool:
-    """Copy a template tool and bind its function to other values. The copies share their schemas."""
+    """
+    Copy a template tool and bind its function to other values.
+
+    The copies share their schemas.
+    """
     assert isinstance(template.function, functools.partial)  # noqa: S101 - templates are created from partials
     own = {name: values[name] for name in template.function.keywords}
     made = copy.copy(template)

@@ -71,7 +71,11 @@ def get_deprecation_note(name: str) -> str:
 
 
 def get_deprecation_line(name: str) -> str:
-    """Return the last line of a v1.0 tool's text results. Adapters recognize it by this exact text."""
+    """
+    Return the last line of a v1.0 tool's text results.
+
+    Adapters recognize it by this exact text.
+    """
     return f"Deprecated: {get_deprecation_note(name)}"
 
 
@@ -90,16 +94,20 @@ def make_name_hint(name: object, names: Sequence[str]) -> str:
 
 @attrs.frozen
 class WireNames:
-    """Mapping between tool names and wire names: ``save/decision`` has the wire name ``save__decision``."""
+    """Mapping between tool names and wire names, such as ``save/x`` and ``save__x``."""
 
     by_tool: Mapping[str, str]
     by_wire: Mapping[str, str]
-    # Wire names that may be suggested in hints, without those of hidden tools.
+    # Wire names that hints may suggest: those of visible tools.
     told: tuple[str, ...]
 
     @classmethod
     def of(cls, names: Iterable[str], *, hidden: Iterable[str] = ()) -> Self:
-        """Assign a unique wire name to each tool. *hidden* tools come last and are never suggested."""
+        """
+        Assign a unique wire name to each tool.
+
+        *hidden* tools come last and are never suggested.
+        """
         # A wire name depends only on earlier tools, so adding a tool does not change the existing names.
         visible_names = tuple(names)
         by_tool: dict[str, str] = {}

@@ -209,7 +209,7 @@ class SessionHistoryProvider(HistoryProvider):
 
 
 class _RefMiddleware(ChatMiddleware):
-    """Chat middleware that stores the refs of an answer before the tool calls of that answer run."""
+    """Chat middleware that stores the refs of an answer before its tool calls run."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

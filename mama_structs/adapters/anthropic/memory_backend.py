@@ -1,4 +1,4 @@
-"""Anthropic's memory tool, which stores its files in a session; needs the extra ``anthropic``."""
+"""Anthropic's memory tool, storing its files in a session; needs the extra ``anthropic``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def memory_tool(
             "labels must be a tuple of one or more texts", hint=f"such as {(*_DEFAULT_LABELS, 'ada')}"
         )
     if _FILES_LABEL in labels:
-        # If *labels* contained this name, a tool with fewer labels would show these files as one of its own folders.
+        # If *labels* contained this name, these files would also be a folder of a tool with fewer labels.
         raise InvalidArgument(f"labels must not contain {_FILES_LABEL!r}: it is appended to them")
     bridge = LoopBridge(session)
     kind = _MemoryTool if bridge.session is session else _SyncMemoryTool
@@ -82,7 +82,7 @@ def memory_tool(
 
 
 async def _convert_errors(answer: Awaitable[str]) -> str:
-    """Await the tool's answer, and convert errors that the model may see to Anthropic's `ToolError`."""
+    """Await the tool's answer, and convert errors to Anthropic's `ToolError` for the model."""
     try:
         return await answer
     except (SessionClosed, WrongLoop):

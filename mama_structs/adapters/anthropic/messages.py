@@ -160,14 +160,14 @@ async def recalled(
 
 @attrs.define
 class _StrictToolBudget:
-    """Number of strict tools and properties that a request may still use within Anthropic's limits."""
+    """Number of strict tools and properties that a request may still use."""
 
     tools: int = _MAX_STRICT_TOOLS
     optional: int = _MAX_OPTIONAL_PROPERTIES
     unions: int = _MAX_UNION_PROPERTIES
 
     def take_strict_form(self, schema: JSONSchema) -> JSONSchema | None:
-        """Return the strict form of a schema and reduce the budget; None if it has none or exceeds it."""
+        """Return a schema's strict form and reduce the budget; None if it has none or exceeds it."""
         strict = to_strict_schema(schema, nullable=False)
         if strict is None or is_recursive(strict):
             return None

@@ -84,7 +84,7 @@ class AdkArtifactService(BaseArtifactService):
         return await self._bridge.arun(lambda: self._load(place, version))
 
     async def list_artifact_keys(self, *, app_name: str, user_id: str, session_id: str | None = None) -> list[str]:
-        """Return the sorted names of a user's artifacts, with those of a session if one is passed."""
+        """Return the sorted names of a user's artifacts and, if passed, a session's artifacts."""
         scopes = [_create_scope_labels(app_name, user_id, owner) for owner in {None, session_id}]
 
         async def names() -> list[str]:
@@ -131,7 +131,7 @@ class AdkArtifactService(BaseArtifactService):
         return [ArtifactVersion.model_validate(one.value["about"]) for one in reversed(found)]
 
     async def _save(self, place: _ArtifactPlace, body: str, mime_type: str | None, metadata: dict[str, Any]) -> int:
-        """Save an artifact as its next version; retry if another process has just saved that version."""
+        """Save an artifact as its next version; retry if another process saves that version."""
         pieces = [body[start : start + _MAX_PIECE_CHARS] for start in range(0, len(body), _MAX_PIECE_CHARS)]
         while True:
             newest = await self._records.get(place.labels, _ABOUT_KEY)

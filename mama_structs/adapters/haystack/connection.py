@@ -40,8 +40,7 @@ class SessionComponent:
         self._conversation = conversation
         self._lock = threading.Lock()
         self._own_session: sync.Session | None = None
-        # Bind an async session now, because its event loop runs here. Sync sessions and locations are bound at first
-        # use.
+        # Bind an async session now, because its event loop runs here. Others are bound at first use.
         self._connected_bridge = LoopBridge(session) if isinstance(session, Session) else None
 
     @property
@@ -68,7 +67,7 @@ class SessionComponent:
                 self._own_session = self._connected_bridge = None
 
     def _serialize_location(self) -> dict[str, Any]:
-        """Return constructor arguments for a pipeline file, from which the session can be opened again."""
+        """Return the constructor arguments that open the session again, for a pipeline file."""
         given, namespace = self._session_or_location, self._namespace
         if isinstance(given, str) and urlsplit(given).password:
             raise InvalidArgument(
@@ -85,6 +84,6 @@ class SessionComponent:
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:
-    """Run a blocking function in a new thread: the current thread may be running an event loop."""
+    """Run a blocking function in a new thread, because this thread may run an event loop."""
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(work).result()

@@ -132,7 +132,11 @@ class SessionKeyValueStore(BaseStore[str, Any]):
         await self.amdelete(keys)
 
     def yield_keys(self, *, prefix: str | None = None) -> Iterator[str]:
-        """Yield the keys that begin with *prefix*. Keys added during the iteration may be included."""
+        """
+        Yield the keys that begin with *prefix*.
+
+        Keys added during the iteration may be included.
+        """
         after: str | None = None
         while page := self._bridge.run(partial(self._load_page, prefix, after)):
             yield from page

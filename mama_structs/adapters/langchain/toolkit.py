@@ -47,7 +47,7 @@ _Content: TypeAlias = str | list[dict[str, Any]]
 
 
 class _SessionTool(StructuredTool):
-    """LangChain tool. The session validates its arguments. It has no blocking form for an async session."""
+    """LangChain tool with arguments validated by the session; async only for an async session."""
 
     def _parse_input(
         self, tool_input: str | dict[str, Any], tool_call_id: str | None = None, *_others: object, **_more: object

@@ -68,7 +68,7 @@ class SessionVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """The ``Embeddings`` from which the session's embedder was created, or None if there are none."""
+        """The ``Embeddings`` of the session's embedder, or None if it was created otherwise."""
         function = getattr(self._bridge.session.memories.embedder, "function", None)
         return function.embeddings if isinstance(function, EmbeddingsFunction) else None
 
@@ -134,7 +134,7 @@ class SessionVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         **_options: Any,
     ) -> list[str]:
-        """Add texts as documents, all or none, and return their ids. Create the ids that are missing."""
+        """Add texts as documents, all or none, and return their passed or new ids."""
         new = create_records(self._labels, texts, metadatas, ids, origin=self._origin)
         await self._bridge.session.records.put_many(new)
         return [one.key for one in new]

@@ -132,8 +132,7 @@ class LangGraphStore(BaseStore):
         labels, key = _get_place(op)
         expires_at = None
         if op.ttl is not None:
-            # Store the pair [value, TTL in minutes], because a read extends the expiry by the TTL. Plain values are
-            # never lists.
+            # Store the pair [value, TTL in minutes], because a read extends the expiry. Plain values are never lists.
             value, expires_at = [value, op.ttl], self._compute_expiry(op.ttl)
         return NewRecord(labels, key, value, text=texts or None, expires_at=expires_at)
 

@@ -179,7 +179,7 @@ class ThreadStore:
         namespaces: Iterable[tuple[str, ...]],
         select: Callable[[Sequence[SavedCheckpoint]], Sequence[SavedCheckpoint]],
     ) -> None:
-        """Delete the checkpoints that *select* does not return, with their writes and unused values."""
+        """Delete the checkpoints that *select* omits, with their writes and unused values."""
         gone: builtins.list[_Place] = []
         for labels in namespaces:
             thread, _, namespace = labels[len(_ROOT_LABELS) :]
@@ -195,7 +195,11 @@ class ThreadStore:
         await self._records.put_many([], delete=gone)
 
     async def _list_namespaces(self, thread: str | None, namespace: str | None) -> builtins.list[tuple[str, ...]]:
-        """Return the checkpoint labels of a thread and namespace. None selects all threads or namespaces."""
+        """
+        Return the checkpoint labels of a thread and namespace.
+
+        None selects all threads or namespaces.
+        """
         if thread is not None and namespace is not None:
             return [_create_labels(thread, _CHECKPOINTS_LABEL, namespace)]
         below = _ROOT_LABELS if thread is None else (*_ROOT_LABELS, thread, _CHECKPOINTS_LABEL)

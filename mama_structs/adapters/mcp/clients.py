@@ -51,11 +51,10 @@ class McpClient:
     # Number of the client, for log messages.
     name: str
     session: Session
-    # Each client has its own user, so each one selects its own tools. The session's selection applies until a client
-    # has sent a message.
+    # Each client has its own user and selects its own tools. Before its first message, it has the session's selection.
     own_tools: ToolView = attrs.field(init=False)
     exposed_tools: ToolView = attrs.field(init=False)
-    # False if requests of this client cannot be distinguished from those of other clients.
+    # False if its requests cannot be distinguished from requests of other clients.
     is_identified: bool = attrs.field(default=True, init=False)
     # Number of open subscription streams, and how many of them subscribe to tool list changes.
     stream_count: int = attrs.field(default=0, init=False)
@@ -245,7 +244,7 @@ class ClientRegistry:
 
 
 def _identify(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
-    """Return the identifier of the HTTP client that sent a request, or None if it is anonymous."""
+    """Return the identifier of a request's HTTP client, or None if it is anonymous."""
     if ctx.request is not None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         session = ctx.request.headers.get(MCP_SESSION_ID_HEADER)
         return None if session is None else ("session", session)
@@ -257,8 +256,7 @@ def _identify(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
 
 def _on_connection_end(ctx: ServerRequestContext[Any], callback: Callable[[], None]) -> None:
     """Register a callback for the end of a request's connection, at most one per connection."""
-    # The SDK has no public access to the connection. If the private attribute is missing, clients are only removed when
-    # there are too many.
+    # The SDK has no public access to the connection. Without it, clients are only removed if there are too many.
     connection = getattr(ctx.session, "_connection", None)
     if isinstance(connection, Connection) and connection.state.setdefault(_CALLBACK_STATE_KEY, callback) is callback:
         connection.exit_stack.callback(callback)

@@ -235,7 +235,11 @@ def _check_allowed_hosts(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_token(token: str) -> str:
-    """Return a token if it is long enough and valid in a header. Error messages do not contain it."""
+    """
+    Return a token if it is long enough and valid in a header.
+
+    Error messages do not contain it.
+    """
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidArgument("the token must be printable ASCII text without spaces")
     if len(token) < MIN_TOKEN_CHARS:
@@ -263,8 +267,7 @@ class BearerTokenVerifier:
 class _StreamShutdown:
     """ASGI middleware that ends the event streams of GET requests when the server stops."""
 
-    # Older clients receive list changes on these streams. They stay open as long as the client runs, so the shutdown
-    # would otherwise have to abort them.
+    # Older clients receive list changes on these streams and never end them, so a shutdown would have to abort them.
     app: ASGIApp
     stopping: asyncio.Event
 
@@ -281,7 +284,7 @@ class _StreamShutdown:
             await send(message)
 
         async def receive_or_stop() -> Message:
-            # To end the stream, tell the application that the client disconnected.
+            # End the stream: report to the application that the client has disconnected.
             message = asyncio.ensure_future(receive())
             stopped = asyncio.ensure_future(self.stopping.wait())
             try:

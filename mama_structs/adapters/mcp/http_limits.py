@@ -64,7 +64,7 @@ class LimitedProtocol(H11Protocol):
             self._start_timer()
 
     def on_response_complete(self) -> None:
-        """Set a timer for the rest of an unread body, which uvicorn would otherwise read without limit."""
+        """Limit the time to read the rest of a body: uvicorn would read it forever."""
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
             # Do not close immediately: if the client is still sending, the close would make it lose the answer.
@@ -141,7 +141,7 @@ def _count_header_bytes(scope: Scope) -> int:
 
 @attrs.define
 class _Request:
-    """State of one HTTP request: reads and checks its body, and may answer it instead of the application."""
+    """One HTTP request: reads and checks its body, and may answer before the application."""
 
     scope: Scope
     _receive: Receive

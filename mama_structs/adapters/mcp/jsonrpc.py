@@ -106,7 +106,7 @@ def _reject_too_deep(scanner: IdScanner) -> Rejection:
 
 
 def reject_too_long(scanner: IdScanner, limit: int) -> Rejection:
-    """Return the rejection of a message longer than *limit* bytes, which *scanner* has scanned."""
+    """Return the rejection of a message above *limit* bytes, which *scanner* has scanned."""
     found = scanner.id if scanner.is_complete else None
     return Rejection(types.INVALID_REQUEST, f"the message has more than {limit:,} bytes", found)
 

@@ -112,7 +112,9 @@ class McpServer(Server[McpClient]):
 
     def observe(self, message: object) -> None:
         """
-        Select the tools for a user's message. For hosts that embed the server and have one user.
+        Select the tools for a user's message.
+
+        For hosts that embed the server and have one user.
 
         Each client that has subscribed to changes is notified if its list changes; the others keep the full list. Other
         changes of `mama_structs.Session.exposed`, such as by `mama_structs.Session.tools_for`, have the same effect.
@@ -137,7 +139,11 @@ class McpServer(Server[McpClient]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """Return the handshake options. They announce tool list changes to clients before 2026-07-28."""
+        """
+        Return the handshake options.
+
+        They announce tool list changes to clients before 2026-07-28.
+        """
         return super().create_initialization_options(
             notification_options or NotificationOptions(tools_changed=True), experimental_capabilities, extensions
         )
@@ -219,7 +225,7 @@ class McpServer(Server[McpClient]):
         return None if fault is None else str(fault.json_path)
 
     def _mark_invalid(self, answered: ToolAnswer, fault: str) -> ToolAnswer:
-        """Turn a result that violates its schema into an error, since clients do not validate errors."""
+        """Turn a result that violates its schema into an error, which clients do not validate."""
         note = _INVALID_RESULT_NOTE.format(fault[:_MAX_PATH_CHARS])
         refs = self.session.refs
         shown = refs.within(answered.text, refs.budget.subtract(refs.budget.size(note) + 1), keeps=False)
@@ -310,7 +316,7 @@ def _create_wire_tool(wire: str, tool: Tool) -> types.Tool:
 
 
 def _get_output_schema(tool: Tool) -> dict[str, Any] | None:
-    """Return a tool's output schema, or None if the tool returns a protocol result (`CallToolResult`)."""
+    """Return a tool's output schema, or None if it returns a protocol result."""
     returns = tool.signature.return_type
     members = (returns, *get_args(returns))
     is_native = any(isinstance(one, type) and issubclass(one, CONTROL_FLOW.results) for one in members)

@@ -1,4 +1,8 @@
-"""MCP transport over stdin and stdout. Pending requests are answered even after stdin has ended."""
+"""
+MCP transport over stdin and stdout.
+
+Pending requests are answered even after stdin has ended.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +42,7 @@ LINE_SECONDS: Final = 60.0
 MAX_PENDING_BYTES: Final = 64 * 2**20
 # Bytes added to the size of each message, so that the limit also bounds many small messages.
 _MESSAGE_OVERHEAD_BYTES: Final = 4_096
-# Seconds to answer pending requests after stdin has ended. Without this limit, the process could outlive a crashed
-# client.
+# Seconds to answer pending requests after stdin has ended: a crashed client must not keep the process alive.
 DRAIN_SECONDS: Final = 600.0
 _CHUNK_BYTES: Final = 65_536
 # The only released protocol version in which servers receive batches.
@@ -103,7 +106,7 @@ def _get_stdin_descriptor() -> int:
 
 
 def _read_bytes(file: int, seconds: float | None) -> bytes | None:
-    """Return the next bytes, b"" at the end of the file, or None after *seconds* without input."""
+    """Return the next bytes, b"" at the end, or None after *seconds* without input."""
     if seconds is not None and hasattr(select, "poll"):
         poll = select.poll()
         poll.register(file, select.POLLIN)
@@ -183,7 +186,11 @@ class DecodedLine:
 
 
 async def _decode_lines(lines: Iterator[Line], budget: ByteBudget) -> AsyncIterator[DecodedLine]:
-    """Yield decoded lines. A daemon thread reads them, so that a blocked read does not delay the exit."""
+    """
+    Yield decoded lines, which a daemon thread reads.
+
+    A blocked read of a normal thread would delay the exit.
+    """
     decoded: asyncio.Queue[DecodedLine | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -242,8 +249,7 @@ class PendingRequest:
     size: int
     method: str
     batch: BatchAnswers | None
-    # Rejections of later messages with the same id. They are sent afterwards: a client takes the first answer for the
-    # answer to its first request.
+    # Rejections of later messages with the same id. Sent last: a client takes the first answer for its first request.
     later_rejections: list[tuple[Rejection, BatchAnswers | None]] = attrs.field(factory=list)
     done: asyncio.Event = attrs.field(factory=asyncio.Event)
 
@@ -264,7 +270,11 @@ class StdioConnection:
     async def read(
         self, incoming: AsyncIterator[DecodedLine], requests: MemoryObjectSendStream[SessionMessage | Exception]
     ) -> None:
-        """Pass requests to the SDK and reject invalid messages. Close *requests* when all are answered."""
+        """
+        Pass requests to the SDK and reject invalid messages.
+
+        Close *requests* when all are answered.
+        """
         async with requests:
             async for one in incoming:
                 await self._process_line(one, requests)
@@ -360,7 +370,7 @@ class StdioConnection:
             request.done.set()
 
     async def _reject(self, rejected: Rejection, batch: BatchAnswers | None) -> None:
-        """Send a rejection. If a request with the same id is pending, defer it until that is answered."""
+        """Send a rejection, after the answer to any pending request with the same id."""
         _log.info("a message is rejected with %d: %s", rejected.code, rejected.message)
         found = rejected.id
         earlier = self._pending.get(_create_key(found)) if isinstance(found, str | int) else None

@@ -37,7 +37,7 @@ def compile_filters(filters: Mapping[str, Any]) -> Condition:
 
 
 def _compile_conjunction(filters: Mapping[str, Any]) -> Condition | None:
-    """Compile filters to one predicate, or to None if they contain no condition, which mem0 ignores."""
+    """Compile filters to one predicate, or None if they are empty, which mem0 ignores."""
     if unnamed := [one for one in filters if not isinstance(one, str)]:
         raise InvalidArgument(f"a name in filters must be text, got {repr_short(unnamed[0])}")
     several = (
@@ -80,7 +80,7 @@ def _compile_field(name: str, given: object) -> Condition | None:
 
 
 def _get_values(payload: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """Return the values of a payload's key or dotted path: the items of a list, or the single value."""
+    """Return the values at a key or dotted path: a list's items, or a single value."""
     found: Any = payload
     for part in (name,) if name in payload else name.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None

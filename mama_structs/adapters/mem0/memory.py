@@ -239,7 +239,11 @@ class AsyncMemory:
         """Do nothing: the host closes the session."""
 
     async def _change(self, memory_id: str, kind: str, new: Mapping[str, Any]) -> bool:
-        """Change or delete a memory and extend its history, in one transaction. Return False if unknown."""
+        """
+        Change or delete a memory and extend its history, in one transaction.
+
+        Return False if unknown.
+        """
         places = [(MEMORY_LABELS, _check.check_text("memory_id", memory_id)), (HISTORY_LABELS, memory_id)]
         while True:
             record, past = await self._records.get_many(places)

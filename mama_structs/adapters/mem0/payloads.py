@@ -174,7 +174,11 @@ def _create_event(kind: str, memory_id: str, before: str | None, payload: Mappin
 def _create_record_pair(
     memory_id: str, payload: Mapping[str, Any], events: Sequence[Any], origin: Origin, versions: tuple[int, int]
 ) -> tuple[NewRecord, NewRecord]:
-    """Return the records of a memory and its history. Writing them fails if their versions changed."""
+    """
+    Return the records of a memory and its history.
+
+    Writing them fails if their versions changed.
+    """
     ends = read_expiry(payload.get("expiration_date"))
     own: dict[str, Any] = {"expires_at": ends, "origin": origin}
     memory = NewRecord(MEMORY_LABELS, memory_id, payload, text=payload["data"], if_version=versions[0], **own)

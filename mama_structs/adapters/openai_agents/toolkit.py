@@ -112,7 +112,7 @@ class SessionHooks(RunHooks[Any]):
 
     async def with_recalled(self, data: CallModelData[Any]) -> ModelInputData:
         """
-        Return the request with recalled memories inserted after the user messages for which they were recalled.
+        Insert recalled memories into a request, after the user messages they were recalled for.
 
         They are separate items that appear in no result and no history: they are held in the memory of this process,
         for 1,000 messages of a session.

@@ -60,7 +60,7 @@ class SessionMemoryStore:
         )
 
     async def _load_file(self, labels: tuple[str, ...], key: str) -> tuple[HostRecord | None, int]:
-        """Return the record of a file, or None if it does not exist, and the record version for the next write."""
+        """Return the record of an existing file, or None, and its version for the next write."""
         record = await self._records.get(labels, key)
         return (None, 0) if record is None else (record if _is_file(record) else None, record.version)
 
@@ -107,7 +107,11 @@ class SessionMemoryStore:
     async def _change(
         self, path: str, file: dict[str, Any] | None, expected: str | None, operation: MemoryOperation | None
     ) -> MemoryMutation:
-        """Replace or delete a file. If the operation was already applied, return its earlier result."""
+        """
+        Replace or delete a file.
+
+        If the operation was already applied, return its earlier result.
+        """
         place = _parse_path(path)
         if operation is not None and (before := await self.get_operation(operation)) is not None:
             return before

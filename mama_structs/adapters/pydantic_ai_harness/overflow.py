@@ -13,7 +13,7 @@ _BINARY_MIME_TYPE: Final = "application/octet-stream"
 
 
 class SessionOverflowStore:
-    """Store for large tool results with handles ``fd:<n>``, which the session's tools can read, too."""
+    """Store for large tool results with handles ``fd:<n>``, readable by the session's tools."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

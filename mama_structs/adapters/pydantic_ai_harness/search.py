@@ -34,7 +34,7 @@ def score_files(query: str, texts: Mapping[str, str], hits: Iterable[RecordHit])
 
 
 def create_snippets(query: str, texts: Mapping[str, str], max_chars: int) -> Iterator[tuple[str, str]]:
-    """Yield file names and snippets of at most *max_chars* characters in total, divided evenly."""
+    """Yield file names and snippets, dividing *max_chars* characters evenly among files."""
     for at, (name, text) in enumerate(texts.items()):
         # Characters that earlier files did not use are divided among the remaining files.
         share = max(max_chars // (len(texts) - at) - len(name), min(max_chars - len(name), 1))

@@ -104,7 +104,7 @@ def make_blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[C
 def make_awaitable(
     work: Callable[Concatenate[S, P], Awaitable[T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return an async function that runs a method in the session's event loop, from any event loop."""
+    """Return a function that runs an async method in the session's loop, from any loop."""
 
     @functools.wraps(work)
     async def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:

@@ -192,7 +192,11 @@ def _describe_exception(error: Exception) -> str:
 
 
 def _find_run_status(session: Session, wire: str, error: MamaStructsError, progress: CallProgress) -> str | None:
-    """Return whether a failed call has run the tool. None for this package's tools, which are atomic."""
+    """
+    Return whether a failed call has run the tool.
+
+    None for this package's tools, which are atomic.
+    """
     tool = session.tools.get(session.wire_names.by_wire.get(wire, wire))
     if tool is None or not progress.is_started or isinstance(error, StoreError) or not session._tool_calls.is_own(tool):  # noqa: SLF001
         return progress.status
@@ -298,7 +302,7 @@ def _fit_to_budget(session: Session, answered: ToolAnswer) -> ToolAnswer:
 
 def _reserve_notes_budget(session: Session, name: str) -> int | Literal["settings"]:
     """
-    Return the budget of a tool's answer, minus the characters reserved for pending diagnostics.
+    Return the budget of a tool's answer, minus the space for pending diagnostics.
 
     Tools whose results are not truncated, such as paged reads, keep the full budget.
     """
@@ -373,7 +377,7 @@ def is_supported_image(part: str | Media) -> TypeGuard[Media]:
 
 
 def store_unsupported_media(session: Session, media: Media) -> str:
-    """Store media that a provider does not accept as a descriptor; return a text with its handle."""
+    """Store media that a provider does not accept; return a text with its handle."""
     content = media.content
     if content is None:
         return f"[{media.kind}: {media.url or 'not readable':.500}]"
@@ -413,7 +417,7 @@ def _serialize_text(data: object) -> str:
 
 
 def select_tool_names(tools: ToolSet, argument: str, *, selection: bool | Collection[str]) -> frozenset[str]:
-    """Return the names of all tools for True, of none for False, otherwise those in *selection*."""
+    """Return all tool names for True, none for False, otherwise the names in *selection*."""
     if isinstance(selection, bool):
         return frozenset(tools if selection else ())
     if isinstance(selection, str):
@@ -425,7 +429,11 @@ def select_tool_names(tools: ToolSet, argument: str, *, selection: bool | Collec
 
 @attrs.frozen(kw_only=True)
 class ToolCall:
-    """A tool call in a model's message. *id* and *name* are "" if the message does not contain them."""
+    """
+    A tool call in a model's message.
+
+    *id* and *name* are "" if the message does not contain them.
+    """
 
     id: str
     name: str
@@ -491,5 +499,5 @@ def find_pending_user_message(messages: object) -> str:
 
 
 def create_recall_message(text: str) -> dict[str, str]:
-    """Return recalled text with the role user: stored text must not have a developer's authority."""
+    """Return recalled text as a user message: it must not have a developer's authority."""
     return {"role": "user", "content": text}

@@ -160,7 +160,7 @@ def _build_union(forms: list[JSONSchema]) -> JSONSchema:
 
 
 def _describe(node: JSONSchema, remark: str) -> str:
-    """Return a schema's description, extended by *remark* and the constraints that strict form omits."""
+    """Return a schema's description, with *remark* and the constraints omitted by strict form."""
     added = "; ".join(filter(None, [*_describe_constraints(node), remark]))
     description = node.get("description")
     if not isinstance(description, str) or not description:
@@ -169,7 +169,11 @@ def _describe(node: JSONSchema, remark: str) -> str:
 
 
 def _describe_constraints(node: JSONSchema) -> Iterator[str]:
-    """Yield descriptions of the constraints that strict form omits. Very large lengths are left out."""
+    """
+    Yield descriptions of the constraints that strict form omits.
+
+    Very large lengths are left out.
+    """
     yield from _describe_range(node.get("minimum"), node.get("maximum"))
     yield from _describe_range(
         _omit_large_length(node.get("minLength")), _omit_large_length(node.get("maxLength")), "characters"
