@@ -127,9 +127,8 @@ class Backend:
         self._locks = locks
         self._open: dict[ConversationKey, OpenConversation] = {}
         self._is_closed = False
-        # On close, unreferenced texts are deleted in these namespaces. A directory stores the texts of all namespaces
-        # in
-        # one area, named "".
+        # On close, unreferenced texts are deleted in these namespaces.
+        # A directory stores the texts of all namespaces in one area, named "".
         self._reclaimable_namespaces: set[str] = {""} if isinstance(storage, SqliteStorage) else set()
         self._pending_releases: list[Future[object]] = []
         self._loop_locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (

@@ -177,9 +177,8 @@ def _parse_list(text: str) -> Any:
     word = text.strip()
     # A text in brackets is a list, but not valid JSON.
     is_bracketed = word[:1] + word[-1:] in ("[]", "{}")
-    # The text may contain several items, such as ``auth, jwt`` or one per line. A sentence contains commas, too, so
-    # every
-    # part must be a single word.
+    # The text may contain several items, such as ``auth, jwt`` or one per line.
+    # A sentence contains commas, too, so every part must be a single word.
     parts = ITEM_SEPARATOR_PATTERN.split(word)
     may_be_several = len(word.splitlines()) > 1 or (len(parts) > 1 and all(len(part.split()) <= 1 for part in parts))
     return None if word.casefold() in PLACEHOLDER_WORDS or is_bracketed or may_be_several else text

@@ -328,8 +328,8 @@ async def save_decision(
         reason = f"No reason was given why this failed: {shorten_to_line(decision)}"
     created_by: CreatedBy = "llm" if type == "assistant_insight" else "user"
     about = check_topic(topic)
-    # A session and its forks share this lock, so that concurrent saves extend one chain. Other sessions have their own
-    # lock, so their saves may fork the chain, which all reading tools support.
+    # A session and its forks share this lock, so that concurrent saves extend one chain.
+    # Other sessions have their own lock, so their saves may fork the chain, which all reading tools support.
     async with place.memories._shared.chain_lock:  # noqa: SLF001 - internal state that all views of the store share
         before = await place.find_current_decision(about)
         memory = await place.memories.save_decision(

@@ -228,8 +228,8 @@ def _load_request_patterns() -> Mapping[str, re.Pattern[str]]:
     return {name: re.compile(pattern) for (name,), pattern in _read_patterns("asking.txt")}
 
 
-# Extraction of the user's own words: quotations, pasted text and code do not show what the user wants. The limits bound
-# the cost for long messages, whose requests are at the beginning or end.
+# Extraction of the user's own words: quotations, pasted text and code do not show what the user wants.
+# The limits bound the cost for long messages, whose requests are at the beginning or end.
 
 # Replaces removed text, so that the object of a request remains, as in "mark `auth` as failed".
 PLACEHOLDER: Final = "◻"
@@ -453,9 +453,8 @@ class Exposure:
         wording = normalize_message(extract_user_text(message))
         matches = self._find_matches(wording.words)
         context = self._decide(matches, wording)
-        # Apply the weights only with the built-in cues, with which they were trained. They do not recognize negations
-        # or
-        # requests outside all contexts.
+        # Apply the weights only with the built-in cues, with which they were trained.
+        # They do not recognize negations or requests outside all contexts.
         keeps = any(
             not sign.weight or (sign.kind == OTHER_KIND and sign.weight >= _get_threshold("sure")) for sign in matches
         )

@@ -40,8 +40,9 @@ _MAX_OPTIONAL_PROPERTIES: Final = 24
 _MAX_UNION_PROPERTIES: Final = 16
 # Anthropic rejects the whole request if any argument name does not match this pattern.
 _ARGUMENT_NAME_PATTERN: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-# Stop reasons after which all tool calls of a message are complete. "stop_sequence" is missing, because the sequence
-# may cut the arguments of the last call. "pause_turn" and "compaction" are missing: the model continues the message.
+# Stop reasons after which all tool calls of a message are complete.
+# "stop_sequence" is missing, because the sequence may cut the arguments of the last call.
+# "pause_turn" and "compaction" are missing: the model continues the message.
 FINISHED_STOP_REASONS: Final[frozenset[str]] = frozenset({"end_turn", "tool_use"})
 # Anthropic's built-in tool with which the model searches for deferred tools.
 _SEARCH_TOOL: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}

@@ -33,8 +33,9 @@ except ImportError as _missing:
         "mama_structs.adapters.langchain needs LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
-# Exceptions and results that control LangGraph and pass through unchanged. GraphBubbleUp covers interrupts and
-# commands to a parent graph, ToolOutputMixin covers ToolMessage and Command. ToolException is an ordinary error.
+# Exceptions and results that control LangGraph and pass through unchanged.
+# GraphBubbleUp covers interrupts and commands to a parent graph, ToolOutputMixin covers ToolMessage and Command.
+# ToolException is an ordinary error.
 _CONTROL_FLOW: Final = ControlFlow(
     exceptions=find_available_types("langgraph.errors", "GraphBubbleUp"), results=(ToolOutputMixin,)
 )

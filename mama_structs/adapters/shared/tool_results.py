@@ -206,8 +206,9 @@ def _find_run_status(session: Session, wire: str, error: MamaStructsError, progr
 class CallScheduler:
     """Runs writing calls one at a time in arrival order. Read-only calls run concurrently."""
 
-    # Used by frameworks that start all calls of a message concurrently. A call made inside another call does not wait,
-    # because it would deadlock. If calls do not belong to one turn, none waits for a slow open-world tool.
+    # Used by frameworks that start all calls of a message concurrently.
+    # A call made inside another call does not wait, because it would deadlock.
+    # If calls do not belong to one turn, none waits for a slow open-world tool.
 
     def __init__(
         self, session: Session, *, of_one_turn: bool = True, control_flow: ControlFlow = NO_CONTROL_FLOW

@@ -69,9 +69,9 @@ def to_plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
 
 def to_strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSchema | None:
     """Return the strict form of a tool schema, or None if it has none."""
-    # Strict objects forbid additional properties. Free-form objects, untyped values, untyped or tuple arrays and
-    # schemas
-    # above OpenAI's limits have no strict form. With *nullable*, optional properties are required but may be null.
+    # Strict objects forbid additional properties.
+    # Free-form objects, untyped values, untyped or tuple arrays and schemas above OpenAI's limits have no strict form.
+    # With *nullable*, optional properties are required but may be null.
     definitions = schema.get("$defs", {})
     try:
         strict = _StrictSchemaWriter(nullable=nullable, definitions=frozenset(definitions))
