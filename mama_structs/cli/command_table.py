@@ -280,9 +280,10 @@ _SHORT_DESCRIPTIONS: Final = {
     "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
 }
 _EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
-# Each command has a function and arguments. The function's docstring is the command's help text, and its line in the
-# overview unless `_SHORT_DESCRIPTIONS` has one. An argument has a name with metavar, a help text and options of
-# `add_argument`. Without options it is a flag. A string starts an argument group.
+# Each command has a function and arguments. The function's docstring is the command's help text.
+# It is also its line in the overview, unless `_SHORT_DESCRIPTIONS` has one.
+# An argument has a name with metavar, a help text and options of `add_argument`. Without options it is a flag.
+# A string starts an argument group.
 _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "demo": (
         serving.demo,

@@ -75,7 +75,7 @@ def report_progress(
     action: str, unit: str, *, resumable: bool = False, lines: bool = True
 ) -> Iterator[Callable[[int, int], None]]:
     """
-    Return a progress callback: a bar in a terminal with tqdm, otherwise occasional lines.
+    Provide a progress callback: a bar in a terminal with tqdm, otherwise occasional lines.
 
     Without *lines*, an output that is not a terminal gets a single line at the end.
     """

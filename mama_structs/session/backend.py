@@ -394,7 +394,7 @@ class Backend:
         """
         Unregister the current event loop's session from a conversation.
 
-        After the last one, the conversation stays locked until all data is on disk.
+        After the last session, the conversation stays locked until all data is on disk.
         """
         conversation.loops.remove(asyncio.get_running_loop())
         if conversation.loops:

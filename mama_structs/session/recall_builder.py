@@ -308,7 +308,7 @@ class _RecallLine:
     """
     A candidate line of the recalled text.
 
-    `form` renders it with texts of at most the given number of characters.
+    `render` renders it with texts of at most the given number of characters.
     """
 
     section: int

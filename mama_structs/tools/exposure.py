@@ -308,7 +308,7 @@ def normalize_message(text: str) -> NormalizedMessage:
 def _truncate_message(text: str) -> str:
     if len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS:
         return text
-    # A fence that opens in the omitted middle may close in the tail, so open it again there.
+    # A fence may open before the tail and close in it, so open it again at the start of the tail.
     opens = text.count(FENCE, 0, len(text) - MAX_TAIL_CHARS) % 2 == 1
     head = text[:MAX_HEAD_CHARS]
     closed = f"\n{FENCE}" if head.count(FENCE) % 2 else ""

@@ -169,7 +169,7 @@ class Tool:
 
     async def __call__(self, /, **arguments: Any) -> Any:
         """
-        Validate the arguments, run the function and return its unchanged result. For hosts.
+        Validate the arguments, run the function, and return its result unchanged.
 
         This is a call by the host: the limits that a decorator sets for models apply in `run` only.
 

@@ -94,7 +94,7 @@ def make_name_hint(name: object, names: Sequence[str]) -> str:
 
 @attrs.frozen
 class WireNames:
-    """Mapping between tool names and wire names, such as ``save/x`` and ``save__x``."""
+    """Tool names and their provider names, such as ``save/decision``: ``save__decision``."""
 
     by_tool: Mapping[str, str]
     by_wire: Mapping[str, str]

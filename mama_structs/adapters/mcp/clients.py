@@ -177,15 +177,15 @@ class ClientRegistry:
         """Remove a disconnected client. Return True if it was the last connection."""
         self._remove(client)
         is_last = not any(isinstance(key, McpClient) for key in self._clients)
-        # Only the process of a connection serves HTTP clients, so remove them with the last connection.
+        # After the last connection has ended, HTTP clients cannot be served any more, so remove them.
         for key in [*self._clients] if is_last else ():
             self._remove(key)
         return is_last
 
     def find_client(self, ctx: ServerRequestContext[McpClient]) -> McpClient:
         """Return the client that sent a request, creating it if it is new."""
-        # Over stdio, each connection has one client. Over HTTP, the handshake's session id identifies the client; since
-        # 2026-07-28, it is the handle in the extension setting. Without either, the client is anonymous.
+        # Over stdio, each connection has one client. Over HTTP, the handshake's session id identifies the client.
+        # Since 2026-07-28, the handle in the extension setting identifies it. Without either, the client is anonymous.
         if ctx.request is None:
             client = ctx.lifespan_context
         else:

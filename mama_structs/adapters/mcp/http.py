@@ -31,8 +31,8 @@ DEFAULT_PORT: Final = 8317
 ENDPOINT_PATH: Final = "/mcp"
 # Seconds for running requests to end when the server stops.
 _SHUTDOWN_SECONDS: Final = 2
-# Seconds until an idle connection is closed. Longer than in common clients (httpx 5, aiohttp 15, Go 90) and proxies
-# (nginx 60): if the server closed first, a request that is being sent would be lost.
+# Seconds until an idle connection is closed. If the server closed first, a request being sent would be lost.
+# Clients (httpx 5, aiohttp 15, Go 90) and proxies (nginx 60) close idle connections earlier.
 _KEEP_ALIVE_SECONDS: Final = 120
 _MAX_PORT: Final = 65_535
 _DEFAULT_PORTS: Final = (80, 443)

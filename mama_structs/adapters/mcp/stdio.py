@@ -189,7 +189,7 @@ async def _decode_lines(lines: Iterator[Line], budget: ByteBudget) -> AsyncItera
     """
     Yield decoded lines, which a daemon thread reads.
 
-    A blocked read of a normal thread would delay the exit.
+    A thread that is not a daemon would delay the exit while it waits for input.
     """
     decoded: asyncio.Queue[DecodedLine | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()

@@ -233,7 +233,7 @@ def _accepts_null(form: JSONSchema) -> bool:
     return form.get("type") == "null" or any(map(_accepts_null, form.get("anyOf", ())))
 
 
-# Empty defaults as JSON. Descriptions do not mention them.
+# Defaults that descriptions do not mention, as JSON.
 _EMPTY_DEFAULTS: Final = frozenset({"null", '""', "[]", "{}"})
 
 
