@@ -35,15 +35,15 @@ except ImportError as _missing:
         "mama_structs.adapters.claude_agent needs the Claude Agent SDK: pip install 'mama-structs[claude-agent]'"
     ) from _missing
 
-# Labels of a transcript's records: the host, the project, the session, and for a subagent its path.
+# Records of a transcript have these labels: host, project, session and, for a subagent, its path.
 _HOST_LABEL: Final = "claude-agent"
 _MAIN_LABEL_COUNT: Final = 3
-# Key of the head record, which each append replaces. Its version prevents concurrent appends by two processes.
+# Each append replaces the head record. A version check on it detects concurrent appends by two processes.
 _HEAD_KEY: Final = "head"
-# An entry with an id is stored under it, which prevents duplicates; other entries are stored by position.
+# The key of an entry contains its id, which prevents duplicates. An entry without id has its position as key.
 _ID_KEY_PREFIX: Final = "uuid:"
 _POSITION_KEY_PREFIX: Final = "entry:"
-# Temporary key prefix of an entry without id, until its position is known.
+# Key prefix of new entries without id. The position replaces it when they are stored.
 _TEMPORARY_KEY_PREFIX: Final = "new:"
 _MAX_ID_CHARS: Final = 128
 
@@ -59,7 +59,7 @@ class _SessionStore:
         labels = _create_labels(key)
         keyed: dict[str, SessionStoreEntry] = {}
         for at, entry in enumerate(entries):
-            # The first of several entries with the same id counts, within a batch and across batches.
+            # If several entries have the same id, the first one is stored.
             keyed.setdefault(_create_id_key(entry) or f"{_TEMPORARY_KEY_PREFIX}{at}", entry)
         while True:
             head, *known = await self._records.get_many([(labels, name) for name in (_HEAD_KEY, *keyed)])
@@ -70,7 +70,7 @@ class _SessionStore:
             try:
                 await self._records.put_many(_create_append_records(key, head, fresh))
             except VersionConflict:
-                # Another process has appended or deleted the transcript: read it again.
+                # Another process changed or deleted the transcript concurrently: read it again and retry.
                 continue
             return
 
@@ -84,13 +84,13 @@ class _SessionStore:
         return [json.loads(one["entry"]) for one in sorted(entries, key=lambda one: one["place"])] or None
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        """Return the sessions of a project with the time of their last append."""
+        """Return the ids of a project's sessions, each with the time of its last append."""
         return [
             {"session_id": head.labels[-1], "mtime": _get_mtime(head)} for head in await self._load_heads(project_key)
         ]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
-        """Return the SDK's summary of each session of a project, without reading transcripts."""
+        """Return the stored summary of each session of a project, without reading its transcript."""
         return [
             {"session_id": head.labels[-1], "mtime": _get_mtime(head), "data": json.loads(head.value["summary"])}
             for head in await self._load_heads(project_key)
@@ -109,7 +109,7 @@ class _SessionStore:
         ]
 
     async def _load_heads(self, project_key: str) -> Iterable[HostRecord]:
-        """Return the head records of a project's sessions."""
+        """Return the head record of each session of a project."""
         labels = [
             one for one in await self._records.labels((_HOST_LABEL, project_key)) if len(one) == _MAIN_LABEL_COUNT
         ]
@@ -117,14 +117,14 @@ class _SessionStore:
 
 
 def _create_labels(key: SessionKey) -> tuple[str, ...]:
-    """Return the labels of a transcript."""
+    """Return the labels of the records of a transcript."""
     main = (_HOST_LABEL, key["project_key"], key["session_id"])
     subpath = key.get("subpath")
     return main if subpath is None else (*main, subpath)
 
 
 def _create_id_key(entry: SessionStoreEntry) -> str | None:
-    """Return the key of an entry with an id, or None if it has none."""
+    """Return the record key for the id of an entry, or None if it has no usable id."""
     own = entry.get("uuid")
     return (
         f"{_ID_KEY_PREFIX}{own}" if isinstance(own, str) and own.isascii() and 0 < len(own) <= _MAX_ID_CHARS else None
@@ -134,15 +134,15 @@ def _create_id_key(entry: SessionStoreEntry) -> str | None:
 def _create_append_records(
     key: SessionKey, head: HostRecord | None, fresh: dict[str, SessionStoreEntry]
 ) -> list[NewRecord]:
-    """Return the records of an append: the new entries and the updated head."""
+    """Create the records of an append: the new entries and the updated head."""
     labels = _create_labels(key)
     known: dict[str, Any] = {"places": 0, "summary": "{}"} if head is None else head.value
     place, summary = known["places"], json.loads(known["summary"])
-    # Messages of a subagent are not part of the session's summary.
+    # Only the main transcript is part of a session's summary.
     if len(labels) == _MAIN_LABEL_COUNT:
         before: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": summary}
         summary = fold_session_summary(before, key, list(fresh.values()))["data"]
-    # Store the JSON text: it may contain lone surrogates, which a record's text may not.
+    # Store entries as JSON text, in which lone surrogates are escaped. A record's text cannot contain them.
     entries = [
         NewRecord(
             labels,
@@ -179,7 +179,7 @@ def session_store(session: Session) -> SessionStore:
 
 def hooks(session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> dict[HookEvent, list[HookMatcher]]:
     """
-    Return hooks that give Claude Code a session's memory.
+    Return Claude Code hooks that recall a session's memories and store refs in it.
 
     Pass them to ``ClaudeAgentOptions(hooks=...)``.
 
@@ -194,13 +194,12 @@ def hooks(session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> dic
         max_chars: Maximum number of recalled characters, at least 300.
 
     """
-    # By the id of a Claude Code session: True if its context no longer contains the recalled text.
+    # Maps the id of a Claude Code session to True if its context no longer contains the recalled text.
     has_lost: dict[str | None, bool] = {}
 
     async def recall(given: HookInput, _tool: str | None, _context: HookContext) -> HookJSONOutput:
         own_id = given.get("session_id")
-        # A second Claude Code session has no recalled text in its context. The first one may be resumed and still have
-        # it.
+        # Recall again for every Claude Code session after the first: its context contains no recalled text yet.
         again, has_lost[own_id] = has_lost.get(own_id, bool(has_lost)), False
         text = await recall_for_messages(session, given.get("prompt"), max_chars=max_chars, repeat=again)
         if not text:

@@ -34,7 +34,7 @@ from mama_structs.tools.tool import Tool
 
 API: TypeAlias = Literal["responses", "chat"]
 
-# The values of `status` and `finish_reason` that mean that all calls of an answer are complete.
+# Values of `status` and `finish_reason` after which all calls of an answer are complete.
 FINISHED_STATUSES: Final[frozenset[str]] = frozenset({"completed"})
 FINISHED_REASONS: Final[frozenset[str]] = frozenset({"stop", "tool_calls", "function_call"})
 _ACCEPTED_HINT: Final = "pass a response, a completion, its message, or a list of its output items or tool calls"
@@ -114,7 +114,7 @@ async def handle(
     items, own_reason = _extract_items(answered)
     calls = _parse_calls(items, finish_reason if own_reason is None else own_reason)
     if not isinstance(answered, list | tuple) and get_field(answered, "output") is None:
-        # Tool calls of a message are not part of its text, so `hear` does not report unreadable ones.
+        # The message's text does not include its tool calls, so `observe` would not report unreadable ones.
         report_unread(session, (describe_item(one, "a tool call") for one in items if not _is_readable(one)))
     await observe_message(session, _find_text_parts(answered))
     return [await _create_output(session, call, host) for call in calls]
@@ -148,7 +148,7 @@ async def recalled(
 
 def tool_choice(session: Session, message: object, *, api: API = "responses") -> dict[str, Any] | Literal["auto"]:
     """
-    Return the argument ``tool_choice`` that allows only the tools for a message.
+    Return a ``tool_choice`` argument that allows only the tools selected for a message.
 
     The list of all tools and the prompt cache stay the same. A tool outside the selection can still be called later.
     Add functions of your own that the session does not know.
@@ -194,7 +194,7 @@ def _create_function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
 
 
 def _find_text_parts(answered: object) -> object:
-    """Return the parts of an answer that may contain the model's text."""
+    """Return an answer without the tool calls of Chat Completions, which contain no text."""
     if not isinstance(answered, list | tuple):
         return answered
     return [item for item in answered if get_field(item, "function") is None]
@@ -203,7 +203,7 @@ def _find_text_parts(answered: object) -> object:
 async def _create_output(session: Session, call: _FunctionCall, host: Mapping[str, Any] | None) -> dict[str, Any]:
     answered = await answer_call(session, call, host=host)
     if call.is_chat:
-        # Chat Completions accepts only text as tool results.
+        # A tool message of Chat Completions can only contain text.
         texts = [store_unsupported_media(session, part) if isinstance(part, Media) else part for part in answered.parts]
         return {"role": "tool", "tool_call_id": call.id, "content": "\n".join(texts)}
     output = [_create_content(session, part) for part in answered.parts] if answered.has_media else answered.text
@@ -217,7 +217,7 @@ def _create_content(session: Session, part: str | Media) -> dict[str, str]:
 
 
 def _extract_items(answered: object) -> tuple[Sequence[object], object]:
-    """Return an answer's output items or tool calls, and its own status or finish reason."""
+    """Return an answer's output items or tool calls, and its status or finish reason."""
     if isinstance(answered, list | tuple):
         return answered, None
     choices, output = get_field(answered, "choices"), get_field(answered, "output")
@@ -228,7 +228,7 @@ def _extract_items(answered: object) -> tuple[Sequence[object], object]:
     choice = choices[0] if choices else None
     message = get_field(choice, "message")
     if message is None and get_field(choice, "delta") is None:
-        # Some servers send a choice without a message if a filter stopped the answer.
+        # Some servers omit the message if a content filter stopped the answer.
         return (), get_field(choice, "finish_reason")
     return _extract_tool_calls(message, role=get_field(message, "role") or "assistant"), get_field(
         choice, "finish_reason"
@@ -255,7 +255,7 @@ def _is_readable(item: object) -> bool:
 
 
 def _parse_calls(items: Sequence[object], reason: object) -> list[_FunctionCall]:
-    """Return the function calls of an answer that ended with *reason*."""
+    """Return the function calls of an answer. *reason* is its status or finish reason."""
     called = [item for item in items if _is_chat_call(item) or get_field(item, "type") == "function_call"]
     calls: list[_FunctionCall] = []
     for number, item in enumerate(called, start=1):

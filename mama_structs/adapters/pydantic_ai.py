@@ -54,14 +54,14 @@ _CONTROL_FLOW: Final = ControlFlow(
         *find_available_types(
             "pydantic_ai.exceptions",
             *("ApprovalRequired", "CallDeferred", "SkipToolExecution", "ToolRetryError", "ToolFailedError"),
-            # Raised by an agent that runs inside a tool and shares the run's usage limits, or is cancelled with it.
+            # An agent inside a tool raises these if it exceeds the usage limits or is cancelled.
             *("UsageLimitExceeded", "RunCancelled"),
         ),
     ),
-    # Other content types of Pydantic AI (BinaryContent) are handled like images and audio of any other tool.
+    # Other content types of Pydantic AI, such as BinaryContent, are converted like media of any other tool.
     results=(ToolReturn, *find_available_types("pydantic_ai.messages", "FileUrl", "UploadedFile")),
 )
-# Accept any object: the session validates the arguments, with messages for a model.
+# Accept any object here. The session validates the arguments, and its error messages are written for models.
 _ANY_OBJECT_VALIDATOR: Final = SchemaValidator(
     core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema())
 )
@@ -94,7 +94,11 @@ class _SessionToolset(AbstractToolset[Any]):
         return type(self)(self._session, id=self._id, max_retries=self._max_retries)
 
     async def __aexit__(self, *args: object) -> None:
-        """Store the refs of the model's final answer, which made no tool call."""
+        """
+        Store the refs of the final answer.
+
+        It has no tool calls, so nothing else stores its refs.
+        """
         if self._ctx is not None and self._session.is_open:
             await self._observe_last_message(self._ctx)
 
@@ -143,9 +147,9 @@ class _SessionToolset(AbstractToolset[Any]):
         if answered.has_media:
             return [_create_content(self._session, part) for part in answered.parts]
         if not answered.is_error:
-            # Convert from the JSON text, which has no lone surrogates: Pydantic AI could not serialize them.
+            # The JSON text has no lone surrogates, which Pydantic AI could not serialize.
             return answered.text if isinstance(answered.data, str) else json.loads(answered.text)
-        # Errors that the model can fix by better arguments: `InvalidArgument` and unknown ids.
+        # Only retry errors that other arguments can fix: `InvalidArgument` and unknown ids.
         kind = answered.data["error"]["type"]
         if (kind == "not_found" or kind.startswith("invalid_")) and ctx.retry < ctx.max_retries:
             raise ModelRetry(answered.text)
@@ -205,7 +209,11 @@ class _SessionCapability(AbstractCapability[Any]):
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Append the recalled text to the user's message, and restrict the tool choice if forced."""
+        """
+        Add the recalled text to the request.
+
+        In mode ``force_dynamic``, also restrict the tool choice.
+        """
         text = await recall_for_messages(self._session, ctx.messages, max_chars=self._max_chars)
         if text:
             ctx.enqueue(UserPromptPart(text))
@@ -252,6 +260,6 @@ def _create_definition(wire: str, tool: Tool) -> ToolDefinition:
         parameters_json_schema=to_plain_schema(tool.input_schema),
         return_schema=tool.output_schema,
         metadata={"title": tool.title, **attrs.asdict(tool.annotations)},
-        # Read-only calls may run concurrently; all other calls run in order.
+        # Read-only calls may run concurrently. Each other call runs alone.
         sequential=not tool.annotations.read_only,
     )

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-import mama_structs  # for annotations only; its submodules load lazily
+import mama_structs  # for annotations only; submodules load lazily
 from mama_structs.errors import InvalidArgument, UnknownNamespace
 
 MAX_PORT: Final = 65_535
@@ -75,7 +75,7 @@ def create_argument_error(message: str) -> Exception:
 
 
 def is_session(store: str) -> bool:
-    """Return True for a session's directory, or the address of a database with a session."""
+    """Return True if a directory or database contains a session's data."""
     from pathlib import Path
 
     from mama_structs._internal.validation import is_url
@@ -89,7 +89,7 @@ def is_session(store: str) -> bool:
 
 
 def create_embedder(name: Literal["semantic", "hash"]) -> Any:
-    """Return the embedder with a name."""
+    """Create the embedder that the command line option names."""
     from mama_structs.memory.embedding.hash_embedder import HashEmbedder
     from mama_structs.memory.embedding.sentence_encoder import UniversalSentenceEmbedder, is_installed
 
@@ -102,7 +102,7 @@ def create_embedder(name: Literal["semantic", "hash"]) -> Any:
 
 async def check_namespace(given: argparse.Namespace) -> None:
     """
-    Raise for a namespace that the store does not have, unless the store is empty.
+    Raise if the namespace does not exist, unless the whole store is empty.
 
     An unknown namespace is probably a typing error.
     """
@@ -119,7 +119,7 @@ async def open_session(
     given: argparse.Namespace, record: Any = None, *, is_new: bool = False
 ) -> AsyncIterator[mama_structs.Session]:
     """
-    Open the session without its embedder, which most commands do not need.
+    Open the session without an embedder, because most commands do not need one.
 
     A new store gets the embedder of *record*. Unless *is_new*, the namespace must exist.
     """

@@ -31,11 +31,11 @@ from mama_structs.errors import InvalidArgument, MamaStructsError
 # The exit codes that shells report for SIGINT and SIGPIPE.
 _EXIT_INTERRUPTED: Final = 130
 _EXIT_BROKEN_PIPE: Final = 141
-# Columns of a command's name in the overview.
+# Width of the column with the command names in the overview.
 _NAME_COLUMNS: Final = 15
-# A generated world needs at least this many players, see `mama_structs.testing.World.generate`.
+# `mama_structs.testing.World.generate` needs at least this many players.
 _MIN_WORLD_PLAYERS: Final = 12
-# Maximum latency in ms: the 50 references of a call take ten rounds of five, within a deadline of 5 seconds.
+# Maximum latency in ms. A call with 50 references takes ten rounds of five, which must fit into 5 seconds.
 _MAX_DEMO_LATENCY_MS: Final = 400
 
 
@@ -48,17 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     """
     try:
-        # Names on a chain are untrusted: characters that a terminal cannot encode are escaped instead of crashing.
+        # Escape characters that the terminal cannot encode: untrusted names on a chain must not crash the command.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced the stream
         try:
             code = run(parse(arguments))
         finally:
-            # Flush the output of --help and --version, which argparse does not do.
+            # argparse does not flush the output of --help and --version.
             print_lines()
     except MamaStructsError as error:
-        # The error may quote text of a node, so control characters are escaped.
+        # Escape control characters: the error may quote text that a node sent.
         write_stderr(f"mama-structs: {to_printable(str(error))}\n")
         return 1
     except BrokenPipeError:
@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     version = importlib.metadata.version("mama-structs")
     parser.add_argument("--version", action="version", version=f"mama-structs {version}")
-    # Subcommands are added without help: the overview lists them by purpose.
+    # Add commands without help, so that argparse does not list them. The overview lists them by purpose.
     commands = parser.add_subparsers(title="command", required=True, metavar="COMMAND", help="one of those below")
     groups: dict[str, Any] = {"": commands}
     for path, (command, *members) in _COMMANDS.items():
@@ -115,20 +115,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             group.add_argument(flag, help=text, **options)
     given = sys.argv[1:] if arguments is None else arguments
     if not given:
-        # Show the help for the bare command.
+        # Without arguments, print the help.
         parser.print_help(sys.stderr)
         parser.exit(2)
     return parser.parse_args(given)
 
 
 def _describe_command(path: str) -> str:
-    """Return a command's line in the overview: from `_SHORT_DESCRIPTIONS` or its docstring."""
+    """Return a command's line in the overview: its short description or its docstring."""
     about = _COMMANDS[path][0].__doc__ if path in _COMMANDS else ""
     return _SHORT_DESCRIPTIONS.get(path) or f"{about[:1].lower()}{about[1:-1]}"
 
 
 def _wrap_line(line: str) -> str:
-    """Wrap a command's line as `argparse` wraps options; it does not wrap epilogs."""
+    """Wrap a line of the overview like an option, because `argparse` does not wrap epilogs."""
     room = max(shutil.get_terminal_size().columns - 2, 2 * _NAME_COLUMNS)
     return textwrap.fill(line, room, subsequent_indent=(2 + _NAME_COLUMNS) * " ", break_on_hyphens=False)
 
@@ -149,7 +149,7 @@ def run(given: argparse.Namespace) -> int:
     import asyncio
 
     if given.needs_store and not is_session(given.store):
-        # Opening would create a store, and a typing error would look like an empty store.
+        # Opening creates a missing store, so a mistyped path would look like an empty store.
         is_server = is_url(given.store)
         raise InvalidArgument(
             "in that database was no session yet" if is_server else f"{given.store!r:.200} is no session's directory",
@@ -231,7 +231,7 @@ _GROUPS: Final = {
     ),
     "come over from elsewhere": ("import-from", "migrate", "rollback"),
 }  # fmt: skip
-# Example arguments of each command.
+# Arguments of the example call in the help of each command.
 _EXAMPLES: Final = {
     "demo": "",
     "fake-node": "--port 1317",
@@ -259,7 +259,7 @@ _EXAMPLES: Final = {
     "migrate": "~/.claude/mama-memory.db agent.mama --dry-run",
     "rollback": "agent.mama",
 }
-# Commands whose examples are in the overview.
+# The overview shows the examples of these commands.
 _OVERVIEW_EXAMPLES: Final = ("demo", "search", "view", "serve-mcp")
 _SHORT_DESCRIPTIONS: Final = {
     "demo": "memory, then references, then what references cost",
@@ -280,9 +280,10 @@ _SHORT_DESCRIPTIONS: Final = {
     "serve-mcp": "serve a session's tools to MCP clients, over stdio or HTTP",
 }
 _EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
-# The function of each command, then its arguments. The function's docstring is the command's description, and its line
-# in the overview unless `_SHORT_DESCRIPTIONS` has one. An argument has a name with metavar, a help text, and options of
-# `add_argument`; without options it is a flag. A plain text starts a group.
+# Each command has a function and arguments. The function's docstring is the command's help text.
+# It is also its line in the overview, unless `_SHORT_DESCRIPTIONS` has one.
+# An argument has a name with metavar, a help text and options of `add_argument`. Without options it is a flag.
+# A string starts an argument group.
 _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "demo": (
         serving.demo,

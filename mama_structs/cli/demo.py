@@ -23,18 +23,18 @@ from mama_structs.references.section import References
 from mama_structs.session.session import Session
 from mama_structs.testing.node.fake_node import FakeNode
 
-# The player of every generated world that has a guild, a planet and a fleet.
+# In every generated world, this player has a guild, a planet and a fleet.
 BUNDLED_PLAYER: Final = "1-11"
-# Players per page. With two entities each, a page stays within the 50 references of a call.
+# Players per page. With two related entities each, a page stays below the limit of 50 references per call.
 PAGE_ROWS: Final = 16
-# Maximum number of pages to search for the player; a chain has no index of pages by id.
+# Maximum number of pages read to find the player: a chain cannot look up the page of an id.
 MAX_PAGES: Final = 64
 
 _RELATION_FIELDS: Final = {"guildId": "guild", "planetId": "planet", "fleetId": "fleet"}
 _NAMED_RELATION_FIELDS: Final = {
     "guildId": "guild",
     "planetId": "planet",
-}  # The relations of each list row that have a name.
+}  # The relations of a list row whose entities have names.
 _CHARS_PER_TOKEN: Final = 4
 _RETRY_HINT: Final = "run the demo again"
 _PLAYER_HINT: Final = "leave --player out, and a player with guild, planet and fleet is chosen"
@@ -54,14 +54,14 @@ class DemoRun:
     """A scripted agent that calls a session's tools: its calls, its results and their cost."""
 
     session: Session
-    # The bundled node, whose requests can be counted; None for a real one.
+    # The bundled node, which counts requests. None if the demo uses a real node.
     node: FakeNode | None = None
-    # Pagination key of the list page that the agent reads. A real agent has it from the previous page.
+    # Pagination key of the page that contains the player. A real agent gets it from the previous page.
     page_key: str | None = None
     calls: list[DemoCall] = attrs.field(factory=list)
     facts: DemoFacts = attrs.field(factory=dict)
     upstream_queries: int = 0
-    # Paths that were requested from the bundled node.
+    # Paths of the requests that the bundled node received during the run.
     requested_paths: tuple[str, ...] | None = None
     from_cache: int = 0
     seconds: float = 0.0
@@ -73,7 +73,7 @@ class DemoRun:
         return answer
 
     async def read_page(self, **options: Any) -> tuple[Entity, list[Entity]]:
-        """Return the list page with the demo's player, and all its rows."""
+        """Return the answer for the page with the demo's player, and all rows of the page."""
         place = {} if self.page_key is None else {"pagination_key": self.page_key}
         answer = await self.call_tool("structs_list_players", pagination_limit=PAGE_ROWS, **place, **options)
         rows = list(answer["Player"])
@@ -87,7 +87,7 @@ class DemoRun:
         return answer, rows
 
     async def measure(self, script: Callable[[DemoRun, str], Awaitable[DemoFacts]], player_id: str) -> Self:
-        """Run a script and measure its cost."""
+        """Run a script of agent calls; store its facts, duration and query counts."""
         before, seen = self.session.resolver.stats, len(self.node.requests) if self.node else 0
         started = time.perf_counter()
         self.facts = await script(self, player_id)
@@ -111,7 +111,7 @@ class DemoRun:
 
     @property
     def costs(self) -> dict[str, float]:
-        """The costs of the run."""
+        """Calls, queries, characters, tokens and duration of the run."""
         return {
             "agent_calls": len(self.calls),
             "upstream_queries": self.upstream_queries,
@@ -123,7 +123,7 @@ class DemoRun:
 
 @attrs.frozen
 class DemoQuestion:
-    """A question with two runs: one call per entity, and with references."""
+    """A question that is answered twice: with one call per entity, and with references."""
 
     text: str
     without_references: DemoRun
@@ -142,7 +142,7 @@ class DemoStory:
     player_id: str
     one: DemoQuestion
     page: DemoQuestion
-    # The list question again in the same session, with a warm cache.
+    # A second run of the list question in the same session, to measure a warm cache.
     repeat: DemoRun
 
     @property
@@ -152,14 +152,14 @@ class DemoStory:
 
     @property
     def runs(self) -> dict[tuple[str, str], DemoRun]:
-        """All runs by question and variant."""
+        """All runs, keyed by question and variant."""
         both = {("player", "without"): self.one.without_references, ("player", "with"): self.one.with_references}
         listed = {("list", "without"): self.page.without_references, ("list", "with"): self.page.with_references}
         return {**both, **listed, ("list", "repeat"): self.repeat}
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The costs of all runs."""
+        """The costs of all runs by question and variant, and whether their facts are equal."""
         figures: dict[str, Any] = {"player": {}, "list": {}}
         for (question, way), run in self.runs.items():
             figures[question][way] = run.costs
@@ -218,7 +218,7 @@ def _collect_facts(player: Entity, related: Sequence[Entity]) -> DemoFacts:
 
 
 def _collect_row_facts(rows: Iterable[Entity], entity: Callable[[str], Entity]) -> DemoFacts:
-    """Return the name and the names of the related entities of each row."""
+    """Return the names of each row and of its related entities, keyed by the row's id."""
     return {
         row["id"]: {
             "name": _get_name(row),
@@ -251,7 +251,7 @@ async def run_demo(
 async def _run_on_node(base_url: str, wanted: str | None, node: FakeNode | None) -> DemoStory:
     player_id, page_key = await _find_player(base_url, wanted)
     runs: list[DemoRun] = []
-    # Each run has a new session with an empty cache, so that no run profits from another.
+    # Each variant starts a new session with an empty cache, so that it does not profit from earlier runs.
     for scripts in (
         (query_player_one_by_one,),
         (query_player_with_references,),
@@ -267,7 +267,11 @@ async def _run_on_node(base_url: str, wanted: str | None, node: FakeNode | None)
 
 
 async def _find_player(base_url: str, wanted: str | None) -> tuple[str, str | None]:
-    """Return the player's id, by default of the first suitable player, and its page key."""
+    """
+    Return a player's id and the key of its page.
+
+    The default is the first player with all relations.
+    """
     async with Session.open(structs=base_url) as session:
         if wanted is not None:
             player = (await session.call("structs_query_player", {"player_id": wanted}))["Player"]
@@ -292,7 +296,7 @@ async def _find_player(base_url: str, wanted: str | None) -> tuple[str, str | No
 
 
 def _flatten(answer: Entity, envelope: str) -> Entity:
-    """Return an entity's fields merged with the fields next to it, as in a reference."""
+    """Merge the fields of an entity and of its envelope, as in a reference."""
     outer_fields = {name: value for name, value in answer.items() if name != envelope}
     return {**answer[envelope], **outer_fields}
 
@@ -304,7 +308,7 @@ def _get_related_id(player: Entity, field: str) -> str:
 
 
 def _get_reference(answer: Entity, entity_id: str) -> Entity:
-    """Return the reference to an id in an answer, or raise if it is missing."""
+    """Return the reference to an id from an answer. Raise if it is missing or failed."""
     references = References.of(answer)
     if entity_id in references.failed or entity_id not in references:
         why = references.failed.get(entity_id, "it was left out")

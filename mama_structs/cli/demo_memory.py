@@ -10,7 +10,7 @@ import attrs
 from mama_structs._internal.jsonable import to_json_text
 from mama_structs.session.session import Session
 
-# The last message is unrelated to the decisions.
+# The last message has nothing to do with the decisions.
 TUESDAY_MESSAGES: Final = (
     "Shall we use JWT for logins?",
     "Let's continue from yesterday.",
@@ -34,14 +34,14 @@ class DemoCall:
 
 @attrs.frozen
 class DemoDays:
-    """The calls of the first day, and the recalled text for each message of the second."""
+    """The tool calls of the first day, and the recalled text for each message of the second."""
 
     calls: tuple[DemoCall, ...]
     recalled_texts: dict[str, str]
 
 
 async def run_two_days() -> DemoDays:
-    """Run the first day's calls, and recall in another session of the same directory."""
+    """Run the first day's calls in one session and the second day's recalls in another."""
     calls: list[DemoCall] = []
     with tempfile.TemporaryDirectory() as place:
         async with Session.open(place) as monday:

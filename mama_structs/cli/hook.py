@@ -21,7 +21,7 @@ _DEFAULT_SECONDS = 2.0
 _DEFAULT_MAX_CHARS = 2_000
 _MAX_EVENT_BYTES = 2**22
 _HELPER_CODE = "from mama_structs.cli.hook_server import main; main()"
-# Seconds between two attempts to connect to the started helper.
+# Seconds between attempts to reach a helper that is starting or exiting.
 _POLL_SECONDS = 0.005
 
 
@@ -36,7 +36,7 @@ def answer_hook(arguments: list[str]) -> int:
         before = os.getcwd()  # noqa: PTH109 - importing pathlib is slow
         if "://" in options["STORE"]:
             raise OSError("it needs a session's directory: a server's address is not taken here")
-        # Socket paths have a small length limit, so use a relative one.
+        # Socket paths have a small maximum length, so use one relative to the store.
         os.chdir(options["STORE"])
         if not os.path.isdir("journal"):  # noqa: PTH112 - importing pathlib is slow
             raise OSError(f"{options['STORE']!r:.200} is no session's directory")
@@ -56,7 +56,7 @@ def answer_hook(arguments: list[str]) -> int:
 
 def request_answer(request: bytes, deadline: float, *, may_start: bool = True) -> bytes:
     """Return the helper's answer, starting a helper for the working directory if needed."""
-    # Import the C module: the Python wrapper takes longer to import than the answer takes.
+    # The C module imports faster: importing the Python wrapper takes longer than the answer.
     from _socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socket  # noqa: PLC0415
 
     helper = 0
@@ -109,14 +109,14 @@ def stop_helper(store: str) -> None:
             request_answer(f"\0{QUIT_COMMAND}\0".encode(), time.monotonic(), may_start=False)
         while time.monotonic() < until:
             try:
-                # The helper holds this lock until it exits.
+                # The helper holds this lock while it runs, so acquiring it means that the helper has exited.
                 fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 time.sleep(_POLL_SECONDS)
             else:
                 break
     except OSError:
-        # A killed helper left its socket file.
+        # Nothing to stop: there is no helper, or a killed helper left its socket file.
         return
     finally:
         os.close(directory)
@@ -159,7 +159,7 @@ def _read_event(deadline: float) -> bytes:
 
 
 def _start_helper() -> int:
-    """Start the helper detached from this process and its files, and return its process id."""
+    """Start a helper that is independent of this process and its files; return its process id."""
     null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     # -P: do not import modules from the store's directory.
     command = [sys.executable, "-P", "-c", _HELPER_CODE]
@@ -167,11 +167,15 @@ def _start_helper() -> int:
 
 
 def _has_failed(helper: int) -> bool:
-    """Return True if the helper exited with an error; it exits with 0 if another one serves."""
+    """
+    Return True if the helper exited with an error.
+
+    Exit code 0 means that another helper serves.
+    """
     try:
         ended, status = os.waitpid(helper, os.WNOHANG)
     except ChildProcessError:
-        # It was already waited for, or the agent ignores SIGCHLD.
+        # There is no status: the process was already waited for, or the agent ignores SIGCHLD.
         return False
     return bool(ended and status)
 

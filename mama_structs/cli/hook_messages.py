@@ -35,7 +35,7 @@ async def send_answer(writer: asyncio.StreamWriter, answer: bytes) -> bool:
         async with asyncio.timeout(REQUEST_SECONDS):
             writer.write(answer)
             await writer.drain()
-    # TimeoutError is an OSError.
+    # This also catches TimeoutError, a subclass of OSError.
     except OSError:
         writer.transport.abort()
         return False

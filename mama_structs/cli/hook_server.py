@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from mama_structs.session.session import Session
 
 _IDLE_SECONDS: Final = 1_800.0
-# Seconds to wait for an exiting helper to close its store.
+# Seconds to wait until another helper has closed the store and exited.
 _SHUTDOWN_SECONDS: Final = 10.0
-# Maximum number of open conversations. Each has its own recall log.
+# Maximum number of conversations that are open at a time. Each one has its own recall log.
 _MAX_CONVERSATIONS: Final = 8
 _RESUME_PHRASES: Final = (
     "continue",
@@ -63,7 +63,7 @@ def main() -> None:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(SOCKET_NAME)
     os.chmod(SOCKET_NAME, 0o600)  # noqa: PTH101 - importing pathlib is slow
-    # From here on a client can connect, and waits for an answer instead of the socket.
+    # From here on, clients connect to this helper and wait for its answer.
     listening.listen(16)
 
     import asyncio  # noqa: PLC0415 - imported lazily, because a hook must start fast
@@ -93,14 +93,14 @@ def _acquire_directory() -> bool:
 
 
 def _get_version() -> int | None:
-    """Return a value that changes if another version of this package is installed."""
+    """Return a number that changes when another version of this package is installed."""
     with contextlib.suppress(OSError):
         return os.stat(__file__).st_mtime_ns  # noqa: PTH116 - importing pathlib is slow
     return None
 
 
 def _format_error(error: Exception) -> str:
-    """Return an error as a line without user data."""
+    """Return an error as one line that contains no user data."""
     from mama_structs.errors import MamaStructsError  # noqa: PLC0415 - imported after the socket is ready
 
     return f"{' '.join(str(error).split()) if isinstance(error, MamaStructsError) else type(error).__name__}\n"
@@ -108,15 +108,15 @@ def _format_error(error: Exception) -> str:
 
 class _ResumeDetector:
     """
-    Small replacement for `Exposure`, whose cues take a fifth of a second to compile.
+    Detects messages that resume work.
 
-    It only detects messages that resume earlier work.
+    Replaces `Exposure`, which takes a fifth of a second to load.
     """
 
     kind: str | None = None
 
     def detect(self, text: str) -> _ResumeDetector:
-        """Detect the kind of a message, with the interface of `Exposure`."""
+        """Classify a message. Has the interface of `Exposure.detect`."""
         lower = text.lower()
         self.kind = "resuming" if any(words in lower for words in _RESUME_PHRASES) else None
         return self
@@ -129,7 +129,7 @@ class HookServer:
         self._store = store
         self._idle = idle
         self._sessions: dict[tuple[str, str], Session] = {}
-        # Recall log of the conversation of the last request.
+        # Recall log used by the last request.
         self._recall_log: RecallLog | None = None
         self._is_warm = False
         self._warm_up_task: asyncio.Task[None] | None = None
@@ -149,10 +149,10 @@ class HookServer:
             async with turn:
                 answer = f"{{}}\n{wrong}\n".encode() if wrong else await self._answer_request(request)
                 told = None if wrong else self._recall_log
-            # The hook gave up before it received the text, so recall it again next time.
+            # The agent did not receive the text, so clear the log: the next request recalls it again.
             if not await send_answer(writer, answer) and told is not None:
                 told.clear()
-            # Exit after an upgrade, so that the next hook starts the new version.
+            # After an upgrade, exit, so that the next hook starts a helper of the new version.
             if request.split("\0")[1:2] == [QUIT_COMMAND] or _get_version() != version:
                 done.set()
             if self._warm_up_task is None and self._sessions:
@@ -161,8 +161,7 @@ class HookServer:
         running: set[asyncio.Task[None]] = set()
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # The event loop holds weak references to tasks only. Without this set, a waiting task could be
-            # garbage-collected.
+            # Store the task: the event loop has only weak references, so a waiting task could be garbage-collected.
             task = asyncio.create_task(serve(reader, writer))
             running.add(task)
             task.add_done_callback(running.discard)
@@ -176,7 +175,7 @@ class HookServer:
                     task.cancel()
                 if not finished:
                     break
-            # A new client starts another helper, which waits until this one has exited.
+            # Remove the socket first: a new client then starts another helper, which waits for this one to exit.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(SOCKET_NAME)  # noqa: PTH108
         await self.close()
@@ -204,7 +203,7 @@ class HookServer:
         return f"{json.dumps(told)}\n{wrong}".encode(errors="replace")
 
     async def _warm_up(self) -> None:
-        """Load the encoder and the cues once; without an encoder, keep searching by words."""
+        """Load the encoder and the cues. Without an encoder, search remains lexical."""
         import asyncio  # noqa: PLC0415 - imported after the socket is ready
 
         from mama_structs.errors import MamaStructsError  # noqa: PLC0415
@@ -217,7 +216,7 @@ class HookServer:
             self._is_warm = True
 
     async def answer(self, namespace: str, max_chars: int, event: str) -> dict[str, Any]:
-        """Return the answer to an agent's event, in that agent's format."""
+        """Return the answer to an agent's event, in the format that the agent expects."""
         import json  # noqa: PLC0415 - imported after the socket is ready
 
         given = json.loads(event) if event.strip() else {}
@@ -229,14 +228,14 @@ class HookServer:
         if kind is None:
             return {}
         session = await self._get_session(namespace, find_text(given, _CONVERSATION_ID_KEYS))
-        # After a compaction or clear the agent has lost the recalled text, so recall it again.
+        # The agent's context was compacted or cleared and lost the recalled text, so recall it again.
         again = kind == "compact" or given.get("source") in ("clear", "compact")
         recalled = await self._recall(session, message if kind == "prompt" else "", max_chars, again=again)
         return format_answer(name, kind, recalled)
 
     async def _recall(self, session: Session, message: str, max_chars: int, *, again: bool) -> str:
         """
-        Return recalled text as `Session.recall` does, with only the parts that are loaded.
+        Recall as `Session.recall` does. Until the warm-up has finished, search by words only.
 
         Without a message, return the state of the work for resuming.
         """
@@ -246,7 +245,7 @@ class HookServer:
         self._recall_log = told = session._conversation.recall_log  # noqa: SLF001 - internal API for the CLI
         if again:
             told.clear()
-        # The lexical store is another view of the same memories.
+        # Both stores share the same memories. The lexical one needs no encoder.
         memories = session.memories if self._is_warm else LexicalMemoryStore(session.memories._shared)  # noqa: SLF001 - internal API for the CLI
         few: Any = None if self._is_warm else _ResumeDetector()
         return (
@@ -256,7 +255,11 @@ class HookServer:
         ).text
 
     async def _get_session(self, namespace: str, conversation: str) -> Session:
-        """Return the session of an agent's conversation, closing the least recently used one."""
+        """
+        Return the conversation's session.
+
+        If too many are open, close the least recently used one.
+        """
         from mama_structs.memory.store.factory import UnavailableEmbedder  # noqa: PLC0415 - imported after the socket is ready
         from mama_structs.session.session import Session  # noqa: PLC0415
         from mama_structs.settings import Settings, ToolSettings  # noqa: PLC0415
@@ -269,7 +272,7 @@ class HookServer:
                 namespace=namespace,
                 conversation=f"hook {key[1]}".strip(),
                 embedder=UnavailableEmbedder(),
-                # The hook calls no tools.
+                # Hooks do not call tools, so do not create them.
                 settings=Settings(tools=ToolSettings(memory=False)),
             )
         self._sessions[key] = session
@@ -279,12 +282,12 @@ class HookServer:
 
 
 def find_text(given: dict[str, Any], names: tuple[str, ...]) -> str:
-    """Return the first non-empty text of an event under any of the names, or ""."""
+    """Return the first non-empty text among an event's values for *names*, or ""."""
     return next((value for name in names if isinstance(value := given.get(name), str) and value), "")
 
 
 def extract_message(given: dict[str, Any]) -> str:
-    """Return the user's message of an event: a text, text blocks, or nested under another key."""
+    """Extract the user's message from an event: a text, text blocks, or a nested mapping."""
     for name in _TEXT_KEYS:
         value = given.get(name)
         if isinstance(value, dict):
@@ -300,7 +303,11 @@ def extract_message(given: dict[str, Any]) -> str:
 
 
 def classify_event(name: str, message: str) -> str | None:
-    """Return "compact", "start" or "prompt" for an event's name, or None for other events."""
+    """
+    Classify an event by its name as "compact", "start" or "prompt".
+
+    None means it is ignored.
+    """
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if "compact" in plain or "compress" in plain:
         return "compact"
@@ -313,13 +320,13 @@ def classify_event(name: str, message: str) -> str | None:
 
 def format_answer(name: str, kind: str, text: str) -> dict[str, Any]:
     """
-    Return an answer in the format of the agent that uses this event name.
+    Return an answer in the format that the agent with this event name expects.
 
     Most agents accept no text before a compaction.
     """
     if not text:
         return {}
     if name[:1].isupper():
-        # Claude Code, Codex, Gemini CLI.
+        # These agents use capitalized event names: Claude Code, Codex, Gemini CLI.
         return {} if kind == "compact" else {"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}}
     return {"additional_context": text}

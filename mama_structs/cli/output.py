@@ -19,9 +19,9 @@ from unicodedata import combining, east_asian_width
 from mama_structs._internal.reprs import truncate_line
 from mama_structs.errors import MamaStructsError
 
-# Minimum seconds between two progress lines if there is no bar.
+# Minimum seconds between two lines of progress, which are printed if there is no progress bar.
 _PROGRESS_INTERVAL_SECONDS: Final = 1.0
-# Converting an address to a path leaves only one slash.
+# One slash is enough: pathlib collapses the two slashes of an address.
 _PASSWORD_PATTERN: Final = re.compile(r"(\w:/{1,2}[^\s:@/]*:)\S*@")
 
 
@@ -30,7 +30,7 @@ def print_lines(*texts: str) -> None:
     try:
         for text in texts:
             print(text)
-        # stdout is None if it was closed before the start (`>&-`).
+        # If stdout was closed before the start (`>&-`), it is None.
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -47,7 +47,7 @@ def print_answer(given: argparse.Namespace, figures: Any, text: str) -> None:
 
 def discard_output(stream: TextIO | None = None) -> None:
     """
-    Redirect a stream, by default stdout, to the null device.
+    Redirect a stream (default: stdout) to the null device.
 
     Otherwise the interpreter's flush at exit would report an error.
     """
@@ -56,7 +56,7 @@ def discard_output(stream: TextIO | None = None) -> None:
 
 
 def write_stderr(text: str) -> None:
-    """Write to stderr, which is None if it was closed before the start (`2>&-`)."""
+    """Write to stderr. Do nothing if stderr was closed before the start (`2>&-`)."""
     if sys.stderr is not None:
         try:
             sys.stderr.write(mask_passwords(text))
@@ -66,7 +66,7 @@ def write_stderr(text: str) -> None:
 
 
 def mask_passwords(text: str) -> str:
-    """Mask the passwords of addresses, which may be part of a misplaced argument."""
+    """Mask passwords in addresses. Error messages may quote an address from the command line."""
     return _PASSWORD_PATTERN.sub(r"\1***@", text)
 
 
@@ -75,7 +75,7 @@ def report_progress(
     action: str, unit: str, *, resumable: bool = False, lines: bool = True
 ) -> Iterator[Callable[[int, int], None]]:
     """
-    Report progress: a bar on a terminal with tqdm installed, otherwise occasional lines.
+    Provide a progress callback: a bar in a terminal with tqdm, otherwise occasional lines.
 
     Without *lines*, an output that is not a terminal gets a single line at the end.
     """
@@ -117,7 +117,7 @@ def report_progress(
 
 
 def confirm(question: str) -> bool:
-    """Ask on stderr, and return True if the answer on stdin is yes."""
+    """Ask a question on stderr. Return True if the user answers yes on stdin."""
     write_stderr(f"{question} [y/N] ")
     try:
         return sys.stdin is not None and sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -22,7 +22,7 @@ _TOPIC_COLUMNS = 24
 
 
 async def list_memories(given: argparse.Namespace) -> None:
-    """List memories, the newest first."""
+    """List memories, newest first."""
     async with open_session(given) as session:
         if given.topic is None:
             found: Sequence[Any] = await session.memories.recent(limit=given.limit, types=given.types or None)
@@ -33,7 +33,7 @@ async def list_memories(given: argparse.Namespace) -> None:
 
 
 async def show(given: argparse.Namespace) -> None:
-    """Show one memory whole: its text, how it evolved, what it rests on, and what is linked to it."""
+    """Show one memory in full, with its evolution, its evidence and the memories linked to it."""
     from mama_structs._internal.jsonable import to_jsonable
 
     async with open_session(given) as session:
@@ -45,7 +45,7 @@ async def show(given: argparse.Namespace) -> None:
 
 
 async def search(given: argparse.Namespace) -> None:
-    """Find memories by meaning and words, the best first."""
+    """Find memories by meaning and words, best first."""
     from mama_structs.errors import EmbeddingFailed
     from mama_structs.memory.store.lexical_store import LexicalMemoryStore
 
@@ -63,7 +63,7 @@ async def search(given: argparse.Namespace) -> None:
 
 
 async def recall(given: argparse.Namespace) -> None:
-    """Print what a model would be told before it answers a message."""
+    """Print the text that is recalled for a model before it answers a message."""
     from mama_structs._internal.jsonable import to_jsonable
 
     async with open_session(given) as session:
@@ -72,7 +72,7 @@ async def recall(given: argparse.Namespace) -> None:
 
 
 async def view(given: argparse.Namespace) -> None:
-    """Write one page for a browser: a search box, chains as timelines, and the graph around a memory."""
+    """Write an HTML page for a browser, with search, timelines of decisions, and a graph."""
     from mama_structs.cli.viewer import create_page
 
     async with open_session(given) as session:
@@ -83,13 +83,13 @@ async def view(given: argparse.Namespace) -> None:
 
 
 async def forget(given: argparse.Namespace) -> int:
-    """Delete memories for good, so that nothing of their texts stays in the store; asks first."""
+    """Delete memories permanently, with all copies of their texts in the store; asks first."""
     from mama_structs._internal.jsonable import to_jsonable
     from mama_structs._internal.validation import is_url
 
     filters = {"about": given.about, "source": given.source, "before": given.before}
     if not is_url(given.store):
-        # A running hook helper would keep the erasure pending.
+        # Stop a running hook helper: its open conversations would keep the erasure pending.
         stop_helper(given.store)
     async with open_session(given) as session:
         planned = await session.memories.forget(given.ids or None, **filters, dry_run=True)
@@ -118,7 +118,7 @@ def _format_report(done: Any) -> str:
 def _choose_target(given: argparse.Namespace) -> Path:
     from mama_structs._internal.validation import is_url
 
-    # Any part of an address may be a password, so do not use it as a file name.
+    # Do not use parts of an address as a file name: each may contain a password.
     name = "memories" if is_url(given.store) else Path(given.store).resolve().name
     return Path(given.output or f"{name}.html")
 

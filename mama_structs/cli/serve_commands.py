@@ -20,17 +20,17 @@ from mama_structs.errors import InvalidArgument, MamaStructsError
 TOKEN_VARIABLE: Final = "MAMA_MCP_TOKEN"  # noqa: S105 - the name of an environment variable
 _MS_PER_SECOND: Final = 1000
 DEMO_WORLD: Final = {"players": 12, "latency": 20}
-# The block time of the real chain.
+# Block time of the real chain.
 _BLOCK_SECONDS: Final = 6.0
-# Longer than any token, and small enough to read completely.
+# Maximum size of a token file. Tokens are much shorter, and the file is read completely.
 _MAX_TOKEN_FILE_BYTES: Final = 4096
-# Seconds for requests to end after a signal. A client that does not read must not block the exit.
+# Seconds for running requests to end after a signal. After that, exit even if a client does not read its answer.
 _SHUTDOWN_SECONDS: Final = 5.0
 
 
 async def demo(given: argparse.Namespace) -> None:
     """
-    Show what an agent remembers, its questions without references and with them, and what references cost.
+    Show recalled memories, answer questions with and without references, compare costs.
 
     It starts a small Structs node of its own, unless it is given a real one.
     """
@@ -54,10 +54,7 @@ async def demo(given: argparse.Namespace) -> None:
 
 
 async def fake_node(given: argparse.Namespace) -> None:
-    """
-    Serve a generated Structs world, with the routes and manners of the chain's REST interface, until stopped by Ctrl-C
-    or SIGTERM.
-    """
+    """Serve a generated Structs world over the chain's REST interface until Ctrl-C or SIGTERM."""
     from mama_structs.testing import FakeNode
 
     stopped = _create_stop_event()
@@ -92,7 +89,7 @@ def _create_stop_event() -> Any:
 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Event loops on Windows do not support signal handlers. Ctrl-C still ends the process there.
+        # Event loops on Windows have no signal handlers, but Ctrl-C still ends the process there.
         with contextlib.suppress(NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     return stopped
@@ -100,7 +97,7 @@ def _create_stop_event() -> Any:
 
 async def serve_mcp(given: argparse.Namespace) -> None:
     """
-    Serve a session's tools to MCP clients: to one over stdio, or with --http to any number, who share the session.
+    Serve a session's tools to MCP clients: one over stdio, or any number with --http.
 
     It runs until the client leaves, or Ctrl-C or SIGTERM stops it.
     """
@@ -111,12 +108,12 @@ async def serve_mcp(given: argparse.Namespace) -> None:
     if given.http is None and (given.token_file is not None or given.allow_host):
         given.usage_error("--token-file and --allow-host are for --http")
     token = read_token(given.token_file, os.environ) if given.http is not None else None
-    # Over stdio, stdout is reserved for the protocol. stderr is None if it was closed before the start (`2>&-`).
+    # Log to stderr: over stdio, stdout carries the protocol. stderr is None if it was closed before the start (`2>&-`).
     if sys.stderr is not None:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO if given.verbose else logging.WARNING)
     adapter = load_mcp_adapter()
     if given.http is not None:
-        # Validate the address before a store is created.
+        # Reject an invalid address before opening the session creates a store.
         await adapter.http.address_for(*given.http, token=token)
     stopped = _create_stop_event()
     async with Session.open(
@@ -147,19 +144,23 @@ async def serve_mcp(given: argparse.Namespace) -> None:
             serving.cancel()
             await asyncio.wait({serving}, timeout=_SHUTDOWN_SECONDS)
     if not serving.done():
-        # The session is closed and its data is complete. A thread still writes to a client that does not read.
+        # A thread still writes to a client that does not read. The session is closed, so exiting loses no data.
         os._exit(0)
     if not serving.cancelled():
         serving.result()
 
 
 async def hook(given: argparse.Namespace) -> None:
-    """Answer a coding agent's hook with what it should know, out of a helper process that stays."""
-    raise AssertionError(given)  # handled by `mama_structs.cli.main` before this module is loaded
+    """Answer a coding agent's hook with recalled memories, from a background helper process."""
+    raise AssertionError(given)  # `mama_structs.cli.main` handles this command before this module is loaded
 
 
 async def _warm_up(session: mama_structs.Session) -> None:
-    """Load the search components in the background. Errors are reported by the first search."""
+    """
+    Load the search components in the background.
+
+    If this fails, the first search reports the error.
+    """
     with contextlib.suppress(MamaStructsError):
         await session.warm_up()
 

@@ -16,12 +16,12 @@ from mama_structs.cli.arguments import check_namespace, create_embedder, is_sess
 from mama_structs.cli.output import mask_passwords, print_answer, print_lines, report_progress
 from mama_structs.errors import InvalidArgument
 
-# Digits of a digest in the text output, enough to compare by eye; --json has all.
+# Number of digits of a digest in the text output, for comparison by eye. With --json, all are printed.
 _DIGEST_PREFIX_CHARS: Final = 12
 
 
 async def check(given: argparse.Namespace) -> int:
-    """Look for damage in all that a session's directory holds; nothing is repaired."""
+    """Check all data of a session's directory for damage; repairs nothing."""
     from mama_structs.errors import StoreDamaged
     from mama_structs.storage.sqlite_errors import CheckReport, Finding
 
@@ -29,7 +29,7 @@ async def check(given: argparse.Namespace) -> int:
         async with open_session(given) as session:
             report = await session.check()
     except StoreDamaged as error:
-        # The store cannot be opened: report its damage as findings.
+        # If the store is too damaged to be opened, its damage becomes the findings.
         found = [f"{error.file}: {line}" for line in error.findings] or [str(error)]
         report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
     fields = ("severity", "kind", "message", "key")
@@ -40,9 +40,9 @@ async def check(given: argparse.Namespace) -> int:
 
 
 async def stats(given: argparse.Namespace) -> None:
-    """Print figures about the memories."""
+    """Print statistics of the memories."""
     async with open_session(given) as session:
-        # Omit counters of the running process.
+        # These statistics only count the current process.
         counted = ("embedding", "traversal_cache")
         figures = {name: value for name, value in (await session.memories.stats()).items() if name not in counted}
     rows = list(_flatten(figures))
@@ -59,7 +59,7 @@ def _flatten(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 async def rebuild(given: argparse.Namespace) -> int:
-    """Build the search indexes anew from the saved memories, of which nothing is lost."""
+    """Rebuild the search indexes from the saved memories, without losing any."""
     async with open_session(given) as session:
         with report_progress("rebuilt", "memories") as progress:
             damaged = await session.memories.rebuild(progress=progress)
@@ -69,8 +69,8 @@ async def rebuild(given: argparse.Namespace) -> int:
 
 
 async def backup_store(given: argparse.Namespace) -> None:
-    """Copy a session's directory, also while it is written to."""
-    # No namespace is opened, so that a store with an unreadable namespace can be backed up.
+    """Copy a session's directory, even while other processes write to it."""
+    # Do not open a namespace, so that a store with an unreadable namespace can be backed up.
     from pathlib import Path
 
     from mama_structs.storage.backup import backup
@@ -83,7 +83,7 @@ async def backup_store(given: argparse.Namespace) -> None:
 
 
 async def copy_store(given: argparse.Namespace) -> int:
-    """Copy all that a store holds to another, and compare the two; interrupted, it goes on when it is run again."""
+    """Copy a store to another and compare them; if interrupted, run it again to continue."""
     import attrs
 
     from mama_structs.session.session import Session
@@ -103,12 +103,12 @@ async def copy_store(given: argparse.Namespace) -> int:
 
 
 async def assign_conversation(given: argparse.Namespace) -> None:
-    """Give a conversation of one namespace, which is open nowhere, to another; its forks stay where they are."""
+    """Move a conversation that is not open to another namespace; its forks are not moved."""
     from pathlib import Path
 
     from mama_structs.session.backend import Backend
 
-    # No namespace is opened: neither memories nor an embedder are needed.
+    # Open the store without a namespace: a move needs neither memories nor an embedder.
     home = await Backend.open(given.store if is_url(given.store) else Path(given.store))
     try:
         moved_count = await home.assign(given.name, origin=given.origin, namespace=given.namespace)
@@ -119,7 +119,7 @@ async def assign_conversation(given: argparse.Namespace) -> None:
 
 
 async def list_conversations(given: argparse.Namespace) -> None:
-    """List the conversations of a namespace, the last used first."""
+    """List the conversations of a namespace, last used first."""
     import attrs
 
     from mama_structs.session.session import Session
@@ -135,7 +135,7 @@ async def list_conversations(given: argparse.Namespace) -> None:
 
 
 async def delete_conversation(given: argparse.Namespace) -> None:
-    """Delete a conversation, which is open nowhere; what its forks and memories use stays."""
+    """Delete a conversation, which must not be open; texts that forks or memories use remain."""
     from mama_structs.session.session import Session
 
     await check_namespace(given)
@@ -144,7 +144,7 @@ async def delete_conversation(given: argparse.Namespace) -> None:
 
 
 async def export(given: argparse.Namespace) -> None:
-    """Write all memories, with their links and vectors, to a file."""
+    """Export all memories, with their links and vectors, to a file."""
     async with open_session(given) as session:
         with report_progress("exported", "memories") as progress:
             count = await session.memories.export_jsonl(given.file, progress=progress)
@@ -152,7 +152,7 @@ async def export(given: argparse.Namespace) -> None:
 
 
 async def import_file(given: argparse.Namespace) -> None:
-    """Add the memories of a file that `export` wrote; again, nothing is added twice."""
+    """Import the memories of a file that `export` wrote; adds nothing twice."""
     from mama_structs.memory.upkeep.jsonl_transfer import read_export_embedder
 
     async with open_session(given, read_export_embedder(given.file), is_new=True) as session:
@@ -167,14 +167,14 @@ async def import_file(given: argparse.Namespace) -> None:
 
 
 async def maintain(given: argparse.Namespace) -> None:
-    """Remove weak and old automatic links, if a week has passed since the last time."""
+    """Remove weak and old automatic links, at most once a week."""
     async with open_session(given) as session:
         done = await session.maintain()
     print_lines(f"{done.pruned:,} links removed" if done.due else "nothing was due")
 
 
 async def reembed(given: argparse.Namespace) -> None:
-    """Change over to another embedder; interrupted, it goes on when it is run again."""
+    """Recompute all vectors with another embedder; if interrupted, run it again to continue."""
     embedder = create_embedder(given.embedder)
     async with open_session(given) as session:
         with report_progress("embedded", "memories", resumable=True) as progress:
@@ -183,7 +183,7 @@ async def reembed(given: argparse.Namespace) -> None:
 
 
 async def migrate(given: argparse.Namespace) -> None:
-    """Take over the memories of a MAMA v1.0 database, which is not changed."""
+    """Import the memories of a MAMA v1.0 database, which is not changed."""
     from pathlib import Path
 
     import attrs
@@ -191,7 +191,7 @@ async def migrate(given: argparse.Namespace) -> None:
     from mama_structs.importers.mama_v1 import migrate_old, read_old
 
     begun = time.perf_counter()
-    # Read the old file first, so that no directory is created if it is unreadable.
+    # Read the old file first: if it is unreadable, no store must be created.
     old = read_old(Path(given.old))
     async with _open_for_import(given) as session:
         with report_progress("migrated", "steps", resumable=True, lines=False) as progress:
@@ -201,10 +201,10 @@ async def migrate(given: argparse.Namespace) -> None:
 
 
 async def import_from(given: argparse.Namespace) -> None:
-    """Take over the memories of another program, whose files are not changed; again, nothing is added twice."""
+    """Import memories of another program, whose files are not changed; adds nothing twice."""
     from mama_structs.importers.dispatch import import_data, read_source
 
-    # Read the source first, so that no directory is created if it is unreadable.
+    # Read the source first: if it is unreadable, no store must be created.
     outside = await read_source(given.kind, given.source, user=given.user)
     async with _open_for_import(given) as session:
         with report_progress("imported", "items", resumable=True, lines=False) as progress:
@@ -215,18 +215,18 @@ async def import_from(given: argparse.Namespace) -> None:
 
 @contextlib.asynccontextmanager
 async def _open_for_import(given: argparse.Namespace) -> AsyncIterator[mama_structs.Session]:
-    """Open the session that imported memories are added to, creating it if it is missing."""
+    """Open the session for imported memories. A missing store is created, except in a dry run."""
     from mama_structs.session.session import Session
 
     embedder = None if given.embedder is None else create_embedder(given.embedder)
-    # A dry run must not create a missing store, so it uses a store in memory.
+    # A dry run must not create a store, so it uses one in memory if the store is missing.
     location = None if given.dry_run and not is_session(given.store) else given.store
     async with Session.open(location, namespace=given.namespace, embedder=embedder) as session:
         yield session
 
 
 async def roll_back(given: argparse.Namespace) -> None:
-    """Undo the last migration: delete what it added, and nothing else."""
+    """Undo the last migration by deleting only the data that it added."""
     from mama_structs.importers.mama_v1 import rollback
 
     async with open_session(given) as session:

@@ -19,7 +19,7 @@ from mama_structs.memory.types.engine import Reader
 from mama_structs.memory.types.model import LinkType, Memory
 from mama_structs.storage.files import DraftFile
 
-# Maximum characters of a text, links of a memory, and characters of all data. A browser needs some hundred MB for them.
+# Limits on a text, the links of a memory, and all data, so that a browser needs a few hundred MB at most.
 _MAX_TEXT_CHARS: Final = 4_000
 _MAX_LINKS_PER_MEMORY: Final = 12
 _MAX_DATA_CHARS: Final = 24_000_000
@@ -47,7 +47,7 @@ class MemoryPage:
 
 
 async def create_page(memories: mama_structs.MemoryStore, *, limit: int) -> MemoryPage:
-    """Return the page of the newest memories: at most *limit*, within the data limit."""
+    """Return a page of the newest *limit* memories, or fewer if they exceed the data limit."""
 
     def plan(reader: Reader) -> tuple[list[Memory], list[list[Any]], int]:
         nodes = reader.window(limit=limit)
@@ -105,7 +105,7 @@ def _render_page(data: object, *, title: str, note: str) -> str:
         "default-src 'none'; base-uri 'none'; form-action 'none'; "
         f"script-src 'sha256-{allowed['script']}'; style-src 'sha256-{allowed['style']}'"
     )
-    # Escape <, > and &: the data cannot end its element then.
+    # Escape <, > and &, so that the data cannot close the HTML element that contains it.
     safe = re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", json.dumps(data))
     parts = {"POLICY": policy, "TITLE": html.escape(title), "NOTE": html.escape(note), "DATA": safe}
     return re.sub(f"@({'|'.join(parts)})@", lambda found: parts[found[1]], template)

@@ -72,7 +72,7 @@ CONVERSATION_OPEN_MESSAGE: Final = (
 )
 CONVERSATION_DAMAGED_MESSAGE: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
 
-# Real path, device and inode of a directory: a new directory at the same path differs. A URL for a server.
+# A directory is identified by real path, device and inode, so that a replaced one differs. A server: by its URL.
 BackendKey = tuple[str, int, int] | str
 
 
@@ -95,7 +95,7 @@ def make_server_engines(server: PostgresPool) -> Engines:
 
 @attrs.define(eq=False)
 class OpenConversation:
-    """An open conversation, with one event loop for each session that has it open."""
+    """An open conversation. *loops* contains the event loop of each session that has it open."""
 
     key: ConversationKey
     refs: RefStore
@@ -105,12 +105,12 @@ class OpenConversation:
 
     @property
     def is_orphaned(self) -> bool:
-        """True if all its event loops are closed, so that no session can close it any more."""
+        """True if all event loops of its sessions are closed, so that none of them can close it."""
         return all(loop.is_closed() for loop in self.loops)
 
 
 class Backend:
-    """Stores conversations and memories for sessions of any event loop. Created by `at`."""
+    """Stores conversations and memories for the sessions of any event loop. Created by `open`."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class Backend:
         self._locks = locks
         self._open: dict[ConversationKey, OpenConversation] = {}
         self._is_closed = False
-        # Namespaces whose unreferenced texts are deleted on close. A directory has a single text area for all
-        # namespaces.
+        # On close, unreferenced texts are deleted in these namespaces.
+        # A directory stores the texts of all namespaces in one area, named "".
         self._reclaimable_namespaces: set[str] = {""} if isinstance(storage, SqliteStorage) else set()
         self._pending_releases: list[Future[object]] = []
         self._loop_locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
@@ -171,7 +171,7 @@ class Backend:
     async def open_conversation(self, namespace: str, name: str | None, refs: RefStore) -> OpenConversation:
         """Open a conversation of a namespace, or create it. A *name* of None creates a fresh one."""
         loop = asyncio.get_running_loop()
-        # Serialize the sessions of one loop, so that two concurrent calls share one conversation object.
+        # Serialize the calls of one loop: two concurrent ones must share one conversation object.
         async with self._loop_locks.setdefault(loop, asyncio.Lock()):
             key = ConversationKey(namespace, name or uuid.uuid4().hex)
             conversation = self._open.get(key)
@@ -222,9 +222,9 @@ class Backend:
 
     def fork(self, origin: OpenConversation, name: str | None, loop: asyncio.AbstractEventLoop) -> OpenConversation:
         """
-        Return a conversation with a copy of all content of *origin*.
+        Create a conversation with a copy of the content of *origin*.
 
-        A *name* of None is a fresh one.
+        If *name* is None, create a random name.
         """
         key = attrs.evolve(origin.key, name=uuid.uuid4().hex if name is None else check_conversation_name(name))
         if key in self._open:
@@ -244,7 +244,7 @@ class Backend:
         return self._register(OpenConversation(key, refs, log, [loop], recall_log))
 
     async def assign(self, name: str, *, origin: str, namespace: str) -> int:
-        """Move a closed conversation to another namespace, and return the number of its handles."""
+        """Move a conversation that is not open to another namespace; return its number of handles."""
         checked = check_conversation_name(name)
         source, target = (ConversationKey(check_namespace(one), checked) for one in (origin, namespace))
         if source == target:
@@ -259,7 +259,7 @@ class Backend:
             await self._wait_for_releases()
             return moved
 
-        # A cancelled caller must not skip the release of the locks.
+        # Run to completion even if the caller is cancelled, so that the locks are released.
         return await run_to_completion(move())
 
     async def namespaces(self) -> tuple[str, ...]:
@@ -274,13 +274,17 @@ class Backend:
         return await self.storage.run_read(lambda rows: list_conversations(rows, space, is_open), namespace=space)
 
     async def delete(self, name: str, *, namespace: str) -> None:
-        """Delete a closed conversation atomically. Texts that other conversations use remain."""
+        """
+        Delete a conversation that is not open.
+
+        Atomic. Texts that other conversations use remain.
+        """
         key = ConversationKey(check_namespace(namespace), check_conversation_name(name))
         if not await run_to_completion(self._delete_all([key])):
             raise await unknown_conversation_error(self.storage, key)
 
     async def expire(self, namespace: str, before: datetime) -> int:
-        """Delete closed conversations that were last used before a time; return their number."""
+        """Delete the conversations not used since *before* that are not open; return their number."""
         keys = await self.storage.run_read(lambda rows: find_unused(rows, namespace, before), namespace=namespace)
         return await run_to_completion(self._delete_all(keys, before=before))
 
@@ -318,7 +322,11 @@ class Backend:
         return count
 
     async def erase_texts(self, erasure: EntryErasure, *, namespace: str, dry_run: bool) -> tuple[int, tuple[str, ...]]:
-        """Delete the refs and descriptors of an erasure; return their number and obstacles."""
+        """
+        Delete refs and descriptors with erased texts.
+
+        Return their number and what prevented others.
+        """
         count = 0
         obstacles: dict[str, None] = {}
         keys = [key for key in self._open if key.namespace == namespace]
@@ -332,7 +340,7 @@ class Backend:
                 obstacles[CONVERSATION_DAMAGED_MESSAGE] = None
         if not dry_run:
             await reclaim(self.storage, namespace)
-            # Reclaiming deletes nothing if a damaged row may refer to the text.
+            # If a damaged row may refer to a text, reclaiming deletes nothing and the request stays pending.
             owed = await self.storage.read([RECLAIM_PENDING_KEY], namespace=namespace)
             obstacles |= dict.fromkeys([CONVERSATION_DAMAGED_MESSAGE] if RECLAIM_PENDING_KEY in owed else [])
         return count, (*obstacles,)
@@ -374,7 +382,7 @@ class Backend:
         return len(erased_entries)
 
     async def _note_use(self, conversation: OpenConversation) -> None:
-        """Store the time of use. Best effort: skipped if the write would have to wait for a lock."""
+        """Store the time of last use, unless another process holds the write lock. Best effort."""
         if conversation.log is not None and conversation.log.is_started:
             with contextlib.suppress(MamaStructsError):
                 at = conversation.refs.now()
@@ -384,9 +392,9 @@ class Backend:
 
     async def close_conversation(self, conversation: OpenConversation) -> None:
         """
-        Remove one session.
+        Unregister the current event loop's session from a conversation.
 
-        After the last one, the conversation stays locked until all data is on disk.
+        After the last session, the conversation stays locked until all data is on disk.
         """
         conversation.loops.remove(asyncio.get_running_loop())
         if conversation.loops:
@@ -420,24 +428,24 @@ class Backend:
                 try:
                     await reclaim(self.storage, space)
                 except StoreError as error:
-                    # The next close tries again.
+                    # The texts remain unreferenced, so the next close deletes them.
                     _log.warning("unreachable texts stay stored: %s", error)
         await self.finish()
 
     async def finish(self) -> None:
-        """Write the data that `leave` or `close` could not write. Idempotent."""
+        """Write remaining data after a failed close of a conversation or the backend. Idempotent."""
         if not self._is_closed:
             await self.flush()
             return
         await self.storage.close()
-        # Release the locks after all data is written: another process may open the conversations from here on.
+        # Release the locks last: another process may open the conversations as soon as they are released.
         if isinstance(self._locks, Leases):
             await run_in_own_thread(self._locks.close)
         elif self._locks is not None:
             self._locks.close()
 
     def close_now(self) -> None:
-        """Close synchronously, in a thread without a loop, for a session that failed to open."""
+        """Close without an event loop, after opening a session failed."""
         if self._key is not None and self._locks is not None and open_backends.release(self._key) is self:
             try:
                 self.storage.close_now()
@@ -461,7 +469,11 @@ class Backend:
             self._release(conversation.key)
 
     async def _lock(self, key: ConversationKey) -> None:
-        """Lock a conversation without blocking the event loop while a server answers."""
+        """
+        Lock a conversation without blocking the event loop.
+
+        Requests to a server run in a thread.
+        """
         if not isinstance(self._locks, Leases):
             self._claim(key)
             return
@@ -482,7 +494,7 @@ class Backend:
         self._reclaimable_namespaces.add(self.storage.storage_namespace(key.namespace))
         try:
             if isinstance(self._locks, Leases):
-                # No other session knows a fresh name, so the claim need not wait for the server.
+                # No other session can claim a fresh random name, so do not wait for the server.
                 (self._locks.claim_later if is_fresh else self._locks.claim)(key.key_part, key.namespace)
             elif self._locks is not None:
                 self._locks.claim(key.lock_name)
@@ -497,13 +509,13 @@ class Backend:
             self._locks.release(key.lock_name)
 
     async def _wait_for_releases(self) -> None:
-        """Wait until the released locks are available to others."""
+        """Wait until the released locks can be acquired by other processes."""
         while self._pending_releases:
             with contextlib.suppress(StoreError):  # an unreleased lease expires on the server
                 await await_job(self._pending_releases.pop())
 
     async def _make_claim_check(self) -> Callable[[ConversationKey], bool]:
-        """Return a function that returns True if any process has a conversation open."""
+        """Return a predicate that is true for conversations that any process has open."""
         locks = self._locks
         if isinstance(locks, Leases):
             claimed = await run_in_own_thread(locks.find_claimed_names)
@@ -575,7 +587,7 @@ def _open_server(url: str, options: ServerSettings | None) -> Backend:
 
 
 def _make_log_writer(log: ConversationLog | None, refs: RefStore) -> Callable[[Mapping[str, RowChange]], None]:
-    """Return a function that stores the recall log of a persistent conversation."""
+    """Return a function that stores changes of the recall log, or does nothing without *log*."""
     return lambda rows: None if log is None else log.write_recall_rows(rows, refs.now())
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
-import mama_structs  # for annotations: the session's module imports this one
+import mama_structs  # for annotations only: importing names from it would be circular
 from mama_structs._internal.event_loop import LoopGuard, run_to_completion
 from mama_structs._internal.telemetry import load_opentelemetry
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, repr_short
@@ -44,7 +44,7 @@ from mama_structs.tools.tool import Tool, ToolAnnotations
 
 @runtime_checkable
 class ToolProvider(Protocol):
-    """A source with ready-made tools."""
+    """A source that also provides ready-made tools."""
 
     def tools(self, resolver: Resolver, options: ReferenceOptions = ..., /) -> Iterable[Callable[..., Awaitable[Any]]]:
         """
@@ -56,24 +56,24 @@ class ToolProvider(Protocol):
 
 @attrs.define(eq=False)
 class SharedState:
-    """State that a session shares with its forks. `closing` runs when the last of them closes."""
+    """State shared by a session and its forks. The last of them to close runs `closing`."""
 
     home: Backend
-    # A directory as the caller passed it; it may be relative to the working directory.
+    # A directory is stored as passed, which may be a relative path.
     location: Path | str | None
     memories: MemoryStore
     resolver: Resolver
     references: ReferenceOptions | None
     loop: LoopGuard
     closing: AsyncExitStack
-    # Tools of the sources, including those that the profile excludes.
+    # Tools of the sources, including those excluded by the profile.
     ready_made: Sequence[Tool]
     users: int = 0
 
     async def leave(self, conversation: OpenConversation) -> None:
-        """Remove one session; the last one closes the shared state."""
+        """Unregister one session. The last one closes the shared state."""
         self.users -= 1
-        # Every step runs, even if others raise. The last one pushed runs first.
+        # The steps run in reverse order, each even if another raises.
         async with AsyncExitStack() as steps:
             if self.users == 0:
                 steps.push_async_callback(self.closing.aclose)
@@ -98,7 +98,7 @@ def _check_exposure(exposure: Exposure | None) -> Exposure | None:
 
 @attrs.frozen(eq=False, kw_only=True)
 class OpenRequest:
-    """The arguments of `Session.open`, which are checked in the order of the fields."""
+    """The arguments of `Session.open`. They are checked in the order of the fields."""
 
     settings: Settings = attrs.field(converter=_check_settings)
     exposure: Exposure | None = attrs.field(converter=_check_exposure)
@@ -145,7 +145,7 @@ class OpenRequest:
         return RefStore(settings=self.settings.descriptors, answers=self.settings.answers, files=self.files)
 
     async def open(self, kind: type[mama_structs.Session]) -> mama_structs.Session:
-        """Return an open session of the class *kind*."""
+        """Open the session and return it as an instance of *kind*."""
         loop = LoopGuard("session")
         loop.check()
         closing = AsyncExitStack()
@@ -156,8 +156,7 @@ class OpenRequest:
             memories = await self._open_memories(home, loop, closing)
             resolver = self._join_resolver(memories, loop, closing)
             entered = await home.open_conversation(self.scopes[0], self.conversation, self.refs)
-            # Best effort: if another process is writing, or the store is read-only, the next opening does the
-            # maintenance.
+            # Best effort: skip the maintenance if another process is writing or the store is read-only.
             with suppress(StoreBusy, StoreReadOnly):
                 await memories.maintain()
                 await expire_conversations(home, entered, self.settings)
@@ -195,7 +194,7 @@ class OpenRequest:
         return memories
 
     def _join_resolver(self, memories: MemoryStore, loop: LoopGuard, closing: AsyncExitStack) -> Resolver:
-        """Return the session's resolver, which knows the memories and uses the given or an own resolver."""
+        """Return a resolver that also resolves memories, based on the passed or a new one."""
         base = self.resolver
         if base is None:
             base = Resolver(self.all_sources, settings=self.settings.references, home=loop)
@@ -208,7 +207,7 @@ class OpenRequest:
 
 
 def _make_structs_source(structs: object) -> EntitySource:
-    # Lazy: the chain's models take longer to load than all other modules, and most sessions do not need them.
+    # Imported lazily: the chain's models load slowly, and most sessions do not need them.
     from mama_structs.structs.source import StructsSource  # noqa: PLC0415
 
     return structs if isinstance(structs, StructsSource) else StructsSource(structs)

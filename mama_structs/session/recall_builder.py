@@ -52,17 +52,17 @@ Relevance bounds for recall: nothing is recalled if the best hit is below them.
 They are stricter than for a search, because most messages need no memory. The value was chosen on half of the
 questions, see ``benchmarks/recall.py``.
 """
-# Characters of a message that are used as the query: a request is at its beginning or end.
+# Number of characters from the beginning and end of a message that are searched for. Requests are rarely elsewhere.
 HEAD_CHARS, TAIL_CHARS = 1_500, 1_500
-# Maximum characters of a text: the normal size, and the size if there is too little room.
+# Maximum characters of a recalled text: normally, and if too little of the budget is left.
 TEXT_CHARS: Final = (280, 100)
 TRUNCATED_CHARS: Final = tuple(most // part for most in TEXT_CHARS for part in (1, 2))
 MAX_LIST_ITEMS: Final = 8
-# Maximum number of each: conflicts, memories that carry out a checkpoint, and predecessors.
+# Maximum number of conflicts, of memories that implement a checkpoint, and of predecessors (each).
 MAX_RELATED: Final = 3
-# Maximum number of memories whose links are read to find contradictions.
+# To find contradictions, the links of at most this many memories are read.
 MAX_LINKED_MEMORIES: Final = 64
-# Maximum number of hits whose texts are compared to find contradictions.
+# To find contradictions, the texts of at most this many hits are compared.
 MAX_COMPARED_HITS: Final = 6
 CONTRADICTION_WORDS: Final = frozenset(
     map(
@@ -96,7 +96,7 @@ async def build_recall(
     max_chars: int = 2_000,
 ) -> Recall:
     """
-    Return the memories that are relevant to a message, and record them in *recall_log*.
+    Find the memories that are relevant to a message, and record them in *recall_log*.
 
     Args:
         memories: The store to search.
@@ -113,7 +113,7 @@ async def build_recall(
     hits: list[Hit] = []
     if text.strip():
         hits, _ = await memories._search_for_prompt(text, limit=MAX_HITS, bounds=RECALL_BOUNDS)  # noqa: SLF001
-        # Compiling the cues takes a quarter of a second, once per process.
+        # Run in a thread: the first call in a process compiles the cues, which takes a quarter of a second.
         is_resuming = (
             is_resuming or (await run_in_own_thread(functools.partial(_detect_kind, text, exposure))) == "resuming"
         )
@@ -130,7 +130,11 @@ async def build_recall(
 
 
 def _get_query(message: object) -> str:
-    """Return the text to search for; lone surrogates, which UTF-8 cannot encode, are replaced."""
+    """
+    Return the text to search for.
+
+    Lone surrogates are replaced, since UTF-8 cannot encode them.
+    """
     return _truncate_query(extract_user_text(message)).encode("utf-8", "replace").decode()
 
 
@@ -140,18 +144,18 @@ def _detect_kind(text: str, exposure: Exposure | None) -> str | None:
 
 @functools.cache
 def _get_default_exposure() -> Exposure:
-    # Cached: checking the cues takes longer than matching them against a message.
+    # Create it once per process: validating the cues takes longer than matching them.
     return Exposure()
 
 
 def is_recalled(text: str, recall_log: RecallLog) -> bool:
-    """Return True if a text only repeats recalled text, which must not be saved again."""
+    """Return True if a text only repeats recalled text. Such a text must not be saved."""
     rest = remove_recalled(text)
     return (rest != text and not rest.strip()) or recall_log.contains_text(_normalize(rest))
 
 
 def _normalize(text: str) -> str:
-    """Normalize a text for comparison, so that it matches both before and after quoting."""
+    """Normalize a text, so that its quoted and its original form are equal."""
     return neutralize(text).casefold().strip("\"' .!?…。")
 
 
@@ -186,7 +190,7 @@ class RelatedMemories:
 
     @classmethod
     def read(cls, reader: Reader, hits: Sequence[Hit], *, where: Filter, resuming: bool) -> RelatedMemories:
-        """Read the memories related to *hits* that pass *where*, and the last checkpoint."""
+        """Read the last checkpoint, and the memories that are related to *hits* and pass *where*."""
         found = [hit.memory for hit in hits]
         newest = reader.window(attrs.evolve(where, types=CHECKPOINT_TYPES), limit=1) if resuming else ()
         checkpoint = next(iter(reader.get(newest)), None)
@@ -204,7 +208,7 @@ class RelatedMemories:
         replaced_pairs = [
             (one, other) for one, other, kind in pairs if kind == EVOLUTION_NUMBER and one in {*nodes, *decisions}
         ]
-        # The cost is bounded: only links by users and models are read, which are few.
+        # Few links are read: contradictions come from users and models only.
         opposing = sorted({one for one, _, kind in pairs if kind == ASSOCIATION_NUMBER}, reverse=True)[
             :MAX_LINKED_MEMORIES
         ]
@@ -230,7 +234,7 @@ class RelatedMemories:
 
     @classmethod
     def merge(cls, several: Sequence[RelatedMemories]) -> RelatedMemories:
-        """Merge the results of several namespaces. The checkpoint is that of the first one."""
+        """Merge the data of several namespaces. The checkpoint of the first namespace is used."""
         first, *others = several
         if not others:
             return first
@@ -243,16 +247,16 @@ class RelatedMemories:
         return cls(**maps, contradiction_links=against, checkpoint=first.checkpoint)
 
     def get_memories(self, ids: Iterable[str]) -> list[Memory]:
-        """Return the memories of some ids that may be recalled."""
+        """Return the memories with these ids, except those that must not be recalled."""
         return [self.memories[one] for one in ids if one in self.memories]
 
     def is_current(self, memory_id: str) -> bool:
-        """Return True if a memory is current: it is neither replaced nor failed."""
+        """Return True if a memory can be recalled, was not replaced and did not fail."""
         memory = self.memories.get(memory_id)
         return memory is not None and memory_id not in self.superseded_by and _get_outcome(memory) is not Outcome.FAILED
 
     def conflicts(self, hits: Iterable[Hit]) -> Iterator[Conflict]:
-        """Yield contradictory pairs of current memories: linked pairs first, then *hits*."""
+        """Yield pairs of contradicting current memories: linked pairs, then pairs of *hits*."""
         seen: set[frozenset[str]] = set()
         for link in self.contradiction_links:
             pair = frozenset((link.from_id, link.to_id))
@@ -267,7 +271,7 @@ class RelatedMemories:
 
 
 def _read_links(reader: Reader, nodes: Iterable[int]) -> list[tuple[int, int, int]]:
-    """Return source, target and type of the links of nodes, except automatic associations."""
+    """Return (source, target, type) of the nodes' links, without automatic associations."""
     table = reader.links(np.array(sorted(nodes), np.int64), "both", READ_LINK_TYPES)
     chosen = select_rows(table, (table.types != ASSOCIATION_NUMBER) | (table.creators != SYSTEM_CREATOR_INDEX))
     return list(zip(chosen.sources.tolist(), chosen.targets.tolist(), chosen.types.tolist(), strict=True))
@@ -302,9 +306,9 @@ def _get_outcome(memory: Memory) -> Outcome | None:
 @attrs.frozen(kw_only=True)
 class _RecallLine:
     """
-    A line that may be recalled.
+    A candidate line of the recalled text.
 
-    `form` renders it with texts of at most the given number of characters.
+    `render` renders it with texts of at most the given number of characters.
     """
 
     section: int
@@ -315,7 +319,7 @@ class _RecallLine:
     object: Hit | Memory | Conflict
 
     def make_fact(self, rendered: str) -> RecalledFact:
-        """Return the entry of the recall log for this line."""
+        """Return the recall log's entry for this line."""
         cut = (quote(text, max_chars=most) for text in self.texts for most in TRUNCATED_CHARS if len(text) > most)
         return RecalledFact(
             subject=self.subject,
@@ -325,7 +329,7 @@ class _RecallLine:
 
 
 def render_recall(grounds: RelatedMemories, hits: Sequence[Hit], recall_log: RecallLog, max_chars: int) -> Recall:
-    """Render and record the new facts that fit into *max_chars* characters."""
+    """Render the facts that are not in the recall log and fit into *max_chars*, and log them."""
     sections: list[list[str]] = [[] for _ in SECTION_TITLES]
     remaining_chars = max_chars + 1 - len(RECALL_TEMPLATE.format(""))
     chosen: dict[str, tuple[_RecallLine, str]] = {}
@@ -364,7 +368,7 @@ def _generate_lines(grounds: RelatedMemories, hits: Sequence[Hit], recall_log: R
         if not is_outcome_reason(hit.memory):
             yield from _generate_memory_lines(grounds, hit, recall_log)
         else:
-            # A memory that explains an outcome is shown as part of its decision.
+            # Do not show a memory that explains an outcome. Show the decision that has the outcome.
             for memory in grounds.get_memories(grounds.explained_by.get(hit.memory.id, ())):
                 yield from _generate_memory_lines(grounds, _make_related_hit(hit, memory), recall_log)
     if checkpoint is not None:
@@ -374,15 +378,15 @@ def _generate_lines(grounds: RelatedMemories, hits: Sequence[Hit], recall_log: R
 
 
 def _make_related_hit(hit: Hit, memory: Memory) -> Hit:
-    """Return a hit for a related memory; its path is the id of the original hit."""
+    """Return a hit for a memory related to *hit*. Its path contains the id of *hit*."""
     return attrs.evolve(hit, memory=memory, path=(hit.memory.id,))
 
 
 def _generate_memory_lines(grounds: RelatedMemories, hit: Hit, recall_log: RecallLog) -> Iterator[_RecallLine]:
     """
-    Yield the lines of a memory: that it is current, or that it failed and why.
+    Yield the lines of a current or failed memory, and of its failed predecessors.
 
-    Skip other replaced memories.
+    Yield nothing for other replaced memories.
     """
     memory = hit.memory
     replaced = grounds.superseded_by.get(memory.id)
@@ -399,7 +403,7 @@ def _generate_memory_lines(grounds: RelatedMemories, hit: Hit, recall_log: Recal
             CURRENT_SECTION,
             *(f"in place of {_render_id(one)}" for one in before if recall_log.contains_subject(one)),
         )
-        # Show failed predecessors, because a model without the reason would try the same again.
+        # Show failed predecessors with the reason, so that the model does not try the same again.
         for one in grounds.get_memories(before):
             if _get_outcome(one) in UNSUCCESSFUL_OUTCOMES:
                 yield _make_line(
@@ -410,7 +414,7 @@ def _generate_memory_lines(grounds: RelatedMemories, hit: Hit, recall_log: Recal
 def _make_line(
     grounds: RelatedMemories, memory: Memory, source: Hit | Memory, section: int, *notes: str
 ) -> _RecallLine:
-    """Return the line of a memory."""
+    """Create the candidate line of a memory."""
     metadata = memory.metadata
     texts = [memory.content]
     if isinstance(metadata, DecisionMetadata):
@@ -420,7 +424,7 @@ def _make_line(
     return _RecallLine(
         section=section,
         subject=memory.id,
-        # A successor changes the state of a failed memory. A predecessor changes nothing about a current one.
+        # *state* determines whether a fact is recalled again. Only for a failed memory, a new successor changes it.
         state=[*texts, str(_get_outcome(memory)), _get_trust(memory), *(notes if section == FAILED_SECTION else ())],
         texts=texts,
         render=functools.partial(_render_memory, grounds, memory, notes),
@@ -433,7 +437,7 @@ def _get_trust(memory: Memory) -> Origin:
 
 
 def _get_marks(grounds: RelatedMemories, memory: Memory) -> list[str]:
-    """Return the marks of a memory that is from outside, from a tool, or in another namespace."""
+    """Return notes on a memory's trust and namespace, unless it is trusted and local."""
     mark = get_mark(_get_trust(memory))
     is_own = grounds.own_namespace in (None, memory.namespace)
     return [
@@ -465,7 +469,7 @@ def _render_memory(grounds: RelatedMemories, memory: Memory, notes: Sequence[str
 
 
 def _render_id(memory_id: str) -> str:
-    """Return an id in brackets, or nothing if it could be read as an instruction."""
+    """Return an id in brackets, or "" if the id could contain an instruction."""
     return (
         f"[{memory_id}]"
         if neutralize(memory_id) == memory_id and not BLANK_OR_BRACKET_PATTERN.search(memory_id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import attrs
 
-import mama_structs  # for the annotations: the names load when a session opens, or type hints are evaluated
+import mama_structs  # for annotations only: the names load when a session opens or type hints are evaluated
 from mama_structs._internal.event_loop import enter_session, leave_session, open_sessions, run_in_own_thread
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs._internal.reprs import StatsTable, escape_html, format_count, format_heading, format_table, wrap_html
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mama_structs.session.backend import OpenConversation
     from mama_structs.session.opening import SharedState
 
-# Hint for code that uses a session without opening it.
+# Error hint for code that uses a session before opening it.
 NOT_OPEN_HINT = (
     "session = await Session.open(...), or async with Session.open(...) as session; "
     "where nothing can be awaited: from mama_structs.sync import Session"
@@ -287,12 +287,12 @@ class Session:
 
     @property
     def wire_names(self) -> WireNames:
-        """Names of all tools in the form that every provider accepts, and the reverse mapping."""
+        """The mapping between tool names and wire names, which every provider accepts."""
         return self._tool_calls.wire_names
 
     @property
     def is_open(self) -> bool:
-        """True if the session can be used: neither it nor its event loop is closed."""
+        """True if neither the session nor its event loop is closed."""
         return not self._closed and not self._shared.loop.is_unusable
 
     @property
@@ -317,7 +317,7 @@ class Session:
 
     def allowed_for(self, message: object) -> tuple[str, ...]:
         """
-        Return the names of the tools for a user's message, the most relevant first.
+        Return the names of the tools that `tools_for` selects, most relevant first.
 
         For providers that restrict the choice without changing the tool list, as ``allowed_tools`` does: prompt caches
         and runs depend on that list. It does not change the results of `tools` and `exposed`.
@@ -368,7 +368,7 @@ class Session:
 
     def resolved(self, tool_name: str, arguments: Mapping[str, Any] | str | None = None) -> Passed:
         """
-        Return a tool's arguments as `call` would pass them, for approval by a person.
+        Return a tool's arguments as `call` would pass them, so that a person can approve them.
 
         Args:
             tool_name: As for `call`.
@@ -487,7 +487,7 @@ class Session:
 
         self._check()
         load = measure_message(message)
-        # An adapter and the host may observe one message concurrently: the second one must find the first.
+        # If an adapter and the host observe one message concurrently, the second call must find the first.
         async with self._observe_lock:
             ingested = await run_inline_or_in_thread(load, self._observed_messages.find_earlier, message)
             if ingested is None:
@@ -639,7 +639,7 @@ class Session:
 
         """
         self._check()
-        # Compiling the cues takes a quarter of a second, for which `tools_for` would block the event loop.
+        # Compile the cues in a thread. Otherwise `tools_for` would block the event loop for a quarter of a second.
         await run_in_own_thread(lambda: self.exposed.exposure.detect(""))
         await self.memories.warm_up()
 
@@ -705,7 +705,11 @@ class Session:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=2)
 
     def _check_here(self) -> None:
-        """Raise unless the session is open and used in its thread. Needs no running loop."""
+        """
+        Raise if the session is closed or used in another thread.
+
+        Works without a running event loop.
+        """
         if self._closed:
             raise SessionClosed("the session is closed", hint="work inside its with block, or open another one")
         self._shared.loop.check_thread()
@@ -734,7 +738,7 @@ class SessionStream:
 
     def feed(self, chunk: object) -> list[Event]:
         """
-        Process the next chunk, and return the new parser events; see `RefStream.feed`.
+        Process the next chunk of the answer; return new parser events, see `RefStream.feed`.
 
         Raises:
             InvalidArgument: *chunk* is not part of an answer, or has more than 1,000,000 characters or 1,000 refs.
@@ -772,10 +776,10 @@ class SessionOpening:
         self._session: Session | None = None
 
     def __repr__(self) -> str:
-        """Return a text that explains how to open the session."""
+        """Return a text that says how to open the session."""
         return f"<Session that is not open: {NOT_OPEN_HINT}>"
 
-    # Hidden from type checkers, so that they report the mistake in the caller's code.
+    # Type checkers do not see these methods, so they report the missing attribute in the caller's code.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -785,7 +789,7 @@ class SessionOpening:
             raise InvalidArgument("a session is entered with async with", hint=NOT_OPEN_HINT)
 
         def __exit__(self, *_: object) -> None:
-            """Required by the protocol: without it, `with` would not call `__enter__`."""
+            """Required by `with`, which would otherwise not call `__enter__` with its helpful error."""
 
     def __await__(self) -> Generator[Any, None, Session]:
         return self._open().__await__()

@@ -45,9 +45,9 @@ from mama_structs.tools.wire_names import make_name_hint
 
 MAX_PAGE_ROWS: Final = 500
 MAX_PAGE_BYTES: Final = 2**22
-# Files that may exist in a target without a store: they are from a run that was killed early.
+# Files that a killed run may leave in a target. They do not count as foreign files.
 STORE_FILE_NAMES: Final = frozenset({JOURNAL_DIRECTORY, LOCKS, "views"})
-# The copy does no vector searches, so it needs no HNSW graph.
+# The copy never searches vectors, so the limit for exact search is set high to avoid building an HNSW graph.
 EXACT_SEARCH_SETTINGS: Final = MemorySettings(exact_up_to=2**62)
 
 ProgressCallback = Callable[[int, int], object]
@@ -93,7 +93,7 @@ async def copy_backend(
         name: await _copy_memories(source, target, tally, name=name, steps=steps, damaged=damaged)
         for name, tally in tallies.items()
     }
-    # The order is free: conversations do not refer to memories, and memories do not refer to rows of conversations.
+    # Texts and rows are independent of the memories, so the order of copying does not matter.
     lost = await _copy_texts(source.storage, target.storage, rows, steps)
     await _copy_rows(target.storage, rows)
     await _compare_conversations(target.storage, rows, lost, tallies, steps)
@@ -105,7 +105,11 @@ async def copy_backend(
 
 
 def _check_target(source: Path | None, target: Path) -> Path:
-    """Return the real path of the target. Reject one inside the source, or with foreign files."""
+    """
+    Return the real path of the target.
+
+    Raise if it overlaps the source or has foreign files.
+    """
     with convert_os_errors(target):
         real, real_target = source and Path(os.path.realpath(source)), Path(os.path.realpath(target))
         names = set(os.listdir(real_target)) if real_target.exists() else set()  # noqa: PTH208 - compare names
@@ -127,7 +131,7 @@ async def _open_snapshot(directory: Path, parent: Path | None) -> AsyncIterator[
         with convert_os_errors(temporary.path):
             if parent is not None:
                 create_directory(parent)
-            # Remove the backups of killed runs, which are as large as a store.
+            # Delete temporary backups of killed runs, which are as large as a store.
             delete_leftovers(parent)
             temporary.create()
 
@@ -142,7 +146,7 @@ async def _open_snapshot(directory: Path, parent: Path | None) -> AsyncIterator[
 
 @attrs.define
 class _ProgressCounter:
-    """Progress of copying and comparing. The total grows while namespaces are read."""
+    """Counts progress of copying and comparing. The total grows as namespaces are read."""
 
     progress: ProgressCallback | None
     total: int
@@ -183,7 +187,7 @@ async def _copy_memories(
         await run_to_completion(source.engines.release(name))
     damaged += run.damaged
     if run.missing:
-        # Rows with a bad checksum are only found by a check of all rows.
+        # The import skips rows with a bad checksum. Only a full check names them.
         part, known_damage = f"/{quote(name, safe='')}/", "\n".join(damaged)
         for found in await source.storage.check():
             if found.kind == "damaged" and found.key and part in found.key and found.key not in known_damage:
@@ -192,7 +196,7 @@ async def _copy_memories(
 
 
 def _check_foreign_rows(target_rows: TransferRows, source_rows: TransferRows) -> None:
-    """Reject a target with conversation rows that are missing or different in the source."""
+    """Raise if the target has conversation rows that differ from or are not in the source."""
     for key, row in target_rows.rows.items():
         if not key.startswith(VOLATILE_PREFIXES) and source_rows.rows.get(key) != row:
             raise_store_differs(
@@ -210,7 +214,7 @@ async def _copy_texts(
     """
     lost: dict[tuple[str, str], str] = {}
     for name, keys in _split_pages(rows.texts):
-        # Awaited in the same iteration.
+        # Binding the loop variable is safe: the function is awaited in the same iteration.
         found = await source.run_read(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
         lost |= {(name, key): f"{key}: {row.reason}" for key, row in found.items() if isinstance(row, DamagedValue)}
         texts = [(key, row) for key, row in found.items() if isinstance(row, bytes)]
@@ -226,7 +230,7 @@ def _add_texts(rows: Rows, texts: Sequence[tuple[str, bytes]]) -> None:
 
 
 def _split_pages(sizes: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, list[str]]]:
-    """Yield a namespace and some of its keys, bounded in number and bytes per page."""
+    """Yield pages of keys with their namespace, each page limited in rows and bytes."""
     page: list[str] = []
     size, namespace = 0, ""
     for (name, key), length in sizes.items():
@@ -240,7 +244,7 @@ def _split_pages(sizes: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, li
 
 
 async def _copy_rows(target: RowStorage, source_rows: TransferRows) -> None:
-    """Copy the other rows, in order within each namespace."""
+    """Copy the rows of conversations, in order within each namespace."""
     by_namespace: dict[str, list[tuple[str, bytes]]] = {}
     for key, row in source_rows.rows.items():
         by_namespace.setdefault(source_rows.namespaces[key], []).append((key, row))
@@ -288,7 +292,7 @@ async def _compare_conversations(
     load = InputSize(items=len(target_rows.rows) + len(source_rows.rows))
     await run_inline_or_in_thread(load, compare)
     for name, keys in _split_pages(target_rows.texts):
-        # Awaited in the same iteration.
+        # Binding the loop variable is safe: the function is awaited in the same iteration.
         found = await target.run_read(lambda rows: rows.get_many(keys), namespace=name)  # noqa: B023
         for key, row in found.items():
             if isinstance(row, DamagedValue):

@@ -34,13 +34,13 @@ from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, WireNames, sele
 
 _log: Final = logging.getLogger("mama_structs")
 
-# A smaller budget has no room for an answer that says what it omits.
+# With a smaller budget, an answer could not say what it omits.
 MIN_BUDGET_CHARS: Final = 100
 
 
 class ToolCalls:
     """
-    The tools of one session, and the calls of them.
+    The tools of one session. Runs their calls.
 
     Args:
         memories: The memories that the memory tools use.
@@ -123,7 +123,7 @@ class ToolCalls:
         load = measure_input(arguments)
         tool = self._find_tool(tool_name)
         given_arguments = await run_inline_or_in_thread(load, _read_arguments, arguments)
-        # Compare the version, not the number of handles: answers of memory tools replace older ones.
+        # A changed version means new handles. Their number may stay equal, because new answers replace old ones.
         version, inserted = self._refs._version, None  # noqa: SLF001 - internal API of this package, as below
         try:
             resolved = await self._refs.run_read(load, lambda refs: substitute_handles(given_arguments, tool, refs.get))
@@ -142,7 +142,7 @@ class ToolCalls:
             try:
                 await session.flush()
             except StoreError as error:
-                # The tool has run and its result is readable, so the call succeeds. The next flush writes the data.
+                # Report success: the tool has run and its result is readable. The next flush writes the data.
                 _log.warning("what %s stored is not on disk yet: %s", tool.name, error)
         return answer
 
@@ -154,7 +154,7 @@ class ToolCalls:
         """Return the budget of an answer, or None if it is unlimited."""
         if max_chars != "settings" and max_chars is not None:
             return Budget(check_integer("max_chars", max_chars, MIN_BUDGET_CHARS))
-        # Without descriptors, no tool can read the rest of a truncated result.
+        # A result is not truncated if descriptors are disabled, since no tool could read the rest.
         return self._refs.budget if max_chars is not None and self._settings.descriptors.enabled else None
 
     def _find_tool(self, name: str) -> Tool:
@@ -192,13 +192,14 @@ class ToolCalls:
         data = result if is_error else to_answer(to_content_blocks(result))
         if budget is None:
             return data
-        # Results of the handle tools are stored already. Old answers of memories are removed to make room for new ones.
+        # Results of the handle tools are already stored.
+        # For other results, old memory answers are deleted to make room.
         keeps = keeps and tool.wrapped and not is_error and self._settings.descriptors.enabled
         is_own = self.is_own(tool)
         if keeps and is_own:
             free_quota(refs)
-        # Memories in an answer are marked with their trust. Other tools show memories among the references only, and
-        # the tools of v1.0 mark them in text.
+        # Answers of memory tools state the trust of each memory.
+        # Other tools only contain memories as references, and v1.0 tools state the trust in their text.
         marked = data if is_own else data.get("references") if isinstance(data, dict) else None
         trusts = [UNKNOWN_ORIGIN] if tool.deprecated else find_trusts(marked)
         answer = shorten_to_budget(

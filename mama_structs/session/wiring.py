@@ -23,17 +23,16 @@ from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
 
 HANDLE_PREFIXES: Final = ("fd:", "ref:")
 MAX_MENTIONS: Final = 1000
-# Characters that models put around a handle.
+# Models often surround a handle with these characters.
 SURROUNDING_CHARS: Final = " \t\r\n`'\"<>[](){}"
-# Maximum number of decisions about one entity in a reference.
+# Maximum number of decisions that a reference shows for one entity.
 MAX_RECALLED_DECISIONS: Final = 3
 PUNCTUATION_CHARS: Final = ".:!?*_~#@|"
-# Separators between an id and the rest of a word.
+# Characters that separate an id from the rest of its word.
 ID_SEPARATOR_PATTERN: Final = re.compile(r"[/=:|→]")
-# A word: text between blanks, quotes, brackets and commas.
+# A word is text without blanks, quotes, brackets and commas.
 WORD_PATTERN: Final = re.compile("[^\\s,;()\\[\\]{}<>\"'`\u201c\u201d\u2018\u2019\u300c\u300d]+")
-# The element of a handle whose text is shown, and the note on a handle in shortened JSON. Either may be part of a text
-# in JSON, where backslashes precede the quotation marks.
+# Matches the element of a shown handle, and a handle in truncated JSON. Quotation marks may be escaped.
 SHOWN_HANDLE_PATTERN: Final = re.compile(
     r"<(?:fd_result|fd_content|fd_matches|ref_content)\s[^<>]{0,1000}?\b(?:fd|id)=\\{0,16}\"(?P<tag>[^\"\\<>]{1,300})"
     r"|\"fd\\{0,16}\":\s{0,2}\\{0,16}\"(?P<json>(?:fd:[1-9][0-9]{0,17}|ref:[^\"\\]{1,300}))"
@@ -42,9 +41,8 @@ KOREAN_PARTICLE_PATTERN: Final = re.compile(r"[가-힣]{1,8}$")
 
 
 def find_mentions(text: str, schemes: Collection[IdScheme]) -> tuple[str, ...]:
-    """Return the ids of entities that a text mentions, deduplicated, in the order of the text."""
-    # A whole word is matched, with these exceptions: punctuation around it (``**2-1**``), a Korean particle after it
-    # (``2-1에서``), and parts at a slash, colon or equals sign (``id=2-1``).
+    """Return the entity ids that a text mentions, deduplicated, in order of appearance."""
+    # An id is a whole word, ignoring punctuation (``**2-1**``), a Korean particle (``2-1에서``) and ``id=``.
     schemes = [scheme for scheme in schemes if scheme.contains in text]
     if not schemes:
         return ()
@@ -82,8 +80,8 @@ MEMORY_ID_SCHEME: Final = IdScheme(
 
 
 def load_chain_schemes() -> tuple[IdScheme, ...]:
-    """Return the scheme of the chain's ids, for sessions without a source for them."""
-    # Most sessions without a chain do not need it.
+    """Return the scheme of the chain's ids, for sessions without a source that knows them."""
+    # Imported lazily: most sessions without a chain never need it.
     from mama_structs.structs.scheme import STRUCTS_SCHEME  # noqa: PLC0415
 
     return (STRUCTS_SCHEME,)
@@ -95,8 +93,7 @@ def make_text_eraser(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]
     def erase_texts(doomed: ErasureSet, *, dry_run: bool) -> Awaitable[tuple[int, tuple[str, ...]]]:
         def is_read(source: str) -> bool:
             tool = source.partition(" ")[0]
-            # Delete all results of memory tools: they can be loaded again, and may contain erased text next to other
-            # memories.
+            # Delete all results of memory tools: they may quote erased text, and can be loaded again.
             return tool in MEMORY_TOOLS or tool in DEPRECATED_SUCCESSORS or doomed.contains_id(source)
 
         return erase(EntryErasure(doomed.digests, is_read, doomed.contains_id), dry_run=dry_run)
@@ -105,7 +102,7 @@ def make_text_eraser(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]
 
 
 def make_memory_source(memories: MemoryStore) -> Source:
-    """Return a source that resolves memory ids."""
+    """Return a source with which references to memory ids are resolved."""
 
     async def fetch(memory_id: str) -> Mapping[str, Any]:
         try:
@@ -129,7 +126,7 @@ def _to_entity(memory: Memory) -> dict[str, Any]:
 def make_decision_finder(
     memories: MemoryStore,
 ) -> Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]:
-    """Return a function that finds the newest decisions about entities."""
+    """Return a function that finds the newest decisions about each entity."""
 
     async def recall(ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         found = {
@@ -158,7 +155,7 @@ def _summarize(memory: Memory) -> str:
 
 def make_reference_budget(resolver: Resolver) -> Callable[[Mapping[str, Any]], OwnShare | None]:
     """
-    Return a function that finds an answer's references, which are truncated separately.
+    Return a function that extracts an answer's references, which have their own budget.
 
     The function returns None if the answer has no references.
     """
@@ -171,8 +168,8 @@ def make_reference_budget(resolver: Resolver) -> Callable[[Mapping[str, Any]], O
 
 
 def make_content_finder(refs: RefStore) -> FindContent:
-    """Return a function that resolves a handle in evidence to handle, text and provenance."""
-    # A text that begins like a handle must be a valid one: as plain text it is meaningless in another conversation.
+    """Return a function that looks up the version, text and provenance of a handle."""
+    # Invalid handles raise. As plain text, a handle would be meaningless in other conversations.
 
     def find(evidence: str) -> tuple[str, str, Provenance] | None:
         bare = evidence.strip(SURROUNDING_CHARS)
@@ -187,16 +184,16 @@ def make_content_finder(refs: RefStore) -> FindContent:
 
 
 def find_author(text: str, speaker: Origin, refs: RefStore) -> Origin:
-    """Return the least trusted author of a message, which may show the text of handles."""
+    """Return the least trusted of a message's speaker and the authors of texts it shows."""
     return least_trusted([speaker, *_find_shown_trusts(text, refs)])
 
 
 def _find_shown_trusts(text: str, refs: RefStore) -> Iterator[Origin]:
-    """Yield the trust of each handle whose text a message shows."""
+    """Yield the trust of each handle whose text is part of a message."""
     for found in SHOWN_HANDLE_PATTERN.finditer(text):
         handle = found["tag"] or found["json"]
         try:
             yield refs.get(handle).trust
         except DescriptorError:
-            # The handle was deleted, or belongs to another conversation.
+            # The handle was deleted or is from another conversation, so its trust is unknown.
             yield UNKNOWN_ORIGIN

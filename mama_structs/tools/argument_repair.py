@@ -20,12 +20,12 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, NotRequired, Requ
 
 from mama_structs.errors import InvalidArgument, repr_short
 
-# Placeholder words that are ambiguous for a list parameter, so they do not become list items.
+# A model may write these words for a missing list, so they are not converted to list items.
 PLACEHOLDER_WORDS: Final = frozenset({"", "null", "none", "nil", "undefined", "n/a", "na", "-"})
 MAX_NUMBER_CHARS: Final = 64
 INTEGER_PATTERN: Final = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,29})(?:\.0+)?")
 NUMBER_PATTERN: Final = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
-# Larger integers are not all exactly representable as float.
+# Above this bound, some integers are not exactly representable as float.
 MAX_EXACT_FLOAT: Final = 2**53
 MAX_NOTES: Final = 3
 MAX_COMPARED_NAME_CHARS: Final = 1_000
@@ -40,22 +40,26 @@ JSON_CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
 def describe_value(value: object) -> str:
-    """Describe a value for a model: as in an error, with JSON's spelling of constants."""
+    """Describe a value in an error message for a model. None and bools are spelled as in JSON."""
     return JSON_CONSTANTS[value] if value is None or isinstance(value, bool) else repr_short(value)
 
 
 def convert(value: object, kind: Any) -> Any:
-    """Return a value converted to a type. Raise ValueError or RecursionError if it is invalid."""
+    """
+    Convert a value to a type without repair.
+
+    Raise ValueError or RecursionError if it is invalid.
+    """
     import msgspec  # noqa: PLC0415 - already loaded when the tool was created
 
     if not _is_finite(value):
         raise ValueError("NaN and the infinities are no JSON")
-    # JSON keys are texts; for a dict[int, ...] they are converted to numbers.
+    # JSON keys are strings, so *str_keys* converts them for types such as dict[int, ...].
     return msgspec.convert(value, kind, strict=True, str_keys=True)
 
 
 def is_valid(value: object, kind: Any) -> bool:
-    """Return True if a value is valid for a type without repair."""
+    """Return True if a value can be converted to a type without repair."""
     try:
         convert(value, kind)
     except (ValueError, RecursionError):
@@ -73,7 +77,7 @@ def _is_finite(value: object) -> bool:
 
 def coerce(value: Any, kind: Any, notes: list[str]) -> Any:
     """
-    Return a value repaired for a type, or unchanged if it is ambiguous.
+    Repair a value for a type. Return it unchanged if the repair would be ambiguous.
 
     Suggested names go to *notes*.
     """
@@ -119,7 +123,7 @@ def _coerce_choice(value: Any, kind: Any) -> Any:
     word = value.strip()
 
     def is_meant(choice: Any) -> bool:
-        # Match choices in another case, and numbers or bools written as text.
+        # Compare strings without regard to case. Numbers and bools may be written as text.
         is_text = isinstance(choice, str)
         return bool(choice.casefold() == word.casefold() if is_text else _coerce_scalar(word, type(choice)) == choice)
 
@@ -153,28 +157,28 @@ def _coerce_list(value: Any, kind: Any, notes: list[str]) -> Any:
     bare = _unwrap_type(item_kind)
     found = _parse_list(value) if isinstance(value, str) else value
     if bare in (Any, object) or (get_origin(bare) or bare) in LIST_TYPES:
-        # In nested lists it is ambiguous which level is missing.
+        # In a list of lists, it would be ambiguous which level a single value is missing.
         if not isinstance(found, list | tuple):
             return value
         is_list = [isinstance(_parse_json(one) if isinstance(one, str) else one, list | tuple) for one in found]
         return [coerce(one, item_kind, notes) if inner else one for one, inner in zip(found, is_list, strict=True)]
     if isinstance(found, list | tuple):
         return [coerce(item, item_kind, notes) for item in found]
-    # A single item instead of a list.
+    # Wrap a single item in a list.
     item = coerce(found, item_kind, notes)
     return [item] if found is not None and is_valid(item, item_kind) else value
 
 
 def _parse_list(text: str) -> Any:
-    """Return the JSON value in a text, the text itself for one item, or None if ambiguous."""
+    """Return the value of a JSON text, the text if it is one item, or None if ambiguous."""
     found = _parse_json(text)
     if found is not None:
         return found
     word = text.strip()
-    # Brackets around text that is not valid JSON.
+    # A text in brackets is a list, but not valid JSON.
     is_bracketed = word[:1] + word[-1:] in ("[]", "{}")
-    # Several items, such as ``auth, jwt`` or one per line. A sentence contains commas, too, so each part must be one
-    # word.
+    # The text may contain several items, such as ``auth, jwt`` or one per line.
+    # A sentence contains commas, too, so every part must be a single word.
     parts = ITEM_SEPARATOR_PATTERN.split(word)
     may_be_several = len(word.splitlines()) > 1 or (len(parts) > 1 and all(len(part.split()) <= 1 for part in parts))
     return None if word.casefold() in PLACEHOLDER_WORDS or is_bracketed or may_be_several else text
@@ -196,7 +200,7 @@ def _coerce_object(value: Any, fields: Mapping[str, _ObjectField], notes: list[s
 
 
 def _add_name_note(notes: list[str], key: object, names: Iterable[str]) -> None:
-    # The search for similar names is slow, and a few suggestions are enough.
+    # Limit the number of suggestions: searching for similar names is slow.
     similar_name = find_similar_name(key, names) if len(notes) < MAX_NOTES else None
     note = f"did you mean {similar_name} by {describe_value(key)}?"
     if similar_name is not None and note not in notes:
@@ -209,7 +213,7 @@ def _parse_object(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _parse_json(text: str) -> Any:
-    """Return the object or list of a JSON text, or None if it contains none."""
+    """Parse a text as a JSON object or list. Return None if it is neither."""
     if text.strip()[:1] not in ("{", "["):
         return None
     try:
@@ -226,7 +230,7 @@ def read_arguments(arguments: object) -> Mapping[str, Any]:
     """Return the arguments of a call as a mapping; they may be JSON text, empty text or None."""
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return {}
-    # Some models encode the JSON text twice.
+    # Parse up to twice: some models encode the JSON text as a JSON string.
     for _ in range(2):
         if isinstance(arguments, str):
             try:
@@ -242,13 +246,13 @@ def read_arguments(arguments: object) -> Mapping[str, Any]:
 
 def make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
-    Return a JSON object as a dict (an `object_pairs_hook`).
+    Return a JSON object as a dict, for the argument ``object_pairs_hook`` of `json.loads`.
 
     Raise ValueError for a repeated name.
     """
     found = dict(pairs)
     if len(found) < len(pairs):
-        # It is ambiguous which value is meant.
+        # If a name occurs twice, it is ambiguous which value is meant.
         raise ValueError("a name is given twice")
     return found
 
@@ -257,7 +261,7 @@ def make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def fix_names(arguments: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any]:
-    """Return the arguments with correct names if a name differs only in case, ``_`` and ``-``."""
+    """Correct argument names that differ from a parameter name only in case, ``_`` and ``-``."""
     by_style: dict[str, list[str]] = {}
     for name in names:
         by_style.setdefault(_normalize_name(name), []).append(name)
@@ -271,21 +275,21 @@ def fix_names(arguments: Mapping[Any, Any], names: Collection[str]) -> dict[Any,
     for key, value in arguments.items():
         if key in corrected_names and times[corrected_names[key]] == 1:
             right[corrected_names[key]] = value
-        # An unknown argument that is null is dropped: it is an omitted value.
+        # Drop an unknown argument with the value null: the model probably meant to omit it.
         elif key in names or value is not None or not isinstance(key, str):
             right[key] = value
     return right
 
 
 def find_similar_name(name: object, names: Iterable[str]) -> str | None:
-    """Return the most similar name, or None if none is similar."""
+    """Return the name that is most similar to *name*, or None if none is similar enough."""
     by_style = {_normalize_name(one): one for one in names}
     similar_styles = difflib.get_close_matches(_normalize_name(str(name)), by_style, n=1)
     return by_style[similar_styles[0]] if similar_styles else None
 
 
 def _normalize_name(name: str) -> str:
-    # Limit the length, since comparing long names is slow and no parameter has one.
+    # Limit the length: comparing long names is slow, and no parameter has such a name.
     return NAME_SEPARATOR_PATTERN.sub("", name[:MAX_COMPARED_NAME_CHARS]).casefold()
 
 
@@ -293,7 +297,7 @@ def _normalize_name(name: str) -> str:
 
 
 class _ObjectField(NamedTuple):
-    """A field of an object: its type for `msgspec.convert`, and whether it has no default."""
+    """A field of a class: its type for `msgspec.convert`, and whether it is required."""
 
     type: Any
     required: bool
@@ -313,7 +317,7 @@ def _unwrap_type(kind: Any) -> Any:
 
 
 def _get_fields(kind: Any) -> dict[str, _ObjectField] | None:
-    """Return the fields of a class by their JSON names, or None for other types."""
+    """Return a class's fields by JSON name, or None for types without fields."""
     from msgspec import inspect  # noqa: PLC0415 - already loaded when the tool was created
 
     found = inspect.type_info(kind) if isinstance(kind, type) else None

@@ -52,7 +52,7 @@ from mama_structs.tools.wire_names import get_deprecation_line, get_deprecation_
 
 AsyncFunction = Callable[..., Coroutine[Any, Any, Any]]
 
-# Outcome words of v1.0. Two of them set no outcome.
+# Maps the outcome words of v1.0 to outcomes. Two of the words set no outcome.
 OUTCOMES_BY_WORD: Final[Mapping[str, Outcome | None]] = {
     "pending": None,
     "success": Outcome.SUCCESS,
@@ -69,7 +69,7 @@ OUTCOME_LABELS: Final[Mapping[Outcome | None, str]] = {
     Outcome.FAILED: "❌ FAILED",
     Outcome.PARTIAL: "⚠️ PARTIAL",
 }
-# The words differ in case only, which models often get wrong: accept any text, and ignore the case.
+# Accept any text and ignore case, because models often confuse the upper and lower case of these words.
 OutcomeWord = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*OUTCOMES_BY_WORD]})]
 Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Days = Annotated[float, msgspec.Meta(gt=0)]
@@ -79,21 +79,21 @@ MAX_SUGGESTIONS: Final = 5
 MAX_CANDIDATES: Final = 20
 MAX_SIMILAR_TOPICS: Final = 3
 MIN_QUESTION_WORDS: Final = 3
-# A search with lower relevance found nothing, see `Hit`.
+# Hits with a lower relevance count as not found, see `Hit`.
 MIN_RELEVANCE: Final = 0.3
-# Length limits of v1.0 for listed texts.
+# Maximum length of texts in lists, as in v1.0.
 MAX_PREVIEW_CHARS: Final = 60
 MAX_REASONING_CHARS: Final = 300
 TRUST_CONTEXT_NOTE: Final = "trust_context was not kept: say in the reasoning what the decision rests on"
 WORD_PATTERN: Final = re.compile(r"[^\W_]+")
 DAY_SECONDS: Final = 86400
-# Beyond this number of scales squared, the recency is practically 0.
+# Upper bound for the squared ratio of age and scale. Beyond it, the recency is practically 0.
 MAX_SQUARED_SCALES: Final = 1e6
-# Top-level packages of the frames between the tool and the host's calling code.
+# Stack frames of these packages are skipped to find the host's calling code.
 SKIPPED_PACKAGES: Final = frozenset({"mama_structs", "asyncio"})
 
 READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only=True, open_world=False)
-# Earlier data is retained.
+# Annotations of tools that add data and retain earlier data.
 ADDING_ANNOTATIONS: Final = ToolAnnotations(destructive=False, open_world=False)
 
 _TEMPLATES: Final[list[Tool]] = []
@@ -102,7 +102,7 @@ _warned_names: set[str] = set()
 
 @attrs.frozen(kw_only=True, eq=False)
 class DeprecatedTools:
-    """The store of the tools, and the clock (seconds since 1970) for ages."""
+    """Memory store of the deprecated tools, and a clock (seconds since 1970) to compute ages."""
 
     memories: MemoryStore
     clock: Callable[[], float] = time.time
@@ -113,7 +113,7 @@ class DeprecatedTools:
         return datetime.fromtimestamp(self.clock(), UTC)
 
     async def find_current_decision(self, topic: str) -> Memory | None:
-        """Return the newest current and writable decision of a topic, or None."""
+        """Return the newest decision of a topic that is current and can be changed, or None."""
         chain = await self.memories.by_topic(topic)
         found = [
             one for one in drop_superseded(chain.memories, chain.links) if one.namespace == self.memories.namespace
@@ -125,9 +125,9 @@ class DeprecatedTools:
         requested = 2 * limit
         while True:
             newest = await self.memories.recent(limit=requested, types=[MemoryType.DECISION])
-            # Internal API that all tools use.
+            # This method is internal to the package, and all memory tools use it.
             extras = await self.memories._get_annotations(memory.id for memory in newest)  # noqa: SLF001
-            # A memory may be deleted between the two reads.
+            # A memory may have been deleted between the two reads.
             found = [one for one in newest if one.id in extras and extras[one.id].superseded_by is None]
             if len(found) >= limit or len(newest) < requested:
                 return found[:limit]
@@ -140,34 +140,33 @@ def make_deprecated_tools(memories: MemoryStore, *, clock: Callable[[], float] =
     return [bind_template(template, place=deprecated) for template in _TEMPLATES]
 
 
-# Creation of tools with deprecation warnings: once per process for developers, in each result for models
+# Creation of tools with a deprecation warning: for developers once per process, for models in each result
 
 
 def reset_warnings() -> None:
-    """Reset the warnings, as in a new process; for tests."""
+    """Forget which warnings were shown, as in a new process. For tests."""
     _warned_names.clear()
 
 
 def _warn_once(name: str) -> None:
-    """Warn the host's developer once per process. The model gets the note in each result."""
+    """Warn the developer once per process. Models get the deprecation note in each result."""
     if name in _warned_names:
         return
-    # Attribute the warning to the host's line, since by default Python shows only warnings of the main script. The
-    # frame of an awaiting coroutine is on the stack like any caller's.
+    # Report the warning at the host's line: by default, Python only shows warnings of the main script.
     level, frame = 1, inspect.currentframe()
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in SKIPPED_PACKAGES:
         level, frame = level + 1, frame.f_back
-    # If the host turns warnings into errors, this raises before the tool runs, in every call.
+    # If the host turns warnings into errors, raise before the tool runs, in each call.
     warnings.warn(f"the tool {name} is deprecated: {get_deprecation_note(name)}", DeprecationWarning, stacklevel=level)
     _warned_names.add(name)
 
 
 def _register_tool(title: str, annotations: ToolAnnotations) -> Callable[[AsyncFunction], AsyncFunction]:
-    """Register a function as a tool that warns, and adds a deprecation note to its result."""
+    """Return a decorator that registers a tool with deprecation warning and note."""
 
     def offered(function: AsyncFunction) -> AsyncFunction:
         name = function.__name__
-        # v1.0 raised errors for checkpoints, and returned an object for all others.
+        # As in v1.0, checkpoint tools raise errors and all other tools return them as an object.
         on_error = None if name.endswith("_checkpoint") else functools.partial(_render_error, name)
 
         @functools.wraps(function)
@@ -201,30 +200,37 @@ def _render_error(name: str, error: MamaStructsError, _arguments: Mapping[str, A
 
 @attrs.frozen(kw_only=True)
 class Recency:
-    """Preference for newer decisions: a share of *weight*, decaying over *scale* days."""
+    """Preference for newer decisions: *weight* is its share, *scale* its decay in days."""
 
     weight: float = 0.3
     scale: float = 7.0
     decay: float = 0.5
 
     def score(self, relevance: float, age_days: float) -> float:
-        """Return the score that orders the suggestions."""
-        # The formula is the one that v1.0 documented, `decay ** ((age / scale) ** 2)`. Its implementation returned
-        # 0.486 instead of 0.5 at the scale.
+        """Return the score by which suggestions are sorted: a mix of relevance and recency."""
+        # This is the formula in the documentation of v1.0. The code of v1.0 returned 0.486 instead of 0.5 at the scale.
         scales = max(age_days, 0.0) / self.scale
-        # Multiply, since a large power would raise OverflowError. Future times count as now.
+        # Square by multiplication, because a large power would raise OverflowError. Future times count as now.
         recency = math.pow(self.decay, min(scales * scales, MAX_SQUARED_SCALES))
         return (1 - self.weight) * relevance + self.weight * recency
 
 
 def drop_superseded(memories: Sequence[Memory], links: Iterable[Link]) -> list[Memory]:
-    """Return the memories, newest first, that no other one supersedes, directly or indirectly."""
+    """
+    Return the memories that are not superseded, directly or indirectly.
+
+    The order is unchanged.
+    """
     replaced = find_superseded(((link.from_id, link.to_id) for link in links), (memory.id for memory in memories))
     return [memory for memory in memories if memory.id not in replaced]
 
 
 def rank_hits(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) -> list[Hit]:
-    """Return the relevant hits, best first, in search order or weighted by recency."""
+    """
+    Return hits above the minimum relevance, best first.
+
+    With *recency*, newer ones rank higher.
+    """
     found = [hit for hit in hits if hit.relevance >= MIN_RELEVANCE]
     if recency is None:
         return found
@@ -234,7 +240,7 @@ def rank_hits(hits: Iterable[Hit], recency: Recency | None, *, now: datetime) ->
     }
 
     def key(hit: Hit) -> tuple[float, bool]:
-        # As in every search, a superseded decision ranks below its successor.
+        # Rank a superseded decision below its successor, as every search does.
         return min(scores[hit.memory.id], scores.get(hit.superseded_by or "", 1.0)), hit.superseded_by is None
 
     return sorted(found, key=key, reverse=True)
@@ -250,20 +256,20 @@ def _get_first_word(topic: str) -> str:
 
 @contextlib.contextmanager
 def _rename_argument_in_errors(**names: str) -> Iterator[None]:
-    """Rename arguments in errors from the store's name to the tool's name."""
+    """Raise errors about arguments of the store with the argument names of the tool."""
     try:
         yield
     except InvalidArgument as error:
         message = str(error.args[0])
         for own, tool_argument in names.items():
-            # Every message starts with the name of the argument.
+            # Error messages of the store begin with the argument's name.
             if re.match(rf"{own}\b", message):
                 raise InvalidArgument(f"{tool_argument}{message.removeprefix(own)}", hint=error.hint) from error
         raise
 
 
 def _parse_outcome(word: str) -> tuple[str, Outcome | None]:
-    """Return a word in lower case and its outcome, None for the two words without one."""
+    """Return an outcome word in lower case, and its outcome or None. Raise for unknown words."""
     meanings = {known.lower(): outcome for known, outcome in OUTCOMES_BY_WORD.items()}
     if (word_key := word.strip().lower()) in meanings:
         return word_key, meanings[word_key]
@@ -271,7 +277,11 @@ def _parse_outcome(word: str) -> tuple[str, Outcome | None]:
 
 
 def _merge_reasons(failure_reason: str | None, limitation: str | None) -> tuple[str | None, str]:
-    """Merge both texts of v1.0 into one, and return the names of the given ones."""
+    """
+    Merge the two reasons of v1.0 into one text.
+
+    Also return the names of the passed arguments.
+    """
     why, but = (failure_reason or "").strip(), (limitation or "").strip()
     names = " and ".join(name for name, text in (("failure_reason", why), ("limitation", but)) if text)
     return f"{why}\nLimitation: {but}" if why and but else why or but or None, names or "outcome"
@@ -314,13 +324,12 @@ async def save_decision(
     if result is None and reason is not None:
         raise InvalidArgument("failure_reason and limitation need an outcome", hint="give failure or partial")
     if result is Outcome.FAILED and reason is None:
-        # v1.0 accepted a failure without a reason. The reasoning would be wrong here: it explains the choice, not the
-        # failure.
+        # v1.0 accepted failures without a reason. The reasoning is no substitute: it explains the choice.
         reason = f"No reason was given why this failed: {shorten_to_line(decision)}"
     created_by: CreatedBy = "llm" if type == "assistant_insight" else "user"
     about = check_topic(topic)
-    # A session and its forks share this lock, so that concurrent saves create one chain. Separately opened sessions
-    # have different locks, so their concurrent saves may fork a chain, which recalling and listing can handle.
+    # A session and its forks share this lock, so that concurrent saves extend one chain.
+    # Other sessions have their own lock, so their saves may fork the chain, which all reading tools support.
     async with place.memories._shared.chain_lock:  # noqa: SLF001 - internal state that all views of the store share
         before = await place.find_current_decision(about)
         memory = await place.memories.save_decision(
@@ -330,7 +339,7 @@ async def save_decision(
             confidence=confidence,
             supersedes=before.id if before else None,
             created_by=created_by,
-            # The caller is a model, even if it names the user as the author.
+            # A model wrote the text, even if it names the user as the author.
             origin="model",
         )
     message = f"✅ Decision saved successfully (ID: {memory.id})"
@@ -341,7 +350,7 @@ async def save_decision(
                     memory.id, result, reason=reason, created_by=created_by, origin="model"
                 )
         except MamaStructsError as error:
-            # Report success: if the model saved the decision again, it would supersede itself.
+            # Report success anyway: if the model saved the decision again, the new one would supersede this one.
             message = f"{message}, but not its outcome: {error}"
     return {
         "success": True,
@@ -556,7 +565,7 @@ async def load_checkpoint(*, place: DeprecatedTools) -> str:
 
 
 def _render_text(text: str) -> str:
-    """Return a memory's text; several lines become a Markdown quotation."""
+    """Render a memory's text. Several lines become a Markdown quotation."""
     lines = text.strip().splitlines()
     return neutralize(text) if len(lines) < 2 else "".join(f"\n> {neutralize(one)}" for one in lines)  # noqa: PLR2004
 
@@ -575,12 +584,12 @@ def _render_metadata(memory: Memory, now: datetime) -> str:
 
 
 def _get_mark(memory: Memory) -> str | None:
-    """Return the mark of a memory from a tool or an outside source, or None for others."""
+    """Return a mark for memories from a tool or an outside source, or None for others."""
     return get_mark(least_trusted([memory.origin, memory.trust]))
 
 
 def _render_history(topic: str, chain: Chain, now: datetime) -> str:
-    """Return a topic's decisions newest first, deduplicated, with reasoning and outcome."""
+    """Render all decisions of a topic, newest first, with reasoning and outcome."""
     ends = {memory.id for memory in drop_superseded(chain.memories, chain.links)}
     decisions = [memory for memory in chain if memory.type is MemoryType.DECISION]
     parts = [f"# Decisions: {neutralize_and_truncate(topic, MAX_PREVIEW_CHARS)}"]

@@ -24,7 +24,7 @@ ExposureMode: TypeAlias = Literal["auto", "force_static", "force_dynamic"]
 @attrs.frozen(kw_only=True)
 class Exposed:
     """
-    The tools that a model sees at one moment.
+    A version of the set of tools that a model sees.
 
     Args:
         version: Increased by one with every change of the set of names.
@@ -63,19 +63,19 @@ class ToolView:
         self._exposure = exposure
         self._subscribers: dict[object, Callable[[Exposed], object]] = {}
         self._known: tuple[str, ...] = ()
-        # Lazy: tools that are added before the first access belong to version 1.
+        # Initialized at first access, so that tools added before belong to version 1.
         self._current: Exposed | None = None
 
     @property
     def exposure(self) -> Exposure:
-        """The exposure that chooses the tools."""
+        """The `Exposure` that selects the tools for a message."""
         if self._exposure is None:
             self._exposure = Exposure()
         return self._exposure
 
     @property
     def current(self) -> Exposed:
-        """The visible tools: the choice for the last message, applied to the current set of tools."""
+        """The visible tools: those selected for the last message among the current tools."""
         current = self._current
         if current is None:
             self._known = self._tools.names
@@ -85,13 +85,13 @@ class ToolView:
         return current
 
     def for_message(self, message: object) -> Exposed:
-        """Choose the tools for a message with `Exposure.detect`, and store the choice."""
+        """Select the tools for a message with `Exposure.detect`, and store the selection."""
         exposed = self._update(self.exposure.detect(message))
         self._log(exposed.context, exposed.names, f"exposed, version {exposed.version}")
         return exposed
 
     def allowed_for(self, message: object) -> tuple[str, ...]:
-        """Return the tool names for a message without storing the choice."""
+        """Return the names of the tools for a message without changing the current selection."""
         context = self.exposure.detect(message)
         names = self._choose(self._tools.names, context)
         self._log(context, names, "allowed")
@@ -123,15 +123,15 @@ class ToolView:
                 f"callback must be a function that is not async, got {type(callback).__name__}",
                 hint="set an event or start a task from a plain function",
             )
-        # Initialize the state, so that the first notification is a change from it.
+        # Initialize the current version first, so that subscribers are only notified of later changes.
         _ = self.current
-        # A unique key, because the same function may be subscribed twice.
+        # Use a new object as the key: the same function may be subscribed twice.
         key = object()
         self._subscribers[key] = callback
         return lambda: self._subscribers.pop(key, None) and None
 
     def __repr__(self) -> str:
-        """Return version, number of visible tools and mode, without initializing the state."""
+        """Return version, number of visible tools and mode. Does not initialize the first version."""
         tool_count = len(self._tools)
         version, offered = (
             (1, tool_count) if self._current is None else (self._current.version, len(self._current.names))
@@ -150,11 +150,11 @@ class ToolView:
         for subscriber in tuple(self._subscribers.values()) if changed else ():
             try:
                 subscriber(exposed)
-            # A failing subscriber must not break the turn or other subscribers.
+            # If a subscriber raises, continue the turn and notify the others.
             except Exception as error:  # noqa: BLE001
                 _log.error("a subscriber failed at version %d of the tools: %s", exposed.version, format_error(error))
             if self._current is not exposed:
-                # A subscriber has processed another message, so all subscribers already have a newer version.
+                # This version is outdated: the subscriber has processed another message. Do not send it to the others.
                 break
         return exposed
 
@@ -162,7 +162,7 @@ class ToolView:
         if self.mode == "force_static":
             return all_names
         visible_names = self.exposure.select(all_names, context)
-        # A host's own tool with a name of v1.0 is never hidden.
+        # Never hide a host's own tool, even if it has the name of a v1.0 tool.
         own = [
             name
             for name in all_names

@@ -24,10 +24,10 @@ from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.refs.messages.provider_messages import extract_user_text
 from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
 
-# Kind of the cues for requests that no context covers.
+# Cues of this kind detect requests that belong to no context.
 OTHER_KIND: Final = "other"
 ALWAYS_EXPOSED: Final[tuple[str, ...]] = ("save/decision", "save/checkpoint", "load/checkpoint")
-# Order of the learned weights of an n-gram, and the letters that encode their values.
+# Kinds in the order in which weights.tsv lists the weights of a feature; its letters encode the values.
 LEARNED_KINDS: Final[tuple[str | None, ...]] = (None, "resuming", "deciding", "searching", "tracking")
 WEIGHT_LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase
 
@@ -39,7 +39,7 @@ LETTER_PATTERNS: Final = {"ko": HANGUL_PATTERN, "en": re.compile("[a-z]")}
 
 
 def _convert_tuple(value: object) -> object:
-    # A text would be split into letters. Other values that are not iterable are rejected by the validator.
+    # Do not split a text into characters. The validator rejects it, like other values that are no tuple of texts.
     return value if isinstance(value, str) or not hasattr(value, "__iter__") else tuple(value)
 
 
@@ -51,7 +51,7 @@ def _check_texts(_owner: object, field: Any, value: object) -> None:
 @attrs.frozen(kw_only=True)
 class Cue:
     """
-    Words that show what a user wants.
+    Words by which a request of the user is recognized.
 
     Cues match the user's own words in normalized form: NFC, lower case, one sentence per line, without quotations and
     code. A pattern's dot does not match a line break, and ``^`` and ``$`` match at the ends of a sentence.
@@ -81,7 +81,7 @@ class Cue:
     regex: re.Pattern[str] = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        """Reject cues that never match, or match everything."""
+        """Raise if the cue is invalid, never matches or matches the empty text."""
         if self.kind is not None and not (isinstance(self.kind, str) and self.kind.strip()):
             raise InvalidArgument(f"kind must be a text or None, got {repr_short(self.kind)}")
         if bool(self.words) == (self.pattern is not None):
@@ -94,7 +94,7 @@ class Cue:
 
     def _compile(self) -> re.Pattern[str]:
         if self.pattern is None:
-            # Longer words first, for the longest match. Spaces are optional, since Korean is often typed without them.
+            # Sort by length, because the longest alternative must match. Korean is often typed without spaces.
             ordered = sorted(self.words, key=len, reverse=True)
             each = (r"\s*".join(map(re.escape, unicodedata.normalize("NFC", one).lower().split())) for one in ordered)
             source = rf"(?<!\w)(?:{'|'.join(each)})"
@@ -103,7 +103,7 @@ class Cue:
         else:
             raise InvalidArgument(f"pattern must be a text, got {type(self.pattern).__name__}")
         try:
-            # A Korean particle may directly follow an English word: with ASCII, the word ends there.
+            # A Korean particle may directly follow an English word. With re.ASCII, the word ends before it.
             return re.compile(source, re.MULTILINE | (re.ASCII if self.language == "en" else re.NOFLAG))
         except re.error as error:
             raise InvalidArgument(
@@ -115,7 +115,7 @@ class Cue:
 def _check_pattern(_rule: object, field: Any, value: object) -> None:
     try:
         if value is not None:
-            # A host's value may be of any type; a wrong one raises below.
+            # *value* comes from the host and may be of any type. `re.compile` raises TypeError for a wrong one.
             re.compile(value)  # type: ignore[call-overload]
     except (re.error, TypeError) as error:
         raise InvalidArgument(f"{field.name} must be a regular expression, got {repr_short(value)}: {error}") from error
@@ -124,7 +124,7 @@ def _check_pattern(_rule: object, field: Any, value: object) -> None:
 @attrs.frozen(kw_only=True)
 class ContextRule:
     """
-    The memory tools of a context.
+    The memory tools that a model sees if a message has this context.
 
     Args:
         kind: Name of the context, as in its cues.
@@ -151,9 +151,9 @@ def _read_data_lines(name: str) -> list[str]:
 
 def _read_patterns(name: str) -> Iterator[tuple[list[str], str]]:
     """
-    Yield the header and pattern of each record in a file.
+    Yield the header and pattern of each record in a data file.
 
-    ``{NAME}`` is replaced by an earlier part.
+    ``{NAME}`` in a pattern is replaced by the part of that name, which is defined earlier in the file.
     """
     parts: dict[str, str] = {}
     lines = _read_data_lines(name)
@@ -199,7 +199,11 @@ class _LearnedWeights(NamedTuple):
 
 @functools.cache
 def _load_weights() -> _LearnedWeights:
-    """Read the thresholds, and the learned weights of n-grams in steps of ``unit``."""
+    """
+    Load the thresholds and the learned weights of features.
+
+    Weights are multiples of ``unit``.
+    """
     named: dict[str, str] = {}
     pieces: dict[str, tuple[int, ...]] = {}
     for line in _read_data_lines("weights.tsv"):
@@ -220,21 +224,21 @@ def _get_threshold(name: str) -> float:
 
 @functools.cache
 def _load_request_patterns() -> Mapping[str, re.Pattern[str]]:
-    """Read the patterns that separate requests from statements and negations."""
+    """Load the patterns that recognize requests, statements and negations."""
     return {name: re.compile(pattern) for (name,), pattern in _read_patterns("asking.txt")}
 
 
-# Extraction of the user's own words: quotations, pasted text and code do not show what the user wants. The limits bound
-# the cost of long messages; requests are at the beginning or end of a message.
+# Extraction of the user's own words: quotations, pasted text and code do not show what the user wants.
+# The limits bound the cost for long messages, whose requests are at the beginning or end.
 
-# Replaces removed text, so that "mark `auth` as failed" still has an object.
+# Replaces removed text, so that the object of a request remains, as in "mark `auth` as failed".
 PLACEHOLDER: Final = "◻"
-# Characters of a long message that are read, before and after the removal of quoted and pasted text.
+# Characters read from the beginning and end of a long message: before, and after quoted and pasted text is removed.
 MAX_HEAD_CHARS, MAX_TAIL_CHARS = 3_000, 5_000
 MAX_KEPT_HEAD_CHARS, MAX_KEPT_TAIL_CHARS = 300, 600
-# Longer sentences are split: a request and its object are close together.
+# Longer sentences are split, because a request and its object are usually close together.
 MAX_SENTENCE_CHARS = 240
-# Maximum number of sentences that n-grams are taken from.
+# Features are extracted from at most this number of sentences.
 MAX_SENTENCES: Final = 40
 NGRAM_LENGTHS: Final = (2, 3, 4)
 FENCE: Final = "```"
@@ -244,7 +248,7 @@ QUOTATION_PATTERN = re.compile(
     r"\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|„[^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|「[^」\n]{1,400}」|『[^』\n]{1,400}』"
     r"|(?<!\w)['\u2018][^'\u2019\n]{2,400}['\u2019](?!\w)"
 )
-# Lines of logs, stack traces, diffs, shells and quoted mail.
+# Matches lines of logs, stack traces, diffs, shell sessions and quoted mail.
 PASTED_LINE_PATTERN = re.compile(
     r"^[ \t]*(?:>|\$ |\+\+\+|@@|(?:[-+] ?){3}|\d{4}-\d\d-\d\d[ T]\d|\[?\d\d:\d\d:\d\d"
     r"|Traceback |File \"|at [\w.$<>]+\("
@@ -252,7 +256,7 @@ PASTED_LINE_PATTERN = re.compile(
     re.MULTILINE,
 )
 MEMORY_ID_PATTERN = re.compile(r"\b(?:decision|checkpoint|insight)_\w+", re.ASCII)
-# Addresses, paths, calls, file names and identifiers; ASCII, as a Korean particle that follows is not part of one.
+# Matches URLs, paths, calls, file names and identifiers. With re.ASCII, a following Korean particle is not included.
 IDENTIFIER_PATTERN = re.compile(
     r"https?://[^\s가-힣]+|(?<!\S)[~.]?/[\w./-]{2,}|\b\w+(?:\.\w+)*\(\)|\b[A-Za-z0-9]*_[A-Za-z0-9_]+"
     r"|\b[\w-]+\.(?:py|js|ts|tsx|md|json|ya?ml|toml|rs|go|txt|log|csv|sql|sh|html|css|java|kt|db)\b"
@@ -261,27 +265,31 @@ IDENTIFIER_PATTERN = re.compile(
 )
 SENTENCE_END_PATTERN = re.compile(r"(?<=[.!?;。?!…])\s+|\n+")
 BLANKS_PATTERN = re.compile(r"[ \t\r\f\v\u00a0\u3000]+")
-# "where'd we get to", "what'd you say", "u remember".
+# Matches "where'd we get to" and "what'd you say". The next pattern matches "u remember".
 CONTRACTION_PATTERN = re.compile(r"\b(where|what|how|why|who|when)'?d(?= (?:we|i|you|u|they|he|she|the|that|it)\b)")
 SHORT_YOU_PATTERN = re.compile(r"(?<![\w'-])u(?![\w'-])")
 APOSTROPHE_TRANSLATION: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
 
 
 class NormalizedMessage(NamedTuple):
-    """The user's words (NFC, lower case, one sentence a line), and if they are complete."""
+    """The user's own words (NFC, lower case, one sentence per line), possibly incomplete."""
 
     words: str
     is_complete: bool
 
 
 def normalize_message(text: str) -> NormalizedMessage:
-    """Extract the user's own words from a message; of a long one, only its beginning and end."""
+    """
+    Extract the user's own words from a message.
+
+    From a long message, use its beginning and end.
+    """
     is_complete = len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS
     plain = unicodedata.normalize("NFC", _truncate_message(text))
     plain = FENCED_PATTERN.sub(f"\n{PLACEHOLDER}\n", plain) if FENCE in plain or "~~~" in plain else plain
     plain = QUOTATION_PATTERN.sub(PLACEHOLDER, INLINE_CODE_PATTERN.sub(PLACEHOLDER, PASTED_LINE_PATTERN.sub("", plain)))
     if not plain.strip(f"{PLACEHOLDER} \n\t.,:;!?"):
-        # The whole message is in quotation marks, which are only a wrapper. A code fence is not.
+        # If the whole message is a quotation, the user's words are inside it. This does not apply to code fences.
         is_wrapped = QUOTATION_PATTERN.fullmatch(text.strip()) is not None
         plain = text[:MAX_KEPT_HEAD_CHARS].strip("\"'“”\u2018\u2019「」『』«» \n\t") if is_wrapped else ""
         plain = unicodedata.normalize("NFC", plain)
@@ -300,7 +308,7 @@ def normalize_message(text: str) -> NormalizedMessage:
 def _truncate_message(text: str) -> str:
     if len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS:
         return text
-    # A fence may start in the head or in the omitted middle, and end in the tail.
+    # A fence may open before the tail and close in it, so open it again at the start of the tail.
     opens = text.count(FENCE, 0, len(text) - MAX_TAIL_CHARS) % 2 == 1
     head = text[:MAX_HEAD_CHARS]
     closed = f"\n{FENCE}" if head.count(FENCE) % 2 else ""
@@ -308,7 +316,7 @@ def _truncate_message(text: str) -> str:
 
 
 def extract_features(words: str) -> set[str]:
-    """Return the features of a text: character n-grams, words, word pairs, sentence ends."""
+    """Return a text's features: character n-grams, words, word pairs, first and last words."""
     found: set[str] = set()
     for sentence in words.split("\n")[:MAX_SENTENCES]:
         line = f" {sentence} "
@@ -322,15 +330,15 @@ def extract_features(words: str) -> set[str]:
     return found
 
 
-# Requests besides the recognized ones: their tools are unknown.
+# Requests without a known cue: the tools for them cannot be selected.
 
-# Shorter clauses are greetings and fillers.
+# Clauses with fewer words are greetings or fillers, not requests.
 MIN_REQUEST_WORDS: Final = 3
 MIN_KOREAN_REQUEST_WORDS: Final = 2
 
 
 def _has_other_request(words: str, match_starts: list[int]) -> bool:
-    """Return True if a clause without a recognized cue contains a request."""
+    """Return True if a clause contains a request but no recognized cue."""
     asking = _load_request_patterns()
     breaks = [found.end() for found in asking["breaks"].finditer(words)]
     for start, end in itertools.pairwise([0, *breaks, len(words)]):
@@ -354,7 +362,7 @@ def _has_other_request(words: str, match_starts: list[int]) -> bool:
 @attrs.frozen
 class Context:
     """
-    The topic of a message, and the tools for it.
+    Result of a detection: the kind of a message, and the memory tools for it.
 
     Args:
         kind: ``"resuming"``, ``"deciding"``, ``"searching"``, ``"tracking"``, or a host's kind; None if no context
@@ -387,7 +395,7 @@ class _CueMatch(NamedTuple):
 @attrs.frozen(kw_only=True)
 class Exposure:
     """
-    Selects from a message the memory tools that a model should see.
+    Selects the memory tools that a model should see for a message.
 
     Only the memory tools and their deprecated names of v1.0 are ever hidden, and only if one context is clear and
     nothing else is requested.
@@ -445,8 +453,8 @@ class Exposure:
         wording = normalize_message(extract_user_text(message))
         matches = self._find_matches(wording.words)
         context = self._decide(matches, wording)
-        # The weights were trained together with the built-in cues, so they do not apply to other cues. They also cannot
-        # detect a negation, or a request that no context covers.
+        # Apply the weights only with the built-in cues, with which they were trained.
+        # They do not recognize negations or requests outside all contexts.
         keeps = any(
             not sign.weight or (sign.kind == OTHER_KIND and sign.weight >= _get_threshold("sure")) for sign in matches
         )
@@ -456,7 +464,7 @@ class Exposure:
 
     def select(self, names: Iterable[str], context: Context) -> tuple[str, ...]:
         """
-        Return the names of the visible tools; the priority of *context* comes first.
+        Return the names of the visible tools, starting with the priority tools of *context*.
 
         Args:
             names: Names of any tools; only memory tools are hidden.
@@ -483,10 +491,10 @@ class Exposure:
         max_matches = int(_get_threshold("matches"))
         matches = []
         for cue in cues:
-            # Most cues do not match, and `search` is faster than an iterator.
+            # Try `search` first: most cues do not match, and it is faster than an iterator.
             if cue.kind is not None and cue.regex.search(text) is not None:
                 for found in itertools.islice(cue.regex.finditer(text), max_matches):
-                    # A negated match has no weight.
+                    # A negated match has the weight 0.
                     weighs = not _is_negated(text, found)
                     matches.append(_CueMatch(cue.kind, cue.weight * weighs, cue.asks and weighs, *found.span()))
         return [_weaken_if_misread(sign, matches) for sign in matches]
@@ -520,7 +528,7 @@ class Exposure:
         )
 
     def _apply_weights(self, context: Context, matches: list[_CueMatch], wording: NormalizedMessage) -> Context:
-        """Combine the result of the cues with the learned weights."""
+        """Combine the context that the cues indicate with the learned weights."""
         likely = _compute_probabilities(wording.words, context)
         unsure = max(self.threshold - _get_threshold("doubt"), 0.0)
         if context.allowed != "all":
@@ -536,7 +544,7 @@ class Exposure:
         return NO_CONTEXT if kind is None else _make_unsure_context(kind, min(round(likely[kind], 3), unsure))
 
     def _has_doubts(self, kind: str, wording: NormalizedMessage, understood: list[_CueMatch]) -> bool:
-        """Return True if the message may contain another request, in unread or unrecognized text."""
+        """Return True if the message may contain another, omitted or unrecognized, request."""
         doubts = self._get_rule(kind).doubts
         return (
             not wording.is_complete
@@ -562,7 +570,7 @@ def _is_negated(text: str, found: re.Match[str]) -> bool:
     start, end = found.span()
     first = max(0, start - int(_get_threshold("reach")))
     first = text.rfind("\n", first, start) + 1 or first
-    # The match may end inside the suffix that negates it.
+    # Search before the end of the match, because it may end inside the suffix that negates it.
     return (
         _load_request_patterns()["not_before"].search(text[first:start]) is not None
         or _load_request_patterns()["not_after"].search(text, max(start, end - 4), end + 8) is not None
@@ -570,7 +578,7 @@ def _is_negated(text: str, found: re.Match[str]) -> bool:
 
 
 def _compute_probabilities(words: str, context: Context) -> dict[str | None, float]:
-    """Return the probability of each kind, by the learned weights of the message's features."""
+    """Return the probability of each kind of context, computed from the learned weights."""
     numbers, bias, table = _load_weights()
     feature_weights = [weights for weights in map(table.get, extract_features(words)) if weights is not None]
     scale = numbers["unit"] / math.sqrt(len(feature_weights) or 1)
@@ -585,7 +593,7 @@ def _compute_probabilities(words: str, context: Context) -> dict[str | None, flo
 
 
 def _weaken_if_misread(match: _CueMatch, matches: list[_CueMatch]) -> _CueMatch:
-    """Weaken a match if another kind matches better, as in "did we decide on it?"."""
+    """Reduce the weight of a match if an overlapping match of another kind is stronger."""
     for other in matches:
         overlaps = other.start < match.end and match.start < other.end
         if not overlaps or other.kind == match.kind or OTHER_KIND in (match.kind, other.kind):
@@ -610,5 +618,5 @@ def _compute_strength(kind: str, matches: list[_CueMatch], *, has_other_request:
 
 
 def _find_last_request(kind: str, matches: list[_CueMatch]) -> int:
-    """Return the start of the last request of this kind, or -1."""
+    """Return the position of the last request of a kind, or -1 without one."""
     return max((sign.start for sign in matches if sign.kind == kind and sign.asks), default=-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-# Required tools and text of each instruction.
+# Each instruction: the tools that it requires, and its text.
 INSTRUCTIONS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (
         ("search/by_context",),
@@ -29,6 +29,6 @@ BLOCK_TEMPLATE: Final = "<memory_instructions>\nMemories outlive this conversati
 
 
 def render_memory_instructions(names: Collection[str], *, recalled: str) -> str:
-    """Return the memory instructions for some tools, with the sentence *recalled* last."""
+    """Render the instructions whose tools are available, followed by the sentence *recalled*."""
     parts = [text for needed, text in INSTRUCTIONS if all(name in names for name in needed)]
     return BLOCK_TEMPLATE.format("\n".join(f"- {part}" for part in (*parts, recalled))) if parts else ""

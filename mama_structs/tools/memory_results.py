@@ -3,7 +3,7 @@ Conversion of memories and search hits into the answers of the memory tools.
 
 Long texts are truncated, and stored under a handle that the model can read.
 """
-# No postponed annotations: `TypedDict` does not recognize Required in the text of an annotation.
+# `TypedDict` cannot find Required in postponed annotations, so this module does not use them.
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -33,17 +33,17 @@ from mama_structs.provenance import UNKNOWN_ORIGIN, Origin, Provenance, get_mark
 from mama_structs.refs.store.ref_store import RefStore
 from mama_structs.tools.wire_names import MEMORY_TOOLS
 
-# Characters of a text in an answer about one memory; a longer text gets a handle.
+# Maximum characters of a text in an answer about one memory. The whole text is stored under a handle.
 MAX_TEXT_CHARS: Final = 1000
 MAX_CHARS_WITHOUT_HANDLE: Final = 4000
 MAX_LINE_CHARS: Final = 160
-# Characters of all texts of a search answer, divided among its memories.
+# Total characters of the texts in a search answer, divided among its memories.
 MAX_SEARCH_CHARS: Final = 8000
 MIN_SEARCH_TEXT_CHARS: Final = 120
 MAX_SEARCH_TEXT_CHARS: Final = 400
-# Maximum characters of a text in a list, such as a piece of evidence.
+# Maximum characters of a listed text, such as a piece of evidence.
 MAX_LISTED_TEXT_CHARS: Final = 400
-# Maximum number of items in an answer.
+# Maximum numbers of items in an answer.
 MAX_SHOWN_LINKS: Final = 20
 MAX_OUTCOMES: Final = 10
 MAX_EVIDENCE: Final = 10
@@ -52,7 +52,7 @@ MAX_VERSIONS: Final = 20
 MAX_NEIGHBOURS: Final = 15
 MAX_TOPIC_NEIGHBOURS: Final = 5
 ONE_DAY: Final = timedelta(days=1)
-# Default confidence of a decision.
+# Answers omit this default confidence of a decision.
 DEFAULT_CONFIDENCE: Final = DecisionMetadata().confidence
 UNIT_SECONDS: Final = {
     "year": 31_536_000,
@@ -66,7 +66,7 @@ UNIT_SECONDS: Final = {
 _T = TypeVar("_T")
 
 
-# Fields of an answer that are not required are included if they are not empty (see `make_answer`).
+# An answer contains its required fields, and other fields only if they have a value (see `make_answer`).
 
 
 class More(TypedDict, total=False):
@@ -237,7 +237,7 @@ class WithContext(TypedDict, total=False):
 class ByContext(TypedDict, total=False):
     """What search/by_context answers."""
 
-    # The best memory is first.
+    # Best first.
     found: Required[list[Answering]]
     note: str
 
@@ -253,7 +253,7 @@ class ByTopic(TypedDict, total=False):
     """What search/by_topic answers."""
 
     topic: Required[str]
-    # The newest version is first.
+    # Newest first.
     versions: Required[list[Version]]
     note: str
     older_versions: int
@@ -276,7 +276,7 @@ class Evolved(TypedDict, total=False):
 class Forgot(TypedDict, total=False):
     """What is gone, or would be: nothing of it is repeated."""
 
-    # Numbers of erased memories by type.
+    # Number of erased memories of each type.
     forgotten: Required[dict[str, int]]
     note: str
     links: int
@@ -301,7 +301,7 @@ def truncate(text: str, max_chars: int) -> str:
 
 def truncate_line(text: str, max_chars: int = MAX_LINE_CHARS) -> str:
     """Return the beginning of a text as one line."""
-    # Whitespace shrinks, so more than *most* characters are read, but the cost stays bounded.
+    # Joining words removes whitespace, so read more than *max_chars* characters, but limit the cost.
     return truncate(" ".join(text[: 8 * max_chars].split()), max_chars)
 
 
@@ -311,21 +311,25 @@ def _truncate_optional_line(text: str | None, max_chars: int = MAX_LINE_CHARS) -
 
 @attrs.define
 class TextTruncator:
-    """Truncates the long texts of an answer, and stores each under a handle in `more`."""
+    """
+    Truncates the long texts of an answer.
+
+    The full texts are stored, with their handles in `more`.
+    """
 
     refs: RefStore
-    # Source of the texts as models see it, and their provenance.
+    # Source label of the stored texts, which models see, and their provenance.
     source: str
     provenance: Provenance
     more: list[More] = attrs.field(factory=list)
 
     @classmethod
     def for_memory(cls, refs: RefStore, tool: str, memory: Memory) -> Self:
-        """Return a cutter for the texts of a memory."""
+        """Create a truncator for the texts of a memory."""
         return cls(refs, f"{tool} {memory.id}", Provenance(memory.origin, memory.trust))
 
     def truncate(self, field: str, text: str, *, max_chars: int = MAX_TEXT_CHARS) -> str:
-        """Return a text, or its beginning and a note in `more` with the handle of the full text."""
+        """Return a text. If it is too long, return its beginning and add its handle to `more`."""
         if len(text) <= max_chars:
             return text
         handle = self._store_text(field, text)
@@ -337,11 +341,11 @@ class TextTruncator:
         return truncate(text, MAX_CHARS_WITHOUT_HANDLE)
 
     def truncate_optional(self, field: str, text: str | None, *, max_chars: int = MAX_TEXT_CHARS) -> str | None:
-        """Return the same as `cut`, or None for None."""
+        """Return None for None, otherwise the result of `truncate`."""
         return None if text is None else self.truncate(field, text, max_chars=max_chars)
 
     def truncate_items(self, field: str, items: Sequence[str], *, max_items: int = 30) -> list[str]:
-        """Return a short list unchanged, or the first items and a note with the handle of all."""
+        """Return a short list, or its first items and a note in `more` with the handle of all."""
         if len(items) <= max_items and sum(map(len, items)) <= MAX_TEXT_CHARS:
             return list(items)
         shown_items = [truncate_line(item) for item in items[:max_items]]
@@ -358,7 +362,7 @@ class TextTruncator:
         return shown_items
 
     def store_rest(self, field: str, items: Sequence[str], *, shown_count: int) -> None:
-        """Store the omitted items as lines of one text, and note its handle in `more`."""
+        """Store omitted items as the lines of one text, and add its handle to `more`."""
         if not items:
             return
         text = "\n".join(items)
@@ -370,7 +374,11 @@ class TextTruncator:
         self.more.append(make_answer(More, {"field": field, "characters": len(text), "fd": handle, "note": note}))
 
     def _store_text(self, field: str, text: str) -> str | None:
-        """Return the existing or new handle of a text, or None if the quota is exhausted."""
+        """
+        Return the handle of a text, storing it if necessary.
+
+        Return None if the quota is exhausted.
+        """
         source = f"{self.source}, {field}"
         for descriptor in self.refs.descriptors():
             is_alike = (descriptor.source, descriptor.provenance, descriptor.chars) == (
@@ -389,12 +397,12 @@ class TextTruncator:
 
 
 def free_quota(refs: RefStore) -> None:
-    """Delete descriptors with memory texts, which can be reloaded, to free half of a quota."""
+    """Delete stored memory texts until half of the quota is free. Models can load them again."""
     for descriptor in refs.descriptors():
         usage = refs.usage
         if 2 * usage.handles < usage.max_handles and 2 * usage.bytes < usage.max_bytes:
             return
-        # The source starts with the name of the tool.
+        # The source of a descriptor begins with the name of the tool that created it.
         if descriptor.source.partition(" ")[0] in MEMORY_TOOLS:
             refs.delete(descriptor.handle)
 
@@ -404,12 +412,12 @@ def _format_time(time: datetime) -> str:
 
 
 def format_time_or_age(time: datetime, now: datetime) -> str:
-    """Return the age of a time within a day, such as ``3 hours ago``, otherwise its date."""
+    """Return a time as an age (``3 hours ago``) within a day of *now*, otherwise as a date."""
     return format_age(time, now) if abs(now - time) < ONE_DAY else f"{time:%Y-%m-%d}"
 
 
 def format_age(time: datetime, now: datetime) -> str:
-    """Return the age of a time, such as ``3 hours ago``."""
+    """Return the time since *time*, such as ``3 hours ago``."""
     seconds = (now - time).total_seconds()
     for unit, length in UNIT_SECONDS.items():
         if seconds >= length:
@@ -422,7 +430,7 @@ def format_age(time: datetime, now: datetime) -> str:
 
 
 def make_answer(kind: type[_T], known: Mapping[str, object]) -> _T:
-    """Return an answer of one type: required fields, and optional fields with a value."""
+    """Create an answer with its required fields, and with optional fields that have a value."""
     fields: Any = kind
     wanted, needed = fields.__annotations__, fields.__required_keys__
     said = {name: value for name, value in known.items() if name in needed or (name in wanted and _has_value(value))}
@@ -430,22 +438,22 @@ def make_answer(kind: type[_T], known: Mapping[str, object]) -> _T:
 
 
 def _has_value(value: object) -> bool:
-    """Return True unless a value is None, empty or a count of 0."""
+    """Return True if a field must be shown: its value is not None, "", [] or 0."""
     return value is not None and value not in ("", []) and not (type(value) is int and value == 0)
 
 
 def get_shown_trust(memory: Memory | None) -> Origin | None:
-    """Return the trust of a memory if it is a tool's or an outside source's, else None."""
+    """Return the trust of a memory if a tool or an outside source wrote it, otherwise None."""
     return None if memory is None else get_marked_trust(least_trusted([memory.origin, memory.trust]))
 
 
 def get_id(memory: Memory | None) -> str | None:
-    """Return the id of a memory, or None for None."""
+    """Return the id of a memory, or None if there is no memory."""
     return None if memory is None else memory.id
 
 
 def get_outcome(memory: Memory) -> tuple[str | None, str | None]:
-    """Return the outcome of a decision and its reason, or None twice."""
+    """Return the outcome of a decision and its reason, or (None, None) without an outcome."""
     metadata = memory.metadata
     if not isinstance(metadata, DecisionMetadata) or metadata.outcome is None:
         return None, None
@@ -453,14 +461,14 @@ def get_outcome(memory: Memory) -> tuple[str | None, str | None]:
 
 
 def _divide_chars(count: int) -> int:
-    """Return the number of characters for each text in an answer about several memories."""
+    """Return the maximum characters per text in an answer about *count* memories."""
     return max(MIN_SEARCH_TEXT_CHARS, min(MAX_SEARCH_TEXT_CHARS, MAX_SEARCH_CHARS // (2 * max(1, count))))
 
 
 def _render_memory(
     answer_type: type[_T], memory: Memory, memories: MemoryStore, *, max_chars: int = MAX_LINE_CHARS, **more: object
 ) -> _T:
-    """Return the entry of a memory in an answer, with truncated texts and *more* fields."""
+    """Return an answer's entry for a memory, with truncated texts and the fields in *more*."""
     outcome, reason = get_outcome(memory)
     reasoning = memory.metadata.reasoning if isinstance(memory.metadata, DecisionMetadata) else None
     fields = {
@@ -475,13 +483,13 @@ def _render_memory(
 
 
 def _render_identity(memory: Memory, memories: MemoryStore) -> dict[str, object]:
-    """Return the identifying fields of a memory, without default values."""
+    """Return a memory's id, type and other identifying fields; None for default values."""
     confidence = getattr(memory.metadata, "confidence", None)
     return {
         "id": memory.id,
         "type": None if memory.id.startswith(f"{memory.type.value}_") else memory.type.value,
         "trust": get_shown_trust(memory),
-        # Memories of other namespaces are read-only.
+        # Name the namespace only if it is another one, in which memories are read-only.
         "namespace": None if memory.namespace == memories.namespace else memory.namespace,
         "topic": memory.topic,
         "confidence": None if confidence in (None, DEFAULT_CONFIDENCE) else round(confidence, 2),
@@ -492,7 +500,11 @@ def _render_identity(memory: Memory, memories: MemoryStore) -> dict[str, object]
 def render_results(
     kind: type[_T], memories: MemoryStore, found: Sequence[Memory], beside: Mapping[str, AnswerExtras]
 ) -> list[_T]:
-    """Return the entries of found memories with their current successors."""
+    """
+    Return the entries of found memories.
+
+    A superseded memory's entry contains its successor.
+    """
     most = _divide_chars(len(found))
     shown = []
     for memory in found:
@@ -522,7 +534,7 @@ def render_saved(memory: Memory) -> Saved:
 
 
 def _render_warnings(saved: str, warnings: Noticed | None) -> str | None:
-    """Return a note about the most important duplicate or conflict, with the id to resolve it."""
+    """Return a note on the most important conflict or duplicate, with its id."""
     if not warnings:
         return None
     if any(one.id == saved for one in warnings.copy_of):
@@ -534,7 +546,7 @@ def _render_warnings(saved: str, warnings: Noticed | None) -> str | None:
     }
     what, found = next((what, found) for what, found in kinds.items() if found)
     others = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    # The text was saved before, then contradicted, and is saved again: the model must resolve the conflict.
+    # The text was saved, then contradicted, and is saved again: the model must resolve the conflict.
     if warnings.copy_of and found is not warnings.copy_of:
         what = f"Said before, and {what[0].lower()}{what[1:]}"
     return f"{what} {found[0].id}{others}: if that no longer holds, evolve/supersede it by this id."
@@ -544,7 +556,7 @@ def _render_warnings(saved: str, warnings: Noticed | None) -> str | None:
 
 
 def render_checkpoint(memory: Memory, links: Sequence[Link], refs: RefStore) -> LastCheckpoint:
-    """Return the answer about a checkpoint; *links* start or end at it."""
+    """Return the answer about a checkpoint. *links* are the links from and to it."""
     metadata = memory.metadata
     assert isinstance(metadata, CheckpointMetadata)  # noqa: S101 - checkpoints have this metadata type
     cutter = TextTruncator.for_memory(refs, "load/checkpoint", memory)
@@ -571,19 +583,19 @@ def render_context(
     cutter = TextTruncator.for_memory(refs, "load/context", memory)
     told, today = known.outcome_of, get_id(known.superseded_by)
     if told is None and today is None:
-        # If the second read failed, use the chain of the first one.
+        # The separate read of the successor may have failed. Then use the chain, which was read before.
         today = _find_current_successors(found.chain).get(memory.id)
     note = None
     if today is not None:
         whose = f"This {memory.type.value}" if told is None else f"The decision that this is about, {told},"
         note = f"{whose} no longer holds: {today} took its place."
-    # Handles are numbered in this order: memory, evidence, links.
+    # Keep this order, which determines the numbers of the handles: memory, evidence, links.
     whole = _render_full_memory(found, cutter, memories, successor_id=today, decision_id=told)
     shown_evidence = _render_evidence(evidence, cutter)
     versions = _select_near_versions(found.chain.memories, memory)
     around = _filter_neighbours(found.around, found.chain)
     links = [link for link in found.links if _is_informative_link(link)]
-    # The reason of a link has the trust of the memory at which the link starts.
+    # A link's reason has the trust of the link's source memory.
     begins = {memory.id: memory, **{one.memory.id: one.memory for one in found.around}}
     answer = {
         "memory": whole,
@@ -605,13 +617,13 @@ def render_context(
 
 
 def _filter_neighbours(around: Sequence[Reached], chain: Chain) -> list[Reached]:
-    """Omit versions and outcome reasons, which the answer already contains."""
+    """Omit versions and outcome reasons, which other parts of the answer contain."""
     versions = {memory.id for memory in chain.memories}
     return [one for one in around if one.memory.id not in versions and not is_outcome_reason(one.memory)]
 
 
 def _is_informative_link(link: Link) -> bool:
-    """Return True for an explicit link that no other field of the answer shows."""
+    """Return True for a link by a user or model that no other field of the answer shows."""
     word, reason = link.metadata.original_relationship, link.metadata.reason
     return link.created_by != "system" and (word not in (SUPERSEDES_WORD, OUTCOME_OF_WORD) or reason is not None)
 
@@ -626,9 +638,9 @@ def _render_full_memory(
 ) -> Whole:
     memory = found.memory
     outcome, reason = get_outcome(memory)
-    # Missing fields of this memory type are left empty.
+    # Fields that this type of memory does not have get the passed default.
     part = functools.partial(getattr, memory.metadata)
-    # Records have a history, too, but of their values.
+    # Only decisions have outcomes. Records have a history, too, but of their values.
     history = memory.metadata.history if isinstance(memory.metadata, DecisionMetadata) else ()
     after = cutter.truncate_items("successors", direct_successors(found.links, memory.id), max_items=MAX_SHOWN_LINKS)
     fields = {
@@ -637,7 +649,7 @@ def _render_full_memory(
         "reasoning": cutter.truncate_optional("reasoning", part("reasoning", None)),
         "outcome": outcome,
         "outcome_reason": cutter.truncate_optional("outcome_reason", reason),
-        # A single outcome is already in `outcome`.
+        # A single outcome is already shown in `outcome`.
         "outcomes": _render_outcomes(history, cutter) if len(history) > 1 else None,
         "category": cutter.truncate_optional("category", part("category", None)),
         "tags": cutter.truncate_items("tags", part("tags", ())),
@@ -654,14 +666,14 @@ def _render_full_memory(
 
 
 def _select_near_versions(versions: Sequence[Memory], memory: Memory) -> Sequence[Memory]:
-    """Return the neighbouring versions of a memory in a long chain."""
+    """Return the versions around a memory: of a long chain, at most `MAX_NEAR_VERSIONS`."""
     position = next((place for place, one in enumerate(versions) if one.id == memory.id), 0)
     first = max(0, min(position - MAX_NEAR_VERSIONS // 4, len(versions) - MAX_NEAR_VERSIONS))
     return versions[first : first + MAX_NEAR_VERSIONS]
 
 
 def _render_outcomes(history: Sequence[OutcomeChange], cutter: TextTruncator) -> list[OutcomeLine]:
-    """Return the last outcomes of a decision; earlier ones get a handle."""
+    """Return the last outcomes of a decision. Earlier ones are stored under a handle."""
     earlier = [
         f"{_format_time(one.at)} {one.outcome.value}: {one.reason or 'no reason'}" for one in history[:-MAX_OUTCOMES]
     ]
@@ -669,7 +681,7 @@ def _render_outcomes(history: Sequence[OutcomeChange], cutter: TextTruncator) ->
     shown: list[OutcomeLine] = []
     for position, change in enumerate(history[-MAX_OUTCOMES:], start=len(earlier)):
         reason = _truncate_optional_line(change.reason)
-        # The full reason of the last outcome is already in `outcome_reason`.
+        # The reason of the last outcome is already shown in full in `outcome_reason`.
         if position < len(history) - 1:
             reason = cutter.truncate_optional(
                 f"outcomes[{position}].reason", change.reason, max_chars=MAX_LISTED_TEXT_CHARS
@@ -683,9 +695,9 @@ def _render_links(
     links: Sequence[Link], memory_id: str, cutter: TextTruncator, source_memories: Mapping[str, Memory]
 ) -> list[LinkLine]:
     """
-    Return the first links of a memory; the others get a handle.
+    Return the first links of a memory. The others are stored under a handle.
 
-    *source_memories* maps ids to source memories.
+    *source_memories* maps memory ids to memories, which determine the trust of a link's reason.
     """
     shown = []
     for position, link in enumerate(links[:MAX_SHOWN_LINKS]):
@@ -712,17 +724,17 @@ def _render_links(
 
 def _limit_provenance(cutter: TextTruncator, memory: Memory | None) -> TextTruncator:
     """
-    Return a cutter for texts of another memory in the same answer.
+    Return a truncator with the combined provenance of *cutter* and another memory.
 
-    They share `Cutter.more`.
+    Both add their notes to the same `more`.
     """
-    # The source memory of a link may not have been read.
+    # The link's source memory may not have been read. Then its origin is unknown.
     other = Provenance.from_author(UNKNOWN_ORIGIN) if memory is None else Provenance(memory.origin, memory.trust)
     return attrs.evolve(cutter, provenance=cutter.provenance.merge_with(other))
 
 
 def _render_evidence(evidence: Sequence[Evidence], cutter: TextTruncator) -> list[EvidenceLine]:
-    """Return the evidence of a memory, with its stored texts."""
+    """Return the evidence of a memory, each source with its stored text."""
     shown = [
         make_answer(
             EvidenceLine,
@@ -745,8 +757,8 @@ def _render_evidence(evidence: Sequence[Evidence], cutter: TextTruncator) -> lis
 
 
 def render_topic(topic: str, chain: Chain, near: Sequence[str], memories: MemoryStore) -> ByTopic:
-    """Return the answer about a topic, or the topics *near* it if it has no memories."""
-    # Reasons are part of the outcomes.
+    """Return the answer about a topic. If it has no memories, suggest the topics in *near*."""
+    # Outcome reasons are already part of the outcomes.
     versions = [memory for memory in chain.memories if not is_outcome_reason(memory)]
     shown = versions[:MAX_VERSIONS]
     older = len(versions) - len(shown)
@@ -786,12 +798,12 @@ def render_topic(topic: str, chain: Chain, near: Sequence[str], memories: Memory
 
 
 def _drop_known_successor(successors_: Sequence[str], current_successor: str | None) -> list[str]:
-    """Return the successors of a memory, or nothing if the only one is its current successor."""
+    """Return the successors of a memory, or [] if the only one is its current successor."""
     return [] if list(successors_) == [current_successor] else list(successors_)
 
 
 def _find_current_successors(chain: Chain) -> dict[str, str]:
-    """Return the current successor of each superseded memory of a chain."""
+    """Return the current successor of each superseded memory in a chain, by memory id."""
     return find_superseded(
         ((link.from_id, link.to_id) for link in chain.links), (memory.id for memory in chain.memories)
     )

@@ -1,5 +1,5 @@
 """
-The tools with which a model uses memories, in the order of DESIGN section 7.
+The memory tools for models, in the order of DESIGN section 7.
 
 The number of store reads per answer is constant, independent of the number of memories.
 """
@@ -37,12 +37,12 @@ from mama_structs.tools import memory_results as results
 from mama_structs.tools.tool import Tool, ToolAnnotations, bind_template
 from mama_structs.tools.wire_names import MEMORY_TOOLS
 
-# Parameter types with bounds and descriptions for models
+# Types of parameters, with the limits and descriptions that models see
 
 MAX_LIMIT: Final = 50
 MAX_QUERY_CHARS: Final = 10_000
 MAX_TIME_CHARS: Final = 64
-# Length of "2026-03-01". A model that writes words instead gets an error that explains the format.
+# Length of "2026-03-01". If a model writes words that are not a time, the error explains the format.
 MIN_TIME_CHARS: Final = 10
 Text = Annotated[str, Meta(min_length=1)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]
@@ -60,9 +60,9 @@ OutcomeName = Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 class LinkInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    A link that a model requests, from the new memory to an existing one.
+    A link from a new memory to an existing one, as a model requests it.
 
-    *to_id* is an alias of *id*.
+    *to_id* is another name of *id*.
     """
 
     id: Id | None = None
@@ -74,7 +74,7 @@ class LinkInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 Links = Annotated[Sequence[Id | LinkInput], Meta(max_length=MAX_LINKS)]
-# The schema for models. Other fields of `LinkInput` are accepted, too.
+# The part of a link's schema that models see. `LinkInput` accepts more fields.
 EMPTY_LIST_DEFAULT: Final[tuple[str, Any]] = ("default", [])
 LINKS_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "array",
@@ -93,12 +93,12 @@ LINKS_SCHEMA: Final[Mapping[str, Any]] = {
         ]
     },
 }
-# Constraints that are omitted from the schema to save tokens. Models rarely violate them, and the error explains them.
+# Schemas omit these constraints to save tokens. Models rarely violate them, and the error states the limit.
 OMITTED_KEYWORDS: Final = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
 
 
 def _links_asked(links: Sequence[str | LinkInput]) -> list[dict[str, Any]]:
-    """Return a model's links as the *links* of a `MemoryStore` method."""
+    """Convert the links that a model requests to the argument of `MemoryStore` methods."""
     return [_make_link_argument(place, link) for place, link in enumerate(links)]
 
 
@@ -123,12 +123,12 @@ def _parse_time(name: str, text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-# A lower relevance counts as not found (DESIGN section 6).
+# Hits with a lower relevance count as not found (DESIGN section 6).
 MIN_RELEVANCE: Final = 0.3
 MAX_SIMILAR_TOPICS: Final = 5
 MAX_SCANNED_DECISIONS: Final = 500
 
-# Temporal links are omitted: a similar time of saving is not informative.
+# Answers omit temporal links: it is not informative that two memories were saved at a similar time.
 INFORMATIVE_LINK_TYPES: Final = frozenset(LinkType) - {LinkType.TEMPORAL}
 
 _T = TypeVar("_T")
@@ -184,7 +184,7 @@ async def save_decision(
     """
     asked = _links_asked(links)
     for position, item in enumerate(evidence):
-        # The store's internal format of evidence. No model has seen it, so its hash is made up.
+        # Reject the store's internal format of evidence: no model has seen it, so the model has invented the hash.
         if parse_stored_evidence(item.strip()) is not None:
             raise InvalidArgument(
                 f"evidence[{position}] must not name a text by its hash",
@@ -264,7 +264,7 @@ async def save_insight(
 
 @contextlib.asynccontextmanager
 async def _explain_wrong_type(memories: MemoryStore, name: str, memory_id: str | None) -> AsyncIterator[None]:
-    """Explain in an error that the id is not a decision's, and which tools return decisions."""
+    """If an id is not a decision's, raise an error that names the tools that return decisions."""
     try:
         yield
     except InvalidArgument:
@@ -332,7 +332,7 @@ async def search_by_topic(topic: Topic, *, memories: MemoryStore) -> results.ByT
 
 async def _find_similar_topics(memories: MemoryStore, topic: str) -> list[str]:
     """Return existing topics with a similar spelling or meaning."""
-    # Spelling finds most of them. Semantic search finds other languages and synonyms.
+    # Similar spelling finds most topics. Semantic search adds synonyms and topics in other languages.
     try:
         recent = await memories.recent(limit=MAX_SCANNED_DECISIONS, types=[MemoryType.DECISION])
         hits = await memories.search(topic, types=[MemoryType.DECISION], limit=MAX_SIMILAR_TOPICS)
@@ -370,7 +370,7 @@ async def search_by_context(
         limit: At most
 
     """
-    # Internal API for these tools.
+    # This method is internal to the package, for these tools.
     best, more = await memories._search_for_prompt(query, types=types, limit=limit)  # noqa: SLF001
     shown = await _render_results(results.FoundMemory, memories, [hit.memory for hit in best])
     found: list[results.Answering] = [
@@ -503,7 +503,11 @@ DECISION_TEXT_HINT: Final = "say in words what was decided instead"
 async def _save_successor(
     memories: MemoryStore, decision_id: str, decision: str, reasoning: str, *, confidence: float
 ) -> Memory:
-    """Save a new successor of a decision, or link an existing memory as its successor."""
+    """
+    Save the successor of a decision.
+
+    If *decision* is an id, link that memory as the successor.
+    """
     if not is_id(named := decision.strip()):
         return await memories.supersede(decision_id, decision, reasoning, confidence=confidence, created_by="llm")
     new, old = await memories.get(named), await memories.get(decision_id)
@@ -584,7 +588,7 @@ async def forget(
 # Tool definitions
 
 READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only=True, open_world=False)
-# No data is lost: earlier outcomes stay in the history, and superseded decisions stay stored.
+# These tools lose no data: earlier outcomes remain in the history, superseded decisions in the store.
 ADDING_ANNOTATIONS: Final = ToolAnnotations(destructive=False, open_world=False)
 DELETING_ANNOTATIONS: Final = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
 TOOL_FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
@@ -604,7 +608,11 @@ TOOL_FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
 
 
 def make_memory_tools(memories: MemoryStore, refs: RefStore, *, forget: bool = False) -> list[Tool]:
-    """Return the tools for one store; *refs* stores long texts. All stores share the schemas."""
+    """
+    Create the tools for a store.
+
+    *refs* stores long texts. The tools of all stores share schemas.
+    """
     chosen = (template for template in _get_templates() if forget or template.name != "evolve/forget")
     return [bind_template(template, memories=memories, refs=refs) for template in chosen]
 
@@ -628,14 +636,14 @@ def _make_template(name: str, title: str) -> Tool:
         tool,
         input_schema=_reduce_schema(tool.input_schema),
         on_error=_raise_with_hint,
-        # Resolve handles: a saved handle would be lost with its conversation.
+        # Replace handles by their texts: a saved handle would be lost when its conversation is deleted.
         resolve=name.startswith(("save/", "evolve/")) and function is not forget,
         handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
     )
 
 
 def _reduce_schema(schema: Any) -> Any:
-    """Return the part of a schema that models need, since it is part of every request."""
+    """Return a schema without parts that models rarely need: each request contains it."""
     if not isinstance(schema, Mapping):
         return schema
     shown = {
@@ -644,7 +652,7 @@ def _reduce_schema(schema: Any) -> Any:
         if key not in OMITTED_KEYWORDS and (key, value) != EMPTY_LIST_DEFAULT
     }
     if "properties" in shown:
-        # Parameters without a description are accepted, but models do not need them.
+        # Models do not see parameters without a description, but may pass them.
         described = {name: one for name, one in shown["properties"].items() if "description" in one}
         if "links" in described:
             described["links"] = {"description": described["links"]["description"], **LINKS_SCHEMA}
@@ -653,7 +661,7 @@ def _reduce_schema(schema: Any) -> Any:
 
 
 def _raise_with_hint(error: MamaStructsError, _arguments: Mapping[str, Any]) -> NoReturn:
-    """Raise an error with a hint for a model."""
+    """Raise the error. For an unknown memory id, add a hint with the tools that return ids."""
     if isinstance(error, MemoryNotFound) and error.hint is None:
         error.hint = "search/by_context, search/by_topic and search/recent give ids"
     raise error

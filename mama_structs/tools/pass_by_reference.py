@@ -25,7 +25,7 @@ REF_KEY: Final = "$ref"
 HANDLE_PREFIXES: Final = ("fd:", "ref:")
 MAX_DEPTH: Final = 100
 MAX_INSERTED_CHARS: Final = 1_000_000
-# Schema keywords that restrict a parameter to certain texts.
+# Schema keywords that restrict a parameter to certain values. A handle is not replaced there.
 RESTRICTING_KEYWORDS: Final = frozenset({"enum", "const", "pattern", "format", "contentEncoding"})
 EXACT_HANDLE_PATTERN: Final = re.compile(r"(?P<kept>\\*)(?P<handle>(?:ref|fd):\S{1,300})")
 EMBEDDED_HANDLE_PATTERN: Final = re.compile(
@@ -36,7 +36,7 @@ EMBEDDED_HANDLE_PATTERN: Final = re.compile(
 @attrs.frozen
 class Passed:
     """
-    A tool's arguments as the tool receives them.
+    A tool's arguments after its handles were replaced by texts.
 
     Args:
         arguments: Arguments with texts in place of handles.
@@ -83,7 +83,7 @@ def substitute_handles(arguments: Mapping[str, Any], tool: Tool, find: Callable[
 
 @attrs.define
 class _Substitution:
-    """Replaces the handles of one call by their texts, or with *is_named* by handles."""
+    """Replaces the handles in a call's arguments by texts, unless *keep_handles* is set."""
 
     _tool: Tool
     _find: Callable[[str], Entry]
@@ -92,7 +92,7 @@ class _Substitution:
     entries: dict[str, Entry] = attrs.field(factory=dict, init=False)
 
     def substitute(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a copy of the arguments with texts in place of handles."""
+        """Return a copy of the arguments, with each handle replaced by its text."""
         named = self._tool.signature.fix_argument_names(given) if self._tool.resolve else given
         return {name: self._substitute_argument(name, value) for name, value in named.items()}
 
@@ -160,12 +160,16 @@ class _Substitution:
             raise InvalidRange(f"{handle} has no lines {first} to {last}", valid=(1, body.lines), handle=handle)
         pages = body.pages(entry.page_size)
         start, end = pages.line_start(first), pages.line_start(min(last, body.lines) + 1)
-        # The line break after the last line belongs to the surrounding text.
+        # Omit the final line break: the surrounding text has its own.
         return body.text[start:end].removesuffix("\n").removesuffix("\r")
 
 
 def _get_handle(value: Any) -> str | None:
-    """Return the handle of ``{"$ref": "ref:x"}``, or None, as for a JSON Schema's ``$ref``."""
+    """
+    Return the handle in ``{"$ref": "ref:x"}``.
+
+    Return None for other values, such as JSON references.
+    """
     handle = value.get(REF_KEY) if isinstance(value, Mapping) and len(value) == 1 else None
     return handle if isinstance(handle, str) and handle.startswith(HANDLE_PREFIXES) else None
 

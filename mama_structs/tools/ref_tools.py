@@ -182,7 +182,7 @@ async def edit_ref(ref_id: str, old: str, new: str, *, store: RefStore) -> str:
 
     """
     entry = store.get(ref_id)
-    # Editing reads the whole text, so its length counts.
+    # Measure the stored text, too, because an edit reads all of it.
     load = measure_input(old, new, entry.content.text)
     return store.rendering.render_stored(
         await store.change(load, lambda refs: refs.edit(ref_id, old, new, origin="model"))
@@ -205,12 +205,12 @@ async def put_ref(ref_id: str, text: str, *, store: RefStore) -> str:
     )
 
 
-# Arguments of these tools that are handles.
+# Names of arguments whose values are handles.
 HANDLE_ARGUMENTS: Final = frozenset({"fd", "ref_id"})
 
 READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only=True, open_world=False)
 WRITING_ANNOTATIONS: Final = ToolAnnotations(open_world=False)
-# A new fd or version only uses space.
+# These tools only add a descriptor or version.
 ADDING_ANNOTATIONS: Final = ToolAnnotations(destructive=False, open_world=False)
 TOOL_DEFINITIONS: Final = (
     (read_fd, "Read a text", ADDING_ANNOTATIONS),
@@ -225,14 +225,14 @@ TOOL_DEFINITIONS: Final = (
 
 def make_ref_tools(store: RefStore) -> list[Tool]:
     """
-    Return the tools for one store, or none if refs are disabled.
+    Create the tools for a store, or none if refs are disabled.
 
-    All stores share the schemas.
+    The tools of all stores share schemas.
     """
     if not store.settings.enabled:
         return []
     answer = functools.partial(_render_error, rendering=store.rendering)
-    # Without a directory for files, models cannot write files.
+    # Models may write files only if the host has passed a directory for them.
     templates = [one for one in _get_templates() if store.files is not None or one.name != "fd_to_file"]
     return [bind_template(template, on_error=answer, store=store) for template in templates]
 
@@ -251,7 +251,7 @@ def _get_templates() -> tuple[Tool, ...]:
 
 
 def _render_error(error: MamaStructsError, arguments: Mapping[str, Any], *, rendering: Rendering) -> ErrorText:
-    """Render an error for a model. Errors that a model cannot fix are raised."""
+    """Render an error as an answer for a model. Raise errors that the model cannot fix."""
     if not isinstance(error, DescriptorError | InvalidArgument):
         raise error
     given = arguments.get("fd", arguments.get("ref_id")) if isinstance(arguments, Mapping) else None

@@ -21,7 +21,7 @@ from mama_structs.tools.argument_repair import coerce, convert, describe_value, 
 JSONSchema = dict[str, Any]
 
 DEFINITION_PREFIX = "#/$defs/"
-# Keywords whose value is one schema, a list of schemas, or schemas by name.
+# Keywords whose value is, in this order: one schema, a list of schemas, a mapping from names to schemas.
 SCHEMA_KEYWORDS = ("items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
 SCHEMA_LIST_KEYWORDS = ("anyOf", "oneOf", "allOf", "prefixItems")
 SCHEMA_MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
@@ -34,7 +34,7 @@ TYPE_NOUNS = {
     "object": "an object",
     "null": "null",
 }
-# Minimum keyword, maximum keyword, preposition for a range, and unit.
+# Keywords of the minimum and maximum, the preposition that describes the range, and the unit.
 RANGE_KEYWORDS = (
     ("minimum", "maximum", "from", ""),
     ("minLength", "maxLength", "of", "character"),
@@ -54,8 +54,8 @@ MAX_DESCRIBED_FIELDS = 12
 def make_schemas(
     hints: Mapping[str, Any], descriptions: Mapping[str, str]
 ) -> tuple[dict[str, JSONSchema], dict[str, JSONSchema]]:
-    """Return the schemas of parameters, and the definitions of their recursive types."""
-    # Descriptions of ``msgspec.Meta`` take precedence over the docstring.
+    """Create the schemas of parameters and the definitions of their recursive types."""
+    # A description in ``msgspec.Meta`` replaces the description in the docstring.
     try:
         schemas, components = _from_msgspec(hints.values())
     except TypeError as cause:
@@ -92,7 +92,7 @@ def make_result_schema(kind: Any) -> JSONSchema:
 
 
 def describe_schema(schema: JSONSchema) -> str:
-    """Describe a schema in words: ``an integer from 0 to 2``, ``'a', 'b' or null``."""
+    """Describe a schema in words, such as ``an integer from 0 to 2`` or ``'a', 'b' or null``."""
     *others, last = dict.fromkeys(_describe_alternatives(schema))
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -102,16 +102,16 @@ def _from_msgspec(kinds: Iterable[Any]) -> tuple[tuple[JSONSchema, ...], dict[st
 
     def anything(kind: type) -> JSONSchema:
         if kind is object:
-            # msgspec treats an empty schema as missing; `_tidy` removes the comment.
+            # msgspec would treat an empty schema as missing. `_tidy` removes this placeholder.
             return {"$comment": "anything"}
-        # By raising it, the hook leaves the type to msgspec, which then rejects it.
+        # Raising this makes msgspec reject the type.
         raise NotImplementedError
 
     return msgspec.json.schema_components(kinds, schema_hook=anything, ref_template=f"{DEFINITION_PREFIX}{{name}}")
 
 
 def _make_unsupported_type_error(hints: Mapping[str, Any]) -> InvalidArgument:
-    """Return the error for the parameter that msgspec rejects."""
+    """Return the error that names the first parameter whose type msgspec rejects."""
     for name, hint in hints.items():
         try:
             _from_msgspec([hint])
@@ -128,7 +128,7 @@ def _make_unsupported_type_error(hints: Mapping[str, Any]) -> InvalidArgument:
 
 
 def _reject_text_objects(hints: Mapping[str, Any]) -> None:
-    """Reject classes that are written as text, whose fields msgspec would require."""
+    """Raise for classes that are serialized as text: msgspec would require an object."""
     for name, hint in hints.items():
         for kind in _find_text_classes(hint):
             raise InvalidArgument(
@@ -138,7 +138,7 @@ def _reject_text_objects(hints: Mapping[str, Any]) -> None:
 
 
 def _find_text_classes(kind: Any) -> Iterator[type]:
-    """Yield the classes inside a type whose objects `to_jsonable` writes as text."""
+    """Yield the classes in a type whose instances `to_jsonable` serializes as text."""
     import msgspec.inspect  # noqa: PLC0415 - needed for types with fields only
 
     waiting: list[Any] = [msgspec.inspect.type_info(kind)]
@@ -157,10 +157,13 @@ def _find_text_classes(kind: Any) -> Iterator[type]:
 def _tidy(
     schemas: Iterable[JSONSchema], components: Mapping[str, JSONSchema], *, writing: bool = False
 ) -> tuple[list[JSONSchema], dict[str, JSONSchema]]:
-    """Return corrected schemas with inlined components, and the recursive definitions."""
+    """
+    Inline and correct the schemas from msgspec.
+
+    Also return the definitions of recursive types.
+    """
     apart = find_recursive_definitions(components)
-    # OpenAPI's discriminator refers to components. Sets may be read from arrays with repeated items, but are written
-    # without.
+    # Discriminators refer to components, which are inlined. Results never repeat items of a set, but models may.
     dropped = {"$comment", "discriminator"} if writing else {"$comment", "discriminator", "uniqueItems"}
 
     def walk(node: Any) -> Any:
@@ -175,13 +178,13 @@ def _tidy(
         if not writing and (choices := _get_enum_values(node)):
             node = {**{key: value for key, value in node.items() if key != "anyOf"}, "enum": choices}
         if node.get("format") == "decimal" and not writing:
-            # msgspec also parses decimals from numbers.
+            # Accept numbers, too, from which msgspec also parses decimals.
             node = {**node, "type": ["string", "number"]}
         return {key: inside(key, value) for key, value in node.items() if key not in dropped}
 
     def inside(key: str, value: Any) -> Any:
         if key in DATA_KEYWORDS:
-            # A class's default may be a value that JSON writes differently, such as a tuple.
+            # The default of a class field may be a value that is not JSON, such as a tuple.
             return to_jsonable(value)
         if key == "properties":
             return {name: walk(one) for name, one in value.items()}
@@ -191,7 +194,7 @@ def _tidy(
 
 
 def _get_enum_values(node: JSONSchema) -> list[Any]:
-    """Return the values of a union of bool and enums, or nothing for other schemas."""
+    """Return all values of a union of bool and enums, or [] for any other schema."""
     bare = [one for one in node.get("anyOf", ()) if one != {"type": "boolean"}]
     if len(bare) + 1 != len(node.get("anyOf", ())) or not all(one.keys() == {"enum"} for one in bare):
         return []
@@ -232,7 +235,7 @@ def find_recursive_definitions(definitions: Mapping[str, Any]) -> frozenset[str]
 
 
 def iterate_alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the alternatives of an ``anyOf`` schema, or the schema itself."""
+    """Yield the alternatives of an ``anyOf``, including nested ones, or the schema itself."""
     if "anyOf" in schema:
         for one in schema["anyOf"]:
             yield from iterate_alternatives(one)
@@ -242,13 +245,13 @@ def iterate_alternatives(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any
 
 # Schemas of truncated answers
 
-# Fields that an answer adds about itself; underscores are appended if the tool uses the name.
+# Matches the names of fields that answers may add. If the tool uses a name, underscores are appended to it.
 ANSWER_FIELD_PATTERN = re.compile(r"(?:shortened|ref_notes)_*")
 ANSWER_FIELD_SCHEMA: JSONSchema = {
     "description": "What was left out of the answer, or notes on it",
     "type": ["object", "array"],
 }
-# Constraints that a truncated value can violate, or whose validity is unknown.
+# Keywords that a truncated value may violate, and keywords for which this is unknown.
 TRUNCATION_SENSITIVE_KEYWORDS = frozenset(
     (
         *("required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties"),
@@ -256,13 +259,13 @@ TRUNCATION_SENSITIVE_KEYWORDS = frozenset(
         *("not", "if", "then", "else", "unevaluatedProperties", "unevaluatedItems"),
     )
 )
-# Constraints that count or name the added fields.
+# Keywords that the added fields may violate, because they limit number or names of fields.
 FIELD_LIMITING_KEYWORDS = frozenset({"maxProperties", "propertyNames"})
 REFERENCE_KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 def make_answer_schema(schema: Mapping[str, Any] | None) -> JSONSchema | None:
-    """Return the schema of possibly truncated answers, or None if it cannot be derived."""
+    """Return a schema that also accepts truncated answers, or None if it cannot be derived."""
     if (
         schema is None
         or schema.get("type") != "object"
@@ -296,7 +299,7 @@ def _allow_answer_field(schema: Any) -> Any:
 
 def _loosen(node: Any) -> Any:
     """
-    Return a schema that also accepts a truncated value.
+    Return a schema that also accepts truncated values.
 
     Elements of arrays keep their schema.
     """
@@ -307,7 +310,7 @@ def _loosen(node: Any) -> Any:
         for key, value in node.items()
         if key not in TRUNCATION_SENSITIVE_KEYWORDS and not _lists_containers(key, value)
     }
-    # A truncated value may match several alternatives.
+    # A truncated value may match more than one alternative, which "oneOf" forbids.
     if "oneOf" in made:
         made = {key: value for key, value in {"anyOf": made["oneOf"], **made}.items() if key != "oneOf"}
     for key, value in made.items():
@@ -321,7 +324,7 @@ def _loosen(node: Any) -> Any:
 
 
 def _lists_containers(key: str, value: Any) -> bool:
-    """Return True if a ``const`` or ``enum`` contains mappings or lists."""
+    """Return True if the value of ``const`` or ``enum`` contains an object or array."""
     values = [value] if key == "const" else value if key == "enum" else ()
     return any(isinstance(one, (dict, list)) for one in values)
 
@@ -354,7 +357,7 @@ def _describe_alternatives(schema: JSONSchema) -> Iterator[str]:
 
 
 def _describe_fields(schema: JSONSchema) -> Iterator[str]:
-    """Describe the fields of an object: ``{to_id, reason?}``."""
+    """Yield a description of an object's fields, such as ``{to_id, reason?}``."""
     properties = list(schema.get("properties", ()))
     if properties:
         required = schema.get("required", ())
@@ -363,7 +366,7 @@ def _describe_fields(schema: JSONSchema) -> Iterator[str]:
 
 
 def _describe_constraints(schema: JSONSchema) -> Iterator[str]:
-    """Describe the constraints of a schema besides its type."""
+    """Yield descriptions of a schema's constraints."""
     for minimum, maximum, between, unit in RANGE_KEYWORDS:
         minimum_value, maximum_value = schema.get(minimum), schema.get(maximum)
         if minimum_value is None and maximum_value is None:
@@ -395,7 +398,7 @@ REFERENCE_FIELD_SCHEMAS = {
     "references": {
         "type": "object",
         "description": "What the ids in the result stand for, by id",
-        # A truncated reference is one line of text.
+        # A truncated reference is a single line of text instead of an object.
         "additionalProperties": {"type": ["object", "string"]},
     },
     "references_meta": {"type": "object", "description": "What was left out, and why"},
@@ -408,14 +411,14 @@ RESOLUTION_ERRORS = (NameError, AttributeError, SyntaxError, TypeError)
 
 @attrs.frozen
 class Parameter:
-    """A parameter that a model may set: its type for `msgspec.convert` and its schema."""
+    """A parameter that models may set: its type for `msgspec.convert`, and its schema."""
 
     type: Any
     schema: dict[str, Any]
     required: bool
 
     def describe_usage(self, name: str) -> str:
-        """Return a hint with its description, empty if the error already says enough."""
+        """Return a hint with the parameter's description, or "" if the error says enough."""
         description = self.schema.get("description")
         if not isinstance(description, str) or not description:
             return "" if self.required else f"{name} is optional"
@@ -425,24 +428,24 @@ class Parameter:
 
 @attrs.frozen
 class Signature:
-    """The parameters of a function, grouped by who sets them."""
+    """The parameters of a function, grouped by who may set them, and its return type."""
 
     parameters: Mapping[str, Parameter]
-    # Accepted from models, but not in the schema.
+    # Models may set these, but do not see them in the schema.
     hidden_parameters: Mapping[str, Parameter]
-    # Set by the host only; True if required.
+    # Only the host sets these. The value is True if the parameter is required.
     host_parameters: Mapping[str, bool]
-    # Already set by a partial.
+    # A `functools.partial` has already set these.
     bound_names: frozenset[str]
-    # The parameter for ``**kwargs``.
+    # The ``**kwargs`` parameter, if any. It accepts all other arguments.
     extra_parameter: Parameter | None
-    # Recursive types, which schemas reference as ``#/$defs/...``.
+    # Recursive types. Schemas refer to them as ``#/$defs/...``.
     definitions: Mapping[str, Any]
     return_type: Any
 
     @classmethod
     def from_function(cls, function: Any, *, descriptions: Mapping[str, str]) -> Signature:
-        """Return the signature of a callable, with the descriptions of its parameters."""
+        """Inspect a callable. *descriptions* are the descriptions of its parameters."""
         signature = inspect.signature(function)
         namespaces = [layer.namespace for layer in reversed(find_layers(function))]
         bound = find_partial_keywords(function)
@@ -467,7 +470,7 @@ class Signature:
             for found in own
         }
         others = next((found.name for found in own if found.kind is found.VAR_KEYWORD), None)
-        # The return annotation may be missing, or importable for type checkers only.
+        # Ignore errors: the return annotation may be missing, or can only be imported by type checkers.
         returns: Any = Any
         with contextlib.suppress(*RESOLUTION_ERRORS):
             returns = _resolve_annotation(signature.return_annotation, namespaces)
@@ -506,7 +509,7 @@ class Signature:
             return None
         if takes_references:
             own = schema.get("properties", {})
-            # A result that already has such a key may be returned unchanged.
+            # If the function already returns a field of this name, accept its own schema or the added one.
             added = {
                 name: {"anyOf": [own[name], one]} if name in own else one
                 for name, one in REFERENCE_FIELD_SCHEMAS.items()
@@ -516,7 +519,7 @@ class Signature:
 
     def check(self, arguments: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
         """
-        Validate a model's arguments, and return them converted.
+        Validate and convert a model's arguments. Raise one error that lists all faults.
 
         Unambiguous mistakes are repaired.
         """
@@ -533,7 +536,7 @@ class Signature:
         for name, value in named_arguments.items():
             parameter = self.find_parameter(name)
             if parameter is None:
-                # The search for similar names is slow.
+                # Describe only the first faults, because searching for similar names is slow.
                 faults.append(self._describe_unknown(name) if len(faults) < MAX_FAULTS else "")
                 is_unknown = True
             elif value is not None or parameter.required or is_valid(value, parameter.type):
@@ -554,7 +557,11 @@ class Signature:
         return checked
 
     def check_host(self, values: Mapping[str, Any], *, tool: str) -> dict[str, Any]:
-        """Return the host's values for the host parameters, of any type."""
+        """
+        Return the host's values for its parameters, unvalidated.
+
+        Raise if a required one is missing.
+        """
         missing = [name for name, required in self.host_parameters.items() if required and name not in values]
         if missing:
             raise InvalidArgument(f"{tool}: the host must pass {' and '.join(missing)}", hint="no model can set these")
@@ -573,7 +580,7 @@ class Signature:
 
     def fix_argument_names(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """
-        Correct argument names that can only mean one parameter.
+        Correct misspelled argument names that are unambiguous.
 
         Host parameters keep their names.
         """
@@ -618,10 +625,10 @@ def _resolve_hint(found: inspect.Parameter, namespaces: list[dict[str, Any]]) ->
 
 
 def _resolve_annotation(annotation: Any, namespaces: list[dict[str, Any]]) -> Any:
-    """Evaluate a postponed annotation in the module of the innermost function, then others."""
+    """Evaluate an annotation in the module of the innermost function, then of its wrappers."""
     if annotation is inspect.Signature.empty:
         return Any
-    # Evaluate one annotation at a time: unresolvable names in the return type are common and harmless.
+    # Evaluate annotations one by one: an unresolvable return type, which is common, must not affect the parameters.
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
     for namespace in namespaces[:-1]:
         try:
@@ -633,7 +640,7 @@ def _resolve_annotation(annotation: Any, namespaces: list[dict[str, Any]]) -> An
 
 def _add_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, Any]:
     """
-    Add the default to a parameter's schema, if a model could have sent it.
+    Add a parameter's default to its schema, if a model could pass this value.
 
     None and False are omitted to save tokens, as tools are part of every request. Null is accepted for optional
     parameters.
@@ -646,13 +653,13 @@ def _add_default(schema: dict[str, Any], hint: Any, default: Any) -> dict[str, A
         written = to_jsonable(default)
         convert(written, hint)
     except (MamaStructsError, ValueError):
-        # Omit a sentinel, or None if null is not accepted: models omit the argument.
+        # Omit defaults that a model cannot pass, such as sentinels. The model omits the argument instead.
         return schema
     return {**schema, "default": written}
 
 
 def _remove_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without the alternative null, if there are other alternatives."""
+    """Remove null from the alternatives of a schema, if there are others."""
     others = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
     rest = {key: value for key, value in schema.items() if key != "anyOf"}
     if not others:
@@ -662,12 +669,12 @@ def _remove_null(schema: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-# The parts of msgspec's messages that repeat a value.
+# Matches the parts of msgspec's error messages that quote a value.
 REPEATED_VALUE_PATTERN: Final = re.compile(r"(?s)(unknown field |enum value )[`'](.*?)[`'](?= - at `\$[^`]*`\Z|\Z)")
 
 
 def _describe_nested_fault(fault: Exception) -> str:
-    """Return the error inside a value, or an empty text if the expected type explains it."""
+    """Return the reason why a value is invalid, or "" if the expected type is sufficient."""
     if isinstance(fault, RecursionError):
         return ": it is nested too deeply"
     text = REPEATED_VALUE_PATTERN.sub(lambda found: found[1] + describe_value(found[2]), str(fault)).replace("`", "")
@@ -684,7 +691,7 @@ ARGS_ENTRY_PATTERN = re.compile(r"\*{0,2}(?P<names>\w+(?:, *\w+)*)(?: *\([^)]*\)
 
 
 def split_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
-    """Split a Google-style docstring into its text and the parameter descriptions."""
+    """Split a Google-style docstring into text and parameter descriptions."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     start = next((number for number, line in enumerate(lines) if ARGS_HEADER_PATTERN.fullmatch(line)), None)
     if start is None:

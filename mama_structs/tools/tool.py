@@ -25,12 +25,12 @@ WORD_START_PATTERN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]
 
 
 class ErrorText(str):
-    """A tool's answer that describes an error; *type* is the error's type."""
+    """A text that describes an error to the model. *type* is the type of the error."""
 
     __slots__ = ("type",)
 
     def __new__(cls, text: str, error_type: str) -> Self:
-        """Return the text with the error's type."""
+        """Create the text with the type of its error."""
         made = super().__new__(cls, text)
         made.type = error_type
         return made
@@ -41,7 +41,7 @@ class ErrorText(str):
 @attrs.frozen(kw_only=True)
 class ToolAnnotations:
     """
-    Behaviour of a tool, for hosts that ask before running it.
+    Effects of a tool, for hosts that ask the user before they run it.
 
     The defaults are the least safe, as in MCP.
 
@@ -150,7 +150,7 @@ class Tool:
         """
         run = make_async(function)
         layers = find_layers(function)
-        # For a callable object, the outer layer has the name of the class; the method's name is only `__call__`.
+        # A callable object is described by its class: its method is only named `__call__`.
         innermost = layers[0] if layers[-1].name == "__call__" else layers[-1]
         text, about_parameters = split_docstring(innermost.docstring)
         name = _make_default_name(innermost.name) if name is None else name
@@ -214,18 +214,22 @@ class Tool:
         return result
 
     def __repr__(self) -> str:
-        """Return name and parameters."""
+        """Return the tool's name and the names of its parameters."""
         return f"<Tool {self.name}({', '.join(self.signature.parameters)})>"
 
 
 def bind_template(
     template: Tool, *, on_error: Callable[[MamaStructsError, Mapping[str, Any]], Any] | None = None, **values: object
 ) -> Tool:
-    """Return a copy of a template tool with other bound values, and shared schemas."""
+    """
+    Copy a template tool and bind its function to other values.
+
+    The copies share their schemas.
+    """
     assert isinstance(template.function, functools.partial)  # noqa: S101 - templates are created from partials
     own = {name: values[name] for name in template.function.keywords}
     made = copy.copy(template)
-    # `attrs.evolve` would compute the schema of the answers again, for every tool of every session and fork.
+    # Do not use `attrs.evolve`: it would compute the answer schema again for each tool of each session.
     object.__setattr__(made, "function", functools.partial(template.function.func, **own))
     if on_error is not None:
         object.__setattr__(made, "on_error", on_error)
@@ -243,7 +247,7 @@ def _make_default_title(name: str) -> str:
 
 class ToolSet(Mapping[str, Tool]):
     """
-    The tools of a session by name, in insertion order.
+    The tools of a session, in the order in which they were added. Keys are tool names.
 
     >>> len(ToolSet())
     0
@@ -268,7 +272,7 @@ class ToolSet(Mapping[str, Tool]):
         replace: bool = False,
     ) -> Tool:
         """
-        Add a tool, or a function as a tool, and return the tool.
+        Add a tool and return it. A function is converted to a tool.
 
         Adding the same function again, such as by rerunning a notebook cell, replaces the first one. Functions are the
         same if they are the same object, or have the same qualified name at the top level of the same module.
@@ -307,7 +311,7 @@ class ToolSet(Mapping[str, Tool]):
 
     def remove(self, name: str) -> Tool:
         """
-        Remove a tool and return it. Models with an older list of tools cannot run it any more.
+        Remove a tool and return it. Later calls fail, even if a model still has it in its list.
 
         Raises:
             UnknownTool: No tool has this name.
@@ -355,7 +359,7 @@ class ToolSet(Mapping[str, Tool]):
         """Return the number of tools."""
         return len(self._tools)
 
-    # `Mapping.get` only catches KeyError, and `UnknownTool` is not one.
+    # `Mapping.get` catches KeyError only, but `UnknownTool` is no KeyError. So `get` is overridden.
     @overload
     def get(self, name: str, /) -> Tool | None: ...
     @overload

@@ -12,8 +12,7 @@ import attrs
 
 from mama_structs.errors import InvalidSetting, UnknownTool, repr_short
 
-# Memory tools with their display titles. Only these are ever hidden, by their exact names: a host's own `save/file` is
-# not.
+# Memory tools and their display titles. Only tools with exactly these names may be hidden, not a host's `save/file`.
 MEMORY_TOOLS: Final[Mapping[str, str]] = {
     "save/decision": "Save a decision",
     "save/checkpoint": "Save a checkpoint",
@@ -28,7 +27,7 @@ MEMORY_TOOLS: Final[Mapping[str, str]] = {
     "evolve/correct": "Correct a memory",
     "evolve/forget": "Forget memories",
 }
-# A v1.0 tool is visible whenever its successor is.
+# Maps each v1.0 tool to its successor. It is visible exactly if the successor is.
 DEPRECATED_SUCCESSORS: Final[Mapping[str, str]] = {
     "save_decision": "save/decision",
     "recall_decision": "search/by_topic",
@@ -40,7 +39,7 @@ DEPRECATED_SUCCESSORS: Final[Mapping[str, str]] = {
 }
 REMOVED_IN: Final = "2.0"
 
-# Common denominator of all providers: at most 64 characters, starting with a letter, no dash. Hosts add prefixes.
+# Valid for all providers: they allow 64 characters, starting with a letter, without dashes. Hosts add prefixes.
 MAX_WIRE_NAME_CHARS: Final = 40
 HASH_SUFFIX_CHARS: Final = 9
 INVALID_CHAR_PATTERN: Final = re.compile(r"[^A-Za-z0-9_]")
@@ -67,17 +66,21 @@ def select_profile(profile: str | tuple[str, ...], names: Sequence[str]) -> froz
 
 
 def get_deprecation_note(name: str) -> str:
-    """Return the deprecation note in the results of a v1.0 tool."""
+    """Return the note that a v1.0 tool adds to its results."""
     return f"use {DEPRECATED_SUCCESSORS[name]}; removed in {REMOVED_IN}"
 
 
 def get_deprecation_line(name: str) -> str:
-    """Return the last line of the text results of a v1.0 tool. Adapters search for it."""
+    """
+    Return the last line of a v1.0 tool's text results.
+
+    Adapters recognize it by this exact text.
+    """
     return f"Deprecated: {get_deprecation_note(name)}"
 
 
 def make_name_hint(name: object, names: Sequence[str]) -> str:
-    """Return a hint with the tools of *names* that a model may have meant by an unknown name."""
+    """Return a hint for an unknown tool name, with similar names or the existing *names*."""
     if str(name).startswith(CHAIN_PREFIX) and not any(one.startswith(CHAIN_PREFIX) for one in names):
         return "the session asks no node of the chain: open it with structs=URL for the tools that do"
     if name == "fd_to_file":
@@ -91,17 +94,21 @@ def make_name_hint(name: object, names: Sequence[str]) -> str:
 
 @attrs.frozen
 class WireNames:
-    """Mapping between tool names and provider names: ``save/decision`` is ``save__decision``."""
+    """Tool names and their provider names, such as ``save/decision``: ``save__decision``."""
 
     by_tool: Mapping[str, str]
     by_wire: Mapping[str, str]
-    # Wire names that may appear in hints.
+    # Wire names that hints may suggest: those of visible tools.
     told: tuple[str, ...]
 
     @classmethod
     def of(cls, names: Iterable[str], *, hidden: Iterable[str] = ()) -> Self:
-        """Assign a unique wire name to each tool. *hidden* tools come last and are not in hints."""
-        # A name depends only on the tools before it, so that adding tools does not change existing names.
+        """
+        Assign a unique wire name to each tool.
+
+        *hidden* tools come last and are never suggested.
+        """
+        # A wire name depends only on earlier tools, so adding a tool does not change the existing names.
         visible_names = tuple(names)
         by_tool: dict[str, str] = {}
         by_wire: dict[str, str] = {}
@@ -123,8 +130,8 @@ class WireNames:
         raise UnknownTool(wire, hint=make_name_hint(wire, self.told))
 
     def said(self, text: str) -> str:
-        """Replace tool names by wire names in a text of this package, not of a memory."""
-        # Names without a slash are equal to their wire names, or could be ordinary words.
+        """Replace the tool names in a text by wire names. The text must not contain stored data."""
+        # Other names are skipped: without a slash, they equal their wire name or could be ordinary words.
         own = [name for name in self.by_tool if "/" in name]
         if not own:
             return text
@@ -133,11 +140,11 @@ class WireNames:
 
 
 def make_wire_name(name: str) -> str:
-    """Return the wire name of a tool, ignoring conflicts with other names."""
+    """Return the wire name of a tool, without resolving conflicts with other tools."""
     plain = INVALID_CHAR_PATTERN.sub("_", name.replace("/", "__"))
     if not plain[:1].isalpha():
         plain = f"tool_{plain}"
     if len(plain) <= MAX_WIRE_NAME_CHARS:
         return plain
-    # The hash keeps truncated names unique.
+    # A hash of the full name keeps truncated names unique.
     return f"{plain[: MAX_WIRE_NAME_CHARS - HASH_SUFFIX_CHARS]}_{blake2b(name.encode(), digest_size=4).hexdigest()}"

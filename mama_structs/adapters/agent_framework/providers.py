@@ -104,7 +104,7 @@ class SessionContextProvider(ContextProvider):
         state: dict[str, Any],  # noqa: ARG002
     ) -> None:
         """Insert the recalled text before the user's message, and offer the tools."""
-        # A history that stores recalled text has it in this request. Otherwise facts are recalled again.
+        # Facts are recalled again unless the loaded history already contains the recalled text.
         is_kept = any(self._is_recall_message(one) for one in context.get_messages())
         text = await recall_for_messages(
             self._session, _to_dicts(context.input_messages), max_chars=self._max_chars, repeat=not is_kept
@@ -193,7 +193,7 @@ class SessionHistoryProvider(HistoryProvider):
         state: dict[str, Any] | None = None,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> None:
-        """Store the messages of a run, without repeated messages at its beginning."""
+        """Store the messages of a run, except those at its beginning that are already stored."""
         known = await self._load_messages(session_id, limit=len(messages)) if messages else []
         if new := messages[count_repeated(known, messages) :]:
             await self._session.records.append(self._labels(session_id), [one.to_dict() for one in new])
@@ -209,7 +209,7 @@ class SessionHistoryProvider(HistoryProvider):
 
 
 class _RefMiddleware(ChatMiddleware):
-    """Middleware that stores the refs of an answer before the calls of the same answer run."""
+    """Chat middleware that stores the refs of an answer before its tool calls run."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -233,7 +233,7 @@ async def _observe_messages(session: Session, messages: Sequence[Message]) -> No
 
 
 def _to_dicts(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Return the texts of messages as role and content dicts."""
+    """Convert messages with text to dicts with the keys ``role`` and ``content``."""
     return [{"role": one.role, "content": one.text} for one in messages if one.text]
 
 

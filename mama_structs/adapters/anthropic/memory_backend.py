@@ -1,4 +1,4 @@
-"""Anthropic's memory tool with its files in a session; needs the extra ``anthropic``."""
+"""Anthropic's memory tool, storing its files in a session; needs the extra ``anthropic``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def memory_tool(
             "labels must be a tuple of one or more texts", hint=f"such as {(*_DEFAULT_LABELS, 'ada')}"
         )
     if _FILES_LABEL in labels:
-        # Otherwise these files would form a folder in the tree of shorter labels.
+        # If *labels* contained this name, these files would also be a folder of a tool with fewer labels.
         raise InvalidArgument(f"labels must not contain {_FILES_LABEL!r}: it is appended to them")
     bridge = LoopBridge(session)
     kind = _MemoryTool if bridge.session is session else _SyncMemoryTool
@@ -82,7 +82,7 @@ def memory_tool(
 
 
 async def _convert_errors(answer: Awaitable[str]) -> str:
-    """Await an answer and convert errors to Anthropic's `ToolError`."""
+    """Await the tool's answer, and convert errors to Anthropic's `ToolError` for the model."""
     try:
         return await answer
     except (SessionClosed, WrongLoop):
@@ -92,7 +92,7 @@ async def _convert_errors(answer: Awaitable[str]) -> str:
 
 
 class _MemoryTool(BetaAsyncAbstractMemoryTool):
-    """The tool for the asynchronous client."""
+    """Anthropic's memory tool for the asynchronous client."""
 
     bridge: LoopBridge
     files: MemoryFiles
@@ -123,7 +123,7 @@ class _MemoryTool(BetaAsyncAbstractMemoryTool):
 
 
 class _SyncMemoryTool(BetaAbstractMemoryTool):
-    """The tool for the synchronous client."""
+    """Anthropic's memory tool for the synchronous client."""
 
     bridge: LoopBridge
     files: MemoryFiles

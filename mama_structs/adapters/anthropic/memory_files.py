@@ -26,15 +26,15 @@ _MAX_EDIT_ATTEMPTS: Final = 8
 
 @attrs.frozen
 class MemoryFiles:
-    """The files of a session below some labels, and the commands of the model on them."""
+    """Memory files under a label prefix, and the model's commands (view, create, ...) on them."""
 
-    # A folder is a label. It exists as long as it contains a file.
+    # Folders are labels, so a folder exists only while it contains a file.
 
     session: Session
     labels: tuple[str, ...]
 
     async def run(self, arguments: Mapping[str, Any]) -> str:
-        """Run a command with the model's arguments and return the answer for the model."""
+        """Run the memory command in the model's arguments, and return the answer for the model."""
         try:
             answer: str = await getattr(self, f"_{arguments['command']}")(arguments)
         except InvalidArgument as error:
@@ -105,7 +105,7 @@ class MemoryFiles:
         except VersionConflict as error:
             raise taken from error
         if not moved:
-            # Deleted concurrently.
+            # The file was deleted concurrently, after it was read.
             raise _create_missing_error(old_path)
         return f"Successfully renamed {old_path} to {new_path}"
 
@@ -119,7 +119,7 @@ class MemoryFiles:
         return await self.session.records.list((*self.labels, *names), limit=limit)
 
     async def _find_places(self, path: str, names: tuple[str, ...]) -> list[RecordPlace]:
-        """Return the place of a file, or the places of all files of a folder."""
+        """Return the record place of a file, or the places of all files in a folder."""
         if await self._read(names):
             return [self._get_place(names)]
         found = [(one.labels, one.key) for one in await self._list_below(names)]
@@ -178,7 +178,7 @@ def _get_text_argument(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def _parse_path(arguments: Mapping[str, Any], name: str = "path") -> tuple[str, tuple[str, ...]]:
-    """Return the path as the model wrote it and its components, () for the root."""
+    """Return the path as the model wrote it, and its components: () for the root folder."""
     path = _get_text_argument(arguments, name)
     if not f"{path}/".startswith(f"{_ROOT}/"):
         raise FileError(f"Path must start with {_ROOT}, got: {path}")
@@ -190,7 +190,7 @@ def _parse_path(arguments: Mapping[str, Any], name: str = "path") -> tuple[str, 
 
 def _read_text(record: HostRecord, path: str) -> str:
     if not isinstance(record.value, str):
-        # A host has stored another value under this key.
+        # The host has stored a value that is not text under this key.
         raise FileError(f"Unsupported file type for {path}")
     return record.value
 

@@ -1,4 +1,4 @@
-"""Answers of Anthropic's memory tool, in its exact wording, which models were trained on."""
+"""Texts of Anthropic's memory tool, in the exact wording that Claude was trained on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _number_lines(lines: list[str], first: int, last: int) -> str:
 
 
 def replace_text(path: str, text: str, *, old: str, new: str) -> tuple[str, str]:
-    """Replace a unique text; return the changed text and the answer for the model."""
+    """Replace a text that occurs exactly once; return the new file and the model's answer."""
     not_done = "No replacement was performed"
     if old not in text:
         raise FileError(f"{not_done}, old_str `{old}` did not appear verbatim in {path}.")

@@ -34,16 +34,17 @@ from mama_structs.session.session import Session
 from mama_structs.tools.schema import JSONSchema, iterate_subschemas
 from mama_structs.tools.tool import Tool
 
-# Anthropic's limits for all strict tools of a request together (structured outputs, schema complexity limits).
+# Anthropic's limits on the strict tools of one request, in total (structured outputs, schema complexity limits).
 _MAX_STRICT_TOOLS: Final = 20
 _MAX_OPTIONAL_PROPERTIES: Final = 24
 _MAX_UNION_PROPERTIES: Final = 16
-# Argument names that Anthropic accepts. One other name makes it reject the request.
+# Anthropic rejects the whole request if any argument name does not match this pattern.
 _ARGUMENT_NAME_PATTERN: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-# The stop reasons with which all calls of a message are complete. Not "stop_sequence": the sequence may be part of the
-# arguments of the last call. Not "pause_turn" and "compaction": the model continues this message.
+# Stop reasons after which all tool calls of a message are complete.
+# "stop_sequence" is missing, because the sequence may cut the arguments of the last call.
+# "pause_turn" and "compaction" are missing: the model continues the message.
 FINISHED_STOP_REASONS: Final[frozenset[str]] = frozenset({"end_turn", "tool_use"})
-# Anthropic's own tool for searching deferred tools.
+# Anthropic's built-in tool with which the model searches for deferred tools.
 _SEARCH_TOOL: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 _ACCEPTED_HINT: Final = "pass a message, its content, or a list of its tool_use blocks"
 
@@ -124,7 +125,7 @@ async def recalled(
     session: Session, messages: Sequence[Mapping[str, Any]], *, max_chars: int = DEFAULT_MAX_RECALL_CHARS
 ) -> list[Mapping[str, Any]]:
     """
-    Return a conversation with the memories recalled for its last user message appended.
+    Return the conversation, with recalled memories appended to its last user message.
 
     They are appended as a block of that message, quoted as data so that they cannot act as instructions. The user's
     text, the passed list and the passed message are not changed. Continue with the returned conversation: each fact is
@@ -160,14 +161,14 @@ async def recalled(
 
 @attrs.define
 class _StrictToolBudget:
-    """Remaining capacity within Anthropic's limits for strict tools."""
+    """Number of strict tools and properties that a request may still use."""
 
     tools: int = _MAX_STRICT_TOOLS
     optional: int = _MAX_OPTIONAL_PROPERTIES
     unions: int = _MAX_UNION_PROPERTIES
 
     def take_strict_form(self, schema: JSONSchema) -> JSONSchema | None:
-        """Return the strict form of a schema and deduct it; None if it has none or does not fit."""
+        """Return a schema's strict form and reduce the budget; None if it has none or exceeds it."""
         strict = to_strict_schema(schema, nullable=False)
         if strict is None or is_recursive(strict):
             return None

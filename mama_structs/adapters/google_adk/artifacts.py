@@ -25,9 +25,9 @@ except ImportError as _missing:
 
 _USER_PREFIX: Final = "user:"
 _ABOUT_KEY: Final = "about"
-_MAX_PIECE_CHARS: Final = 1_000_000  # characters: the JSON of a piece stays below the size limit of a record's value
-_MAX_REFERENCE_DEPTH: Final = 5  # maximum length of a reference chain, as in ADK's own services
-# A rewind of an ADK session saves this part for an artifact that did not exist yet.
+_MAX_PIECE_CHARS: Final = 1_000_000  # characters, so that a piece as JSON fits into a record's value
+_MAX_REFERENCE_DEPTH: Final = 5  # maximum length of a chain of references; ADK's own services have the same limit
+# When an ADK session is rewound, ADK saves this empty part for an artifact that did not exist at that point.
 _REWIND_PLACEHOLDER: Final = types.Part(inline_data=types.Blob(mime_type="application/octet-stream", data=b""))
 
 
@@ -84,7 +84,7 @@ class AdkArtifactService(BaseArtifactService):
         return await self._bridge.arun(lambda: self._load(place, version))
 
     async def list_artifact_keys(self, *, app_name: str, user_id: str, session_id: str | None = None) -> list[str]:
-        """Return the sorted artifact names of a user and, if passed, of a session."""
+        """Return the sorted names of a user's artifacts and, if passed, a session's artifacts."""
         scopes = [_create_scope_labels(app_name, user_id, owner) for owner in {None, session_id}]
 
         async def names() -> list[str]:
@@ -131,13 +131,13 @@ class AdkArtifactService(BaseArtifactService):
         return [ArtifactVersion.model_validate(one.value["about"]) for one in reversed(found)]
 
     async def _save(self, place: _ArtifactPlace, body: str, mime_type: str | None, metadata: dict[str, Any]) -> int:
-        """Save under the next version, and retry if another process took that version."""
+        """Save an artifact as its next version; retry if another process saves that version."""
         pieces = [body[start : start + _MAX_PIECE_CHARS] for start in range(0, len(body), _MAX_PIECE_CHARS)]
         while True:
             newest = await self._records.get(place.labels, _ABOUT_KEY)
             version = 0 if newest is None else newest.value["about"]["version"] + 1
             about = ArtifactVersion(version=version, canonical_uri=place.uri(version), mime_type=mime_type)
-            # Use the caller's metadata unchanged: pydantic would serialize NaN as null.
+            # Add the metadata without pydantic, which would serialize NaN as null.
             about_json = about.model_dump(mode="json") | {"custom_metadata": metadata}
             value = {"filename": place.filename, "pieces": len(pieces), "about": about_json}
             was = 0 if newest is None else newest.version
@@ -172,18 +172,18 @@ class AdkArtifactService(BaseArtifactService):
         return None if part == _REWIND_PLACEHOLDER else part
 
     async def _load_part(self, place: _ArtifactPlace, version: int | None) -> types.Part | None:
-        """Return the content of a version, or None if it does not exist."""
+        """Return a version of an artifact, by default the newest, or None if it does not exist."""
         versions = await self._records.history(place.labels, _ABOUT_KEY)
         value = next((one.value for one in versions if version in (None, one.value["about"]["version"])), None)
         pieces = [] if value is None else await self._records.get_many(_list_piece_places(place, value))
-        # Pieces are missing if the version was deleted concurrently.
+        # A concurrent deletion of the version may have deleted some of its pieces.
         whole = [one.value for one in pieces if one is not None]
         return types.Part.model_validate_json("".join(whole)) if whole and len(whole) == len(pieces) else None
 
 
 @attrs.frozen
 class _ArtifactPlace:
-    """Owner and name of an artifact. *session_id* is the caller's, even if a user owns it."""
+    """Identity of an artifact. *session_id* is set even if the artifact belongs to the user."""
 
     app_name: str
     user_id: str
@@ -192,16 +192,16 @@ class _ArtifactPlace:
 
     @classmethod
     def from_arguments(cls, app_name: str, user_id: str, session_id: str | None, filename: str) -> _ArtifactPlace:
-        """Return the place for ADK's arguments. All spellings of one name give the same place."""
+        """Normalize ADK's arguments, so that all spellings of an artifact give the same identity."""
         name = filename if session_id is not None or filename.startswith(_USER_PREFIX) else f"{_USER_PREFIX}{filename}"
         if name in ("", _USER_PREFIX):
             raise InputValidationError("filename must not be empty.")
-        # ADK's session services strip ids, too: " s1" and "s1" are one session.
+        # ADK's session services strip ids, so " s1" and "s1" must be the same session here, too.
         return cls(app_name, user_id, None if session_id is None else session_id.strip(), name)
 
     @property
     def owner(self) -> str | None:
-        """The session that owns the artifact, or None for the user."""
+        """The id of the session that owns the artifact, or None if the user owns it."""
         return None if self.filename.startswith(_USER_PREFIX) else self.session_id
 
     @property
@@ -224,7 +224,7 @@ def _create_scope_labels(app_name: str, user_id: str, session_id: str | None) ->
 
 
 def _list_piece_places(place: _ArtifactPlace, value: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
-    """Return the places of the pieces of a version."""
+    """Return labels and key of each record that stores a piece of an artifact version."""
     version = value["about"]["version"]
     return [(place.labels, f"{version}.{number}") for number in range(value["pieces"])]
 

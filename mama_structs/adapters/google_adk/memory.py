@@ -31,14 +31,14 @@ except ImportError as _missing:
         "mama_structs.adapters.google_adk needs the Agent Development Kit: pip install 'mama-structs[google-adk]'"
     ) from _missing
 
-# Maximum characters of a search query. ADK searches for the whole text of the user's message.
+# Maximum characters of a search query. ADK sends the whole message of the user, which may be long.
 _MAX_QUERY_CHARS: Final = 10_000
 _NON_RECORD_TYPES: Final = tuple(one for one in MemoryType if one is not MemoryType.RECORD)
 
 
 class AdkMemoryService(BaseMemoryService):
     """
-    Searchable messages of an ADK app's users and agents: ``Runner(memory_service=...)``.
+    ADK memory service with searchable messages: ``Runner(memory_service=...)``.
 
     Search uses meaning, words and time. Each event with text is one record of its user, even if its session is added
     repeatedly, and keeps the event's time. Reasoning (`Part.thought`) is omitted. Other users of an app cannot find it
@@ -71,7 +71,7 @@ class AdkMemoryService(BaseMemoryService):
         self._shared = shared
 
     async def add_session_to_memory(self, session: AdkSession) -> None:
-        """Store the new messages of an ADK session. Deleted messages are not stored again."""
+        """Store the messages of an ADK session that were neither stored nor deleted before."""
         await self.add_events_to_memory(
             app_name=session.app_name, user_id=session.user_id, events=session.events, session_id=session.id
         )
@@ -171,10 +171,10 @@ class AdkMemoryService(BaseMemoryService):
     async def _add(
         self, labels: tuple[str, ...], entries: Sequence[tuple[str, MemoryEntry]], *, replace: bool = False
     ) -> None:
-        """Store new entries, and retry if some of them were stored or deleted concurrently."""
+        """Store entries that are not stored yet (*replace*: all), and retry on concurrent changes."""
         longest, refs = self._bridge.session.settings.memory.max_content, self._bridge.session.refs
         while True:
-            # The last of several entries with the same key counts.
+            # If several entries have the same key, the last one is stored.
             wanted = dict(entries)
             known = dict(zip(wanted, await self._records.get_many([(labels, key) for key in wanted]), strict=True))
             with convert_errors():
@@ -182,7 +182,7 @@ class AdkMemoryService(BaseMemoryService):
                     NewRecord(
                         labels,
                         key,
-                        # Use the caller's metadata unchanged: pydantic would serialize NaN as null.
+                        # Add the metadata without pydantic, which would serialize NaN as null.
                         entry.model_dump(mode="json", exclude_none=True) | {"custom_metadata": entry.custom_metadata},
                         text=_extract_text(entry.content)[:longest],
                         origin=find_author(
@@ -201,7 +201,7 @@ class AdkMemoryService(BaseMemoryService):
             return
 
     async def _delete(self, labels: tuple[str, ...], memory_id: str) -> None:
-        """Replace a memory by a tombstone without text, in every session with an event of this id."""
+        """Replace a memory by a tombstone without text, in each session that contains its event."""
         found = await self._records.list(labels, nested=False, prefix=hash_name(memory_id))
         await self._records.put_many([NewRecord(labels, one.key, {"deleted": True}) for one in found])
 
@@ -214,12 +214,12 @@ def _create_user_labels(app_name: str, user_id: str) -> tuple[str, ...]:
 
 
 def _create_key(memory_id: str, session_id: str | None) -> str:
-    """Return the key of an event in its session. Its prefix is the same in all sessions."""
+    """Return the record key of an event. Keys of one event in several sessions share a prefix."""
     return hash_name(memory_id) + hash_name(session_id or "")
 
 
 def _create_entry(memory_id: str | None, text: str | None, origin: str, at: datetime) -> MemoryEntry:
-    """Return a memory entry for a memory that was not stored by this service."""
+    """Convert a memory of the namespace, which this service did not store, to an ADK entry."""
     content = types.Content(role="user", parts=[types.Part(text=text)])
     return MemoryEntry(id=memory_id, content=content, author=origin, timestamp=at.isoformat())
 

@@ -40,12 +40,12 @@ class SessionComponent:
         self._conversation = conversation
         self._lock = threading.Lock()
         self._own_session: sync.Session | None = None
-        # An async session must be bound here, in its running loop. Others are opened or bound at their first use.
+        # Bind an async session now, because its event loop runs here. Others are bound at first use.
         self._connected_bridge = LoopBridge(session) if isinstance(session, Session) else None
 
     @property
     def _bridge(self) -> LoopBridge:
-        """The bridge to the session, which is opened lazily if only its location was passed."""
+        """The loop bridge. If only a location was passed, first use opens the session."""
         with self._lock:
             if self._connected_bridge is None:
                 self._connected_bridge = _run_in_thread(self._connect)
@@ -67,7 +67,7 @@ class SessionComponent:
                 self._own_session = self._connected_bridge = None
 
     def _serialize_location(self) -> dict[str, Any]:
-        """Return the arguments that open the same session again, for a pipeline file."""
+        """Return the constructor arguments that open the session again, for a pipeline file."""
         given, namespace = self._session_or_location, self._namespace
         if isinstance(given, str) and urlsplit(given).password:
             raise InvalidArgument(
@@ -84,6 +84,6 @@ class SessionComponent:
 
 
 def _run_in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work in another thread, because an event loop may run in this one."""
+    """Run a blocking function in a new thread, because this thread may run an event loop."""
     with ThreadPoolExecutor(1) as executor:
         return executor.submit(work).result()

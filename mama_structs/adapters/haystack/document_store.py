@@ -199,7 +199,7 @@ class HaystackDocumentStore(DocumentRecords):
         self, query_embedding: list[float], *, filters: Filters = None, top_k: int = 10, return_embedding: bool = False
     ) -> list[Document]:
         """
-        Return the documents with the most similar own embeddings, best first.
+        Return the documents whose stored embeddings are most similar to the query, best first.
 
         It compares the query with every matching document.
         """

@@ -57,7 +57,7 @@ class DocumentRecords(SessionComponent):
         return sorted(found, key=lambda one: one.value["place"])
 
     async def _load_in_memory_store(self, filters: Filters = None) -> InMemoryDocumentStore:
-        """Return an `InMemoryDocumentStore` of the matching documents, for comparisons and counts."""
+        """Copy the matching documents to an `InMemoryDocumentStore`, which compares them."""
         similarity = self.embedding_similarity_function
         copy = InMemoryDocumentStore(shared=False, embedding_similarity_function=similarity)
         copy.write_documents([restore_document(one) for one in await self._records(filters)])
@@ -65,7 +65,7 @@ class DocumentRecords(SessionComponent):
 
     async def _write(self, documents: list[Document], policy: DuplicatePolicy) -> int:
         records = self._bridge.session.records
-        # Record timestamps are too coarse to order documents of one write.
+        # Order documents by this counter: documents of one write have equal record timestamps.
         now = time.time_ns()
         if policy is DuplicatePolicy.OVERWRITE:
             await records.put_many([self._create_record(one, place) for place, one in enumerate(documents, now)])
@@ -91,7 +91,11 @@ class DocumentRecords(SessionComponent):
     def _create_record(
         self, document: Document, place: int, *, if_version: int | None = None, origin: Origin | None = None
     ) -> NewRecord:
-        """Return the record of a document; *origin* preserves the author of an updated document."""
+        """
+        Create the record of a document.
+
+        For an update, *origin* is the author of the old version.
+        """
         value = {"document": serialize_document(document), "place": place}
         longest = self._bridge.session.settings.memory.max_content
         return NewRecord(
@@ -105,7 +109,7 @@ class DocumentRecords(SessionComponent):
 
 
 def create_record_filter(filters: Filters) -> Callable[[HostRecord], bool] | None:
-    """Return a predicate for records whose document matches, or None without filters."""
+    """Return a predicate for records of matching documents, or None without filters."""
     if not filters:
         return None
     if "operator" not in filters and "conditions" not in filters:

@@ -35,9 +35,9 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$nin": lambda value, several: value not in several,
 }
 _LIST_OPERATORS: Final = frozenset({"$in", "$nin"})
-# Lower bound of vector lengths: the vectors of a text's chunks may cancel out to zero.
+# Minimum norm of a vector, which avoids division by zero: summed chunk vectors may cancel each other out.
 _MIN_NORM: Final = 1e-12
-# Keys of stored values: the key names the encoding.
+# A stored value is a mapping with one of these keys, which identifies its encoding.
 _JSON, _BYTES, _DOCUMENT = "json", "base64", "document"
 
 
@@ -51,7 +51,7 @@ def encode_value(value: object) -> dict[str, Any]:
 
 
 def decode_value(kept: Mapping[str, Any]) -> Any:
-    """Return the original value from the JSON of `packed`."""
+    """Return the original value from the JSON that `encode_value` returned."""
     if _BYTES in kept:
         return base64.b64decode(kept[_BYTES])
     return Document(**kept[_DOCUMENT]) if _DOCUMENT in kept else kept[_JSON]
@@ -70,7 +70,7 @@ def create_records(
     *,
     origin: Origin,
 ) -> list[NewRecord]:
-    """Return the records of texts, each under its id or a new one."""
+    """Create the records of texts, each with its passed id or a new one."""
     contents = _check.check_items("texts", texts, item_kind="texts")
     for name, several in (("metadatas", metadatas), ("ids", ids)):
         if several and len(several) != len(contents):
@@ -128,7 +128,7 @@ def _compile_condition(field: str, sign: object, wanted: Any) -> Callable[[Mappi
         try:
             return bool(compare(metadata.get(field), value))
         except TypeError:
-            # Values of different types cannot be ordered, so the condition is false.
+            # Values of different types cannot be compared, so the condition is false.
             return False
 
     return test
@@ -149,8 +149,8 @@ class EmbeddingsFunction:
 
 def select_diverse(cosines: Sequence[float], pieces: Sequence[Vectors], count: int, relevance: float) -> list[int]:
     """Return indexes of relevant, mutually dissimilar texts (maximal marginal relevance)."""
-    # Carbonell and Goldstein, "The use of MMR, diversity-based reranking", 1998. A long text has several vectors: their
-    # sum represents it in comparisons.
+    # Algorithm: Carbonell and Goldstein, "The use of MMR, diversity-based reranking", 1998.
+    # A long text has one vector per chunk. Their sum represents it when texts are compared.
     near = np.asarray(cosines, dtype=np.float64)
     vectors = np.array([several.sum(axis=0) for several in pieces], dtype=np.float64)
     chosen: list[int] = []

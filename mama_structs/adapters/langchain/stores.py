@@ -35,7 +35,7 @@ except ImportError as _missing:
         "mama_structs.adapters.langchain needs LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
-# Keys per read. Their values are read, too, so a page must not be large.
+# Number of keys per read. Small, because a read also loads the values.
 _PAGE_KEYS: Final = 100
 
 
@@ -132,7 +132,11 @@ class SessionKeyValueStore(BaseStore[str, Any]):
         await self.amdelete(keys)
 
     def yield_keys(self, *, prefix: str | None = None) -> Iterator[str]:
-        """Yield the keys that begin with *prefix*, possibly with keys that are added meanwhile."""
+        """
+        Yield the keys that begin with *prefix*.
+
+        Keys added during the iteration may be included.
+        """
         after: str | None = None
         while page := self._bridge.run(partial(self._load_page, prefix, after)):
             yield from page

@@ -33,21 +33,22 @@ except ImportError as _missing:
         "mama_structs.adapters.langchain needs LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
-# GraphBubbleUp is the base of LangGraph's interrupts and commands to a parent graph. ToolOutputMixin is the base of
-# ToolMessage and LangGraph's Command. ToolException is an ordinary error, which becomes a ToolMessage.
+# Exceptions and results that control LangGraph and pass through unchanged.
+# GraphBubbleUp covers interrupts and commands to a parent graph, ToolOutputMixin covers ToolMessage and Command.
+# ToolException is an ordinary error.
 _CONTROL_FLOW: Final = ControlFlow(
     exceptions=find_available_types("langgraph.errors", "GraphBubbleUp"), results=(ToolOutputMixin,)
 )
-# All arguments of the model are passed under one keyword: an argument named config or self would be lost otherwise.
+# LangChain reserves argument names such as config and self. A single keyword holds all arguments of the model.
 _ARGUMENTS_KEY: Final = "arguments"
 _CALL_ID_KEY: Final = "tool_call_id"
-# Media kinds that a tool message accepts as a block.
+# Kinds of media that LangChain accepts as a content block of a tool message.
 _BLOCK_MEDIA_KINDS: Final = frozenset({"image"})
 _Content: TypeAlias = str | list[dict[str, Any]]
 
 
 class _SessionTool(StructuredTool):
-    """A tool whose arguments the session validates. It is async only for an async session."""
+    """LangChain tool with arguments validated by the session; async only for an async session."""
 
     def _parse_input(
         self, tool_input: str | dict[str, Any], tool_call_id: str | None = None, *_others: object, **_more: object
@@ -147,7 +148,7 @@ def middleware(session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_
         return {"messages": [HumanMessage(text)]} if text else None
 
     async def take(state: Mapping[str, Any]) -> None:
-        # Results of tools with a structured answer may follow the model's message.
+        # The model's message need not be the last one: results of structured-output tools may follow it.
         last = next((one for one in reversed(state["messages"]) if isinstance(one, AIMessage)), None)
         if last is not None:
             await observe_message(own, last)

@@ -34,7 +34,7 @@ except ImportError as _missing:
 
 class SessionVectorStore(VectorStore):
     """
-    LangChain's vector store on a session, whose own searches find the documents, too.
+    LangChain vector store on a session. The session's own searches find its documents, too.
 
     Vectors are computed by the session's embedder: `langchain_stores.embedder` creates one from LangChain's
     ``Embeddings``. Scores are cosines; relevance scores, 0 to 1, are comparable across embedders. No score excludes a
@@ -68,7 +68,7 @@ class SessionVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """The ``Embeddings`` of the session's embedder, or None if it was not created from one."""
+        """The ``Embeddings`` of the session's embedder, or None if it was created otherwise."""
         function = getattr(self._bridge.session.memories.embedder, "function", None)
         return function.embeddings if isinstance(function, EmbeddingsFunction) else None
 
@@ -83,7 +83,7 @@ class SessionVectorStore(VectorStore):
         **options: Any,
     ) -> SessionVectorStore:
         """
-        Return a store after adding texts to it.
+        Create a vector store and add texts to it.
 
         Args:
             texts: The texts to add.
@@ -107,7 +107,7 @@ class SessionVectorStore(VectorStore):
         ids: list[str] | None = None,
         **options: Any,
     ) -> SessionVectorStore:
-        """Return a store after adding texts to it, as `from_texts` does."""
+        """Create a vector store and add texts to it, as `from_texts` does, without blocking."""
         store = cls._create(embedding, **options)
         await store.aadd_texts(texts, metadatas, ids=ids)
         return store
@@ -134,7 +134,7 @@ class SessionVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         **_options: Any,
     ) -> list[str]:
-        """Add texts as documents, all or none, and return their ids, new ones if none were passed."""
+        """Add texts as documents, all or none, and return their passed or new ids."""
         new = create_records(self._labels, texts, metadatas, ids, origin=self._origin)
         await self._bridge.session.records.put_many(new)
         return [one.key for one in new]
@@ -216,7 +216,7 @@ class SessionVectorStore(VectorStore):
     async def _search_with_relevance(self, /, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
         return [(create_document(hit.record), hit.relevance) for hit in await self._search_nearest(query, k, **options)]
 
-    # LangChain's public methods of the same names without an underscore call these.
+    # LangChain's public methods without the leading underscore call these private ones.
     _similarity_search_with_relevance_scores = make_blocking(_search_with_relevance)
     _asimilarity_search_with_relevance_scores = make_awaitable(_search_with_relevance)
 

@@ -34,7 +34,7 @@ except ImportError as _missing:
         "mama_structs.adapters.langgraph needs LangGraph: pip install 'mama-structs[langgraph]'"
     ) from _missing
 
-# Metadata keys of threads whose channels are rebuilt from the writes of earlier checkpoints.
+# These metadata keys mark threads that store channels as deltas and need the writes of earlier checkpoints.
 _DELTA_METADATA_KEYS: Final = frozenset({"counters_since_delta_snapshot", "delta_writes_versioned"})
 _PRUNE_STRATEGIES: Final = ("keep_latest", "delete")
 
@@ -65,7 +65,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         self, session: Session | sync.Session, *, allow: Iterable[type] = (), serde: SerializerProtocol | None = None
     ) -> None:
         check_serde(serde)
-        # LangGraph's default serializer would import and call any class that a record names.
+        # Restrict deserialization to *allow*: LangGraph's default would import and call any class named in a record.
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(allow)))
         self._bridge = LoopBridge(session)
         self._threads = ThreadStore(self._bridge.session.records)
@@ -94,7 +94,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
             return all(metadata.get(name) == value for name, value in (filter or {}).items())
 
         thread, namespace, checkpoint = _parse_config(config) if config else (None, None, None)
-        # LangGraph passes no thread here when it replays a graph inside another one.
+        # *before* may have no thread id: LangGraph omits it when it replays a subgraph.
         earlier = get_checkpoint_id(before) if before else None
         found = await self._threads.list(
             thread, namespace, checkpoint=checkpoint, before=earlier, limit=limit, where=matches
@@ -206,7 +206,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
 
     @make_awaitable
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of these runs in all threads. It reads all threads."""
+        """Delete all checkpoints that belong to these runs. This reads all threads."""
         await self._threads.delete_for_runs(map(str, run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:

@@ -56,5 +56,5 @@ def _compare(value: Any, operator: str, bound: Any) -> bool:
     try:
         return compared(float(value), float(bound))
     except (TypeError, ValueError, OverflowError):
-        # Compare dates and other texts as strings. Values that cannot be compared do not match.
+        # Compare texts, such as dates, as strings. Other values that are not numbers do not match.
         return isinstance(value, str) and isinstance(bound, str) and compared(value, bound)

@@ -6,12 +6,12 @@ from typing import Final
 
 from mama_structs.errors import InvalidArgument
 
-# Maximum nesting of serializers, such as an encrypting one around another. It ends the loop for cycles.
+# Maximum number of nested serializers, such as an encrypting one with an inner one. Ends the loop on a cycle.
 _MAX_SERIALIZER_DEPTH: Final = 16
 
 
 def check_serde(serde: object) -> None:
-    """Raise if a serializer, or a serializer that it wraps, may unpickle."""
+    """Raise if a serializer, or any serializer nested in it, may unpickle data."""
     for _ in range(_MAX_SERIALIZER_DEPTH):
         if serde is None:
             return

@@ -42,7 +42,7 @@ except ImportError as _missing:
 _ROOT_LABELS: Final = ("langgraph", "store")
 _Place: TypeAlias = tuple[tuple[str, ...], str]
 _MAX_QUERY_CHARS: Final = 10_000
-_MAX_TTL_MINUTES: Final = 1_000_000_000  # minutes: about 1,900 years
+_MAX_TTL_MINUTES: Final = 1_000_000_000  # about 1,900 years
 
 
 class LangGraphStore(BaseStore):
@@ -127,12 +127,12 @@ class LangGraphStore(BaseStore):
         try:
             texts = [text[:most] for path in paths for text in get_text_at_path(value, path) if text.strip()]
         except (TypeError, ValueError):
-            # It is not JSON. `put_many` rejects it with a clear error.
+            # The value is not JSON. `put_many` raises a clear error for it.
             texts = []
         labels, key = _get_place(op)
         expires_at = None
         if op.ttl is not None:
-            # Store [value, minutes], so that a read can extend the expiry. No other value is a list.
+            # Store the pair [value, TTL in minutes], because a read extends the expiry. Plain values are never lists.
             value, expires_at = [value, op.ttl], self._compute_expiry(op.ttl)
         return NewRecord(labels, key, value, text=texts or None, expires_at=expires_at)
 
@@ -145,7 +145,7 @@ class LangGraphStore(BaseStore):
             if isinstance(record.value, list):
                 by_time[record.value[1]].add((record.labels, record.key, record.version))
         for minutes, places in by_time.items():
-            # Expire at its version: a replacement may have another expiry or none.
+            # Extend only the version that was read: a newer version may have a different TTL or none.
             await self._bridge.session.records.expire(sorted(places), self._compute_expiry(minutes))
 
     async def _search(self, op: SearchOp) -> list[tuple[HostRecord, float | None]]:
@@ -199,7 +199,7 @@ def _get_place(op: GetOp | PutOp) -> _Place:
 
 
 def _get_value(record: HostRecord) -> dict[str, Any]:
-    """Return the item's value. With a TTL it is stored as [value, minutes]."""
+    """Return the value of an item. Items with a TTL are stored as [value, minutes]."""
     value: dict[str, Any] = record.value[0] if isinstance(record.value, list) else record.value
     return value
 

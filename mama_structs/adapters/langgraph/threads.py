@@ -16,15 +16,14 @@ from mama_structs.errors import InvalidArgument, VersionConflict
 from mama_structs.records import HostRecord, NewRecord, RecordStore
 
 _ROOT_LABELS: Final = ("langgraph", "threads")
-# Threads are deleted in this order: an interrupted deletion leaves no checkpoint without its values.
+# Labels in deletion order. An interrupted deletion must not leave a checkpoint whose values are missing.
 _CHECKPOINTS_LABEL: Final = "checkpoints"
 _VALUES_LABEL: Final = "values"
 _WRITES_LABEL: Final = "writes"
-# Maximum percent-encoded length of a namespace that is stored as a label, about six nested graphs. Longer ones are
-# hashed.
+# Maximum percent-encoded length of a namespace in a label, about six nested graphs. Longer ones are hashed.
 _MAX_LABEL_CHARS: Final = 300
 _Place: TypeAlias = tuple[tuple[str, ...], str]
-# A serialized value: the name of the encoding, and the bytes.
+# A serialized value: name of the encoding, and bytes.
 Blob: TypeAlias = tuple[str, bytes]
 Version: TypeAlias = str | int | float
 
@@ -124,7 +123,7 @@ class ThreadStore:
         limit: int | None,
         where: Callable[[Blob], bool],
     ) -> builtins.list[SavedCheckpoint]:
-        """Return checkpoints that match the arguments and *where* of their metadata, newest first."""
+        """Return matching checkpoints, newest first. *where* is a predicate on their metadata."""
 
         def is_match(record: HostRecord) -> bool:
             return (checkpoint is None or record.key == checkpoint) and where(_decode_blob(record.value["metadata"]))
@@ -180,7 +179,7 @@ class ThreadStore:
         namespaces: Iterable[tuple[str, ...]],
         select: Callable[[Sequence[SavedCheckpoint]], Sequence[SavedCheckpoint]],
     ) -> None:
-        """Delete the checkpoints that are not chosen, with their writes and unreferenced values."""
+        """Delete the checkpoints that *select* omits, with their writes and unused values."""
         gone: builtins.list[_Place] = []
         for labels in namespaces:
             thread, _, namespace = labels[len(_ROOT_LABELS) :]
@@ -190,13 +189,17 @@ class ThreadStore:
             dropped = [saved for saved in every if saved.id not in kept_ids]
             for saved in dropped:
                 gone += [(labels, saved.id), *((write.labels, write.key) for write in await self._list_writes(saved))]
-            # Delete only values of deleted checkpoints: a running graph has values that no checkpoint refers to yet.
+            # Do not delete other values: a running graph stores values before the checkpoint that refers to them.
             unnamed = _create_version_keys(dropped) - _create_version_keys(kept)
             gone += [((*_ROOT_LABELS, thread, _VALUES_LABEL, namespace), key) for key in sorted(unnamed)]
         await self._records.put_many([], delete=gone)
 
     async def _list_namespaces(self, thread: str | None, namespace: str | None) -> builtins.list[tuple[str, ...]]:
-        """Return the labels of all checkpoints of a thread and namespace; None selects all."""
+        """
+        Return the checkpoint labels of a thread and namespace.
+
+        None selects all threads or namespaces.
+        """
         if thread is not None and namespace is not None:
             return [_create_labels(thread, _CHECKPOINTS_LABEL, namespace)]
         below = _ROOT_LABELS if thread is None else (*_ROOT_LABELS, thread, _CHECKPOINTS_LABEL)
@@ -219,7 +222,7 @@ class ThreadStore:
         behind = await self._list_writes(saved)
         there = (_create_labels(saved.thread, _CHECKPOINTS_LABEL, saved.namespace), saved.id)
         if None in values and (await self._records.get(*there)) is None:
-            # The checkpoint and its values were deleted concurrently. Otherwise the channels would appear empty.
+            # The checkpoint was deleted concurrently. Without this check, its channels would look empty.
             return None
         channels = {
             name: _decode_blob(found.value)
@@ -231,7 +234,7 @@ class ThreadStore:
 
 
 def _create_labels(thread: str, kind: str, namespace: str) -> tuple[str, ...]:
-    # A root graph has an empty namespace, which is not a valid label, so a dot is prepended.
+    # The root graph has the namespace "", which is not a valid label. A leading dot makes it valid.
     is_long = len(quote(namespace, safe="")) > _MAX_LABEL_CHARS
     return (*_ROOT_LABELS, thread, kind, f"+{sha256(namespace.encode()).hexdigest()}" if is_long else f".{namespace}")
 

@@ -24,15 +24,15 @@ from mama_structs.tools.exposed_tools import ToolView
 
 _log = logging.getLogger("mama_structs")
 
-# As in the SDK's own server: an MCPError, such as UrlElicitationRequiredError, is a protocol error.
+# As in the SDK's own server, MCPError and its subclasses become JSON-RPC errors, not tool results.
 CONTROL_FLOW: Final[ControlFlow] = ControlFlow(
     exceptions=(MCPError,), results=(types.CallToolResult, types.InputRequiredResult)
 )
-# Protocol extension. Its setting "client" identifies the clients of a stateless connection.
+# Name of the protocol extension. Its setting "client" identifies a client that has no persistent connection.
 EXTENSION: Final = "mama-structs/exposure"
-# Seconds for a client to accept a notification (DESIGN 7).
+# Maximum seconds to send a notification to a client (DESIGN 7).
 NOTIFICATION_SECONDS: Final = 0.5
-# Maximum number of HTTP clients that are remembered or subscribed at a time.
+# Maximum number of identified HTTP clients that the server stores.
 MAX_CLIENTS: Final = 1_000
 _MAX_STREAMS_PER_CLIENT: Final = 8
 _MAX_HANDLE_CHARS: Final = 128
@@ -48,26 +48,25 @@ class McpClient:
     client that could not be notified gets the full list until it accepts a notification or subscribes again.
     """
 
-    # Client number for the log.
+    # Number of the client, for log messages.
     name: str
     session: Session
-    # Users of different clients write different messages. Until a client has a message, the session's selection
-    # applies.
+    # Each client has its own user and selects its own tools. Before its first message, it has the session's selection.
     own_tools: ToolView = attrs.field(init=False)
     exposed_tools: ToolView = attrs.field(init=False)
     # False if its requests cannot be distinguished from requests of other clients.
     is_identified: bool = attrs.field(default=True, init=False)
-    # Number of its open streams, and of its streams with tool list changes.
+    # Number of open subscription streams, and how many of them subscribe to tool list changes.
     stream_count: int = attrs.field(default=0, init=False)
     list_stream_count: int = attrs.field(default=0, init=False)
-    # Notification channel of a client with a protocol version before 2026-07-28.
+    # Clients with a protocol version before 2026-07-28 are notified through this channel.
     notification_channel: ServerSession | None = attrs.field(default=None, init=False)
     notification_tasks: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
-    # It is unknown which calls belong to one message or one model.
+    # Schedules calls as unrelated: the protocol does not say which calls belong to one message or one model.
     scheduler: CallScheduler = attrs.field(init=False)
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
     _handler: ListenHandler = attrs.field(init=False)
-    # The tools that it was last sent, and the tools that it was last notified of; None for neither.
+    # Tools in the last list and in the last notification that the client received; None if there was none.
     _last_listed: frozenset[str] | None = attrs.field(default=None, init=False)
     _last_notified: frozenset[str] | None = attrs.field(default=None, init=False)
     _is_unreachable: bool = attrs.field(default=False, init=False)
@@ -81,13 +80,13 @@ class McpClient:
 
     @property
     def current_tool_names(self) -> tuple[str, ...]:
-        """The names of the tools that the client should see now."""
+        """The names of the tools that the next tool list of this client contains."""
         mode = self.own_tools.mode
         narrows = mode == "force_dynamic" or (mode == "auto" and self.is_identified and self.list_stream_count)
         return self.exposed_tools.current.names if narrows and not self._is_unreachable else self.session.tools.names
 
     def list_tool_names(self, message: str | None = None) -> tuple[str, ...]:
-        """Return the names of the tools to list; *message* is the user's message, if known."""
+        """Return the tool names for a tool list. A *message* of the user selects the tools first."""
         if message is not None:
             self._select_tools(message)
         names = self.current_tool_names
@@ -96,7 +95,7 @@ class McpClient:
         return names
 
     def observe(self, message: object) -> None:
-        """Select the tools for the user's message, and notify the client if its list changed."""
+        """Select the tools for a user's message, and notify the client if its tool list changed."""
         self._select_tools(message)
         self.notify_if_changed()
 
@@ -108,11 +107,11 @@ class McpClient:
     async def listen(
         self, ctx: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Serve a subscription stream (2026-07-28)."""
+        """Serve a subscription stream, which protocol version 2026-07-28 introduced."""
         counts = bool(params.notifications.tools_list_changed)
         self.list_stream_count += counts
         if counts:
-            # A new client may have an old list. The notification is sent after the stream has started.
+            # A reconnected client may have an outdated list. The notification waits until the stream has started.
             self._is_unreachable, self._last_notified = False, None
             self.notify_if_changed(may_have_changed=self.is_identified)
         try:
@@ -135,7 +134,7 @@ class McpClient:
         if wanted == self._last_notified or (self.notification_channel is None and not self.list_stream_count):
             return
         self._last_notified = wanted
-        # Do not block the request on a slow reader.
+        # Send it in a task: a slow reader must not block the request.
         task = asyncio.get_running_loop().create_task(self._notify(self.notification_channel))
         self.notification_tasks.add(task)
         task.add_done_callback(self.notification_tasks.discard)
@@ -165,11 +164,11 @@ class ClientRegistry:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._number = 0
-        # Connections (stdio, in-process) are keyed by the client itself, HTTP clients by an identifier, in LRU order.
+        # Connections (stdio, in-process) are keyed by their client, HTTP clients by an identifier, in LRU order.
         self._clients: dict[McpClient | tuple[str, str], McpClient] = {}
 
     def connect(self) -> McpClient:
-        """Return a client for a new connection."""
+        """Create and store the client of a new connection."""
         client = self._create_client()
         self._clients[client] = client
         return client
@@ -178,15 +177,15 @@ class ClientRegistry:
         """Remove a disconnected client. Return True if it was the last connection."""
         self._remove(client)
         is_last = not any(isinstance(key, McpClient) for key in self._clients)
-        # Without a connection nothing serves HTTP clients any more.
+        # After the last connection has ended, HTTP clients cannot be served any more, so remove them.
         for key in [*self._clients] if is_last else ():
             self._remove(key)
         return is_last
 
     def find_client(self, ctx: ServerRequestContext[McpClient]) -> McpClient:
-        """Return the client that sent a request."""
-        # Over stdio it is the client of the connection. Over HTTP it is identified by the handshake's session id or,
-        # since 2026-07-28, by the handle in its extension setting. Without either it is anonymous.
+        """Return the client that sent a request, creating it if it is new."""
+        # Over stdio, each connection has one client. Over HTTP, the handshake's session id identifies the client.
+        # Since 2026-07-28, the handle in the extension setting identifies it. Without either, the client is anonymous.
         if ctx.request is None:
             client = ctx.lifespan_context
         else:
@@ -221,7 +220,7 @@ class ClientRegistry:
             client.close()
 
     def __iter__(self) -> Iterator[McpClient]:
-        """Iterate over the clients that can be notified of changes."""
+        """Iterate over a copy of the stored clients, which can be notified of changes."""
         return iter([*self._clients.values()])
 
     def _create_client(self) -> McpClient:
@@ -245,7 +244,7 @@ class ClientRegistry:
 
 
 def _identify(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
-    """Return the identifier of an HTTP client, or None for an anonymous one."""
+    """Return the identifier of a request's HTTP client, or None if it is anonymous."""
     if ctx.request is not None and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         session = ctx.request.headers.get(MCP_SESSION_ID_HEADER)
         return None if session is None else ("session", session)
@@ -256,9 +255,8 @@ def _identify(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
 
 
 def _on_connection_end(ctx: ServerRequestContext[Any], callback: Callable[[], None]) -> None:
-    """Call a function when the connection of a request ends, once per connection."""
-    # The SDK has a public `exit_stack` for this, but no public access to the connection. Without it, a client is
-    # removed only when there are too many.
+    """Register a callback for the end of a request's connection, at most one per connection."""
+    # The SDK has no public access to the connection. Without it, clients are only removed if there are too many.
     connection = getattr(ctx.session, "_connection", None)
     if isinstance(connection, Connection) and connection.state.setdefault(_CALLBACK_STATE_KEY, callback) is callback:
         connection.exit_stack.callback(callback)

@@ -31,8 +31,8 @@ DEFAULT_PORT: Final = 8317
 ENDPOINT_PATH: Final = "/mcp"
 # Seconds for running requests to end when the server stops.
 _SHUTDOWN_SECONDS: Final = 2
-# Seconds that an idle connection stays open: longer than client pools (httpx 5, aiohttp 15, Go 90) and proxies (nginx
-# 60) keep theirs. If the server closed first, a request that was just being sent would be lost.
+# Seconds until an idle connection is closed. If the server closed first, a request being sent would be lost.
+# Clients (httpx 5, aiohttp 15, Go 90) and proxies (nginx 60) close idle connections earlier.
 _KEEP_ALIVE_SECONDS: Final = 120
 _MAX_PORT: Final = 65_535
 _DEFAULT_PORTS: Final = (80, 443)
@@ -112,7 +112,7 @@ async def serve_http(
 
 async def address_for(host: str, port: int, *, token: str | None) -> ListenAddress:
     """
-    Return the address to listen on.
+    Resolve and check the address on which the server listens.
 
     Raise `InvalidArgument` if it is invalid, or if it is not a loopback address and *token* is None.
     """
@@ -130,7 +130,7 @@ async def address_for(host: str, port: int, *, token: str | None) -> ListenAddre
 class _EmbeddedServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do not install signal handlers: uvicorn would exit while the host closes its session."""
+        """Install no signal handlers: uvicorn's would exit before the host has closed its session."""
         yield
 
 
@@ -182,16 +182,16 @@ class ListenAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """True if only this machine can connect."""
+        """True if the address can be reached from this machine only."""
         return self._ip.is_loopback
 
     @property
     def url_host(self) -> str:
-        """The address in URL syntax."""
+        """The address as it appears in a URL: IPv6 addresses are in brackets."""
         return f"[{self.host}]" if self.family == socket.AF_INET6 else self.host
 
     def list_allowed_hosts(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the allowed Host headers: this address and *names*."""
+        """Return the allowed values of the Host header: those for this address, and *names*."""
         own: tuple[str, ...] = (self.url_host,)
         if self.is_loopback:
             own = (*own, *_LOOPBACK_HOSTS)
@@ -208,7 +208,7 @@ class ListenAddress:
 def _bind_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]:
     """Return a listening socket, and its address with the actual port."""
     try:
-        # From here on clients can connect. They wait until the server accepts them.
+        # Clients can connect now. Their requests wait until the server runs.
         listening = socket.create_server((address.host, address.port), family=address.family)
     except OSError as error:
         raise MamaStructsError(
@@ -235,7 +235,11 @@ def _check_allowed_hosts(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_token(token: str) -> str:
-    """Return a token if it fits a header and is long enough. Errors do not contain it."""
+    """
+    Return a token if it is long enough and valid in a header.
+
+    Error messages do not contain it.
+    """
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidArgument("the token must be printable ASCII text without spaces")
     if len(token) < MIN_TOKEN_CHARS:
@@ -263,8 +267,7 @@ class BearerTokenVerifier:
 class _StreamShutdown:
     """ASGI middleware that ends the event streams of GET requests when the server stops."""
 
-    # Older clients receive changes on these streams. They last as long as the client, so otherwise the shutdown would
-    # abort them.
+    # Older clients receive list changes on these streams and never end them, so a shutdown would have to abort them.
     app: ASGIApp
     stopping: asyncio.Event
 
@@ -281,7 +284,7 @@ class _StreamShutdown:
             await send(message)
 
         async def receive_or_stop() -> Message:
-            # Report the shutdown to the application as a client disconnect.
+            # End the stream: report to the application that the client has disconnected.
             message = asyncio.ensure_future(receive())
             stopped = asyncio.ensure_future(self.stopping.wait())
             try:

@@ -26,9 +26,9 @@ MAX_HEADER_BYTES: Final = 32 * 1024
 # Seconds for a client to send the headers and the body; later requests are answered with 408.
 HEADER_SECONDS: Final = 20.0
 BODY_SECONDS: Final = 60.0
-# Seconds for the rest of a body whose request is answered already, for example because of a missing token.
+# Seconds to receive the rest of a body after the request is answered, such as after a missing token.
 UNREAD_BODY_SECONDS: Final = 5.0
-# Larger bodies are decoded in a thread, because decoding would block the event loop too long.
+# Bodies above this size are decoded in a thread, so that decoding does not block the event loop.
 _LARGE_BODY_BYTES: Final = 256 * 1024
 _STATUS_TIMEOUT: Final = 408
 _STATUS_HEADERS_TOO_LARGE: Final = 431
@@ -53,10 +53,10 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Stop the header timer once the headers are complete, and start it for the next request."""
+        """Run the header timer only while the server waits for the headers of a request."""
         super().data_received(data)
         if self.conn.our_state is not h11.DONE:
-            # The body arrived in time, and the next request may have begun.
+            # The body is complete, so its timer is no longer needed.
             self._stop_rest_timer()
         if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
             self._stop_timer()
@@ -64,10 +64,10 @@ class LimitedProtocol(H11Protocol):
             self._start_timer()
 
     def on_response_complete(self) -> None:
-        """Limit the time for an unread body: uvicorn would read it forever."""
+        """Limit the time to read the rest of a body: uvicorn would read it forever."""
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
-            # Do not close immediately: data received after the close would discard the answer on its way to the client.
+            # Do not close immediately: if the client is still sending, the close would make it lose the answer.
             self._rest_timer = self.loop.call_later(UNREAD_BODY_SECONDS, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
@@ -141,7 +141,7 @@ def _count_header_bytes(scope: Scope) -> int:
 
 @attrs.define
 class _Request:
-    """One request: its body as one message, or an answer that replaces the application's."""
+    """One HTTP request: reads and checks its body, and may answer before the application."""
 
     scope: Scope
     _receive: Receive
@@ -151,7 +151,7 @@ class _Request:
     _is_answered: bool = False
 
     async def receive(self) -> Message:
-        """Return the body as one message, and after that the server's messages."""
+        """Return the checked body as one message. Later calls return the server's messages."""
         if self._is_read:
             return await self._receive()
         self._is_read = True
@@ -162,7 +162,7 @@ class _Request:
             text = f"The body was not complete after {BODY_SECONDS:g} seconds."
             return await self._answer(Response(text, _STATUS_TIMEOUT, headers={"Connection": "close"}))
         body: bytes = message.get("body", b"")
-        # The application answers a body that is too long with 413.
+        # Pass these on unchecked. The application rejects a body that is too long with 413.
         if not 0 < len(body) <= self._max_body or message.get("more_body") or self.scope["method"] != "POST":
             return message
         checked = await asyncio.to_thread(_check_body, body) if len(body) > _LARGE_BODY_BYTES else _check_body(body)
@@ -184,7 +184,7 @@ class _Request:
         return {"type": "http.request", "body": bytes(body), "more_body": True}
 
     async def send(self, message: Message) -> None:
-        """Send the application's answer, unless the request is answered already."""
+        """Send the application's answer, unless this class has already answered the request."""
         if not self._is_answered:
             await self._send(message)
 
@@ -192,7 +192,7 @@ class _Request:
         _log.info("an HTTP request is rejected with %d", response.status_code)
         await response(self.scope, self._receive, self._send)
         self._is_answered = True
-        # The application rejects the empty body, and `send` discards that answer.
+        # After its answer, pass an empty body: the application rejects it, and `send` drops that second answer.
         return _create_body_message(b"")
 
 
@@ -201,7 +201,7 @@ def _create_body_message(body: bytes) -> Message:
 
 
 def _check_body(body: bytes) -> bytes | Rejection:
-    """Return a body with one valid message, or the rejection of an invalid body."""
+    """Return the body as one valid message, repaired if necessary, or a rejection."""
     found = decode(body)
     if isinstance(found, list):
         error = "batches are not accepted over HTTP: send each message in a request of its own"

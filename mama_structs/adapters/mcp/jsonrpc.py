@@ -13,12 +13,12 @@ from pydantic import ValidationError
 MAX_DEPTH: Final = 200
 """Maximum nesting depth of a message: the limit of the SDK's own parser."""
 
-# Longer ids are not extracted from a message that cannot be parsed.
+# Ids above this size are not recovered from messages that cannot be parsed.
 MAX_ID_BYTES: Final = 1024
-# Larger integers are not exact in JavaScript. Below it, 1.0 is accepted as 1.
+# JavaScript represents integers exactly only up to this bound. Below it, an id 1.0 is read as 1.
 _MAX_EXACT_INTEGER: Final = 2**53
 _BOM: Final = b"\xef\xbb\xbf"
-# A pair of surrogate escapes, a lone one (group 1), or any other escape.
+# Matches a surrogate pair, a lone surrogate (group 1), or any other escape.
 _ESCAPE_PATTERN: Final = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
@@ -28,7 +28,7 @@ Id = str | int | float | None
 
 
 class AnyIdError(types.JSONRPCError):
-    """An error answer that repeats an id which the protocol does not allow, such as 1.5."""
+    """An error answer whose id may be of a type that the protocol forbids, such as 1.5."""
 
     id: Any
 
@@ -52,7 +52,7 @@ DecodedMessage = types.JSONRPCMessage | Rejection
 
 def decode(data: bytes) -> DecodedMessage | list[DecodedMessage] | None:
     """
-    Decode one message or a batch (as a list); return None if nothing has to be done.
+    Decode a message, or a batch as a list. Return None for data that needs no answer.
 
     Lone surrogate escapes become U+FFFD, as in JavaScript's ``toWellFormed``. A byte order mark is removed, control
     characters within strings are accepted, and an id 1.0 is read as 1.
@@ -72,7 +72,7 @@ def _parse(data: bytes) -> DecodedMessage | list[DecodedMessage] | None:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        # Parse it nevertheless: the structure is ASCII, so the id can be read.
+        # Parse the text anyway, to find the id for the answer. The JSON syntax around it is ASCII.
         text = data.decode(errors="replace")
         flaws.append("the message is not UTF-8")
 
@@ -84,7 +84,7 @@ def _parse(data: bytes) -> DecodedMessage | list[DecodedMessage] | None:
     except RecursionError:
         return _reject_too_deep(IdScanner.scan(data))
     except json.JSONDecodeError as error:
-        # The text before the error is valid JSON. After it, an "id" could be part of a string.
+        # Scan only up to the error, where the text is valid JSON. After it, an "id" may be part of a string.
         scanner = IdScanner.scan(text[: error.pos].encode(errors="replace"))
         return Rejection(types.PARSE_ERROR, f"the message is not JSON: {error.msg} at {error.pos}", scanner.id)
     except ValueError:
@@ -106,7 +106,7 @@ def _reject_too_deep(scanner: IdScanner) -> Rejection:
 
 
 def reject_too_long(scanner: IdScanner, limit: int) -> Rejection:
-    """Return the rejection of a message longer than *limit* bytes; *scanner* has read it all."""
+    """Return the rejection of a message above *limit* bytes, which *scanner* has scanned."""
     found = scanner.id if scanner.is_complete else None
     return Rejection(types.INVALID_REQUEST, f"the message has more than {limit:,} bytes", found)
 
@@ -136,7 +136,7 @@ def _classify(value: object) -> DecodedMessage | None:
 
 
 def _find_violation(value: dict[str, Any], found: Id) -> str | None:
-    """Return the rule that a request or notification violates, or None."""
+    """Return a description of the rule that a request or notification violates, or None."""
     if value.get("jsonrpc") != "2.0":
         return 'jsonrpc must be "2.0"'
     if not isinstance(value.get("method"), str):
@@ -149,7 +149,7 @@ def _find_violation(value: dict[str, Any], found: Id) -> str | None:
 
 
 def _extract_id(value: object) -> Id:
-    """Return the id of a message, or None if it has no id that an answer can repeat."""
+    """Return the id of a message, or None if it has none or none that an answer may contain."""
     found = value.get("id") if isinstance(value, dict) else None
     if isinstance(found, bool) or not isinstance(found, str | int | float):
         return None
@@ -180,7 +180,7 @@ class IdScanner:
         self._is_object = False
         self._in_string = False
         self._is_escaped = False
-        # Text of the current top-level key or value; None once it cannot be an id.
+        # Text of the current top-level key or value. None if it cannot be an id.
         self._text: bytes | None = b""
         self._key: bytes | None = None
 
@@ -217,7 +217,7 @@ class IdScanner:
     def _capture(self, text: bytes) -> None:
         if self._depth == 0:
             if text.strip():
-                # Text before or after the object: the end that was found is not the end of the message.
+                # Text follows the end of an object or precedes its start, so the message is not complete.
                 self.is_complete = False
         elif self._depth == 1 and self._text is not None:
             self._text = self._text + text if len(self._text) + len(text) <= MAX_ID_BYTES else None
@@ -239,7 +239,7 @@ class IdScanner:
                 self._is_object = token == b"{" and self.max_depth == 0
                 self.is_complete = False
             else:
-                # An object or array cannot be a key or an id.
+                # Objects and arrays are neither keys nor ids.
                 self._text = None
             self._depth += len(token)
             self.max_depth = max(self.max_depth, self._depth)

@@ -35,9 +35,9 @@ from mama_structs.tools.tool import Tool
 
 _log = logging.getLogger("mama_structs")
 
-# Key in a request's `_meta` for the user's message. The protocol has no field for it.
+# Key of the user's message in a request's `_meta`, since the protocol has no field for it.
 MESSAGE_KEY: Final = "mama-structs/message"
-# Method that only sends the user's message, for hosts that have no other request to send.
+# Method of a request that only transmits the user's message, for hosts with no other request to attach it to.
 MESSAGE_METHOD: Final = "mama-structs/message"
 
 _INVALID_RESULT_NOTE: Final = (
@@ -45,11 +45,11 @@ _INVALID_RESULT_NOTE: Final = (
 )
 _MAX_PATH_CHARS: Final = 100
 
-# The prompt and the resources for recalled memories.
+# Names of the prompt and the resource that return recalled memories.
 PROMPT_NAME: Final = "recall"
 RESOURCE_URI: Final = "mama-structs://recall"
-# Instructions for clients, one part per tool; title and description of the ref tools; lists of prompts and resources.
-# The server sees no answers of a model, so refs are created with put_ref and not with markup.
+# Texts for clients: instructions per tool, titles and descriptions of ref tools, lists of prompts and resources.
+# The server does not see a model's answers, so refs are created with put_ref instead of markup.
 _TEXTS: Final = json.loads(Path(__file__).with_name("texts.json").read_text(encoding="utf-8"))
 _LIST_RESULTS: Final[Mapping[str, type[types.PaginatedResult]]] = {
     "prompts/list": types.ListPromptsResult,
@@ -95,7 +95,7 @@ class McpServer(Server[McpClient]):
             title="mama-structs",
             instructions=" ".join(instructions) or None,
             lifespan=self._serve_connection,
-            # Otherwise the SDK would request the tool list itself, as if the client had.
+            # Without this, the SDK would call the tool list handler itself, which looks like a request of the client.
             get_tool_input_schema=self._get_input_schema,
             on_list_tools=self._handle_list_tools,
             on_call_tool=self._handle_call_tool,
@@ -112,7 +112,9 @@ class McpServer(Server[McpClient]):
 
     def observe(self, message: object) -> None:
         """
-        Process the user's message, for hosts that embed the server and have one user.
+        Select the tools for a user's message.
+
+        For hosts that embed the server and have one user.
 
         Each client that has subscribed to changes is notified if its list changes; the others keep the full list. Other
         changes of `mama_structs.Session.exposed`, such as by `mama_structs.Session.tools_for`, have the same effect.
@@ -124,11 +126,11 @@ class McpServer(Server[McpClient]):
         exposed = self.session.exposed
         before = exposed.current.version
         if exposed.for_message(message).version == before:
-            # The session's selection did not change, but a client may have had its own.
+            # Apply it anyway: the session's selection is unchanged, but a client may have its own selection.
             self._apply_session_selection(exposed.current)
 
     def end_streams(self) -> None:
-        """End the subscription streams, so that a stopping server does not wait for them."""
+        """End the subscription streams: a stopping server would wait for them."""
         self._clients.close()
 
     def create_initialization_options(
@@ -137,7 +139,11 @@ class McpServer(Server[McpClient]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """Return the options for clients before 2026-07-28: the tool list can change."""
+        """
+        Return the handshake options.
+
+        They announce tool list changes to clients before 2026-07-28.
+        """
         return super().create_initialization_options(
             notification_options or NotificationOptions(tools_changed=True), experimental_capabilities, extensions
         )
@@ -148,7 +154,7 @@ class McpServer(Server[McpClient]):
 
     @asynccontextmanager
     async def _serve_connection(self, _server: Server[McpClient]) -> AsyncIterator[McpClient]:
-        # The session outlives its servers, so subscribe only while a server has connections.
+        # Subscribe only while there are connections: the session may live longer than the server.
         if self._unsubscribe is None:
             self._unsubscribe = self.session.exposed.subscribe(self._apply_session_selection)
         client = self._clients.connect()
@@ -206,7 +212,7 @@ class McpServer(Server[McpClient]):
 
     def _find_schema_violation(self, tool: Tool, structure: object) -> str | None:
         """
-        Return the path at which a result violates its output schema, or None.
+        Return the JSON path at which a result violates its tool's output schema, or None.
 
         Clients reject a result that does not match its schema.
         """
@@ -219,7 +225,7 @@ class McpServer(Server[McpClient]):
         return None if fault is None else str(fault.json_path)
 
     def _mark_invalid(self, answered: ToolAnswer, fault: str) -> ToolAnswer:
-        """Return the answer as an error with a note, because clients do not validate errors."""
+        """Turn a result that violates its schema into an error, which clients do not validate."""
         note = _INVALID_RESULT_NOTE.format(fault[:_MAX_PATH_CHARS])
         refs = self.session.refs
         shown = refs.within(answered.text, refs.budget.subtract(refs.budget.size(note) + 1), keeps=False)
@@ -229,7 +235,7 @@ class McpServer(Server[McpClient]):
     async def _handle_get_prompt(
         self, _ctx: ServerRequestContext[Any], params: types.GetPromptRequestParams
     ) -> types.GetPromptResult:
-        """Return the user's message, and the recalled memories as a second message."""
+        """Return a prompt of two messages: the user's message, and the memories recalled for it."""
         if params.name != PROMPT_NAME:
             raise MCPError(types.INVALID_PARAMS, f"there is no prompt {repr_short(params.name)}, only recall")
         message = (params.arguments or {}).get("message", "")
@@ -243,7 +249,7 @@ class McpServer(Server[McpClient]):
     async def _handle_read_resource(
         self, _ctx: ServerRequestContext[Any], params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """Return the memories recalled for the message in a resource URI."""
+        """Return the memories that are recalled for the message contained in the resource's URI."""
         base, _, message = params.uri.partition(f"{RESOURCE_URI}/")
         if params.uri != RESOURCE_URI and (base or not message):
             raise MCPError(types.INVALID_PARAMS, f"there is no resource {params.uri!r:.80}")
@@ -254,7 +260,7 @@ class McpServer(Server[McpClient]):
 
     async def _recall(self, message: str) -> str:
         session = self.session
-        # Without a message, recall only the state of the work.
+        # Without a message, only the last checkpoint is recalled.
         return (
             await build_recall(
                 session.memories,
@@ -289,7 +295,7 @@ def server(session: Session, *, name: str = "mama-structs") -> McpServer:
 
 def _create_wire_tool(wire: str, tool: Tool) -> types.Tool:
     hints = tool.annotations
-    # A host's own tool with the name of a ref tool takes no handles and keeps its texts.
+    # A host's own tool may have the name of a ref tool. It takes no handles, and its texts are not replaced.
     title, description = tool.title, tool.description
     if tool.handles:
         title, description = _TEXTS["without_marks"].get(tool.name, (title, description))
@@ -310,7 +316,7 @@ def _create_wire_tool(wire: str, tool: Tool) -> types.Tool:
 
 
 def _get_output_schema(tool: Tool) -> dict[str, Any] | None:
-    """Return the output schema, or None if the return type is a native protocol result."""
+    """Return a tool's output schema, or None if it returns a protocol result."""
     returns = tool.signature.return_type
     members = (returns, *get_args(returns))
     is_native = any(isinstance(one, type) and issubclass(one, CONTROL_FLOW.results) for one in members)
@@ -318,7 +324,7 @@ def _get_output_schema(tool: Tool) -> dict[str, Any] | None:
 
 
 def _parse_structure(answered: ToolAnswer) -> Any:
-    """Return the JSON value of an answer's text, or the data of an answer with media."""
+    """Return the structured content of an answer: its data, or its text parsed as JSON."""
     if answered.has_media:
         return answered.data
     try:
@@ -350,7 +356,7 @@ def ensure_server(served: Session | McpServer) -> McpServer:
 def _create_constant_handler(
     answer: types.Result,
 ) -> Callable[[ServerRequestContext[Any], object], Awaitable[types.Result]]:
-    """Return a request handler with a constant answer."""
+    """Return a request handler that always returns *answer*."""
 
     async def give(_ctx: ServerRequestContext[Any], _params: object) -> types.Result:
         return answer

@@ -1,4 +1,8 @@
-"""The stdio transport. Requests are answered even if stdin has ended meanwhile."""
+"""
+MCP transport over stdin and stdout.
+
+Pending requests are answered even after stdin has ended.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +36,13 @@ _log = logging.getLogger("mama_structs")
 MAX_LINE_BYTES: Final = 4 * 2**20
 """Maximum bytes of a line, the same limit as for a request over HTTP."""
 
-# Seconds without a byte after which an unfinished line is processed as it is.
+# Seconds without input after which an incomplete line is processed as a complete one.
 LINE_SECONDS: Final = 60.0
-# Bytes of requests that are read but not answered yet. Reading stops above it, which bounds memory.
+# Maximum bytes of requests without an answer. Reading pauses above this limit, to bound memory.
 MAX_PENDING_BYTES: Final = 64 * 2**20
-# Added per message, so that many small messages are bounded, too.
+# Bytes added to the size of each message, so that the limit also bounds many small messages.
 _MESSAGE_OVERHEAD_BYTES: Final = 4_096
-# Seconds for pending requests after the end of stdin. A process whose client crashed must end.
+# Seconds to answer pending requests after stdin has ended: a crashed client must not keep the process alive.
 DRAIN_SECONDS: Final = 600.0
 _CHUNK_BYTES: Final = 65_536
 # The only released protocol version in which servers receive batches.
@@ -66,7 +70,7 @@ async def serve_stdio(served: Session | McpServer) -> None:
     own = ensure_server(served)
     lines = split_lines(functools.partial(_read_bytes, _get_stdin_descriptor()))
     try:
-        # The SDK owns stdout. It drops lines that it cannot parse, so this module reads stdin.
+        # The SDK writes to stdout. It must not read stdin, because it drops lines that it cannot parse.
         async with stdio_server(stdin=cast("Any", _no_lines())) as (unused, sent):
             await unused.aclose()
             await _serve(own, lines, sent)
@@ -102,7 +106,7 @@ def _get_stdin_descriptor() -> int:
 
 
 def _read_bytes(file: int, seconds: float | None) -> bytes | None:
-    """Return the next bytes, b"" at the end, or None after *seconds* without any."""
+    """Return the next bytes, b"" at the end, or None after *seconds* without input."""
     if seconds is not None and hasattr(select, "poll"):
         poll = select.poll()
         poll.register(file, select.POLLIN)
@@ -174,7 +178,7 @@ class ByteBudget:
 
 @attrs.frozen
 class DecodedLine:
-    """A decoded line: its messages, a flag for batches, and the budget bytes that it occupies."""
+    """A decoded line: its messages, whether they are a batch, and the bytes reserved for them."""
 
     messages: list[DecodedMessage]
     is_batch: bool
@@ -182,7 +186,11 @@ class DecodedLine:
 
 
 async def _decode_lines(lines: Iterator[Line], budget: ByteBudget) -> AsyncIterator[DecodedLine]:
-    """Read and decode lines in a daemon thread: a blocked read must not delay the exit."""
+    """
+    Yield decoded lines, which a daemon thread reads.
+
+    A thread that is not a daemon would delay the exit while it waits for input.
+    """
     decoded: asyncio.Queue[DecodedLine | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -199,7 +207,7 @@ async def _decode_lines(lines: Iterator[Line], budget: ByteBudget) -> AsyncItera
         loop.call_soon_threadsafe(decoded.put_nowait, None)
 
     def run() -> None:
-        # RuntimeError: the loop is closed, so nothing reads the queue any more.
+        # RuntimeError: the event loop is closed, so the decoded line is dropped.
         with contextlib.suppress(RuntimeError):
             read_all()
 
@@ -210,18 +218,18 @@ async def _decode_lines(lines: Iterator[Line], budget: ByteBudget) -> AsyncItera
 
 @attrs.frozen
 class SerializedMessage:
-    """A message that is serialized already."""
+    """Pre-serialized message, in place of a pydantic model."""
 
     text: str
 
     def model_dump_json(self, **_options: object) -> str:
-        """Return the text, with the signature of a pydantic model's serializer."""
+        """Return the text. The signature is that of pydantic's method, because the SDK calls it."""
         return self.text
 
 
 @attrs.define(eq=False)
 class BatchAnswers:
-    """The answers of one batch. They are sent together when all are available."""
+    """Collects the answers to one batch. The batch is sent when its last answer is added."""
 
     expected: int
     answers: list[str] = attrs.field(factory=list)
@@ -241,7 +249,7 @@ class PendingRequest:
     size: int
     method: str
     batch: BatchAnswers | None
-    # Answers to later messages with the same id. A client assigns the first answer to the first request.
+    # Rejections of later messages with the same id. Sent last: a client takes the first answer for its first request.
     later_rejections: list[tuple[Rejection, BatchAnswers | None]] = attrs.field(factory=list)
     done: asyncio.Event = attrs.field(factory=asyncio.Event)
 
@@ -262,7 +270,11 @@ class StdioConnection:
     async def read(
         self, incoming: AsyncIterator[DecodedLine], requests: MemoryObjectSendStream[SessionMessage | Exception]
     ) -> None:
-        """Pass requests to the SDK, answer the rest, and close the stream once all are answered."""
+        """
+        Pass requests to the SDK and reject invalid messages.
+
+        Close *requests* when all are answered.
+        """
         async with requests:
             async for one in incoming:
                 await self._process_line(one, requests)
@@ -271,7 +283,7 @@ class StdioConnection:
                     await self._drain()
 
     async def _drain(self) -> None:
-        # A subscription ends with its connection. The SDK answers it then, so do not wait for it.
+        # Do not wait for subscriptions: the SDK ends and answers them when the connection ends.
         while waiting := [one for one in self._pending.values() if one.method != "subscriptions/listen"]:
             await waiting[0].done.wait()
 
@@ -290,7 +302,7 @@ class StdioConnection:
             match message:
                 case types.JSONRPCRequest() if _create_key(message.id) not in self._pending:
                     await self._accept(message, PendingRequest(size, message.method, batch), requests)
-                    # The first request of a batch releases the bytes of all its messages.
+                    # The budget bytes of a whole batch belong to its first request.
                     size = 0
                 case types.JSONRPCRequest():
                     await self._reject(Rejection(types.INVALID_REQUEST, _DUPLICATE_ID_MESSAGE, message.id), batch)
@@ -301,7 +313,7 @@ class StdioConnection:
         self.budget.release(size)
 
     def _reject_batch(self, messages: list[DecodedMessage]) -> list[DecodedMessage]:
-        """Return one rejection for each request of an unsupported batch, at least one."""
+        """Return a rejection for each request in an unsupported batch, or one if it has no ids."""
         error = f"batches are part of protocol version {BATCH_VERSION} only"
         ids = [one.id for one in messages if isinstance(one, types.JSONRPCRequest | Rejection)]
         known = [one for one in ids if one is not None]
@@ -314,11 +326,11 @@ class StdioConnection:
         requests: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
         self._pending[_create_key(message.id)] = request
-        # The SDK calls this if a request ends without an answer, because it was cancelled.
+        # The SDK calls this when a request ends without an answer, for example when it was cancelled.
         unanswered = functools.partial(self._complete_request, message.id, None)
         await requests.send(SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered)))
         if message.method == "initialize":
-            # The negotiated version determines how the next lines are decoded.
+            # The answer determines the protocol version, which affects the decoding of the next lines.
             await request.done.wait()
 
     async def send(self, item: SessionMessage) -> None:
@@ -340,7 +352,7 @@ class StdioConnection:
         return None if request is None else request.method
 
     async def _complete_request(self, found: str | int | None, text: str | None) -> None:
-        """Send the answer to a request and to later messages with its id, and remove the request."""
+        """Send an answer and the deferred rejections with the same id, then remove the request."""
         request = None if found is None else self._pending.get(_create_key(found))
         if request is None or found is None:
             if text is not None:
@@ -352,13 +364,13 @@ class StdioConnection:
                 rejected, batch = request.later_rejections.pop(0)
                 await self._write(_serialize(rejected.answer()), batch)
         finally:
-            # Only after the write: at the end of stdin the SDK would cancel the write.
+            # Remove the request only after the write: once none is pending, stdin closes and the SDK cancels writes.
             self._pending.pop(_create_key(found), None)
             self.budget.release(request.size)
             request.done.set()
 
     async def _reject(self, rejected: Rejection, batch: BatchAnswers | None) -> None:
-        """Answer a rejected message, after the answer to a running request with the same id."""
+        """Send a rejection, after the answer to any pending request with the same id."""
         _log.info("a message is rejected with %d: %s", rejected.code, rejected.message)
         found = rejected.id
         earlier = self._pending.get(_create_key(found)) if isinstance(found, str | int) else None
@@ -377,7 +389,7 @@ class StdioConnection:
         await self._sent.aclose()
 
     async def __aenter__(self) -> Self:
-        """Return the stream."""
+        """Enter the context of the stream, which closes on exit."""
         return self
 
     async def __aexit__(
@@ -401,7 +413,7 @@ def _serialize(message: types.JSONRPCMessage) -> str | None:
     """Return a message as JSON, or None if it cannot be serialized."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True)
-    # PydanticSerializationError is a ValueError. If it were raised, the SDK would end the whole connection.
+    # PydanticSerializationError is a ValueError. Raising it would make the SDK end the connection.
     except (ValueError, RecursionError) as error:
         _log.error("a message to the client has no JSON form: %s", type(error).__name__)
         return None

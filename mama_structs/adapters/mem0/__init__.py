@@ -12,7 +12,7 @@ from mama_structs.adapters.mem0.memory import AsyncMemory
 
 __all__ = ["AsyncMemory", "Memory"]
 
-# Pickles and `help` show the public module; `test_a_class_is_named_by_its_door` checks it.
+# Set the public module, which pickles and `help` show.
 AsyncMemory.__module__ = __name__
 Memory = make_proxy_class(AsyncMemory, module=__name__)
 Memory.__name__ = Memory.__qualname__ = "Memory"

@@ -32,12 +32,12 @@ _DATE_PATTERN: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
 
 
 def compile_filters(filters: Mapping[str, Any]) -> Condition:
-    """Return a predicate for payloads that match all conditions; raise for invalid filters."""
+    """Compile filters to a predicate for payloads. Raise if they are invalid."""
     return _compile_conjunction(filters) or (lambda _payload: True)
 
 
 def _compile_conjunction(filters: Mapping[str, Any]) -> Condition | None:
-    """Return the conjunction of conditions, or None if there are none: mem0 ignores it then."""
+    """Compile filters to one predicate, or None if they are empty, which mem0 ignores."""
     if unnamed := [one for one in filters if not isinstance(one, str)]:
         raise InvalidArgument(f"a name in filters must be text, got {repr_short(unnamed[0])}")
     several = (
@@ -80,7 +80,7 @@ def _compile_field(name: str, given: object) -> Condition | None:
 
 
 def _get_values(payload: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """Return the values of a payload under a name or a dotted path; a list gives its items."""
+    """Return the values at a key or dotted path: a list's items, or a single value."""
     found: Any = payload
     for part in (name,) if name in payload else name.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None

@@ -89,7 +89,7 @@ class AsyncMemory:
         **others: Any,
     ) -> dict[str, Any]:
         """
-        Store messages, or the facts in them, all or none.
+        Store messages or, with *infer*, the facts extracted from them: all or none.
 
         Args:
             messages: A text, a message or several. System messages and messages without text are skipped.
@@ -185,7 +185,7 @@ class AsyncMemory:
         data: str | None = None,
     ) -> dict[str, Any]:
         """
-        Change a memory; `history` returns its earlier text.
+        Change a memory. The earlier text remains in its `history`.
 
         Args:
             memory_id: The id of the memory.
@@ -217,7 +217,7 @@ class AsyncMemory:
         self, user_id: str | None = None, agent_id: str | None = None, run_id: str | None = None
     ) -> dict[str, Any]:
         """
-        Delete the memories that have all passed ids, at least one, one by one.
+        Delete the memories that match all passed ids. At least one id is required. Not atomic.
 
         Their histories are retained.
         """
@@ -239,13 +239,17 @@ class AsyncMemory:
         """Do nothing: the host closes the session."""
 
     async def _change(self, memory_id: str, kind: str, new: Mapping[str, Any]) -> bool:
-        """Change or delete a memory with its history in one transaction; return False if unknown."""
+        """
+        Change or delete a memory and extend its history, in one transaction.
+
+        Return False if unknown.
+        """
         places = [(MEMORY_LABELS, _check.check_text("memory_id", memory_id)), (HISTORY_LABELS, memory_id)]
         while True:
             record, past = await self._records.get_many(places)
             if record is None:
                 return False
-            # On a conflict, read the memory again and retry.
+            # On a version conflict, the loop reads the memory again and retries.
             with contextlib.suppress(VersionConflict):
                 put, gone = create_change(record, past, kind, new, self._records.now)
                 await self._records.put_many(put, delete=gone)

@@ -20,12 +20,12 @@ from mama_structs.records import HostRecord, NewRecord
 Message = Mapping[str, Any]
 ID_NAMES: Final = ("user_id", "agent_id", "run_id")
 _ORIGIN_BY_ROLE: Final[Mapping[str, Origin]] = {"assistant": "model", "tool": "tool", "function": "tool"}
-# Payload keys that an answer has outside of its metadata.
+# Payload keys that are top-level keys of an answer; other keys are part of its metadata.
 _TOP_LEVEL_KEYS: Final = (*ID_NAMES, "actor_id", "role", "attributed_to", "expiration_date")
-# Keys that metadata must not set, because they are arguments of `add` or computed.
+# Metadata must not contain these keys: `add` has arguments for them or computes them.
 _RESERVED_KEYS: Final = frozenset({*ID_NAMES, "actor_id", "data", "hash", "created_at", "updated_at"})
 _NON_METADATA_KEYS: Final = frozenset({"data", "hash", "created_at", "updated_at", *_TOP_LEVEL_KEYS})
-# Why an argument of mem0's is rejected unless it has its default.
+# Unsupported arguments of mem0 and why they are unsupported. They are accepted with their default value.
 _UNSUPPORTED_ARGUMENTS: Final[Mapping[str, str]] = {
     "timestamp": "mem0's platform alone takes one",
     "reference_date": "mem0's platform alone takes one",
@@ -38,7 +38,7 @@ _UNSUPPORTED_ARGUMENTS: Final[Mapping[str, str]] = {
 
 
 def reject_unsupported(**given: Any) -> None:
-    """Raise for unknown arguments and for arguments that would have no effect here."""
+    """Raise for unknown arguments, and for unsupported arguments with a value."""
     for name, value in given.items():
         if name not in _UNSUPPORTED_ARGUMENTS:
             raise InvalidArgument(f"there is no argument {name!r:.80}")
@@ -57,7 +57,7 @@ def normalize_id(name: str, value: object) -> str | None:
 
 
 def collect_ids(ids: Mapping[str, object]) -> dict[str, str]:
-    """Return the passed ids of the three, at least one."""
+    """Return the ids that are not None (user, agent or run). Raise if all are None."""
     checked = {name: normalize_id(name, value) for name, value in ids.items()}
     found = {name: value for name, value in checked.items() if value is not None}
     if not found:
@@ -88,23 +88,23 @@ def check_metadata(value: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class TextToStore(NamedTuple):
-    """A text to store, its origin, and the message that contained it."""
+    """A text to store, its origin, and the message that contains it."""
 
     text: str
     origin: Origin
-    # Empty for a text that is not a message, such as an extracted fact.
+    # Empty if the text is not a message but, for example, an extracted fact.
     message: Message = MappingProxyType({})
 
     @property
     def speaker_payload(self) -> dict[str, Any]:
-        """The speaker's role and name as payload keys."""
+        """Role and name of the speaker, as keys of a memory's payload."""
         name = self.message.get("name")
         role = {"role": str(self.message["role"])} if self.message else {}
         return {**role, **({"actor_id": str(name)} if name else {})}
 
     @property
     def speaker_answer(self) -> dict[str, Any]:
-        """The speaker's role and name as keys of an answer."""
+        """Role and name of the speaker, as keys of the answer of `add`."""
         return {"actor_id": None, **self.speaker_payload} if self.message else {}
 
 
@@ -141,7 +141,7 @@ def create_change(
     record: HostRecord, past: HostRecord | None, kind: str, new: Mapping[str, Any], now: datetime
 ) -> tuple[list[NewRecord], list[tuple[tuple[str, ...], str, int]]]:
     """
-    Return the records to put and the places to delete for a change of a memory.
+    Return the records to write and the record versions to delete for a change of a memory.
 
     The versions in them make the transaction fail on a concurrent change.
     """
@@ -174,7 +174,11 @@ def _create_event(kind: str, memory_id: str, before: str | None, payload: Mappin
 def _create_record_pair(
     memory_id: str, payload: Mapping[str, Any], events: Sequence[Any], origin: Origin, versions: tuple[int, int]
 ) -> tuple[NewRecord, NewRecord]:
-    """Return a memory's two records, conditional on their current versions."""
+    """
+    Return the records of a memory and its history.
+
+    Writing them fails if their versions changed.
+    """
     ends = read_expiry(payload.get("expiration_date"))
     own: dict[str, Any] = {"expires_at": ends, "origin": origin}
     memory = NewRecord(MEMORY_LABELS, memory_id, payload, text=payload["data"], if_version=versions[0], **own)

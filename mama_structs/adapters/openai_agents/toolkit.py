@@ -52,7 +52,7 @@ except ImportError as _missing:
 
 
 _Output: TypeAlias = str | list[ToolOutputText | ToolOutputImage]
-# A tripwire ends the run, even if it is raised by an agent that runs inside a tool. Other SDK exceptions are errors.
+# Tripwires of guardrails end the run, even if an agent inside a tool raises them. Other SDK exceptions are errors.
 _CONTROL_FLOW: Final = ControlFlow(
     exceptions=(
         InputGuardrailTripwireTriggered,
@@ -62,9 +62,9 @@ _CONTROL_FLOW: Final = ControlFlow(
     ),
     results=(ToolOutputText, ToolOutputImage, ToolOutputFileContent),
 )
-# Number of user messages of a session for which recalled texts are retained.
+# Maximum number of user messages per session whose recalled texts are cached.
 _MAX_CACHED_MESSAGES: Final = 1_000
-# Recalled texts of each session, keyed by the user's message and the number of earlier messages with the same text.
+# Recalled texts per session. The key is the user's message and the number of equal earlier messages.
 _recall_cache: Final[WeakKeyDictionary[Session, LRUCache[tuple[str, int], tuple[str, ...]]]] = WeakKeyDictionary()
 
 
@@ -112,14 +112,14 @@ class SessionHooks(RunHooks[Any]):
 
     async def with_recalled(self, data: CallModelData[Any]) -> ModelInputData:
         """
-        Return a request with recalled memories after the user messages that they belong to.
+        Insert recalled memories into a request, after the user messages they were recalled for.
 
         They are separate items that appear in no result and no history: they are held in the memory of this process,
         for 1,000 messages of a session.
         """
         session, items, text = self._session, data.model_data.input, ""
         if find_pending_user_message(items):
-            # Texts recalled by an earlier process are not part of this process's requests, so recall them again.
+            # Recall everything again in a new process: its requests lack the texts that an earlier process recalled.
             text = await recall_for_messages(
                 session, items, max_chars=self._max_chars, repeat=session not in _recall_cache
             )
@@ -131,7 +131,7 @@ class SessionHooks(RunHooks[Any]):
         for place, (item, words) in enumerate(zip(items, user_texts, strict=True)):
             input_items.append(item)
             if words and cache is not None:
-                # Count earlier messages with the same text: a repeated text is another message.
+                # Equal texts are different messages, so the key includes the number of earlier ones.
                 key = words, user_texts[:place].count(words)
                 known = cache.get(key) or ()
                 if text and place == last:
@@ -167,7 +167,7 @@ def _create_function_tool(
     session: Session, wire: str, tool: Tool, *, turns: CallScheduler, strict: bool
 ) -> FunctionTool:
     def is_enabled(_run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
-        # Fail a run on a closed session before the model is called.
+        # Fail early: raise for a closed session before the model is called.
         session._check_here()  # noqa: SLF001 - internal API for adapters
         return True
 

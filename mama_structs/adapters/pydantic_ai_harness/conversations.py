@@ -21,10 +21,10 @@ from mama_structs.errors import InvalidArgument, VersionConflict, repr_short
 from mama_structs.records import HostRecord, NewRecord
 from mama_structs.session.session import Session
 
-# A summary is stored under the conversation's id, its messages below that, so that listing reads no messages.
+# The summary's key is the conversation's id. Messages have the id as a label, so listing summaries reads no messages.
 _CONVERSATION_LABELS: Final = ("pydantic-ai", "conversations")
 _SUMMARY_ADAPTER: Final = TypeAdapter(ConversationSummary)
-# Fields that a save preserves: the conversation may have been named since it was read.
+# A save retains the stored values of these fields: the conversation may have been named since it was read.
 _NAMING_FIELDS: Final = (
     "naming_tokens",
     "naming_version",
@@ -49,7 +49,7 @@ class SessionConversationStore:
 
     async def save(self, *, summary: ConversationSummary, messages: Sequence[ModelMessage]) -> ConversationSummary:
         """
-        Store a conversation's messages, if it was not changed since its summary was read.
+        Store the messages of a conversation, unless it changed after its summary was read.
 
         Args:
             summary: The summary as it was read, or a new one.
@@ -93,7 +93,7 @@ class SessionConversationStore:
             try:
                 await self._records.put_many([head, *puts], delete=[(labels, one.key) for one in kept[len(dumped) :]])
             except VersionConflict:
-                # The conflict may be a new name only: read it again.
+                # Retry: another process may have changed only the name, which is not a conflict.
                 continue
             return updated
 
@@ -109,7 +109,7 @@ class SessionConversationStore:
         while True:
             record = await self._load_record(conversation_id)
             kept = await self._records.list((*_CONVERSATION_LABELS, conversation_id), nested=False)
-            # Otherwise it was saved between the two reads: read it again.
+            # Retry if the conversation was saved between reading its summary and its messages.
             if (await self._load_record(conversation_id)).version == record.version:
                 return SavedConversation(summary=_parse_summary(record), messages=_parse_messages(kept))
 
@@ -117,7 +117,7 @@ class SessionConversationStore:
         self, *, query: str = "", limit: int = 200, offset: int = 0, archived: bool | None = None
     ) -> list[ConversationSummary]:
         """
-        Return summaries, most recently changed first.
+        Return conversation summaries, most recently changed first.
 
         Args:
             query: Only those whose summary or messages contain this text, ignoring case.
@@ -154,7 +154,7 @@ class SessionConversationStore:
         tokens: int = 0,
     ) -> bool:
         """
-        Name a conversation. Return False if it changed meanwhile or has a name by its user.
+        Name a conversation. Return False if it was changed since, or if its user has named it.
 
         Args:
             source: The summary from which the name was generated.
@@ -235,7 +235,7 @@ class SessionConversationStore:
     async def _revise(
         self, conversation_id: str, revised: Callable[[ConversationSummary], ConversationSummary]
     ) -> ConversationSummary:
-        """Replace a summary by *revised* of it, and retry on concurrent changes."""
+        """Apply *revised* to a summary and store the result. Retry on concurrent changes."""
         while True:
             record = await self._load_record(conversation_id)
             current = _parse_summary(record)
@@ -259,5 +259,5 @@ def _serialize_summary(summary: ConversationSummary) -> str:
 
 
 def _parse_messages(kept: Sequence[HostRecord]) -> list[ModelMessage]:
-    # The JSON text of a message: it may contain lone surrogates, which a record's text may not.
+    # Messages are stored as JSON text, in which lone surrogates are escaped. A record's text cannot contain them.
     return ModelMessagesTypeAdapter.validate_python([json.loads(one.value) for one in kept])

@@ -26,10 +26,10 @@ from mama_structs.session.session import Session
 
 _FILE_LABELS: Final = ("pydantic-ai", "memory")
 _OPERATION_LABELS: Final = ("pydantic-ai", "memory-operations")
-# Receipts expire after this time, in which a host may repeat a call with unknown outcome.
+# Expiry of receipts. Within this time, a host may safely repeat a call whose outcome it does not know.
 _RECEIPT_TTL: Final = timedelta(days=30)
-# Tombstones expire after this time, the maximum between reading a version and writing. The tombstone continues the
-# version count, so that a file that is created again does not get a previous version.
+# Expiry of tombstones, and maximum time between reading and writing a file. A tombstone continues the version count:
+# a file that is created again must not get an earlier version number.
 _TOMBSTONE_TTL: Final = timedelta(hours=1)
 _PATH_SEGMENT_PATTERN: Final = re.compile(r"(?!\.$)(?!.*\.\.)[A-Za-z0-9_.-]{1,200}")
 
@@ -60,7 +60,7 @@ class SessionMemoryStore:
         )
 
     async def _load_file(self, labels: tuple[str, ...], key: str) -> tuple[HostRecord | None, int]:
-        """Return the record of an existing file, or None, and the version for the next write."""
+        """Return the record of an existing file, or None, and its version for the next write."""
         record = await self._records.get(labels, key)
         return (None, 0) if record is None else (record if _is_file(record) else None, record.version)
 
@@ -76,7 +76,7 @@ class SessionMemoryStore:
     async def write(
         self, path: str, content: str, *, expected_version: str | None, operation: MemoryOperation | None = None
     ) -> MemoryMutation:
-        """Write a file if it has the expected version; None means that it must not exist."""
+        """Write a file if its version is *expected_version*, or if it does not exist (None)."""
         return await self.write_with_metadata(
             path, content, expected_version=expected_version, metadata=None, operation=operation
         )
@@ -107,12 +107,16 @@ class SessionMemoryStore:
     async def _change(
         self, path: str, file: dict[str, Any] | None, expected: str | None, operation: MemoryOperation | None
     ) -> MemoryMutation:
-        """Replace or delete a file, unless the operation was applied before."""
+        """
+        Replace or delete a file.
+
+        If the operation was already applied, return its earlier result.
+        """
         place = _parse_path(path)
         if operation is not None and (before := await self.get_operation(operation)) is not None:
             return before
         done = await self._apply_change(place, file, expected, operation)
-        # The same operation may have been applied concurrently.
+        # On a conflict, check whether a concurrent call has applied the same operation.
         if done is None and operation is not None:
             done = await self.get_operation(operation)
         if done is None:
@@ -168,7 +172,7 @@ class SessionMemoryStore:
         cut = {one.key for one in listed[:max_files] if len(one.value["content"]) > max_file_chars}
 
         def may_be_found(record: HostRecord) -> bool:
-            # Text beyond the visible part must not make a file match.
+            # Match only the text that the search returns, not the truncated rest.
             return record.key in texts and record.key not in cut
 
         among: dict[str, Any] = {"nested": False, "where": may_be_found, "limit": limit}
@@ -187,7 +191,7 @@ class SessionMemoryStore:
 
 
 def _parse_path(path: str) -> tuple[tuple[str, ...], str]:
-    """Return labels and key of a file."""
+    """Convert a path to the labels and the key of its record."""
     *directory, name = path.split("/") if isinstance(path, str) else [""]
     if not all(_PATH_SEGMENT_PATTERN.fullmatch(one) for one in (*directory, name)):
         raise InvalidArgument(

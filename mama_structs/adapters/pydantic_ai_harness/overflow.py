@@ -13,7 +13,7 @@ _BINARY_MIME_TYPE: Final = "application/octet-stream"
 
 
 class SessionOverflowStore:
-    """Stores oversized results under ``fd:<n>``. The session's own tools can read them, too."""
+    """Store for large tool results with handles ``fd:<n>``, readable by the session's tools."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -32,9 +32,9 @@ class SessionOverflowStore:
         return descriptor.handle
 
     async def read(self, handle: str) -> bytes:
-        """Return a stored result, or the body of a ref."""
+        """Return the content of a handle: a stored result or a ref."""
         try:
             return self._session.refs.get(handle).content.data
         except (HandleNotFound, InvalidHandle) as error:
-            # The harness reports a FileNotFoundError to the model, which can correct the handle.
+            # The harness shows a FileNotFoundError to the model, so that it can correct the handle.
             raise FileNotFoundError(str(error)) from error

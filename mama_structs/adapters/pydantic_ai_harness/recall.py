@@ -45,7 +45,7 @@ class SessionRecall(AbstractCapability[Any]):
 
 
 def _has_recalled_text(messages: list[ModelMessage]) -> bool:
-    """Return True if the messages since the last compaction contain recalled text."""
+    """Return True if recalled text is in the messages since the last compaction."""
     left = post_compaction_window(messages)
     prompts = (part for one in left if isinstance(one, ModelRequest) for part in one.parts)
     texts = (part.content for part in prompts if isinstance(part, UserPromptPart) and isinstance(part.content, str))

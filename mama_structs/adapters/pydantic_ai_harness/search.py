@@ -8,17 +8,17 @@ from typing import Final
 
 from mama_structs.records import RecordHit
 
-# Hits with a lower relevance, or a lower similarity for hits by meaning only, are noise.
+# Hits below these limits are dropped as noise. The similarity limit applies to hits found by meaning only.
 _MIN_RELEVANCE: Final = 0.35
 _MIN_SIMILARITY: Final = 0.6
-# Weight of a hit by meaning only, and of literal occurrences, which the harness also counts within words.
+# Score weights of hits found by meaning only, and of literal matches. The harness also matches parts of words.
 _SIMILARITY_WEIGHT: Final = 0.5
 _LITERAL_WEIGHT: Final = 0.1
 _ELLIPSIS: Final = "..."
 
 
 def score_files(query: str, texts: Mapping[str, str], hits: Iterable[RecordHit]) -> dict[str, float]:
-    """Return scores of matching files by name."""
+    """Return the scores of matching files, keyed by file name."""
     scores: dict[str, float] = {}
     for hit in hits:
         is_near = hit.cosine is not None
@@ -34,9 +34,9 @@ def score_files(query: str, texts: Mapping[str, str], hits: Iterable[RecordHit])
 
 
 def create_snippets(query: str, texts: Mapping[str, str], max_chars: int) -> Iterator[tuple[str, str]]:
-    """Yield file names with a snippet each, within *max_chars* characters that are shared evenly."""
+    """Yield file names and snippets, dividing *max_chars* characters evenly among files."""
     for at, (name, text) in enumerate(texts.items()):
-        # Each file gets its share plus what the files before it did not use.
+        # Characters that earlier files did not use are divided among the remaining files.
         share = max(max_chars // (len(texts) - at) - len(name), min(max_chars - len(name), 1))
         if share <= 0:
             return

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 class BlockingCallError(WrongLoop, asyncio.InvalidStateError):
     """
-    A blocking call was made in the event loop that it would wait for.
+    Raised if a blocking call would wait for the event loop in which it was made.
 
     It is an `InvalidStateError`, because frameworks catch that.
     """
@@ -71,7 +71,7 @@ class LoopBridge:
     def _submit(self, work: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
         if os.getpid() != self._pid:
             raise WrongLoop("the session belongs to the process that made it", hint="open another session here")
-        # A coroutine that is submitted to a stopped loop would never finish.
+        # A stopped loop would never run the coroutine, and the caller would wait forever.
         if not self._loop.is_running():
             raise SessionClosed("the event loop of the session has stopped")
 
@@ -82,7 +82,7 @@ class LoopBridge:
 
 
 class HasLoopBridge(Protocol):
-    """An object with a bridge. Its async methods get a blocking and an awaitable variant."""
+    """Protocol for `make_blocking` and `make_awaitable`: an object with a `LoopBridge`."""
 
     @property
     def _bridge(self) -> LoopBridge: ...
@@ -92,7 +92,7 @@ S = TypeVar("S", bound=HasLoopBridge)
 
 
 def make_blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], T]:
-    """Return a blocking variant of an async method that runs in the session's loop."""
+    """Return a blocking function that runs an async method in the session's event loop."""
 
     @functools.wraps(work)
     def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:
@@ -104,7 +104,7 @@ def make_blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[C
 def make_awaitable(
     work: Callable[Concatenate[S, P], Awaitable[T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return a variant of an async method that runs in the session's loop from any loop."""
+    """Return a function that runs an async method in the session's loop, from any loop."""
 
     @functools.wraps(work)
     async def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:

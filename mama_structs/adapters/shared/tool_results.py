@@ -40,21 +40,21 @@ from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS, W
 
 _log = logging.getLogger("mama_structs")
 _MAX_ERROR_CHARS: Final = 1000
-# Default maximum of recalled characters.
+# Default maximum characters of a recalled text.
 DEFAULT_MAX_RECALL_CHARS: Final = 2_000
 _CUT_OFF_MESSAGE: Final = "the call was cut off: the answer did not finish normally, or has no finish reason"
 _CALL_AGAIN_HINT: Final = "call the tool again, with shorter arguments if the output limit was reached"
 _EMPTY_WIRE_NAMES: Final = WireNames.of(())
-# Keys of a memory tool's result that contain text of this package, not stored text.
+# Texts of this package in a memory tool's result have these keys. All other texts are stored data.
 _PACKAGE_TEXT_KEYS: Final = ("note", "deprecated")
 # The image types that OpenAI and Anthropic accept. They reject a request that contains any other type.
 SUPPORTED_IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-# JSON key (or element name) of ref diagnostics in an answer, and the maximum number of characters around them.
+# Key or element name of ref diagnostics in an answer, and the maximum length of the markup around them.
 _NOTES_KEY: Final = "ref_notes"
 _NOTES_FRAME_CHARS: Final = 40
-# Characters that a truncated answer reserves for diagnostics.
+# An answer with pending diagnostics is truncated to leave this many characters for them.
 _RESERVED_NOTES_CHARS: Final = 500
-# Media kind that no provider accepts in a tool result.
+# No provider accepts media of this kind in a tool result.
 _UNREADABLE_KIND: Final = "file"
 
 
@@ -152,14 +152,14 @@ async def _run_tool_call(
         signal = control_flow.find_exception(error)
         if signal is not None:
             raise signal from None
-        # Send the error to the model, which may be able to correct the call. The log has the traceback.
+        # Return the error to the model, which may be able to correct its call. The traceback is logged.
         _log.error("the tool %s failed: %s", wire, format_error(error))
         return create_error_answer(
             MamaStructsError(f"{wire} failed: {_describe_exception(error)}"), names=names, status=progress.status
         )
     if control_flow.has_result(data):
         return ToolAnswer(text="", data=data, is_native=True)
-    # A host's own tool may have the name of a v1.0 tool, so check the deprecation flag.
+    # Check the deprecation flag: a host's own tool may have the same name as a tool of v1.0.
     is_old = name in session.hidden or (name in DEPRECATED_SUCCESSORS and session.tools[name].deprecated)
     if isinstance(data, dict) and (is_old or name in MEMORY_TOOLS):
         data = {
@@ -167,7 +167,7 @@ async def _run_tool_call(
             for key, value in data.items()
         }
     elif isinstance(data, str) and is_old:
-        # Only the last line is text of this package. The rest is a stored memory and must not be changed.
+        # Only the last line is written by this package. The other lines are a stored memory and stay unchanged.
         before, newline, last = data.rpartition("\n")
         data = f"{before}{newline}{names.said(last)}" if last == get_deprecation_line(name) else data
     if isinstance(data, ErrorText):
@@ -192,7 +192,11 @@ def _describe_exception(error: Exception) -> str:
 
 
 def _find_run_status(session: Session, wire: str, error: MamaStructsError, progress: CallProgress) -> str | None:
-    """Return whether the tool has run, or None for tools of this package: they are atomic."""
+    """
+    Return whether a failed call has run the tool.
+
+    None for this package's tools, which are atomic.
+    """
     tool = session.tools.get(session.wire_names.by_wire.get(wire, wire))
     if tool is None or not progress.is_started or isinstance(error, StoreError) or not session._tool_calls.is_own(tool):  # noqa: SLF001
         return progress.status
@@ -200,11 +204,11 @@ def _find_run_status(session: Session, wire: str, error: MamaStructsError, progr
 
 
 class CallScheduler:
-    """Run writing calls one at a time, in arrival order, and read-only calls concurrently."""
+    """Runs writing calls one at a time in arrival order. Read-only calls run concurrently."""
 
-    # For frameworks that start all calls of a message concurrently. A nested call, such as a call of an agent that runs
-    # inside a tool, does not wait, because it would deadlock. If the calls do not belong to one turn, no call waits for
-    # an open-world tool, which may be slow.
+    # Used by frameworks that start all calls of a message concurrently.
+    # A call made inside another call does not wait, because it would deadlock.
+    # If calls do not belong to one turn, none waits for a slow open-world tool.
 
     def __init__(
         self, session: Session, *, of_one_turn: bool = True, control_flow: ControlFlow = NO_CONTROL_FLOW
@@ -215,10 +219,10 @@ class CallScheduler:
         self._calls: list[_ScheduledCall] = []
 
     async def answer(self, wire: str, arguments: object, *, host: Mapping[str, Any] | None = None) -> ToolAnswer:
-        """Run a call as soon as the calls before it allow, and return its answer; see `answer`."""
+        """Wait for earlier calls if necessary, then run a call; see `answer_tool_call`."""
         if self in _active_schedulers.get():
             return await answer_tool_call(self._session, wire, arguments, host=host, control_flow=self._control_flow)
-        # Register before the first await, so that calls run in arrival order.
+        # Register the call before the first await, because that fixes the order of the calls.
         mine = self._create_call(wire)
         before = [
             one.done for one in self._calls if one.blocks_later_calls and not (one.is_read_only and mine.is_read_only)
@@ -242,7 +246,7 @@ class CallScheduler:
 
 @attrs.frozen(eq=False)
 class _ScheduledCall:
-    """A scheduled call: is it read-only, does it block later calls, and its completion event."""
+    """A registered call. `done` is set when it has completed."""
 
     is_read_only: bool
     blocks_later_calls: bool
@@ -254,7 +258,7 @@ _active_schedulers: Final[ContextVar[frozenset[CallScheduler]]] = ContextVar("ma
 
 async def observe_message(session: Session, message: object) -> None:
     """
-    Store the refs of a model's message. Call this before its tool calls run.
+    Store the refs of a model's message. Must be called before the message's tool calls run.
 
     Unreadable items are skipped, logged and reported to the model. Refs are usable even if they cannot be written to
     disk yet.
@@ -276,19 +280,19 @@ async def _observe_readable_parts(session: Session, message: object) -> None:
     if heard.contains(message, "".join(pieces)):
         return
     report_unread(session, unread)
-    # Observe each piece as its own message, so that a ref does not continue after a skipped item.
+    # Observe the parts separately: a ref must not extend across a skipped item.
     heard.record(message, await session.observe([{"role": "assistant", "content": piece} for piece in pieces]))
 
 
 def report_unread(session: Session, items: Iterable[str]) -> None:
-    """Log the skipped items of a model's message and report them with the next tool result."""
+    """Log items that were skipped, and report them to the model with the next tool result."""
     for item in items:
         _log.warning("%s cannot be read and is skipped", item)
         session._observed_messages.add_diagnostics([unreadable_diagnostic(item)])  # noqa: SLF001 - internal API for adapters
 
 
 def _fit_to_budget(session: Session, answered: ToolAnswer) -> ToolAnswer:
-    """Truncate an answer to the budget. Error texts and wire names can make it too long."""
+    """Truncate an answer that error texts or wire names have made longer than the budget."""
     budget = session.refs.budget
     if not session.settings.descriptors.enabled or answered.has_media or budget.fits(answered.text):
         return answered
@@ -299,7 +303,7 @@ def _fit_to_budget(session: Session, answered: ToolAnswer) -> ToolAnswer:
 
 def _reserve_notes_budget(session: Session, name: str) -> int | Literal["settings"]:
     """
-    Return the budget of a tool's answer, reduced to leave room for pending diagnostics.
+    Return the budget of a tool's answer, minus the space for pending diagnostics.
 
     Tools whose results are not truncated, such as paged reads, keep the full budget.
     """
@@ -311,7 +315,7 @@ def _reserve_notes_budget(session: Session, name: str) -> int | Literal["setting
 
 
 def _append_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
-    """Append pending diagnostics to an answer, or keep them for the next if they do not fit."""
+    """Append pending diagnostics to an answer. If they do not fit, the next answer gets them."""
     heard = session._observed_messages  # noqa: SLF001 - internal API for adapters
     if not heard.has_notes:
         return answered
@@ -328,7 +332,7 @@ def _append_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
 
 def _insert_notes(text: str, notes: list[str]) -> str | None:
     """
-    Append diagnostics to a text; JSON objects and arrays of objects stay valid JSON.
+    Insert diagnostics into a text. JSON objects and arrays of objects remain valid JSON.
 
     Return None for other JSON, which has no place for them.
     """
@@ -336,7 +340,7 @@ def _insert_notes(text: str, notes: list[str]) -> str | None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return _append_notes_element(text, notes)
-    # Insert into the text instead of serializing again, to preserve its numbers, escapes and repeated keys.
+    # Insert into the JSON text: serializing it again could change numbers, escapes and repeated keys.
     before, comma = text.rstrip()[:-1], "," if data else ""
     if isinstance(data, dict):
         own = to_json_text({_NOTES_KEY if _NOTES_KEY not in data else f"{_NOTES_KEY}_": notes})
@@ -355,7 +359,7 @@ def _format_notes_element(notes: list[str]) -> str:
 
 
 def _split_media_parts(data: object) -> tuple[str | Media, ...]:
-    """Return the texts, images and audio of a result, or () if it has no media."""
+    """Split a result with media into texts and media. Return () if it contains no media."""
     blocks: list[Any] = data if isinstance(data, list) and is_block_list(data) else [data]
     found = [(block, _replace_invalid_media(parse_media(block))) for block in blocks]
     if not any(media for _, media in found):
@@ -364,7 +368,7 @@ def _split_media_parts(data: object) -> tuple[str | Media, ...]:
 
 
 def _replace_invalid_media(media: Media | None) -> Media | None:
-    """Replace media with invalid base64 by an unreadable part, because providers reject it."""
+    """Mark media with invalid base64 as unreadable: providers would reject the request."""
     return media if media is None or media.url or media.content is not None else Media(_UNREADABLE_KIND)
 
 
@@ -374,13 +378,13 @@ def is_supported_image(part: str | Media) -> TypeGuard[Media]:
 
 
 def store_unsupported_media(session: Session, media: Media) -> str:
-    """Store media that a provider does not accept, and return a text for the model."""
+    """Store media that a provider does not accept; return a text with its handle."""
     content = media.content
     if content is None:
         return f"[{media.kind}: {media.url or 'not readable':.500}]"
     what = f"{media.mime_type}, {len(content):,} bytes"
     if not session.settings.descriptors.enabled:
-        # Without descriptors no tool could read the stored content.
+        # If descriptors are disabled, no tool can read the stored content, so it is not stored.
         return f"[{what}: cannot be shown here]"
     try:
         descriptor = session.refs.add_any(content, source="tool_result", mime_type=media.mime_type)
@@ -393,7 +397,7 @@ def store_unsupported_media(session: Session, media: Media) -> str:
 def create_error_answer(
     error: MamaStructsError, *, names: WireNames = _EMPTY_WIRE_NAMES, status: str | None = None
 ) -> ToolAnswer:
-    """Return the answer to an error, with wire names; *status* says whether the tool has run."""
+    """Return an error as an answer, with wire names. *status* says whether the tool has run."""
     message, hint = names.said(f"{error.args[0]!s:.{_MAX_ERROR_CHARS}}"), error.hint and names.said(error.hint)
     fields = {"type": error.type, "message": message, "hint": hint, "status": status}
     data = {"error": {key: value for key, value in fields.items() if value is not None}}
@@ -401,7 +405,7 @@ def create_error_answer(
 
 
 def list_wire_tools(session: Session, message: object = None) -> list[tuple[str, Tool]]:
-    """Return the tools with their wire names: all, or those exposed for *message*."""
+    """Return all tools with their wire names, or only the tools exposed for *message*."""
     names = session.wire_names
     tools = session.tools.values() if message is None else session.tools_for(message)
     return [(names.by_tool[tool.name], attrs.evolve(tool, description=names.said(tool.description))) for tool in tools]
@@ -409,12 +413,12 @@ def list_wire_tools(session: Session, message: object = None) -> list[tuple[str,
 
 def _serialize_text(data: object) -> str:
     text = data if isinstance(data, str) else to_json_text(data)
-    # Lone surrogates cannot be encoded as UTF-8.
+    # UTF-8 cannot encode lone surrogates, so they are replaced.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def select_tool_names(tools: ToolSet, argument: str, *, selection: bool | Collection[str]) -> frozenset[str]:
-    """Return the selected tool names: all for True, none for False, or the given names."""
+    """Return all tool names for True, none for False, otherwise the names in *selection*."""
     if isinstance(selection, bool):
         return frozenset(tools if selection else ())
     if isinstance(selection, str):
@@ -426,7 +430,11 @@ def select_tool_names(tools: ToolSet, argument: str, *, selection: bool | Collec
 
 @attrs.frozen(kw_only=True)
 class ToolCall:
-    """A call in a model's message. Id and name are "" if the message has none."""
+    """
+    A tool call in a model's message.
+
+    *id* and *name* are "" if the message does not contain them.
+    """
 
     id: str
     name: str
@@ -450,7 +458,7 @@ async def answer_call(session: Session, call: ToolCall, *, host: Mapping[str, An
 
 def log_cut_off(reason: object, argument: str) -> None:
     """
-    Log why a call does not run.
+    Log why a tool call is not run.
 
     *argument* is the argument of `handle` that supplies a missing finish reason.
     """
@@ -463,11 +471,11 @@ def log_cut_off(reason: object, argument: str) -> None:
 
 async def recall_for_messages(session: Session, messages: object, *, max_chars: int, repeat: bool = False) -> str:
     """
-    Return the recalled text for the user's last message.
+    Return the text recalled for the user's last message.
 
     Return "" if the message is already being answered or everything was recalled before.
     """
-    # A failed recall is logged and does not fail the turn.
+    # If recall fails, the failure is logged and the turn continues.
     message = find_pending_user_message(messages)
     if not message:
         return ""
@@ -481,7 +489,7 @@ async def recall_for_messages(session: Session, messages: object, *, max_chars: 
 
 
 def find_pending_user_message(messages: object) -> str:
-    """Return the user's last message, or "" if another message follows it."""
+    """Return the user's message if it is the last one, ignoring system messages; otherwise ""."""
     if not isinstance(messages, list | tuple):
         return extract_user_text(messages)
     others = ("system", "developer")
@@ -492,5 +500,5 @@ def find_pending_user_message(messages: object) -> str:
 
 
 def create_recall_message(text: str) -> dict[str, str]:
-    """Return recalled text as a user message: stored text must not get developer authority."""
+    """Return recalled text as a user message: it must not have a developer's authority."""
     return {"role": "user", "content": text}

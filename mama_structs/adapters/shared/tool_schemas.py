@@ -25,11 +25,11 @@ from mama_structs.tools.schema import (
 )
 
 _SCALAR_TYPES: Final = frozenset({"string", "integer", "number", "boolean", "null"})
-# Annotation keywords: they do not change the accepted values. `_describe` adds the default where it is relevant.
+# Keywords that do not restrict values. Strict schemas omit them; `_describe` adds useful defaults to descriptions.
 _ANNOTATION_KEYWORDS: Final = frozenset(
     ("$comment", "$schema", "default", "deprecated", "description", "discriminator", "examples", "readOnly", "title")
 ) | {"writeOnly"}
-# Constraints that the description can state: the strict schema accepts more, and the tool reports violations.
+# Constraints that strict schemas omit and descriptions state instead. The tool rejects values that violate them.
 _CONSTRAINT_KEYWORDS: Final = frozenset(
     ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern")
 ) | {"minItems", "maxItems", "uniqueItems", "format", "contentEncoding", "contentMediaType"}
@@ -45,7 +45,7 @@ _CONSTRAINT_TEMPLATES: Final[Mapping[str, str]] = {
     "contentMediaType": "of type {}",
 }
 
-# OpenAI's limits for one strict schema (structured outputs, supported schemas).
+# OpenAI's limits on one strict schema (structured outputs, supported schemas).
 _MAX_DEPTH: Final = 10
 _MAX_PROPERTIES: Final = 5000
 _MAX_ENUM_VALUES: Final = 1000
@@ -59,7 +59,7 @@ class _NoStrictFormError(Exception):
 
 
 def to_plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
-    """Return a copy of a schema in which every array has ``items``, as OpenAI requires."""
+    """Copy a schema and add the ``items`` that OpenAI requires in every array."""
     copied = copy.deepcopy(dict(schema))
     for node in iterate_subschemas(copied):
         if "array" in _list_types(node) and "items" not in node and "prefixItems" not in node:
@@ -69,9 +69,9 @@ def to_plain_schema(schema: Mapping[str, Any]) -> JSONSchema:
 
 def to_strict_schema(schema: Mapping[str, Any], *, nullable: bool = True) -> JSONSchema | None:
     """Return the strict form of a tool schema, or None if it has none."""
-    # Strict objects forbid additional properties. Free-form objects, untyped values, untyped arrays, tuple arrays and
-    # schemas above OpenAI's limits have no strict form. With *nullable*, optional properties become required and may be
-    # null, as OpenAI expects.
+    # Strict objects forbid additional properties.
+    # Free-form objects, untyped values, untyped or tuple arrays and schemas above OpenAI's limits have no strict form.
+    # With *nullable*, optional properties are required but may be null.
     definitions = schema.get("$defs", {})
     try:
         strict = _StrictSchemaWriter(nullable=nullable, definitions=frozenset(definitions))
@@ -97,7 +97,7 @@ class _StrictSchemaWriter:
     definitions: frozenset[str]
 
     def write(self, node: Any, *, optional: bool = False) -> JSONSchema:
-        """Return the strict form of one schema; *optional* adds the default to its description."""
+        """Return a schema's strict form. If it is *optional*, the description states the default."""
         if not isinstance(node, dict):
             raise _NoStrictFormError
         form, default = self._convert_form(node), _describe_default(node) if optional else ""
@@ -107,7 +107,7 @@ class _StrictSchemaWriter:
             remark = f"null for the default, {default}" if default else "or null"
         description = _describe(node, remark)
         if description and "$ref" in form:
-            # JSON Schema forbids keywords next to "$ref", so the reference is wrapped.
+            # The strict form of JSON Schema allows no keywords next to "$ref", so wrap the reference in "anyOf".
             form = {"anyOf": [form]}
         return {"description": description, **form} if description else form
 
@@ -160,7 +160,7 @@ def _build_union(forms: list[JSONSchema]) -> JSONSchema:
 
 
 def _describe(node: JSONSchema, remark: str) -> str:
-    """Return a schema's description plus the constraints that the strict form omits."""
+    """Return a schema's description, with *remark* and the constraints omitted by strict form."""
     added = "; ".join(filter(None, [*_describe_constraints(node), remark]))
     description = node.get("description")
     if not isinstance(description, str) or not description:
@@ -169,7 +169,11 @@ def _describe(node: JSONSchema, remark: str) -> str:
 
 
 def _describe_constraints(node: JSONSchema) -> Iterator[str]:
-    """Yield in words the constraints that the strict form omits, except very large lengths."""
+    """
+    Yield descriptions of the constraints that strict form omits.
+
+    Very large lengths are left out.
+    """
     yield from _describe_range(node.get("minimum"), node.get("maximum"))
     yield from _describe_range(
         _omit_large_length(node.get("minLength")), _omit_large_length(node.get("maxLength")), "characters"
@@ -225,16 +229,16 @@ _TYPE_NAMES: Final[Mapping[type, str]] = {
 
 
 def _accepts_null(form: JSONSchema) -> bool:
-    """Return True if a strict form accepts null without an added null alternative."""
+    """Return True if a strict schema already accepts null."""
     return form.get("type") == "null" or any(map(_accepts_null, form.get("anyOf", ())))
 
 
-# Empty defaults as JSON. They are not worth mentioning in a description.
+# Defaults that descriptions do not mention, as JSON.
 _EMPTY_DEFAULTS: Final = frozenset({"null", '""', "[]", "{}"})
 
 
 def _describe_default(node: JSONSchema) -> str:
-    """Return the default as JSON, or "" for a missing or empty default."""
+    """Return a schema's default as JSON for its description, or "" if it is missing or empty."""
     if "default" not in node:
         return ""
     text = json.dumps(node["default"], ensure_ascii=False)
