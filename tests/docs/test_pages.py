@@ -43,7 +43,7 @@ from mama_structs.refs.store import text as content
 from mama_structs.refs.store import text_search as search
 from mama_structs.storage import sqlite_errors
 
-# The first pages for newcomers have no code that creates a directory.
+# The entry pages contain no code that creates a store.
 SHORT = ("README.md", "index.md")
 DEMO = "python3 -m venv .venv && .venv/bin/pip install '.[semantic]' && .venv/bin/mama-structs demo"
 TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"
@@ -106,7 +106,7 @@ def test_tests_in_pages_pass(docs, page, tmp_path):
         (tmp_path / f"test_block_{number}.py").write_text(block.text)
     tests = sum(len(re.findall(r"^(?:async )?def test_", block.text, re.MULTILINE)) for block in modules)
 
-    # With CI set, Hypothesis draws fixed examples without a deadline.
+    # With CI set, Hypothesis uses fixed examples and no deadline.
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
         cwd=tmp_path, env={**os.environ, "CI": "true", "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}, capture_output=True, text=True, timeout=600, check=False,
@@ -145,7 +145,7 @@ def test_links_between_pages_resolve(docs):
 
 
 def _clicks(index):
-    """Return the number of clicks on links from a page to each other page."""
+    """Return the number of clicks that each page is away from the index page."""
     clicks, reached = {index: 0}, [index]
     for page in reached:
         for link in _links(page):
@@ -260,7 +260,7 @@ def _home_of(name):
         *(results, model, store, entries, parser, content, search, export, kinds),
         *(matches, outcomes, protocol, sqlite_errors),
     )
-    # These are not public modules: users only get their objects as results.
+    # The modules in *inner* are not public. The reference lists them because users get their objects as results.
     doors = (mama_structs, testing, embedders, *inner)
     return next(module for module in doors if name in getattr(module, "__all__", vars(module)))
 
@@ -399,7 +399,7 @@ def test_providers_are_in_the_reference_with_arguments(docs):
     for name, text in rows.items():
         arguments = re.findall(r"`(\w+)(?:=([^`]*))?`", re.sub(r"\(.*?\)", "", text))
         parameters = inspect.signature(getattr(embedders, name)).parameters.values()
-        # 0 and None stand for the provider's default; required arguments have no default.
+        # The page shows no default for required arguments, nor for 0 or None, which select the provider's default.
         known = {one.name: None if one.default in (inspect.Parameter.empty, 0) else one.default for one in parameters}
         assert known == {argument: ast.literal_eval(value or "None") for argument, value in arguments}, name
 
@@ -457,7 +457,7 @@ def test_error_rows_match_base_class_type_and_attributes(docs):
         error = getattr(errors, name)
         assert word == error.type, name
         assert not base or base in {parent.__name__ for parent in error.__mro__[1:]}, name
-        # Each class annotates its attributes. Rows below `DescriptorError` name its `handle`, too.
+        # A row lists the attributes that its class annotates. Rows below `DescriptorError` also list its `handle`.
         documented = set(re.findall(r"`(\w+)`", data))
         own = set(vars(error).get("__annotations__", ())) - {"type"}
         assert own <= documented, name
@@ -484,7 +484,7 @@ def test_second_command_is_what_ci_runs(docs):
     """In `.ci/run`, pip may be quiet."""
     script = (docs.root / ".ci" / "run").read_text(encoding="utf-8")
 
-    # No arguments after `nox`: the command runs everything.
+    # `nox` must have no arguments, so that it runs all default sessions.
     assert re.search(re.escape(TESTS) + r"\s*(;|\}|$)", script.replace("pip install -q ", "pip install "), re.MULTILINE)
 
 
