@@ -529,7 +529,7 @@ async def test_scheduler_releases_cancelled_call(session):
     await tools_that_log(session, log)
     turns = CallScheduler(session)
     calls = [asyncio.create_task(turns.answer("write", {"n": n})) for n in range(4)]
-    while "+w0" not in log:  # counts event loop iterations  # noqa: ASYNC110 - counted in event loop iterations
+    while "+w0" not in log:  # noqa: ASYNC110 - the clock is not advanced
         await asyncio.sleep(0)
     calls[0].cancel()
     calls[2].cancel()

@@ -1,4 +1,4 @@
-"""`awaited`: async wrappers for all kinds of functions."""
+"""`make_async`: async wrappers for all kinds of functions."""
 
 import asyncio
 import contextvars
@@ -28,7 +28,7 @@ class Async:
 
 
 class Plain:
-    """Records thread, context and arguments of a call."""
+    """Its methods return the thread, the context and the argument of a call."""
 
     def method(self, number):
         return threading.current_thread(), WHO.get(), number
@@ -104,7 +104,7 @@ async def test_awaited_raises_error_of_sync_function():
 def test_generators_and_non_functions_are_rejected(function, take):
     """When they are decorated or added, not in the first call."""
     if function is None and take is not make_async:
-        return  # a decorator called with its arguments only
+        return  # with None the decorators only set options, so they accept it
     with pytest.raises(InvalidArgument, match="must be a function, async or plain"):
         take(function)
 
@@ -173,7 +173,7 @@ async def test_session_calls_sync_tools():
             return {"owner": key}
 
     def stock(item: str) -> dict[str, str]:
-        """Say what is there."""
+        """Return the stock of an item."""
         return {"item": item}
 
     async with Session.open(sources=[Source(SCHEME, fetch=lambda key: {"name": key.upper()})]) as session:
