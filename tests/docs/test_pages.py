@@ -77,7 +77,7 @@ def test_page_blocks_print_the_shown_output(docs, page):
 
 
 def test_short_pages_print_the_same_twice(docs):
-    """They leave files in the shared directory."""
+    """The second run finds the files that the first run left in the shared directory."""
     for page in 2 * [page for page in docs.pages if page.name in SHORT]:
         docs.run_page(page)
 
@@ -157,7 +157,7 @@ def _clicks(index):
 
 
 def test_every_page_is_at_most_two_clicks_away(docs):
-    """From docs/index.md, which the README links to."""
+    """Clicks are counted from docs/index.md, to which the README links."""
     clicks = _clicks(docs.root / "docs" / "index.md")
 
     assert {} == {page: clicks.get(page) for page in docs.pages[1:] if clicks.get(page, 3) > 2}
@@ -176,7 +176,7 @@ def test_every_page_is_at_most_two_clicks_away(docs):
     ],
 )
 def test_frequent_questions_are_answered_within_two_clicks(docs, asked, says):
-    """Saving and searching, frameworks, storage, crashes, and token costs."""
+    """The questions are about saving and searching, frameworks, storage, crashes, and token costs."""
     target = docs.root / "docs" / asked
     text = target.read_text(encoding="utf-8")
 
@@ -207,14 +207,14 @@ def test_notebooks_have_no_outputs(docs):
 
 
 def test_example_agent_has_at_most_forty_lines(docs):
-    """The first block of how-to/own-loop.md."""
+    """The example is the first block of how-to/own-loop.md."""
     agent, *_ = docs.blocks_of(docs.root / "docs" / "how-to" / "own-loop.md")
 
     assert len(agent.text.splitlines()) <= 40
 
 
 def test_lines_contain_one_sentence(docs):
-    """So that diffs show changed sentences."""
+    """Diffs then show only the changed sentences."""
     prose = [
         (page.name, line)
         for page in docs.pages
@@ -356,7 +356,7 @@ def test_settings_are_in_the_reference_with_defaults(docs, documented):
 
 
 def test_strict_linking_matches_the_reference(docs):
-    """The third column of the table of `LinkingPolicy`."""
+    """The third column of the table of `LinkingPolicy` contains the strict values."""
     rows = re.findall(r"^\| `(\w+)` \| .*? \| (.*?) \|", _section(docs, "LinkingPolicy"), re.MULTILINE)
 
     assert LinkingPolicy.strict() == LinkingPolicy(**{name: ast.literal_eval(value) for name, value in rows})
@@ -392,7 +392,7 @@ def test_metadata_classes_are_in_the_reference_with_attributes(docs):
 
 
 def test_providers_are_in_the_reference_with_arguments(docs):
-    """In order, with their defaults."""
+    """Arguments are listed in order, with their defaults."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", _section(docs, "Providers"), re.MULTILINE))
 
     assert len(rows) == 5
@@ -405,7 +405,7 @@ def test_providers_are_in_the_reference_with_arguments(docs):
 
 
 async def test_session_tools_are_in_the_reference_with_arguments(docs):
-    """In order, with their defaults; schemas omit None and False."""
+    """Arguments are listed in order, with their defaults. Schemas omit None and False."""
     rows = re.findall(r"^\| `([\w/]+)` \| (.*?) \|", _section(docs, "Tools for models"), re.MULTILINE)
     known = {}
     allowed = Settings(tools=ToolSettings(forget=True))
@@ -481,7 +481,7 @@ def test_first_command_runs_existing_script():
 
 
 def test_second_command_is_what_ci_runs(docs):
-    """In `.ci/run`, pip may be quiet."""
+    """The script `.ci/run` runs the same command, but may add -q to pip."""
     script = (docs.root / ".ci" / "run").read_text(encoding="utf-8")
 
     # `nox` must have no arguments, so that it runs all default sessions.

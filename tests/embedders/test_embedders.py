@@ -141,7 +141,7 @@ async def test_voyage_sends_input_type():
 
 @pytest.mark.parametrize(("kind", "prefix"), [("document", "passage: "), ("query", "query: ")])
 async def test_sentence_transformers_use_prompts_or_prefixes(kind, prefix):
-    """Newer models support the kinds themselves; E5 needs a prefix."""
+    """Newer models distinguish queries and documents themselves. E5 needs a prefix."""
     old, new = FakeTransformer(), FakeNewTransformer()
     first = SentenceTransformerEmbedder(
         model=old, name="e5", query_prefix="query: ", document_prefix="passage: ", calibration=CALIBRATION
@@ -215,7 +215,7 @@ def test_repr_does_not_show_client():
 
 
 async def test_provider_is_calibrated_and_batched_by_batch_service():
-    """The provider's adapter needs no code for it."""
+    """The adapter of a provider needs no code for calibration and batches."""
     client = FakeVoyage()
     embedder = VoyageEmbedder(client=client)
     service = EmbeddingService(embedder)
@@ -396,7 +396,7 @@ async def test_onnx_reranker_error_is_raised_at_first_search(files, monkeypatch)
 
 
 def test_real_onnx_cross_encoder_scores_pairs(tmp_path):
-    """A generated model with three operators and a word tokenizer, run by the real packages."""
+    """The real packages run a generated model of three operators with a word tokenizer."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     tokenizers = pytest.importorskip("tokenizers")

@@ -101,7 +101,7 @@ async def live(session):
 
 
 async def test_operations_are_recorded_with_conventional_names(session, told):
-    """Tools, memories, retrieval and embeddings are spans, and durations in a histogram."""
+    """Tools, memories, retrieval and embeddings have spans. A histogram contains the durations."""
     await live(session)
     tools = [f"execute_tool {name}" for name in ("save/decision", "look", "fail")]
     memories = ["create_memory", "search_memory", "update_memory", "delete_memory"]
@@ -178,7 +178,7 @@ def test_opentelemetry_is_imported_only_when_enabled():
 
 
 def test_missing_opentelemetry_error_names_the_extra(monkeypatch):
-    """Before anything is opened."""
+    """The error is raised before the session opens anything."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
 
     with pytest.raises(ImportError, match=r"mama-structs\[otel\]"):

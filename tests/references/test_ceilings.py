@@ -53,7 +53,7 @@ def for_model(function):
 
 class TestCeilings:
     async def test_model_cannot_exceed_max_references_of_session(self):
-        """The node counts the requests."""
+        """The fake node counts the requests."""
         async with FakeNode.world(seed=1, players=120) as node:
             options = ReferenceOptions(max_references=20)
             async with Session.open(structs=node.url, references=options) as session:

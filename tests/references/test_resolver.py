@@ -224,7 +224,7 @@ class TestLists:
 
 class TestLimits:
     async def test_max_references_limits_started_queries(self, make_resolver):
-        """An earlier implementation sent 51 queries for a limit of 50."""
+        """Regression: for a limit of 50, 51 queries were sent."""
         source = FakeSource({f"5-{n}": {"id": f"5-{n}"} for n in range(1, 200, 2)})
         payload = {"structDefenders": [f"5-{n}" for n in range(1, 101)]}
 
