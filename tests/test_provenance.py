@@ -1,4 +1,4 @@
-"""A memory is never trusted more than the authors of its text, whatever path the text takes."""
+"""A memory is never trusted more than the authors of its text, on any path of the text."""
 
 import asyncio
 import contextlib
@@ -457,7 +457,7 @@ class Walk:
         return self.data.draw(st.sampled_from(sorted(self.session.refs)), "handle")
 
     def text(self):
-        """Return a tool argument: a handle in one of its forms, or words of the model."""
+        """Return a tool argument: a handle in a random form, or words of the model."""
         handle = self.handle()
         forms = [handle, {"$ref": handle}]
         if isinstance(self.session.refs.get(handle), Ref):
@@ -466,7 +466,7 @@ class Walk:
         return self.data.draw(st.sampled_from(forms), "text")
 
     async def memory(self, kind=None):
-        """Return the id of a memory of this type. Save a memory first if there is none."""
+        """Return the id of a memory of the given type. Save a memory first if there is none."""
         known = [one.id async for one in self.session.memories.all(types=kind)]
         if not known:
             made = await self.session.memories.save_decision("start", self.say("user"), self.say("user"))

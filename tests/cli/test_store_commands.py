@@ -25,7 +25,7 @@ COMMANDS = ["check", "rebuild", "backup", "export", "import", "maintain", "reemb
 
 
 def arguments(command, store, other):
-    """Return a complete command line for one of the commands."""
+    """Return a complete command line for the given command."""
     extra = {"backup": [other], "export": [other], "import": [other], "reembed": ["--embedder", "hash"]}
     return [str(part) for part in [command, store, *extra.get(command, [])]]
 

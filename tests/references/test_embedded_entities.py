@@ -20,7 +20,7 @@ TRACKER = IdScheme(name="tracker", pattern=r"([A-Z]+)-[0-9]+", type_of={"USR": "
 
 def entities():
     """
-    Return a strategy for pairs of an id and its entity in one of several formats.
+    Return a strategy for pairs of an id and its entity in different formats.
 
     Formats are bare fields, a node's answer, and JSON:API.
     """

@@ -43,7 +43,7 @@ def keys(payload, scheme=SHOP):
 
 
 def bare_ids():
-    """Return a strategy for ids without a type, like those of databases and services."""
+    """Return a strategy for ids without a type, such as database keys."""
     numbers = st.integers(0, 10**6) | st.integers(-5, 10**30)
     return numbers | st.text(min_size=1, max_size=20) | st.just("x" * MAX_ID_LENGTH) | st.just("a:b/c~d")
 

@@ -26,7 +26,7 @@ def brief_of(kind):
 
 
 def answer_of(entries, omitted, rows=0):
-    """Return an answer with references, some of which failed."""
+    """Return an answer with references, including failed ones."""
     section = {}
     for number, (kind, fields, failed) in enumerate(entries, 1):
         own = {"status": "failed", "error": f"no answer {number}"} if failed else fields

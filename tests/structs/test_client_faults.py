@@ -143,7 +143,7 @@ URLS = st.builds(
 
 @contextlib.contextmanager
 def no_network():
-    """Let every DNS lookup and every connection fail. Host names are encoded first, as in a real lookup."""
+    """Make every DNS lookup and every connection fail. Host names are encoded first, as in a real lookup."""
 
     def look_up(host, *args, **kwargs):
         host.encode("idna")

@@ -524,7 +524,7 @@ class Hearing:
 
 
 async def settled():
-    """Let the notification tasks finish."""
+    """Run the event loop until the notification tasks have finished."""
     for _ in range(5):
         await asyncio.sleep(0)
 

@@ -110,7 +110,7 @@ async def test_stdio_raises_without_stdin(monkeypatch):
 
 
 def lines_in(chunks, **options):
-    """Return the lines that `split_lines` yields for these chunks. A chunk None stands for a read timeout."""
+    """Return the lines that `split_lines` yields for the given chunks. A chunk None simulates a read timeout."""
     coming = iter([*chunks, b""])
     return [*split_lines(lambda _seconds: next(coming), **options)]
 

@@ -41,7 +41,7 @@ class _AsInMemory(AdkArtifactService):
 
 @pytest.fixture
 async def artifact_service_factory(tmp_path):
-    """Return a function that creates our service on a new session, whichever service of ADK a test requests."""
+    """Return a function that creates our service on a new session, for any service type that a test requests."""
     async with Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
         yield lambda *_: _AsInMemory(session)
 

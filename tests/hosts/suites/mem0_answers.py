@@ -61,7 +61,7 @@ def theirs(home, name):
 
 @pytest.fixture
 def both(home, request):
-    """An empty memory of ours and an empty one of mem0."""
+    """An empty memory of this package and an empty memory of mem0."""
     with sync.Session.open(None, embedder=SMALL) as session:
         other = theirs(home, re.sub(r"\W", "_", request.node.name))
         yield ours.Memory(session), other
@@ -194,7 +194,7 @@ CONDITIONS = st.recursive(
 
 @pytest.fixture(scope="module")
 def filled(home):
-    """A memory of ours and one of mem0, filled with the same memories."""
+    """A memory of this package and a memory of mem0, with the same contents."""
     with sync.Session.open(None, embedder=SMALL) as session:
         pair = ours.Memory(session), theirs(home, "filled")
         values = [

@@ -64,7 +64,7 @@ globals().update({name: made for name, made in vars(_setup).items() if isinstanc
 
 @pytest.fixture(autouse=True)
 def close_all() -> Iterator[None]:
-    """Close all sessions, also those that a failed test leaves open."""
+    """Close all sessions, because a failed test leaves its sessions open."""
     yield
     while _opened:
         _beside(_opened.pop().close)

@@ -181,7 +181,7 @@ def python_of(role: str) -> Path:
 
 
 def main() -> int:
-    """Let each framework save its fact, and check that it recalls the facts of all others."""
+    """Make each framework save its fact, and check that it recalls the facts of all others."""
     missing = [role for role in FACTS if not python_of(role).exists()]
     if missing:
         say({"passed": 0, "failed": [f"there is no environment of {role}: run its suites first" for role in missing]})
