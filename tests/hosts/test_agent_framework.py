@@ -139,7 +139,7 @@ async def test_host_tool_receives_invocation_context(session):
     """The parameter `ctx` receives the framework's invocation context, and no model sees it."""
 
     async def open_ticket(title: str, ctx: Any) -> str:
-        """Open a support ticket."""
+        """Open a ticket."""
         return json.dumps([title, type(ctx).__name__])
 
     session.tools.add(open_ticket)

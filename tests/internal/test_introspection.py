@@ -173,7 +173,7 @@ async def test_session_calls_sync_tools():
             return {"owner": key}
 
     def stock(item: str) -> dict[str, str]:
-        """Return the stock of an item."""
+        """Say what is there."""
         return {"item": item}
 
     async with Session.open(sources=[Source(SCHEME, fetch=lambda key: {"name": key.upper()})]) as session:

@@ -44,7 +44,7 @@ class Failing(SessionMachine):
     def set_up(self, session):
         @session.tools.add
         async def attack(planet_id: str, how: Literal["soon", "late"] = "soon") -> int:
-            """Attack."""
+            """Attack a planet."""
             return {"soon": 1}[how]
 
     def tools_to_call(self):

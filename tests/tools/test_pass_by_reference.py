@@ -37,7 +37,7 @@ async def take(
     data: bytes = b"",
     nested: dict[str, str] | None = None,
 ) -> dict:
-    """Take."""
+    """Return the arguments."""
     return {
         "text": text, "texts": texts, "maybe": maybe, "kind": kind, "narrow": narrow, "anything": anything,
         "data": data.decode(), "nested": nested,
@@ -182,7 +182,7 @@ async def test_call_replaces_handle_in_argument_with_similar_name(session):
 @pytest.mark.parametrize("nullable", [True, False])
 async def test_call_replaces_handles_with_strict_schema(session, nullable):
     async def check(source: str, others: list[str] | None = None) -> list[int]:
-        """Check."""
+        """Return the lengths of texts."""
         return [len(source), *map(len, others or ())]
 
     tool = session.tools.add(check)

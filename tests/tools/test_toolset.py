@@ -196,7 +196,7 @@ def test_add_rejects_texts_that_adapters_cannot_send(given, said):
     """One invalid description would break every later list of tools."""
 
     async def attack(planet_id: str) -> None:
-        """Attack."""
+        """Attack a planet."""
 
     tools = ToolSet()
     for added in (attack, Tool.from_function(attack)):

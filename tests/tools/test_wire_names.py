@@ -122,7 +122,7 @@ async def test_hidden_tool_has_unique_wire_name():
     async with Session.open() as session:
 
         async def decide() -> None:
-            """Decide."""
+            """Save a decision."""
 
         session.tools.add(decide, name="save__decision")
         everything = {tool.name: wire for wire, tool in list_wire_tools(session)}
