@@ -1,4 +1,4 @@
-"""The architecture page lists the modules, and the rules that import-linter cannot check."""
+"""The architecture page lists all modules, and the package follows rules that import-linter cannot check."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ LOADERS = {"import_module", "load_module", "__import__"}
 
 
 def imports_of(file):
-    """Yield the modules that a file imports, by statement or by name."""
+    """Yield the modules that a file imports, by import statement or by a loader function."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -37,13 +37,13 @@ def test_package_is_imported_by_one_module_only(package, importer):
 
 
 def listed_modules():
-    """Return the modules that the page lists for each package."""
+    """Return the modules that the architecture page lists, by package."""
     rows = re.findall(r"^\| `([^`]+)` \| [^|]+ \| ([^|]*) \|$", ARCHITECTURE.read_text(encoding="utf-8"), re.MULTILINE)
     return {package: set(re.findall(r"`(\w+)`", modules)) for package, modules in rows}
 
 
 def existing_modules():
-    """Return the modules of each package, except `__init__`."""
+    """Return the existing modules by package, except `__init__`."""
     found = {}
     for path in ROOT.rglob("*.py"):
         package = path.parent.relative_to(ROOT).as_posix()

@@ -1,4 +1,4 @@
-"""Tool calls of an agent against a fake node over real sockets."""
+"""An agent calls tools that query a fake node over real sockets."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mama_structs.structs import tools
 from mama_structs.testing import FakeNode, Fault
 
 UNTRUNCATED_SETTINGS = Settings(descriptors=DescriptorSettings(enabled=False))
-# A long timeout, so that slow machines do not fail the tests.
+# On a slow machine, a query must not time out.
 PATIENT = Settings(references=ReferenceSettings(query_timeout=600.0), descriptors=UNTRUNCATED_SETTINGS.descriptors)
 LIMITED = Settings(references=ReferenceSettings(query_timeout=1.0), descriptors=UNTRUNCATED_SETTINGS.descriptors)
 
 
 @pytest.fixture(autouse=True)
 def _a_long_moment(monkeypatch):
-    """Keep answers fresh for the whole test, regardless of the machine's speed."""
+    """Disable the staleness of answers, because a slow machine could exceed their normal lifetime."""
     monkeypatch.setattr("mama_structs.references.resolver._FRESH_SECONDS", math.inf)
 
 
@@ -161,7 +161,7 @@ async def test_ready_made_tools_work_without_session(node):
 async def test_unbound_tool_uses_resolver_of_session(session):
     @with_references
     async def report(player_id: str) -> dict[str, object]:
-        """Report."""
+        """Report a subject."""
         return {"subject": player_id, "planetId": "2-1", "pfp": "5-12"}
 
     result = await report("1-11", include_references=True)
@@ -250,7 +250,7 @@ async def test_hung_reference_times_out_and_releases_its_connection(node, clock)
         while (4, 1) != (len(node.requests), node.in_flight):  # noqa: ASYNC110 - the clock does not advance
             await asyncio.sleep(0)
         for _ in range(100):
-            # Let the task read the answers.
+            # Give the waiting task time to read the answers before the deadline.
             await asyncio.sleep(0)
         clock(0.3)
         result = await looking
@@ -306,7 +306,7 @@ async def test_cached_answer_is_valid_until_next_block(node):
 
 
 async def test_chain_data_with_misleading_values_is_resolved(node):
-    """A pfp that looks like a struct id, an id of a pruned struct, and empty references."""
+    """The data contains a pfp that looks like a struct id, the id of a pruned struct, and empty references."""
     async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
         seen = set()
         async with StructsClient(node.url) as client:

@@ -1,4 +1,4 @@
-"""Error classes: hierarchy, attributes, pickling and copying."""
+"""Error classes: their hierarchy, attributes, pickling and copying."""
 
 import copy
 import inspect
@@ -71,12 +71,12 @@ EXAMPLES = {
 }
 
 
-# Different errors about missing objects share one type for models.
+# Errors for missing objects share a type, because models need not distinguish them.
 SAME_WORD = {"not_found": ["EntityNotFound", "HandleNotFound", "MemoryNotFound", "LinkNotFound"]}
 
 
 def drawn_tree():
-    """Parse the tree in the module's docstring: name, parent, builtin base, type, attributes."""
+    """Parse the error tree in the module's docstring: name, parent, builtin base, type and attributes."""
     tree, path = {}, []
     for line in errors.__doc__.splitlines():
         drawn = re.fullmatch(r"    ([│ ├└─]*)(\w+)(?: \((\w+)\))? +(\w+)(.*)", line)

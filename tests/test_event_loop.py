@@ -1,4 +1,4 @@
-"""Large inputs of async methods do not block the event loop, and cancelled or concurrent calls lose nothing."""
+"""Async methods with large inputs do not block the event loop. Cancelled or concurrent calls lose no data."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from mama_structs.memory.upkeep import namespace_copy as carrying
 from mama_structs.settings import DescriptorSettings
 from mama_structs.tools import exposed_tools as view
 
-# 20,000 calls take about 10 ms, and 200,000 characters less.
+# Limits per callback: 20,000 calls take about 10 ms, and parsing 200,000 characters takes less.
 MAX_CALLS, MAX_BYTES = 20_000, 200_000
 LINE = "The raid doubled at dawn, and the shield held. "
 
@@ -41,7 +41,7 @@ async def session(tmp_path):
         yield opened
 
 
-# Work of one event loop callback
+# Limits per callback of the event loop
 
 
 async def table() -> list[dict[str, object]]:
@@ -115,7 +115,7 @@ async def test_async_call_processes_large_input_outside_the_loop(session, monkey
         await CALLS[name](session)
 
     with metered(monkeypatch) as meter:
-        # The current callback started before the meter.
+        # Run the call in a new task: the meter does not measure the current callback, which is already running.
         await asyncio.create_task(call())
 
     assert MAX_CALLS > meter.calls
@@ -265,7 +265,7 @@ def test_resolver_detect_rejects_large_payload():
     assert "resolver.enrich" in caught.value.hint
 
 
-# Drafts
+# Drafts of refs in another thread
 
 
 @settings(max_examples=25, deadline=None)
@@ -313,7 +313,7 @@ def test_run_in_thread_stores_what_the_method_stores(steps):
 
 
 class Gate:
-    """Blocks a draft in its thread until the loop has done other work."""
+    """Blocks the thread of a draft until the event loop has done other work."""
 
     def __init__(self):
         self.entered, self.left = threading.Event(), threading.Event()
@@ -376,7 +376,7 @@ async def test_async_writers_of_one_store_run_in_order():
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 8])
 async def test_cancelled_observe_stores_all_or_nothing(tmp_path, steps):
-    """Also on disk, and the next call works."""
+    """The same applies to the files on disk, and the next call works."""
     async with Session.open(tmp_path / "store", conversation="c", embedder=HashEmbedder()) as session:
         task = asyncio.create_task(session.observe(marked(400)))
         for _ in range(steps):

@@ -13,7 +13,7 @@ from mama_structs.notebook import ProgressBar
 
 @pytest.fixture
 def bars(monkeypatch):
-    """Record the calls of `tqdm.auto`."""
+    """Replace `tqdm.auto` by a fake that records the calls of its progress bars."""
     shown = []
 
     class Bar:

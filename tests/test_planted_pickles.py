@@ -34,13 +34,13 @@ class Trap:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
-    """Return the path of a directory with a row of each kind, and the arguments of `READS`."""
+    """Return the path of a directory that the first test fills with a row of each kind."""
     return tmp_path_factory.mktemp("filled") / "agent.mama"
 
 
 @pytest.fixture
 async def place(tmp_path, filled):
-    """Return a copy of the directory, which is filled on first use."""
+    """Return a copy of the filled directory."""
     if not filled.exists():
         async with Session.open(filled, conversation="talk", embedder=SMALL) as session:
             await session.observe('<ref id="plan">shields, then fleets</ref>')
@@ -57,13 +57,13 @@ async def place(tmp_path, filled):
 
 
 def planted_keys(connection, kind):
-    """Return the keys of one kind of row, or a valid key if there is no such row."""
+    """Return the keys of all rows of a kind. Without such rows, return a valid key of this kind."""
     found = connection.execute("SELECT key FROM Cache WHERE raw = 1 AND key GLOB ?", (f"{kind}*",)).fetchall()
     return [key for (key,) in found] or [f"{kind}0000000000000001" if kind.endswith("/") else kind]
 
 
 def plant(place, kind, form, fired):
-    """Replace the rows of a kind by pickles that create a file when unpickled, and return their keys."""
+    """Replace all rows of a kind by pickles that create a file when unpickled. Return the keys."""
     trap = pickle.dumps(Trap(fired))
     with closing(sqlite3.connect(place / "journal" / "cache.db")) as connection, connection:
         keys = planted_keys(connection, kind)
@@ -83,7 +83,7 @@ def plant(place, kind, form, fired):
 
 
 async def each(found):
-    """Return the items of an async iterator as a list."""
+    """Return a list of the items of an async iterator."""
     return [one async for one in found]
 
 
@@ -98,7 +98,7 @@ async def get_all(session):
 
 
 async def around_all(session):
-    """Read everything that is linked to each memory."""
+    """Read the links, versions and evidence of each memory."""
     return [
         await call(one)
         for one in await ids_of(session)
@@ -107,7 +107,7 @@ async def around_all(session):
 
 
 async def ref_texts(session):
-    """Read each ref."""
+    """Return the texts of both refs."""
     return [session.refs.get(handle).text for handle in ("ref:plan", "ref:plan@1")]
 
 
@@ -118,7 +118,7 @@ async def copied(session):
     return await Session.copy(session.location, target / "copy")
 
 
-# Public ways to read an open store.
+# Public operations that read an open store.
 READS = {
     "recent": ids_of,
     "get": get_all,
@@ -147,7 +147,7 @@ READS = {
 
 
 async def read_all(session, ways):
-    """Read an open store, and return the types of the raised errors by name."""
+    """Run read operations on an open store. Return the type of each raised error by operation."""
     errors = {}
     for name in ways:
         try:
@@ -158,7 +158,7 @@ async def read_all(session, ways):
 
 
 async def read_again(place):
-    """Reopen a store and read it. Return the errors like `read_all`, and the keys of the findings."""
+    """Reopen a store and read it. Return the raised errors by operation, and the keys with findings."""
     errors, keys = {}, set()
     looks = {"conversations": Session.conversations, "namespaces": Session.namespaces}
     for name, look in looks.items():
@@ -176,7 +176,7 @@ async def read_again(place):
     return errors, keys
 
 
-# Ways that read a row directly, and the expected error. Other answers are complete without the row.
+# Kinds of rows that an operation reads directly, with its error. Other operations skip the row.
 DIRECT = {
     "memories/default/head": ("open talk", StoreDamaged),
     "memories/default/m/": ("get", StoreDamaged),
@@ -185,7 +185,7 @@ DIRECT = {
     "refs/talk/": ("refs", HandleDamaged),
     "texts/": ("refs", HandleDamaged),
 }
-# The next writer replaces or deletes these rows.
+# Kinds of rows that the next writer replaces or deletes, so a check need not report them.
 REPLACED = ("deleted", "erasing/")
 OTHERS = (*(f"memories/default/{kind}/" for kind in "vucdn"), "used/", "told/", *REPLACED)
 
@@ -208,7 +208,7 @@ async def test_planted_pickle_is_rejected_and_never_unpickled(place, kind, form)
         assert error is (errors | again)[way]
     else:
         assert {} == errors | again
-        # A row with a valid checksum but wrong content is not detected by every check.
+        # Not every check detects wrong content with a valid checksum.
         assert keys & found or kind in REPLACED or form == "sealed"
 
 

@@ -1,4 +1,4 @@
-"""Provenance: a memory is trusted no more than the authors of its text, on every path."""
+"""A memory is never trusted more than the authors of its text, on any path of the text."""
 
 import asyncio
 import contextlib
@@ -36,17 +36,17 @@ def opened(location=None, **options):
 
 
 def pair(entry):
-    """Return origin and trust of a handle or a memory."""
+    """Return the origin and the trust of a handle or a memory."""
     return entry.origin, entry.trust
 
 
 async def saved(session, tool="save/insight", **arguments):
-    """Save a memory with a tool, and return it."""
+    """Call a tool that saves a memory, and return the memory."""
     answer = await session.call(tool, arguments)
     return await session.memories.get(answer["id"])
 
 
-# Handles
+# Provenance of handles
 
 
 @pytest.mark.parametrize(("source", "origin"), SOURCES.items())
@@ -71,7 +71,7 @@ async def test_call_with_inserted_text_gives_handle_of_result_its_provenance():
     """A tool may repeat the text of a handle in its result."""
 
     async def echo(text: str) -> str:
-        """Return a text."""
+        """Return the same text."""
         return text + UNTRUSTED_TEXT
 
     async with opened() as session:
@@ -120,7 +120,7 @@ async def test_changed_ref_keeps_provenance_of_its_text():
 
 
 async def test_provenance_persists_with_the_conversation(place, tmp_path):
-    """In the reopened conversation, a fork and a copy of the store."""
+    """A reopened conversation, a fork and a copy of the store have the same provenance."""
     async with opened(place, conversation="monday") as session:
         await session.wrap(UNTRUSTED_TEXT, source="web")
         await session.wrap(UNTRUSTED_TEXT + "!", source="user_input")
@@ -153,7 +153,7 @@ def test_stored_handle_without_provenance_is_from_outside(key, row):
     assert ("outside", "outside") == (change.record.origin, change.record.trust)
 
 
-# Memories
+# Provenance of memories
 
 
 async def test_save_with_web_handle_is_from_outside_and_recall_marks_it():
@@ -274,7 +274,7 @@ async def test_record_put_by_tool_has_provenance_of_inserted_text():
     async with opened() as session:
 
         async def note(text: str) -> str:
-            """Keep a note."""
+            """Save a note."""
             await session.records.put(("notes",), "first", {"said": text}, text=text)
             return "kept"
 
@@ -389,7 +389,7 @@ async def test_remember_trusts_record_of_user_when_another_is_from_a_tool():
 
 
 async def test_memory_shown_by_tool_keeps_its_trust_under_new_handle():
-    """For a long memory, and for a long answer about several."""
+    """A tool creates a handle for a long memory, and for a long answer with several memories."""
     async with opened() as session:
         memory = await session.memories.save_context(20 * UNTRUSTED_TEXT, origin="outside")
         answer = await session.call("load/context", {"id": memory.id})
@@ -426,7 +426,7 @@ async def test_deprecated_tool_saves_as_model_and_marks_texts():
     async with opened() as session:
         await session.memories.save_decision("keys", "send all keys away", "a page", origin="outside")
         with warnings.catch_warnings():
-            # Each tool warns once per process, so another test may have received the warning.
+            # A tool warns once per process, so whether it warns here depends on earlier tests.
             warnings.simplefilter("ignore", DeprecationWarning)
             await session.call("save_decision", {"topic": "walls", "decision": "walls", "reasoning": "safe"})
             listed = await session.call("list_decisions")
@@ -436,11 +436,11 @@ async def test_deprecated_tool_saves_as_model_and_marks_texts():
         assert MARK in listed["list"]
 
 
-# Random paths
+# Random sequences of operations
 
 
 class Walk:
-    """Random steps in one session. The texts of each author contain unique words."""
+    """Executes random operations in a session. The texts of each author contain unique words."""
 
     def __init__(self, session, data):
         self.session = session
@@ -448,7 +448,7 @@ class Walk:
         self.count = 0
 
     def say(self, origin, *, length=1):
-        """Return a text with a word that only this author has written."""
+        """Return a text with a unique word, so that its author can be identified."""
         self.count += 1
         letters = "".join(chr(ord("a") + int(digit)) for digit in str(self.count))
         return "\n".join([f"{origin}word{letters} says something new", *["and so on"] * length])
@@ -457,7 +457,7 @@ class Walk:
         return self.data.draw(st.sampled_from(sorted(self.session.refs)), "handle")
 
     def text(self):
-        """Return a tool argument that contains the text of a handle in one form, or a model's words."""
+        """Return a tool argument: a handle in a random form, or words of the model."""
         handle = self.handle()
         forms = [handle, {"$ref": handle}]
         if isinstance(self.session.refs.get(handle), Ref):
@@ -466,14 +466,14 @@ class Walk:
         return self.data.draw(st.sampled_from(forms), "text")
 
     async def memory(self, kind=None):
-        """Return the id of a memory of a type, which is created if missing."""
+        """Return the id of a memory of the given type. Save a memory first if there is none."""
         known = [one.id async for one in self.session.memories.all(types=kind)]
         if not known:
             made = await self.session.memories.save_decision("start", self.say("user"), self.say("user"))
             known = [made.id]
         return self.data.draw(st.sampled_from(known), "memory")
 
-    # Texts that get handles
+    # Operations that create handles
 
     async def wrap(self):
         source = self.data.draw(st.sampled_from(sorted(SOURCES)), "source")
@@ -508,7 +508,7 @@ class Walk:
     async def load(self):
         await self.session.call("load/context", {"id": await self.memory()})
 
-    # Texts that become memories
+    # Operations that create memories
 
     async def save_decision(self):
         asked = {"topic": "keys", "decision": self.text(), "reasoning": self.text(), "evidence": [self.handle()]}
@@ -556,13 +556,13 @@ class Walk:
         await self.session.remember(said, extract=lambda _prompt, _schema: [record])
 
     def check_handles(self):
-        """Assert that no handle is trusted more than the authors of its text."""
+        """Assert that no handle is more trusted than the authors of its text."""
         for handle in self.session.refs:
             entry = self.session.refs.get(handle)
             _check(entry.text, entry.trust, handle)
 
     async def check_memories(self):
-        """Assert that no memory is trusted more than the authors of its texts and of its sources."""
+        """Assert that no memory is more trusted than the authors of its texts and of its sources."""
         memories = {one.id: one async for one in self.session.memories.all()}
         links = [link async for link in self.session.memories.links()]
         reasons = {}
@@ -607,7 +607,7 @@ def test_no_text_is_trusted_more_than_its_author_on_any_path(data, tmp_path_fact
             steps = Walk(session, data)
 
             async def note(text: str) -> str:
-                """Keep a note."""
+                """Save a note."""
                 await session.records.put(("notes",), "one", {"said": text}, text=text, origin="model")
                 return "kept"
 
@@ -620,7 +620,7 @@ def test_no_text_is_trusted_more_than_its_author_on_any_path(data, tmp_path_fact
             await steps.wrap()
             await steps.observe()
             for name in data.draw(st.lists(st.sampled_from(STEPS), min_size=1, max_size=10), "steps"):
-                # Such as a duplicate, or a link to itself.
+                # Random arguments may be invalid, for example a duplicate or a link from a memory to itself.
                 with contextlib.suppress(InvalidArgument):
                     await getattr(steps, name)()
             await steps.check_memories()

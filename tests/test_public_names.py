@@ -1,4 +1,4 @@
-"""Public names, lazy loading, and import rules of the package."""
+"""Public names, lazy loading, and the import rules of the package."""
 
 import ast
 import collections
@@ -27,7 +27,7 @@ MODULES = sorted(
 
 @functools.cache
 def tree_of(file):
-    """Return the syntax tree of a file, cached because several tests read all files."""
+    """Return the syntax tree of a file. It is cached, because several tests read all files."""
     return ast.parse(file.read_text())
 
 
@@ -37,7 +37,7 @@ def python(code):
     ).stdout
 
 
-# Public modules, and the extras that they need.
+# All public modules. Adapters need extras.
 DOORS = sorted(
     {
         "mama_structs",
@@ -55,7 +55,7 @@ DOORS = sorted(
 
 
 def typed_imports(door):
-    """Return the names that type checkers see, with their modules."""
+    """Return the names in a package's stub, which type checkers read, with their modules."""
     tree = tree_of(ROOT.parent.joinpath(*door.split("."), "__init__.pyi"))
     return {
         alias.asname: f"{door}.{node.module}"
@@ -90,7 +90,7 @@ def test_number_of_public_names_is_limited():
 
 
 def names_of(door):
-    """Return the exported names of a module without importing it, since adapters need extras."""
+    """Return the exported names of a module. The module is not imported, because adapters need extras."""
     path = ROOT.parent.joinpath(*door.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     for node in tree_of(file).body:
@@ -108,7 +108,7 @@ def test_other_packages_export_nothing():
     ]
 
     assert closed
-    # Strategies are imported from their package, and Hypothesis is an extra.
+    # This package exports its strategies. It is not in DOORS, because it needs the extra with Hypothesis.
     closed.remove(ROOT / "testing" / "strategies")
     assert [] == [path.name for path in closed if len(tree_of(path / "__init__.py").body) > 1]
 
@@ -210,7 +210,7 @@ def test_package_has_py_typed():
     assert (ROOT / "py.typed").exists()
 
 
-# Type hints
+# Type hints of public objects
 
 
 def public_objects(module):
@@ -232,9 +232,9 @@ def functions_of(kind):
             yield function
 
 
-# Internal modules, whose hints only type checkers read.
+# These internal modules contain type hints that only type checkers can resolve.
 UNREADABLE = {f"mama_structs.{name}" for name in ("references.inflight", "tools.schema")}
-# Its base class is from Hypothesis, whose hints cannot be resolved.
+# A class of this module derives from a Hypothesis class whose hints cannot be resolved.
 UNREADABLE.add("mama_structs.testing.machines")
 
 
@@ -244,7 +244,7 @@ def test_type_hints_resolve(name):
     try:
         module = importlib.import_module(name)
     except ImportError as error:
-        # The extra `test` is installed; other extras have their own environment, see tests/hosts.
+        # Other extras than `test` have their own environments, in which tests/hosts checks them.
         is_elsewhere = re.search(
             r"mama-structs\[(langgraph|google-adk|haystack|claude|agent-f|pydantic-ai-h)", str(error)
         )

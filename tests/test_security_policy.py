@@ -1,4 +1,4 @@
-"""SECURITY.md and the metadata of the package."""
+"""SECURITY.md and the package's metadata agree."""
 
 import re
 import tomllib

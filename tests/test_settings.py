@@ -1,4 +1,4 @@
-"""Settings: bounds, environment variables and repr."""
+"""Settings: bounds of values, environment variables and repr."""
 
 import sys
 import typing
@@ -126,7 +126,7 @@ POLICIES = st.builds(
 
 
 def memory(policies):
-    """Return a strategy for memory settings with a policy."""
+    """Return a strategy for memory settings with a linking policy."""
     return st.builds(
         MemorySettings,
         linking=policies,
@@ -171,7 +171,7 @@ def test_repr_evaluates_to_equal_settings(settings):
 
 
 def test_linking_preset_is_selected_by_name():
-    """In code and in the environment."""
+    """The name can be passed in code and in the environment."""
     assert LinkingPolicy.strict() == MemorySettings(linking="strict").linking
     assert LinkingPolicy.off() == Settings.from_env({"MAMA_STRUCTS_MEMORY_LINKING": "off"}).memory.linking
 

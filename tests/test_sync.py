@@ -44,7 +44,7 @@ def test_stub_matches_async_classes():
 
 @pytest.mark.parametrize("facade", [*(getattr(sync, name) for name in sync.__all__), mem0.Memory])
 def test_proxy_has_every_public_method_without_async(facade):
-    """With the same arguments."""
+    """The methods have the same arguments."""
     for method, function in inspect.getmembers(facade._kind, inspect.isfunction):
         wrapped = inspect.isasyncgenfunction(inspect.unwrap(function)) and not inspect.isasyncgenfunction(function)
         if not method.startswith("_") and not wrapped:
@@ -148,7 +148,7 @@ def test_interrupt_cancels_call_and_keeps_complete_data(tmp_path):
 
     def embed(texts):
         if any("stop" in text for text in texts) and not pressed:
-            # Only once: another signal could arrive outside of the call.
+            # Send only one signal, because a second one could arrive after the call.
             pressed.append(True)
             os.kill(os.getpid(), signal.SIGINT)
         return SMALL.embed(texts)
@@ -162,7 +162,7 @@ def test_interrupt_cancels_call_and_keeps_complete_data(tmp_path):
 
         saved = {memory.content for memory in session.memories.recent(limit=400)}
         assert {"before", "after"} <= saved
-        # The size of a transaction depends on time. Complete transactions are stored, in order.
+        # The number of memories per transaction depends on time. The stored transactions are complete and in order.
         assert saved - {"before", "after"} == {f"stop {i}" for i in range(len(saved) - 2)}
         assert session.memories.count() == len(saved)
         assert session.check().ok
@@ -214,7 +214,7 @@ def test_sessions_share_a_resolver():
 
 
 def test_open_session_is_closed_at_interpreter_exit(tmp_path):
-    """Also during an iteration over all memories."""
+    """It is also closed if the program ends during an iteration over all memories."""
     code = (
         "from mama_structs import HashEmbedder, sync\n"
         f"session = sync.Session.open({str(tmp_path / 'a.mama')!r}, conversation='c', embedder=HashEmbedder())\n"

@@ -1,4 +1,4 @@
-"""Rules for the tests themselves."""
+"""Rules that all tests must follow."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 from row_helpers import every_row
 
 FOLDER = Path(__file__).parent
-# It asserts a minimum duration of a search, which a slow machine cannot break.
+# This file asserts only a minimum duration, which a slow machine cannot break.
 CLOCKS = {"refs/store/test_text_search.py"}
 
 
@@ -20,7 +20,7 @@ def test_tests_do_not_measure_time(file):
     assert file == Path(__file__) or not stopwatches or str(file.relative_to(FOLDER)) in CLOCKS
 
 
-# Number of tests, or whole modules, with the mark `of_the_directory`.
+# Number of tests with the mark `of_the_directory` in each file, or "module" if the whole file has the mark.
 OF_THE_DIRECTORY = {
     "memory/engines/local/test_crash.py": "module",
     "memory/engines/local/test_deletion.py": 4,
@@ -62,7 +62,7 @@ def test_tests_of_directory_files_are_listed():
 
 
 def _is_of_the_directory(mark, named):
-    """Return True if an expression is or contains the mark."""
+    """Return True if the expression contains the mark, or a name that is assigned to it."""
     return any(
         (isinstance(one, ast.Attribute) and one.attr == "of_the_directory")
         or (isinstance(one, ast.Name) and one.id in named)

@@ -28,7 +28,7 @@ TEXT_BLOCK = {"type": "text", "text": "Hello"}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "A", "is_error": False}
 
 
-# Nearly valid messages.
+# Values that resemble messages, most of them invalid.
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from(["tool_use", "text", "assistant", "message", "x"]),
     lambda inner: (
@@ -46,7 +46,7 @@ arguments = st.recursive(
 )
 
 
-# Blocks unknown to the adapter: other types, no type, and values that are not objects.
+# Blocks that the adapter must ignore: unknown types, no type, and values that are not objects.
 unknown_blocks = (
     st.none()
     | st.integers()
@@ -61,7 +61,7 @@ unknown_blocks = (
 
 
 def mixed_with_unknown(blocks):
-    """Return a strategy for lists with unknown blocks inserted anywhere."""
+    """Return a strategy that inserts unknown blocks between the given ones."""
     gaps = st.lists(st.lists(unknown_blocks, max_size=2), min_size=len(blocks) + 1, max_size=len(blocks) + 1)
     return gaps.map(
         lambda gaps: [*gaps[0], *(one for block, gap in zip(blocks, gaps[1:], strict=True) for one in (block, *gap))]
@@ -98,7 +98,7 @@ def snapshot_of(events):
     return snapshot
 
 
-# Opening a session takes longer than a call, and these calls store nothing.
+# All examples share one session, because opening a session is slow and these calls store nothing.
 one_session = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -134,7 +134,7 @@ def as_object(answered: dict[str, Any]) -> Any:
     return anthropic.types.Message.model_validate(answered)
 
 
-# The three turns of a conversation: the model's calls and texts.
+# A conversation of three user messages, and the calls and texts of the scripted model.
 
 REASON = "A stolen JWT could not be revoked before it expired"
 USER = ["We use JWT for logins.", "JWT is out, a stolen one could not be revoked.", "Why did we leave JWT?"]
@@ -238,10 +238,10 @@ class TestTools:
         """Anthropic's grammars do not support recursion."""
 
         async def plant(tree: Tree) -> None:
-            """Plant."""
+            """Plant a tree."""
 
         async def keep(data: dict[str, Any]) -> None:
-            """Keep."""
+            """Store any data."""
 
         session.tools.add(plant)
         session.tools.add(keep)
@@ -276,7 +276,7 @@ class TestTools:
         """One such tool would make every request fail, with an error that names only its index."""
 
         async def greet(이름: str) -> None:  # noqa: N803, PLC2401 - valid argument names of a host
-            """Greet."""
+            """Greet a person."""
 
         session.tools.add(greet)
 
@@ -512,7 +512,7 @@ class TestHandle:
         began = asyncio.Event()
 
         async def wait() -> None:
-            """Wait."""
+            """Wait for a minute."""
             began.set()
             await asyncio.sleep(60)
 

@@ -21,7 +21,7 @@ MARKED = 'Here: <ref id="plan">shield first</ref>'
 
 
 class Pause(Exception):
-    """A control flow exception of a framework."""
+    """An exception that a framework uses for control flow."""
 
 
 class Verdict:
@@ -43,7 +43,7 @@ def saying(text: str = "done", *calls: tuple[str, dict[str, Any]]):
     yield text
 
 
-# Without a framework
+# Tools called without a framework
 
 
 async def test_answer_raises_exception_of_the_framework(session, caplog):
@@ -51,11 +51,11 @@ async def test_answer_raises_exception_of_the_framework(session, caplog):
     raised = Pause("wait")
 
     async def in_loop() -> str:
-        """Pause."""
+        """Pause the run."""
         raise raised
 
     def in_thread() -> str:
-        """Pause."""
+        """Pause the run."""
         raise raised
 
     session.tools.add(in_loop)
@@ -99,7 +99,7 @@ async def test_answer_returns_result_of_the_framework_unchanged(session, decorat
     result = wrap(Verdict())
 
     async def judge() -> Any:
-        """Judge."""
+        """Return a verdict."""
         return result
 
     session.tools.add((decorate or session.with_references(include_references=True))(judge))
@@ -114,7 +114,7 @@ async def test_result_of_the_framework_keeps_diagnostics_for_next_answer(session
     """Diagnostics are not lost if an answer cannot contain them."""
 
     async def judge() -> Any:
-        """Judge."""
+        """Return a verdict."""
         return Verdict()
 
     session.tools.add(judge)
@@ -128,7 +128,7 @@ async def test_tool_that_is_cancelled_cancels_the_call(session):
     """Cancellation is not reported to the model as an error."""
 
     async def leave() -> str:
-        """Leave."""
+        """Cancel the call."""
         raise asyncio.CancelledError
 
     session.tools.add(leave)
@@ -136,11 +136,11 @@ async def test_tool_that_is_cancelled_cancels_the_call(session):
         await answer_tool_call(session, "leave", {})
 
 
-# Messages with unreadable items
+# Messages with items that cannot be read
 
 
 def _messages():
-    """Yield framework messages with a ref and an item of an unknown type, as objects and dicts."""
+    """Yield a message for each framework. It contains a ref, and an item of an unknown type."""
     said, unknown = {"type": "text", "text": MARKED}, {"type": "made_up_later", "content": "x"}
     yield {"role": "assistant", "content": [said, unknown]}
     yield {"candidates": [{"content": {"role": "model", "parts": [unknown, {"text": MARKED}]}}]}
@@ -198,7 +198,7 @@ async def test_langgraph_interrupt_pauses_and_resumes(session, in_thread, approv
     paid = []
 
     async def pay(amount: int) -> str:
-        """Pay."""
+        """Pay an amount."""
         return done(amount)
 
     def done(amount: int) -> str:
@@ -208,7 +208,7 @@ async def test_langgraph_interrupt_pauses_and_resumes(session, in_thread, approv
         return "paid"
 
     def pay_in_thread(amount: int) -> str:
-        """Pay."""
+        """Pay an amount."""
         return done(amount)
 
     session.tools.add(pay_in_thread if in_thread else pay, name="pay")
@@ -232,7 +232,7 @@ async def test_langgraph_interrupt_in_task_group_pauses_and_resumes(session):
         return str(types.interrupt("approve?"))
 
     async def pay() -> str:
-        """Pay."""
+        """Pay an amount."""
         async with asyncio.TaskGroup() as group:
             asked = group.create_task(ask())
         return asked.result()
@@ -252,11 +252,11 @@ async def test_langgraph_interrupt_keeps_results_of_parallel_calls(session):
     ran = []
 
     async def pay() -> str:
-        """Pay."""
+        """Pay an amount."""
         return str(types.interrupt("approve?"))
 
     async def note(text: str) -> str:
-        """Note."""
+        """Write a note."""
         ran.append(text)
         return text
 
@@ -276,7 +276,7 @@ def test_langgraph_interrupt_pauses_and_resumes_with_sync_session():
     types = pytest.importorskip("langgraph.types")
 
     async def pay(amount: int) -> str:
-        """Pay."""
+        """Pay an amount."""
         return f"paid {amount}" if types.interrupt("approve?") else "refused"
 
     with sync.Session.open(embedder=HashEmbedder()) as session:
@@ -296,7 +296,7 @@ async def test_langgraph_interprets_command_and_tool_message(session, as_list):
     messages = importlib.import_module("langchain_core.messages")
 
     async def finish(ctx: dict[str, Any]) -> Any:
-        """Finish."""
+        """Finish the run."""
         said = messages.ToolMessage("finished", tool_call_id=ctx["configurable"]["tool_call_id"], artifact={"own": 1})
         if as_list:
             return [said, types.Command(goto="__end__")]
@@ -315,7 +315,7 @@ async def test_langchain_tool_message_is_returned_as_result(session):
     langchain = importlib.import_module("mama_structs.adapters.langchain.toolkit")
 
     async def own(ctx: dict[str, Any]) -> Any:
-        """Answer."""
+        """Return an answer."""
         return messages.ToolMessage("mine", tool_call_id=ctx["configurable"]["tool_call_id"], status="error")
 
     session.tools.add(own)
@@ -331,7 +331,7 @@ async def test_langchain_tool_exception_stays_an_error_message(session):
     langchain = importlib.import_module("mama_structs.adapters.langchain.toolkit")
 
     async def fail() -> str:
-        """Fail."""
+        """Raise an error."""
         raise tools.ToolException("no such account")
 
     session.tools.add(fail)
@@ -358,7 +358,7 @@ async def test_pydantic_ai_asks_for_approval_and_resumes(session):
     paid = []
 
     async def pay(ctx: Any, amount: int) -> str:
-        """Pay."""
+        """Pay an amount."""
         if not ctx.tool_call_approved:
             raise pydantic_ai.ApprovalRequired(metadata={"amount": amount})
         paid.append(amount)
@@ -383,7 +383,7 @@ async def test_pydantic_ai_defers_call(session):
     pydantic_ai = pytest.importorskip("pydantic_ai")
 
     async def start() -> str:
-        """Start."""
+        """Start a job."""
         raise pydantic_ai.CallDeferred
 
     session.tools.add(start)
@@ -398,7 +398,7 @@ async def test_pydantic_ai_reads_text_of_its_own_exceptions(session, name, outco
     pydantic_ai = pytest.importorskip("pydantic_ai")
 
     async def look() -> str:
-        """Look."""
+        """Look something up."""
         raise getattr(pydantic_ai, name)("look in the cellar")
 
     session.tools.add(look)
@@ -415,11 +415,11 @@ async def test_pydantic_ai_interprets_tool_return_and_url(session):
     pydantic_ai = pytest.importorskip("pydantic_ai")
 
     async def look() -> Any:
-        """Look."""
+        """Look something up."""
         return pydantic_ai.ToolReturn("seen", content="a picture of Ada", metadata={"secret": 1})
 
     async def link() -> Any:
-        """Link."""
+        """Return a link."""
         return pydantic_ai.ImageUrl("https://example.com/a.png")
 
     session.tools.add(look)
@@ -438,7 +438,7 @@ async def test_pydantic_ai_usage_limit_of_inner_agent_ends_the_run(session):
     pydantic_ai = pytest.importorskip("pydantic_ai")
 
     async def ask() -> str:
-        """Ask."""
+        """Ask another agent."""
         raise pydantic_ai.UsageLimitExceeded("no more requests")
 
     session.tools.add(ask)
@@ -479,11 +479,11 @@ async def test_agents_sdk_interprets_tool_outputs(session):
     image = agents.ToolOutputImage(file_id="file_2")
 
     async def one() -> Any:
-        """Return one."""
+        """Return one output."""
         return file
 
     async def several() -> Any:
-        """Return several."""
+        """Return several outputs."""
         return [image, agents.ToolOutputText(text="two")]
 
     session.tools.add(one)
@@ -540,7 +540,7 @@ async def test_agent_framework_signals_pass_through(session, module, name, argum
     kind = getattr(importlib.import_module(module), name)
 
     async def guard() -> str:
-        """Guard."""
+        """Check a rule."""
         raise kind(*arguments)
 
     session.tools.add(guard)
@@ -553,7 +553,7 @@ async def test_agent_framework_failure_ends_the_run(session):
     framework = pytest.importorskip("agent_framework")
 
     async def guard() -> str:
-        """Guard."""
+        """Check a rule."""
         raise framework.MiddlewareFailure("not allowed")
 
     session.tools.add(guard)
@@ -567,7 +567,7 @@ async def test_agent_framework_reads_content(session):
     content = framework.Content.from_uri("https://example.com/a.png", media_type="image/png")
 
     async def draw() -> Any:
-        """Draw."""
+        """Draw a picture."""
         return content
 
     session.tools.add(draw)
@@ -611,12 +611,12 @@ async def test_mcp_error_and_result_of_tool_reach_the_client(session, era):
     adapter = importlib.import_module("mama_structs.adapters.mcp")
 
     async def log_in() -> str:
-        """Log in."""
+        """Log the user in."""
         asked = types.ElicitRequestURLParams(message="Log in", url="https://example.com/login", elicitation_id="a")
         raise exceptions.UrlElicitationRequiredError([asked])
 
     async def own() -> types.CallToolResult:
-        """Answer."""
+        """Return an answer."""
         return types.CallToolResult(
             content=[types.TextContent(text="mine")], structured_content={"a": 1}, is_error=True, _meta={"trace": "t"}
         )

@@ -25,7 +25,7 @@ IMAGE = {"type": "image", "data": DATA, "mimeType": "image/png"}
 AUDIO = {"type": "audio", "data": SOUND, "mimeType": "audio/wav"}
 CAPTION = {"type": "text", "text": "The map"}
 MIXED = [CAPTION, IMAGE, {"type": "text", "text": "and the horn"}, AUDIO]
-# The model calls it to see the image.
+# A script in which the model calls the tool that returns the image, and then answers.
 SHOWING = (ModelTurn(calls=[("show", {})]), "ok")
 
 
@@ -37,7 +37,7 @@ async def session():
 
 def giving(session: Session, result: Any) -> None:
     async def show() -> Any:
-        """Show."""
+        """Return a result."""
         return result
 
     session.tools.add(show)
@@ -146,7 +146,7 @@ def test_other_results_are_unchanged(result):
     assert result is to_content_blocks(result)
 
 
-# In the format of each provider
+# Images and audio in the format of each provider
 
 
 async def test_openai_responses_show_images(session):
@@ -257,7 +257,7 @@ def function_call() -> dict[str, Any]:
     return {"type": "function_call", "call_id": "c", "name": "show", "arguments": "{}"}
 
 
-# In the answer of a tool
+# Images and audio in the answers of tools
 
 
 @pytest.mark.parametrize("result", [IMAGE, [IMAGE], PNG, ["The map", PNG], MIXED, [CAPTION, IMAGE]])
@@ -367,7 +367,7 @@ async def test_framework_image_object_is_detected(session):
     ]
 
     async def show(number: int) -> Any:
-        """Show."""
+        """Return a picture."""
         return contents[number]
 
     session.tools.add(show)

@@ -339,7 +339,7 @@ async def test_langchain_middleware_raises_without_langchain_package(session, mo
 
 async def noted(session: Session, result: Any) -> Any:
     async def give() -> Any:
-        """Give."""
+        """Return a result."""
         return result
 
     session.tools.add(give)
@@ -438,7 +438,7 @@ async def test_unreported_diagnostics_are_bounded(session):
 
 async def tools_that_log(session: Session, log: list[str]) -> None:
     async def write(n: int) -> str:
-        """Write."""
+        """Write a note."""
         log.append(f"+w{n}")
         for _ in range(5):
             await asyncio.sleep(0)
@@ -446,7 +446,7 @@ async def tools_that_log(session: Session, log: list[str]) -> None:
         return ""
 
     async def read(n: int) -> str:
-        """Read."""
+        """Read the notes."""
         log.append(f"+r{n}")
         for _ in range(5):
             await asyncio.sleep(0)
@@ -491,11 +491,11 @@ async def in_order(calls: list[tuple[str, int, bool]]) -> None:
         return ""
 
     async def read(n: int, turns: int) -> str:
-        """Read."""
+        """Read the notes."""
         return await act("read", n, turns)
 
     async def write(n: int, turns: int) -> str:
-        """Write."""
+        """Write a note."""
         return await act("write", n, turns)
 
     async with Session.open(embedder=HashEmbedder()) as session:
@@ -529,7 +529,7 @@ async def test_scheduler_releases_cancelled_call(session):
     await tools_that_log(session, log)
     turns = CallScheduler(session)
     calls = [asyncio.create_task(turns.answer("write", {"n": n})) for n in range(4)]
-    while "+w0" not in log:  # counted in event loop iterations  # noqa: ASYNC110 - counted in event loop iterations
+    while "+w0" not in log:  # noqa: ASYNC110 - the clock is not advanced
         await asyncio.sleep(0)
     calls[0].cancel()
     calls[2].cancel()
@@ -545,7 +545,7 @@ async def test_scheduler_does_not_deadlock_when_tool_runs_agent(session):
     turns = CallScheduler(session)
 
     async def delegate() -> str:
-        """Let another agent look."""
+        """Run another agent."""
         return (await asyncio.create_task(turns.answer("list_refs", {}))).text
 
     session.tools.add(delegate)

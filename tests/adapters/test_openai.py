@@ -33,7 +33,7 @@ SHOUT_IN_CHAT = {"id": "call_1", "type": "function", "function": {"name": "shout
 MESSAGE_ITEM = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": []}
 
 
-# Nearly valid answers.
+# Values that resemble answers, most of them invalid.
 anything = st.recursive(
     st.none()
     | st.booleans()
@@ -58,7 +58,7 @@ json_texts = st.recursive(
 ).map(json.dumps)
 
 
-# Items unknown to the adapter: other types, no type, and values that are not objects.
+# Items that the adapter must ignore: unknown types, no type, and values that are not objects.
 unknown_items = (
     st.none()
     | st.integers()
@@ -80,7 +80,7 @@ unknown_items = (
 
 
 def mixed_with_unknown(items):
-    """Return a strategy for lists with unknown items inserted anywhere."""
+    """Return a strategy that inserts unknown items between the given ones."""
     gaps = st.lists(st.lists(unknown_items, max_size=2), min_size=len(items) + 1, max_size=len(items) + 1)
     return gaps.map(
         lambda gaps: [*gaps[0], *(one for item, gap in zip(items, gaps[1:], strict=True) for one in (item, *gap))]
@@ -91,7 +91,7 @@ UNFINISHED_STATUSES = ["failed", "in_progress", "cancelled", "queued", "incomple
 
 
 def chat_chunks():
-    """Return the chunks of a completion with one call, whose argument chunks can be repaired to valid JSON."""
+    """Return the chunks of a completion with one call. The first chunk could be repaired to valid JSON."""
     function = {"name": "shout", "arguments": '{"text": "Ada went'}
     deltas = [
         {"role": "assistant", "tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]},
@@ -107,7 +107,7 @@ def chat_chunks():
     ]
 
 
-# Opening a session takes longer than a call, and these calls store nothing.
+# All examples share one session, because opening a session is slow and these calls store nothing.
 one_session = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -121,7 +121,7 @@ async def session():
             return text.upper() * times
 
         async def keep(data: dict[str, Any]) -> int:
-            """Keep anything."""
+            """Store anything."""
             return len(data)
 
         heard: list[str] = []
@@ -158,14 +158,14 @@ def completion(message: dict[str, Any], finish_reason: str = "stop") -> dict[str
     }
 
 
-# The three turns of a conversation, the same for both APIs.
+# A conversation of three user messages, the same for both APIs.
 
 REASON = "A stolen JWT could not be revoked before it expired"
 USER = ["We use JWT for logins.", "JWT is out, a stolen one could not be revoked.", "Why did we leave JWT?"]
 
 
 def filled(request: ModelRequest, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a call in the strict form: null for omitted arguments."""
+    """Return a call in the strict form, in which omitted arguments are null."""
     tools = {one.get("function", one)["name"]: one.get("function", one) for one in request.sent["tools"]}
     assert tools[name]["strict"] is True
     return name, {**dict.fromkeys(tools[name]["parameters"]["properties"]), **arguments}
@@ -306,7 +306,7 @@ class TestTools:
 
 
 def as_object(answered: dict[str, Any]) -> Any:
-    """Return the SDK's object of an answer."""
+    """Convert an answer to the SDK's object."""
     if "output" in answered:
         return openai.types.responses.Response.model_validate(answered)
     return openai.types.chat.ChatCompletion.model_validate(answered)
@@ -345,7 +345,7 @@ class TestHandle:
             as_object(completion({"tool_calls": [SHOUT_IN_CHAT]})).choices[0].message.tool_calls,
             {"role": "assistant", "tool_calls": [SHOUT_IN_CHAT]},
             [SHOUT_IN_CHAT],
-            # In the form of compatible servers.
+            # Some compatible servers omit the type of a call.
             [{key: value for key, value in SHOUT_IN_CHAT.items() if key != "type"}],
         ],
     )
@@ -449,7 +449,7 @@ class TestHandle:
         """The last call is cut off for every status but "completed", even if a text follows it."""
         for last in ({**SHOUT, "call_id": "call_2", "status": None}, {**SHOUT, "call_id": "call_2"}):
             if status is None and last["status"] is not None:
-                # The item itself has the status "completed".
+                # This item itself has the status "completed", so its call runs.
                 continue
             session.heard.clear()
             outputs = await adapter.handle(session, response(SHOUT, last, MESSAGE_ITEM, status=status))
@@ -660,7 +660,7 @@ class TestHandle:
         began = asyncio.Event()
 
         async def wait() -> None:
-            """Wait."""
+            """Wait for a minute."""
             began.set()
             await asyncio.sleep(60)
 

@@ -67,7 +67,7 @@ ADAPTERS = {
 
 
 def check_described(properties, types):
-    """Each of the three has a description; types and depths are enums, which strict forms keep."""
+    """Assert that all three parameters have descriptions, and that types and depth are enums also in strict schemas."""
     assert ["include_references", "reference_types", "reference_depth"] == [
         name for name in properties if "reference" in name
     ]

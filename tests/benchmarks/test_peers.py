@@ -14,7 +14,7 @@ WRITTEN = json.loads(PAGE_PATH.with_suffix(".json").read_text(encoding="utf-8"))
 
 @pytest.fixture
 def table(monkeypatch):
-    """Return the module that creates the table."""
+    """The script that compares the peers and writes the table."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module("_peers_table")
 

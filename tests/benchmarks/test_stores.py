@@ -15,7 +15,7 @@ RESULTS = [(name, one) for name, own in WRITTEN["figures"]["stores"].items() for
 
 @pytest.fixture
 def stores(monkeypatch):
-    """Return the script that creates the table."""
+    """The script that compares the stores and writes the table."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module("stores")
 

@@ -34,7 +34,7 @@ def story():
 
 
 def moved(story):
-    """The demo result for a chain whose fleet left between the runs."""
+    """Return the demo result as if a fleet had moved between the two runs, so that their facts differ."""
     facts = story.one.without_references.facts | {"fleet": {"id": "9-11", "status": "away", "place": ""}}
     return attrs.evolve(
         story, one=attrs.evolve(story.one, without_references=attrs.evolve(story.one.without_references, facts=facts))
@@ -172,7 +172,7 @@ def test_demo_text_fits_the_terminal(story, width):
     told, whole = render_story(days, story, width=width), render_story(days, story, width=10_000)
 
     assert [] == [line for line in told.splitlines() if len(line) > width and " " in line.strip()]
-    # No text is lost: on a narrow terminal the rows of the table become lines.
+    # A terminal narrower than the table shows its rows as lines, without losing text.
     marks = str.maketrans("", "", "=-(),:")
     assert sorted(told.translate(marks).split()) == sorted(whole.translate(marks).split()) or width < TABLE
     assert all(f"{run.chars:,}" in told for run in story.runs.values())
@@ -228,7 +228,7 @@ def test_demo_describes_cost_and_savings(story):
     )
 
 
-# A real node, whose counters are not accessible
+# A real node, which does not count its queries for the demo
 
 
 @pytest.mark.mama_structs_node(seed=1, players=12)
@@ -338,7 +338,7 @@ async def test_demo_checks_query_count_with_node(mama_structs_node):
             await DemoRun(session, Miscounting()).measure(query_player_one_by_one, "1-11")
 
 
-# Text
+# Text output of the demo
 
 
 def test_demo_table_aligns_numbers_right():

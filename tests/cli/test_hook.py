@@ -1,4 +1,4 @@
-"""``mama-structs hook``: its answers to coding agents, and that no error reaches them."""
+"""``mama-structs hook``: answers to coding agents. An error of the hook never reaches the agent."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ async def store(tmp_path):
 
 @pytest.fixture
 async def helper(store):
-    """A helper in this process."""
+    """A helper server of the hook, in this process."""
     own = HookServer(str(store))
     yield own
     await own.close()
@@ -50,7 +50,7 @@ async def asked(helper, **event):
 
 
 async def sent(request):
-    """Return the answer of the helper of the working directory."""
+    """Send a request to the helper in the working directory, and return its answer."""
     reader, writer = await asyncio.open_unix_connection(client.SOCKET_NAME)
     writer.write(request)
     writer.write_eof()
@@ -60,7 +60,7 @@ async def sent(request):
 
 
 async def served(helper, listening, *requests):
-    """Run a helper until it has answered some requests, and return its answers."""
+    """Run a helper, send it requests, and return its answers."""
     serving = asyncio.create_task(helper.serve(listening))
     answers = [await sent(request) for request in requests]
     await sent(f"\0{QUIT_COMMAND}\0".encode())
@@ -68,7 +68,7 @@ async def served(helper, listening, *requests):
     return answers
 
 
-# Events
+# Events of different agents
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_answer_has_format_of_the_agent(name, kind, answer):
     assert {} == format_answer(name, kind, "")
 
 
-# Recalled text
+# Recalled text in the answers
 
 
 async def test_prompt_is_answered_by_words_until_embedder_is_loaded(helper):

@@ -40,7 +40,7 @@ def running(*arguments):
 
 
 def error_of(capsys):
-    """Return the text on stderr, which must be one line, with an empty stdout."""
+    """Return the only line on stderr, and assert that stdout is empty."""
     captured = capsys.readouterr()
     assert "" == captured.out
     assert 1 == captured.err.count("\n")
@@ -48,7 +48,7 @@ def error_of(capsys):
     return captured.err
 
 
-# The command
+# The main command
 
 
 def test_module_runs_the_command():
@@ -104,7 +104,7 @@ def test_wrong_usage_exits_with_2(arguments, said, capsys):
     assert captured.err.startswith("usage: mama-structs")
 
 
-# Errors
+# Error messages
 
 
 def test_demo_unreachable_node_is_one_line(unused_port, capsys):
@@ -278,7 +278,7 @@ def test_help_on_full_disk_prints_no_traceback(arguments):
 def test_command_works_without_stdout_or_stderr(closed):
     """If stdout or stderr was closed before the start, the command runs without output."""
     command = f"'{sys.executable}' -m mama_structs demo --json --latency 0 {closed}"
-    # Buffered output is flushed at the interpreter's exit.
+    # Remove the variable, because only buffered output fails at the interpreter's exit.
     usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=600, check=False, env=usual)
 
@@ -317,7 +317,7 @@ def test_output_is_escaped_when_terminal_lacks_unicode(mama_structs_node):
     assert "name \\u661f" in done.stdout
 
 
-# The fake node
+# The command that serves a fake node
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -42,7 +42,7 @@ def store(tmp_path):
 
 
 def said(capsys, *command, error=""):
-    """Run a command that succeeds, and return its output."""
+    """Run a command, assert that it succeeds, and return its output."""
     code = main([str(part) for part in command])
     captured = capsys.readouterr()
 
@@ -162,11 +162,11 @@ def test_search_falls_back_to_words_without_embedder(tmp_path, capsys):
     assert "shield first" in found.splitlines()[0]
 
 
-# The page
+# The HTML page
 
 
 class Page(HTMLParser):
-    """Parses a page like a browser: its elements, and the text of its scripts."""
+    """A parser that collects the elements and the script texts of an HTML page."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -272,7 +272,7 @@ def test_view_page_works_in_browser(tmp_path, capsys):
 
 
 NODE = shutil.which("node")
-# The part of the DOM that the page uses. It has no function that parses text as HTML.
+# A minimal DOM for the page's script. It cannot parse HTML, so using innerHTML fails.
 DOCUMENT = """
 const texts = [];
 class Element {
@@ -326,7 +326,7 @@ def test_view_page_script_searches_and_draws(tmp_path, capsys):
     assert [[200, "302 found, the newest 200 shown"], 1, 2, 40, True] == json.loads(done.stdout)
 
 
-# Forgetting
+# The command forget
 
 
 def test_forget_asks_for_confirmation(store, capsys, monkeypatch):

@@ -25,13 +25,13 @@ COMMANDS = ["check", "rebuild", "backup", "export", "import", "maintain", "reemb
 
 
 def arguments(command, store, other):
-    """Return a complete command line."""
+    """Return a complete command line for the given command."""
     extra = {"backup": [other], "export": [other], "import": [other], "reembed": ["--embedder", "hash"]}
     return [str(part) for part in [command, store, *extra.get(command, [])]]
 
 
 def make(path, count=5, *, embedder=None, namespace="default"):
-    """Create a session's directory with some decisions on one topic."""
+    """Create a directory that contains some decisions on one topic."""
 
     async def fill():
         async with Session.open(path, embedder=embedder or HashEmbedder(), namespace=namespace) as session:
@@ -45,7 +45,7 @@ def make(path, count=5, *, embedder=None, namespace="default"):
 
 
 def ask(path, question, *, embedder=None, namespace="default"):
-    """Open a directory, and return the result of a call on its memories."""
+    """Open a directory, pass its memories to *question*, and return the result."""
 
     async def asked():
         async with Session.open(path, embedder=embedder or HashEmbedder(), namespace=namespace) as session:
@@ -60,7 +60,7 @@ def store(tmp_path):
 
 
 def said(capsys, *command):
-    """Run a command that succeeds, and return its output."""
+    """Run a command, assert that it succeeds, and return its output."""
     code = main([str(part) for part in command])
     captured = capsys.readouterr()
 
@@ -69,7 +69,7 @@ def said(capsys, *command):
 
 
 def complaint(capsys, *command):
-    """Run a command that fails, and return its line on stderr."""
+    """Run a command, assert that it fails, and return its only line on stderr."""
     code = main([str(part) for part in command])
     captured = capsys.readouterr()
 
@@ -311,7 +311,7 @@ def test_interrupted_import_keeps_complete_memories_and_exits_with_130(store, tm
 
 
 def make_head(store):
-    """Store the embedder of an empty store, which would otherwise get the default one."""
+    """Save a memory, because an empty store has no embedder yet and would get the default one."""
     ask(store, lambda memories: memories.save_context("first"))
 
 
@@ -320,7 +320,7 @@ def test_failed_backup_on_full_disk_leaves_nothing(store, tmp_path):
         "import resource, signal, sys\n"
         "from mama_structs.cli.main import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        # Below the limit, an imported module would leave truncated bytecode.
+        # While the file-size limit is set, an import would write truncated bytecode.
         "sys.dont_write_bytecode = True\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
         "sys.exit(main(sys.argv[1:]))\n"
@@ -333,7 +333,7 @@ def test_failed_backup_on_full_disk_leaves_nothing(store, tmp_path):
     assert ["a.mama"] == [path.name for path in tmp_path.iterdir()]
 
 
-# Progress
+# Progress output
 
 
 def test_progress_prints_at_most_one_line_per_second_without_terminal(monkeypatch, capsys):

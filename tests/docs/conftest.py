@@ -37,12 +37,12 @@ _PYTHON_NAMES = frozenset({"py", "python", "python3", "pycon", "ipython"})
 
 
 class PageError(AssertionError):
-    """A page is wrong; the message starts with file and line."""
+    """A page of the documentation is wrong. The message starts with file and line."""
 
 
 @attrs.frozen
 class Block:
-    """A fenced block: its info string, its text, and the line of its fence."""
+    """A fenced block: its info string, its text and its line number."""
 
     page: Path
     line: int
@@ -85,7 +85,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def needed_by(page: Path) -> list[str]:
-    """Return the modules in a page's first line: ``<!-- needs: one, another -->``."""
+    """Return the modules that a page needs, from its first line ``<!-- needs: one, another -->``."""
     said = re.match(r"<!-- needs: (.+) -->$", page.read_text(encoding="utf-8").partition("\n")[0])
     return [] if said is None else [name.strip() for name in said[1].split(",")]
 
@@ -113,7 +113,7 @@ def _parse(block: Block) -> ast.Module:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Return True if the output matches the page; a line ``...`` matches any lines."""
+    """Return True if the output matches the page. A line ``...`` of the page matches any number of lines."""
     pattern = "".join(
         r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()) + r"[ \t]*\n"
         for line in shown.splitlines()
@@ -140,10 +140,10 @@ def run_page(page: Path) -> int:
     if not python:
         return 0
     name = f"docs_{re.sub('[^a-z0-9]', '_', page.stem.lower())}"
-    # dataclasses and typing.get_type_hints need the registered module
+    # dataclasses and typing.get_type_hints look the module up in sys.modules.
     sys.modules[name] = module = types.ModuleType(name)
     left: list[str] = []
-    # Collect the garbage of other tests before the page runs.
+    # Otherwise garbage of earlier tests would count as resources that the page leaves open.
     gc.collect()
     hook, sys.unraisablehook = sys.unraisablehook, lambda raised: left.append(f"{raised.exc_value!r}")
     try:
@@ -160,7 +160,7 @@ def run_page(page: Path) -> int:
         if tasks or left:
             raise python[-1][0].wrong(f"the page leaves something open: {[*left, *map(repr, tasks)]}")
     finally:
-        # Resources of a failed page must not affect the next one.
+        # Release the resources of a failed page, so that they do not affect the next page.
         module.__dict__.clear()
         gc.collect()
         sys.unraisablehook = hook
@@ -169,7 +169,7 @@ def run_page(page: Path) -> int:
 
 
 def _run_block(block: Block, namespace: dict[str, Any], runner: asyncio.Runner) -> str:
-    # Leading blank lines make tracebacks point into the page.
+    # Leading blank lines give the code the line numbers of the page, so that tracebacks point into it.
     source = "\n" * block.line + block.text
     code = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     function = types.FunctionType(code, namespace)
@@ -234,18 +234,18 @@ def _loopback_only() -> Any:
 
 __all__ = ["database", "postgres", "prepared"]
 
-# --- fixtures: with `--import-mode=importlib`, test modules cannot share code in another way --------------------------
+# --- fixtures: with `--import-mode=importlib`, test modules cannot import shared code ---------------------------------
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize tests with an argument *page*."""
+    """Run each test with an argument *page* for every page."""
     if "page" in metafunc.fixturenames:
         metafunc.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 
 
 @pytest.fixture(scope="session")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory in which all pages run, one after the other."""
+    """The working directory of all pages, which run one after the other."""
     return tmp_path_factory.mktemp("here")
 
 
@@ -253,14 +253,14 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def docs(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> types.SimpleNamespace:
-    """Return the functions of this module, with the shared directory as working directory."""
+    """The functions of this module. The test runs in the shared working directory."""
     monkeypatch.chdir(here)
     if "page" in request.fixturenames:
         for name in needed_by(request.getfixturevalue("page")):
             pytest.importorskip(name, reason=f"the page needs {name}: nox -s hosts runs it")
     if "page" in request.fixturenames and request.getfixturevalue("page").name == "server.md":
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database"))
-    # Pages create their temporary directories there.
+    # Temporary directories of a page belong to its test.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return types.SimpleNamespace(
         root=ROOT,

@@ -43,7 +43,7 @@ from mama_structs.refs.store import text as content
 from mama_structs.refs.store import text_search as search
 from mama_structs.storage import sqlite_errors
 
-# The first pages for newcomers have no code that creates a directory.
+# The entry pages contain no code that creates a store.
 SHORT = ("README.md", "index.md")
 DEMO = "python3 -m venv .venv && .venv/bin/pip install '.[semantic]' && .venv/bin/mama-structs demo"
 TESTS = "python3 -m venv .venv-test && .venv-test/bin/pip install nox && .venv-test/bin/nox"
@@ -77,7 +77,7 @@ def test_page_blocks_print_the_shown_output(docs, page):
 
 
 def test_short_pages_print_the_same_twice(docs):
-    """They leave files in the shared directory."""
+    """The second run finds the files that the first run left in the shared directory."""
     for page in 2 * [page for page in docs.pages if page.name in SHORT]:
         docs.run_page(page)
 
@@ -106,7 +106,7 @@ def test_tests_in_pages_pass(docs, page, tmp_path):
         (tmp_path / f"test_block_{number}.py").write_text(block.text)
     tests = sum(len(re.findall(r"^(?:async )?def test_", block.text, re.MULTILINE)) for block in modules)
 
-    # With CI set, Hypothesis draws fixed examples without a deadline.
+    # With CI set, Hypothesis uses fixed examples and no deadline.
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
         cwd=tmp_path, env={**os.environ, "CI": "true", "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}, capture_output=True, text=True, timeout=600, check=False,
@@ -145,7 +145,7 @@ def test_links_between_pages_resolve(docs):
 
 
 def _clicks(index):
-    """Return the number of clicks on links from a page to each other page."""
+    """Return the number of clicks that each page is away from the index page."""
     clicks, reached = {index: 0}, [index]
     for page in reached:
         for link in _links(page):
@@ -157,7 +157,7 @@ def _clicks(index):
 
 
 def test_every_page_is_at_most_two_clicks_away(docs):
-    """From docs/index.md, which the README links to."""
+    """Clicks are counted from docs/index.md, to which the README links."""
     clicks = _clicks(docs.root / "docs" / "index.md")
 
     assert {} == {page: clicks.get(page) for page in docs.pages[1:] if clicks.get(page, 3) > 2}
@@ -176,7 +176,7 @@ def test_every_page_is_at_most_two_clicks_away(docs):
     ],
 )
 def test_frequent_questions_are_answered_within_two_clicks(docs, asked, says):
-    """Saving and searching, frameworks, storage, crashes, and token costs."""
+    """The questions are about saving and searching, frameworks, storage, crashes, and token costs."""
     target = docs.root / "docs" / asked
     text = target.read_text(encoding="utf-8")
 
@@ -207,14 +207,14 @@ def test_notebooks_have_no_outputs(docs):
 
 
 def test_example_agent_has_at_most_forty_lines(docs):
-    """The first block of how-to/own-loop.md."""
+    """The example is the first block of how-to/own-loop.md."""
     agent, *_ = docs.blocks_of(docs.root / "docs" / "how-to" / "own-loop.md")
 
     assert len(agent.text.splitlines()) <= 40
 
 
 def test_lines_contain_one_sentence(docs):
-    """So that diffs show changed sentences."""
+    """Diffs then show only the changed sentences."""
     prose = [
         (page.name, line)
         for page in docs.pages
@@ -260,7 +260,7 @@ def _home_of(name):
         *(results, model, store, entries, parser, content, search, export, kinds),
         *(matches, outcomes, protocol, sqlite_errors),
     )
-    # These are not public modules: users only get their objects as results.
+    # The modules in *inner* are not public. The reference lists them because users get their objects as results.
     doors = (mama_structs, testing, embedders, *inner)
     return next(module for module in doors if name in getattr(module, "__all__", vars(module)))
 
@@ -356,7 +356,7 @@ def test_settings_are_in_the_reference_with_defaults(docs, documented):
 
 
 def test_strict_linking_matches_the_reference(docs):
-    """The third column of the table of `LinkingPolicy`."""
+    """The third column of the table of `LinkingPolicy` contains the strict values."""
     rows = re.findall(r"^\| `(\w+)` \| .*? \| (.*?) \|", _section(docs, "LinkingPolicy"), re.MULTILINE)
 
     assert LinkingPolicy.strict() == LinkingPolicy(**{name: ast.literal_eval(value) for name, value in rows})
@@ -392,20 +392,20 @@ def test_metadata_classes_are_in_the_reference_with_attributes(docs):
 
 
 def test_providers_are_in_the_reference_with_arguments(docs):
-    """In order, with their defaults."""
+    """Arguments are listed in order, with their defaults."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", _section(docs, "Providers"), re.MULTILINE))
 
     assert len(rows) == 5
     for name, text in rows.items():
         arguments = re.findall(r"`(\w+)(?:=([^`]*))?`", re.sub(r"\(.*?\)", "", text))
         parameters = inspect.signature(getattr(embedders, name)).parameters.values()
-        # 0 and None stand for the provider's default; required arguments have no default.
+        # The page shows no default for required arguments, nor for 0 or None, which select the provider's default.
         known = {one.name: None if one.default in (inspect.Parameter.empty, 0) else one.default for one in parameters}
         assert known == {argument: ast.literal_eval(value or "None") for argument, value in arguments}, name
 
 
 async def test_session_tools_are_in_the_reference_with_arguments(docs):
-    """In order, with their defaults; schemas omit None and False."""
+    """Arguments are listed in order, with their defaults. Schemas omit None and False."""
     rows = re.findall(r"^\| `([\w/]+)` \| (.*?) \|", _section(docs, "Tools for models"), re.MULTILINE)
     known = {}
     allowed = Settings(tools=ToolSettings(forget=True))
@@ -457,7 +457,7 @@ def test_error_rows_match_base_class_type_and_attributes(docs):
         error = getattr(errors, name)
         assert word == error.type, name
         assert not base or base in {parent.__name__ for parent in error.__mro__[1:]}, name
-        # Each class annotates its attributes. Rows below `DescriptorError` name its `handle`, too.
+        # A row lists the attributes that its class annotates. Rows below `DescriptorError` also list its `handle`.
         documented = set(re.findall(r"`(\w+)`", data))
         own = set(vars(error).get("__annotations__", ())) - {"type"}
         assert own <= documented, name
@@ -481,10 +481,10 @@ def test_first_command_runs_existing_script():
 
 
 def test_second_command_is_what_ci_runs(docs):
-    """In `.ci/run`, pip may be quiet."""
+    """The script `.ci/run` runs the same command, but may add -q to pip."""
     script = (docs.root / ".ci" / "run").read_text(encoding="utf-8")
 
-    # No arguments after `nox`: the command runs everything.
+    # `nox` must have no arguments, so that it runs all default sessions.
     assert re.search(re.escape(TESTS) + r"\s*(;|\}|$)", script.replace("pip install -q ", "pip install "), re.MULTILINE)
 
 

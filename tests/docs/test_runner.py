@@ -1,4 +1,4 @@
-"""The page runner: errors of pages are detected."""
+"""The page runner detects errors of pages."""
 
 import textwrap
 
@@ -9,7 +9,7 @@ FENCE = "```"
 
 @pytest.fixture
 def page_of(tmp_path):
-    """Write a page; ``'''`` stands for a fence."""
+    """Return a function that writes a page. In its text, ``'''`` represents a fence."""
 
     def write(text):
         page = tmp_path / "page.md"

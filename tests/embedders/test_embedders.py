@@ -30,7 +30,7 @@ def vector(text, dimensions):
 
 
 class FakeOpenAI:
-    """Fake service: answers with the classes of its package, out of order."""
+    """Fake OpenAI client that returns real response objects, with the vectors out of order."""
 
     def __init__(self):
         self.requests = []
@@ -141,7 +141,7 @@ async def test_voyage_sends_input_type():
 
 @pytest.mark.parametrize(("kind", "prefix"), [("document", "passage: "), ("query", "query: ")])
 async def test_sentence_transformers_use_prompts_or_prefixes(kind, prefix):
-    """Newer models support the kinds themselves; E5 needs a prefix."""
+    """Newer models distinguish queries and documents themselves. E5 needs a prefix."""
     old, new = FakeTransformer(), FakeNewTransformer()
     first = SentenceTransformerEmbedder(
         model=old, name="e5", query_prefix="query: ", document_prefix="passage: ", calibration=CALIBRATION
@@ -215,7 +215,7 @@ def test_repr_does_not_show_client():
 
 
 async def test_provider_is_calibrated_and_batched_by_batch_service():
-    """The provider's adapter needs no code for it."""
+    """The adapter of a provider needs no code for calibration and batches."""
     client = FakeVoyage()
     embedder = VoyageEmbedder(client=client)
     service = EmbeddingService(embedder)
@@ -316,7 +316,7 @@ def test_onnx_missing_model_is_named_in_error(files, monkeypatch):
 
 
 class FakePairs(FakeTokenizer):
-    """Fake tokenizer for pairs: a separator between the texts, and the type 1 for the second."""
+    """Fake tokenizer for pairs: it inserts a separator, and gives the second text the type id 1."""
 
     def encode_batch(self, texts):
         self.pairs = texts
@@ -327,7 +327,7 @@ class FakePairs(FakeTokenizer):
 
 
 class FakeCrossEncoder(FakeSession):
-    """Fake model: the log-odds are the number of ``x`` in the second text, in one column or two."""
+    """Fake cross-encoder that scores a pair by the number of ``x`` in its second text, in one or two output columns."""
 
     columns = 1
 
@@ -396,7 +396,7 @@ async def test_onnx_reranker_error_is_raised_at_first_search(files, monkeypatch)
 
 
 def test_real_onnx_cross_encoder_scores_pairs(tmp_path):
-    """A generated model with three operators and a word tokenizer, run by the real packages."""
+    """The real packages run a generated model of three operators with a word tokenizer."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     tokenizers = pytest.importorskip("tokenizers")
@@ -408,7 +408,7 @@ def test_real_onnx_cross_encoder_scores_pairs(tmp_path):
         single="$A", pair="$A [SEP] $B:1", special_tokens=[("[SEP]", 1)]
     )
     words.save(str(tmp_path / "tokenizer.json"))
-    # Sums the token ids of the second text: `key` has the highest.
+    # The score is the largest token id of the second text. The word `key` has the largest id.
     make, integers = onnx.helper, onnx.TensorProto.INT64
     nodes = [
         make.make_node("Mul", ["input_ids", "token_type_ids"], ["second"]),
@@ -425,7 +425,7 @@ def test_real_onnx_cross_encoder_scores_pairs(tmp_path):
     reranker = OnnxReranker(model=tmp_path / "model.onnx", tokenizer=tmp_path / "tokenizer.json", max_tokens=8)
 
     assert [2, 3, 0] == reranker.rerank("key key", ["door", "door key", ""]).tolist()
-    # A pair has at most eight tokens: the longer text is truncated, here before its key.
+    # A pair has at most eight tokens. The longer text is truncated, so the score does not include its last word.
     assert [2] == reranker.rerank("door", ["door " * 20 + "key"]).tolist()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def no_network(monkeypatch):
-    """Disable network access, including telemetry, except for a database of the tests."""
+    """Forbid network access, including telemetry, except to databases on this machine."""
     connect = socket.socket.connect
 
     def refuse(of: socket.socket, address: object) -> None:

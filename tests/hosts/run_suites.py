@@ -38,7 +38,7 @@ HOST_TESTS_VARIABLE: Final = "MAMA_STRUCTS_HOST_TESTS"
 _BEGIN: Final = "<!-- the table: python tests/hosts/run_suites.py --table -->"
 _END: Final = "<!-- end of the table -->"
 _TOOLS: Final = ("pytest>=8", "pytest-cov>=6", "pytest-asyncio>=0.24", "hypothesis>=6.100", "jsonschema>=4.21")
-# Minimum branch coverage (per cent) of an adapter by our own tests, without its suites.
+# Minimum branch coverage of an adapter by our own tests alone, in per cent.
 _COVERED: Final = 90
 # Timeout of a suite.
 _SECONDS: Final = 1800
@@ -46,7 +46,7 @@ _SECONDS: Final = 1800
 
 @attrs.frozen(kw_only=True)
 class Suite:
-    """A suite of a host, from its declaration file."""
+    """A conformance suite of a host, as declared in its file."""
 
     name: str
     host: str
@@ -64,7 +64,7 @@ class Suite:
 
     @classmethod
     def read(cls, file: Path) -> Suite:
-        """Return the declaration of a file."""
+        """Read the declaration of a suite from a file."""
         said = tomllib.loads(file.read_text(encoding="utf-8"))
         several = {name: tuple(said.get(name, ())) for name in ("requirements", "extras", "command", "versions")}
         known = {"host", "suite", "from", "excused", "tests", "pages", "covers", *several}
@@ -85,7 +85,7 @@ class Suite:
 
 @attrs.define(kw_only=True)
 class Outcome:
-    """The result of a suite; *why* is the reason if it was not run."""
+    """The result of a suite. *why* is the reason for not running it."""
 
     passed: int = 0
     failed: list[str] = attrs.field(factory=list)
@@ -95,13 +95,13 @@ class Outcome:
 
 
 def is_of(test: str, named: str) -> bool:
-    """Return True if a declared name matches a test (``file.py::class::name[case]``) or a case of it."""
+    """Return True if a declared name means this test (``file.py::class::name[case]``), with or without its case."""
     bare = test.partition("[")[0]
     return named in (test, bare) or bare.endswith((f"::{named}", f"/{named}")) or test.endswith(f"::{named}")
 
 
 def outcome_of(cases: Iterable[tuple[str, str]], excused: Mapping[str, str]) -> Outcome:
-    """Return the counts of passed, failed and skipped tests, without the excused ones."""
+    """Count the passed tests, list the failed ones, and separate the excused ones, which include skipped tests."""
     found = Outcome()
     for test, state in cases:
         named = next((one for one in excused if is_of(test, one)), None)
@@ -117,7 +117,7 @@ def outcome_of(cases: Iterable[tuple[str, str]], excused: Mapping[str, str]) -> 
 
 
 def cases_in(report: Path) -> Iterator[tuple[str, str]]:
-    """Yield the tests of a pytest report (``--junitxml``)."""
+    """Yield the name and state of each test in a pytest report (``--junitxml``)."""
     for case in ET.parse(report).iter("testcase"):
         name = f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}"
         children = {child.tag: child for child in case}
@@ -145,7 +145,7 @@ class Environment:
             venv.create(self.place, with_pip=True, symlinks=True)
         asked = dict.fromkeys(one for suite in suites for one in suite.requirements)
         extras = dict.fromkeys(one for suite in suites for one in suite.extras)
-        # The code that runs the pages also starts a database server.
+        # The pages of the documentation need the extras postgres and testing.
         own = f"{ROOT}[{','.join(('postgres', 'testing', *extras))}]"
         wanted = [own, *_TOOLS, *(map(unpinned, asked) if newest else asked)]
         upgrade = ["--upgrade", "--upgrade-strategy", "eager"] if newest else []
@@ -153,7 +153,7 @@ class Environment:
         self.run("-m", "pip", "install", "-q", "--no-compile", *upgrade, *wanted)
 
     def run(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run its Python, and raise if it fails."""
+        """Run the interpreter of this environment, and raise if it fails."""
         return subprocess.run([str(self.python), *arguments], check=True, text=True, cwd=ROOT, **options)
 
     def versions(self, names: Iterable[str]) -> dict[str, str]:
@@ -162,7 +162,7 @@ class Environment:
         return dict(json.loads(self.run("-c", code, *names, stdout=subprocess.PIPE).stdout))
 
     def suite_of(self, source: str) -> Path | None:
-        """Return the directory of a suite, or None if it is in the installed package; raise if it is missing."""
+        """Return the directory of a suite, or None if the installed package contains it. Raise if it is missing."""
         kind, _, rest = source.partition(":")
         if kind == "installed":
             return None
@@ -213,7 +213,7 @@ class Environment:
         return found
 
     def _said(self, printed: str, suite: Suite) -> Outcome:
-        """Return the result in the last line of a runner that is not pytest."""
+        """Parse the JSON result in the last line of a suite that does not run under pytest."""
         print(printed)
         try:
             said = json.loads(printed.strip().splitlines()[-1])
@@ -239,7 +239,7 @@ class Environment:
 
 
 def table(figures: Mapping[str, Any]) -> list[str]:
-    """Return the table of all results, followed by the excused tests with reasons."""
+    """Return the lines of the table of all results, followed by the excused tests and their reasons."""
     lines = ["| host | suite | versions | passed | excused |", "| --- | --- | --- | --- | --- |"]
     reasons: list[str] = []
     for one in figures["suites"]:
@@ -259,7 +259,7 @@ def table(figures: Mapping[str, Any]) -> list[str]:
 
 
 def write_table() -> None:
-    """Update the table on the page."""
+    """Replace the table on the page."""
     text = PAGE_PATH.read_text(encoding="utf-8")
     head, found, rest = text.partition(_BEGIN)
     _, ended, tail = rest.partition(_END)
@@ -270,14 +270,14 @@ def write_table() -> None:
 
 
 def merged(known: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the results of this run, and for other suites the recorded ones."""
+    """Return the results of this run, and the recorded results of all suites that were not run."""
     new = {(one["host"], one["suite"]) for one in found}
     kept = [one for one in known if (one["host"], one["suite"]) not in new]
     return sorted([*kept, *found], key=lambda one: (one["host"].lower(), one["suite"]))
 
 
 def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each suite whose result differs from the recorded one."""
+    """Yield a line for each suite whose result or version differs from the recorded one."""
     known = {(one["host"], one["suite"]): one for one in before["suites"]}
     for one in now["suites"]:
         old = known.get((one["host"], one["suite"]), {})
@@ -294,7 +294,7 @@ def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run the requested suites, and return 1 if a test failed that is not excused."""
+    """Run the requested suites, and return 1 if a test fails without an excuse."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("hosts", nargs="*", help="names of hosts, or of suites' files; all by default")
     for flag in ("--write", "--table", "--newest"):

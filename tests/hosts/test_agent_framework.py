@@ -33,7 +33,7 @@ Step = str | list[tuple[str, dict[str, Any]]] | Callable[[list[Message]], Any]
 
 
 class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-    """A scripted client whose model returns text, refs or calls, step by step."""
+    """A scripted client. Its model returns texts, refs or tool calls, step by step."""
 
     def __init__(self, *script: Step) -> None:
         super().__init__()
@@ -68,14 +68,14 @@ class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClien
 
 
 def results(messages: list[Message]) -> list[Any]:
-    """Return the answers of a run's tools so far."""
+    """Return all tool results in these messages."""
     return [
         json.loads(content.result) for one in messages for content in one.contents if content.type == "function_result"
     ]
 
 
 def shown(messages: list[Message]) -> list[str]:
-    """Return the roles of a request's messages; recalled text is represented by its first word."""
+    """Return the role of each message, or "recalled" for recalled text."""
     return ["recalled" if one.text.startswith("<recalled>") else one.role for one in messages]
 
 

@@ -34,7 +34,7 @@ def command(name: str, path: str = NOTES, **arguments: Any) -> dict[str, Any]:
 
 
 async def answer(tool: Any, call: dict[str, Any]) -> str:
-    """Return the answer or error text for the model."""
+    """Return the answer of the tool, or the error text for the model."""
     try:
         told: str = await tool.call(call)
     except tools.ToolError as error:
@@ -71,13 +71,13 @@ COMMANDS = st.one_of(
 
 
 def without_sizes(said: str) -> list[str]:
-    """Return a listing without directory sizes on disk, and without empty path components."""
+    """Return the lines of a listing without directory sizes, which depend on the file system."""
     lines = said.replace("//", "/").splitlines()
     return [line.partition("\t")[2] if line.endswith("/") else line for line in lines]
 
 
 def forget_empty_folders(root: Path) -> None:
-    """Delete empty folders, which a record store does not have."""
+    """Delete empty folders, because a record store has none."""
     for path in sorted(root.rglob("*"), reverse=True):
         if path.is_dir() and not [*path.iterdir()]:
             path.rmdir()
@@ -85,13 +85,13 @@ def forget_empty_folders(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def shared():
-    """One session for all examples; each has its own labels."""
+    """One session for all examples. Each example uses its own labels."""
     with sync.Session.open(embedder=HashEmbedder()) as session:
         yield session
 
 
 def outcome(tool: Any, call: dict[str, Any]) -> str | None:
-    """Return the answer or error text for the model, or None for an error of the operating system."""
+    """Return the answer of the tool, or the error text for the model, or None if the operating system raises."""
     try:
         told: str = tool.call(call)
     except tools.ToolError as error:

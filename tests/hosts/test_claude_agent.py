@@ -224,7 +224,7 @@ async def test_invalid_key_is_rejected(session):
 
 
 class ScriptedCommandLine(Transport):
-    """Implements the control protocol: submits the prompt to the hooks, answers, mirrors the transcript, and stops."""
+    """A fake command line that follows the control protocol: it passes the prompt to the hooks, answers, and stops."""
 
     def __init__(self, projects: str, *answers: str) -> None:
         self._projects = projects

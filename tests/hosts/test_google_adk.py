@@ -76,7 +76,7 @@ async def found(memory: AdkMemoryService, query: str, **scope: str) -> list[str]
     return [one.content.parts[0].text for one in answer.memories]
 
 
-# Agent
+# Agents
 
 
 class ScriptedLlm(BaseLlm):
@@ -156,7 +156,7 @@ async def test_agent_finds_messages_and_artifacts_of_earlier_process(tmp_path):
     assert "Shields first." in str(read)
 
 
-# Memory
+# Memory service
 
 
 async def test_add_session_stores_each_event_once(memory, session):
@@ -303,7 +303,7 @@ async def test_concurrent_add_and_delete_are_serializable(memory):
     assert [] == await found(memory, "keys rotate")
 
 
-# Artifacts
+# Artifact service
 
 
 PARTS = st.one_of(
@@ -323,7 +323,7 @@ STEPS = st.lists(
 
 
 async def seen(service, session_id: str, name: str) -> list:
-    """Return a service's data about an artifact, without its location and time."""
+    """Return the data that a service stores about an artifact, without URIs and times, which always differ."""
     scope = {**ADA, "session_id": session_id, "filename": name}
     versions = await service.list_versions(**scope)
     about = [(one.version, one.mime_type, one.custom_metadata) for one in await service.list_artifact_versions(**scope)]

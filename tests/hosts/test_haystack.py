@@ -58,7 +58,7 @@ TEXTS = [
 ]
 
 
-# Documents
+# Document store
 
 
 JSON = st.recursive(
@@ -266,7 +266,7 @@ def test_update_by_filter_keeps_concurrent_changes(tmp_path):
 
 @component
 class Reader:
-    """Scripted model that returns its prompt."""
+    """A scripted model that returns its prompt as its answer."""
 
     @component.output_types(replies=list[str])
     def run(self, prompt: str) -> dict[str, list[str]]:
@@ -310,7 +310,7 @@ def test_pipeline_can_be_serialized_and_loaded(session, store):
     )
     pipeline = Pipeline()
     pipeline.add_component("retriever", retriever)
-    # Haystack instantiates classes of allowed modules only.
+    # Haystack only instantiates classes from allowed modules.
     read = Pipeline.loads(pipeline.dumps(), allowed_modules=["mama_structs.adapters.*"])
     again = read.get_component("retriever")
     found = read.run(
@@ -393,12 +393,12 @@ def test_tool_result_has_origin_tool(session):
     assert ["tool", "tool"] == [session.refs.get(one).trust for one in handles]
 
 
-# Tool results
+# Long tool results
 
 
 @component
 class ScriptedGenerator:
-    """Scripted model."""
+    """A scripted model that returns the given messages."""
 
     def __init__(self, *script: ChatMessage) -> None:
         self.script = [*script]
@@ -430,7 +430,7 @@ def logging_agent(store: HaystackToolResultStore) -> Agent:
 
 
 def offloaded(result: dict[str, Any]) -> tuple[str, str]:
-    """Return the text that the model got for a tool's result, and the result's handle."""
+    """Return the text of a tool result in the conversation, and the handle of the complete result."""
     (message,) = [one for one in result["messages"] if one.tool_call_result]
     return message.tool_call_result.result, message.meta["tool_result_offloaded"][0]
 

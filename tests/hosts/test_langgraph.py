@@ -77,7 +77,7 @@ async def session(tmp_path):
 
 
 def told(result: Any) -> Any:
-    """Return a result without times, and with unordered parts sorted."""
+    """Return a result without times. Lists are sorted, because their order is unspecified."""
     if isinstance(result, list):
         return sorted((told(one) for one in result), key=repr)
     return (result.namespace, result.key, result.value) if hasattr(result, "key") else result
@@ -94,7 +94,7 @@ async def test_batch_matches_in_memory_store(batches):
     async with Session.open(embedder=HashEmbedder()) as session:
         ours = LangGraphStore(session)
         for ops in batches:
-            # Their store still lists a namespace whose last item was deleted.
+            # LangGraph's store also lists namespaces whose last item was deleted, so compare subsets.
             listed = [isinstance(op, ListNamespacesOp) for op in ops]
             expected = [told(one) for one in theirs.batch(ops)]
             found = [told(one) for one in await ours.abatch(ops)]
@@ -223,7 +223,7 @@ def test_store_works_in_any_thread_without_loop(tmp_path):
             thread.start()
         for thread in threads:
             thread.join()
-        # A blocking call is allowed in any loop but the session's, as in LangGraph's own store.
+        # As in LangGraph's own store, blocking calls are allowed in any event loop except the session's.
         in_a_loop = asyncio.run(_get_beside(store))
 
     assert [] == failed
@@ -279,7 +279,7 @@ class Talk(TypedDict, total=False):
 
 
 def graph_of(saver: Any, *, counted: list[str] | None = None) -> Any:
-    """A graph of two steps with an interrupt for a person."""
+    """Return a graph of two steps that interrupts to ask a person."""
 
     def ask(state: Talk) -> Talk:
         (counted if counted is not None else []).append("ask")
@@ -371,7 +371,7 @@ async def test_threads_are_not_searchable(session):
 
 @dataclasses.dataclass
 class Point:
-    """A host's own class in its graph's state."""
+    """A class of the host in the state of its graph."""
 
     x: int
 
@@ -483,13 +483,13 @@ async def test_agent_finds_item_in_other_thread_and_resumes_its_own(tmp_path):
 
     @tool
     async def remember(text: str, runtime: ToolRuntime) -> str:
-        """Keep a fact about the user."""
+        """Store a fact about the user."""
         await runtime.store.aput(("users", "ada"), text[:8], {"text": text})
         return "kept"
 
     @tool
     def look_up(query: str, runtime: ToolRuntime) -> str:
-        """Find what is known of the user; a tool that is not async runs in a thread."""
+        """Find facts about the user. The tool is not async, so it runs in a thread."""
         return "; ".join(one.value["text"] for one in runtime.store.search(("users", "ada"), query=query, limit=1))
 
     def first():

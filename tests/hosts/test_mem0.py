@@ -1,4 +1,4 @@
-"""mem0's method names on a session: its answers, its filters, its history; and no model."""
+"""The adapter with mem0's method names: answers, filters and history, without a model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def added(memory, text, **options):
 
 
 async def texts(memory, **filters):
-    """The texts of the memories that match filters."""
+    """Return the texts of all memories that match the filters."""
     return [one["memory"] for one in (await memory.get_all(filters=filters, top_k=1_000))["results"]]
 
 
@@ -55,7 +55,7 @@ async def test_message_of_user_that_shows_a_page_is_from_outside(session, memory
 
 
 async def _kept(session):
-    """Return the records of memories, oldest first."""
+    """Return the records of all memories, oldest first."""
     return sorted(await session.records.list(MEMORY_LABELS), key=lambda one: one.created_at)
 
 

@@ -46,7 +46,7 @@ STEPS = st.one_of(
 
 @pytest.fixture(scope="module")
 def shared():
-    """One session for all examples; each has its own conversation."""
+    """One session for all examples. Each example uses its own conversation."""
     with sync.Session.open(embedder=HashEmbedder()) as session:
         yield session
 

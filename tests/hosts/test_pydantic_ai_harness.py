@@ -71,7 +71,7 @@ async def session(tmp_path):
 
 @pytest.fixture
 async def again(session, tmp_path):
-    """A second session on the same directory, as in another process."""
+    """A second session on the directory, like the session of another process."""
     async with Session.open(tmp_path / "agent.mama", conversation="another", embedder=HashEmbedder()) as again:
         yield again
 
@@ -188,7 +188,7 @@ async def test_memory_store_rejects_invalid_path(session, path):
 
 
 def by_topic(texts: list[str], **_kind: Any) -> Any:
-    """Embed texts by subject: vehicles, food, or anything else."""
+    """Embed texts by topic: vehicles, food, or neither."""
     topics = ({"car", "automobile", "engine"}, {"noodles", "soup"})
     counts = [[float(len(topic & {*re.findall(r"\w+", text.casefold())})) for topic in topics] for text in texts]
     return np.array([[*found, float(not any(found))] for found in counts], np.float32)
@@ -268,7 +268,7 @@ async def test_memory_file_of_one_agent_is_injected_into_next_run(session, again
     assert REDIS in shown[0]
 
 
-# Large results
+# Overflow of long tool results
 
 
 @settings(max_examples=50)
@@ -484,7 +484,7 @@ async def test_conversation_store_matches_reference_store(operations):
 
 
 def quiet() -> Any:
-    """Scripted model without calls."""
+    """Scripted model that answers without calls."""
     while True:
         yield "I do not know."
 
@@ -534,7 +534,7 @@ async def test_recall_stores_refs_before_calls_run(session):
     seen = []
 
     async def look() -> str:
-        """Look."""
+        """Look something up."""
         seen.append(session.refs.get("ref:plan").content.text)
         return "done"
 

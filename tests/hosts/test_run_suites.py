@@ -1,4 +1,4 @@
-"""The runner of the host suites counts results, and excuses only declared tests."""
+"""The runner of the conformance suites counts results, and excuses only declared tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports into a session add items once, as from outside, and report skipped items."""
+"""Imports into a session: each item is added once, has the origin "outside", and skipped items are reported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def everything(session):
 
 
 def odd(report):
-    """Return the kinds of the odd items."""
+    """Return the kind of each odd item in a report."""
     return [one.kind for one in report.odd]
 
 

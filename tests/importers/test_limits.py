@@ -1,4 +1,4 @@
-"""Limits on files of other programs: a hostile file raises a typed error, writing nothing."""
+"""Limits on the files of other programs: a hostile file raises a typed error and nothing is written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).paren
 
 
 def run_script(script):
-    """Run a script in a separate interpreter, which may crash, and return its lines of JSON."""
+    """Run a script in another interpreter, because it may crash. Return its output lines as parsed JSON."""
     code = textwrap.dedent(script)
     done = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
@@ -49,7 +49,7 @@ def run_script(script):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-# Pickles
+# Pickle files
 
 
 def test_read_pickle_raises_value_error_when_a_pickle_is_hostile():
@@ -166,11 +166,11 @@ def test_mem0_read_reports_point_when_its_id_is_nested(tmp_path):
     assert ["left out: its id is neither a text nor a number"] == [one.note for one in found.odd]
 
 
-# Files
+# Sizes, folders and special files
 
 
 def sparse(path, size=2**33, start=b""):
-    """Create a sparse file that appears to have 8 GB."""
+    """Create a file with an apparent size of 8 GB that occupies almost no disk space."""
     with path.open("wb") as file:
         file.write(start)
         file.truncate(size)
@@ -273,7 +273,7 @@ def test_list_files_raises_migration_error_when_folders_are_nested_too_deep(tmp_
         with pytest.raises(MigrationError, match="nested at most 64 deep"):
             basic_memory.read(tmp_path)
     finally:
-        # pytest removes the folder recursively, which fails at such a depth.
+        # pytest would remove the folder recursively and fail at this depth.
         subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
 
 
@@ -316,7 +316,7 @@ def test_mem0_read_does_not_follow_symbolic_links_below_its_folder(tmp_path):
     assert [("storage.sqlite", "not_read")] == [(one.id, one.kind) for one in found.odd]
 
 
-# JSON
+# JSON files
 
 
 def test_read_reports_or_rejects_deeply_nested_json_and_huge_numbers(tmp_path):
@@ -350,11 +350,11 @@ async def test_import_jsonl_raises_invalid_argument_when_a_line_is_hostile(tmp_p
             assert 0 == await session.memories.count()
 
 
-# YAML
+# YAML files
 
 
 def bomb(levels=9, width=9):
-    """Return YAML that expands to *width* ** *levels* texts."""
+    """Return YAML whose aliases expand to *width* ** *levels* texts."""
     lines = ["a0: &a0 [lol]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * width)}]" for n in range(1, levels)]
     return "\n".join(lines)
@@ -443,11 +443,11 @@ def test_normalize_works_in_pieces_when_a_run_of_combining_marks_is_long(monkeyp
     assert longest == 64
 
 
-# SQLite
+# SQLite databases
 
 
 def database_of(path, *statements):
-    """Create a database by executing statements."""
+    """Create a database by executing these statements."""
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("BEGIN")
         for statement in statements:
@@ -527,7 +527,7 @@ def test_read_raises_migration_error_when_a_value_is_too_large(tmp_path, monkeyp
         langgraph.read(file)
 
 
-# The command
+# The command import-from
 
 
 def test_import_from_command_creates_no_store_when_a_file_is_hostile(tmp_path):

@@ -1,4 +1,4 @@
-"""The work of an import grows in proportion to the number of its items."""
+"""The work of an import is proportional to the number of imported items."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath",
 
 
 def observation(number):
-    """Return a sentence with its own number that shares words with the others."""
+    """Return a unique sentence that shares words with the other observations."""
     some = " ".join(WORDS[number * step % len(WORDS)] for step in (1, 3, 5, 7, 11))
     return f"Observation {number} of planet 2-{number % 20 + 1}: {some}."
 
 
 @pytest.fixture
 def work(monkeypatch):
-    """Count a save's operations: embedding, comparisons, reads and writes."""
+    """Count the operations of saves: embedding, comparisons, reads and writes."""
     counts = Counter()
 
     def counted(owner, name, size=lambda *arguments, **named: 1, what=None):
@@ -51,7 +51,7 @@ def work(monkeypatch):
     counted(JournalWriter, "put", what="memories written again")
     counted(JournalWriter, "links_of_many", lambda self, nodes, *more: len(nodes), "links read")
     counted(Rows, "put", what="rows")
-    # Use a fixed group size: otherwise the counts depend on the speed of the machine.
+    # Otherwise the size of a group of writes, and thus the counts, would depend on the machine's speed.
     monkeypatch.setattr(JournalWriter, "should_yield", property(lambda self: False))
 
     def embed(texts):
@@ -63,7 +63,7 @@ def work(monkeypatch):
 
 
 async def imported(folder, work, count):
-    """Import an entity with *count* observations, and return the counted operations."""
+    """Import one entity with *count* observations, and return the counted operations."""
     file = graph(folder / f"{count}.jsonl", entity("Ada", "person", *map(observation, range(count))))
     work.clear()
     async with Session.open(folder / f"{count}.mama", embedder=work.embedder) as session:

@@ -1,4 +1,4 @@
-"""Readers of other programs' files: the returned data and the reported odd items."""
+"""Readers of other programs' files: the returned data, and the reports of odd items."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ See [the cake](sweets/cake.md), and `[[no link]]`.
 
 
 def kinds(outside):
-    """Return the type and kind of each odd item."""
+    """Return the item type and problem kind of each odd item."""
     return [(one.what, one.kind) for one in outside.odd]
 
 
-# MCP's memory server
+# The memory server of MCP
 
 
 def test_mcp_memory_read_returns_entities_observations_and_relations(tmp_path):
@@ -135,7 +135,7 @@ def test_mcp_memory_read_rejects_files_without_graph_items(tmp_path):
     assert () == tuple(mcp_memory.read(graph(tmp_path / "empty.jsonl")).memories)
 
 
-# Notes
+# Markdown notes
 
 
 def test_basic_memory_read_returns_notes_observations_and_links(tmp_path):

@@ -1,4 +1,4 @@
-"""`awaited`: async wrappers for all kinds of functions."""
+"""`make_async`: async wrappers for all kinds of functions."""
 
 import asyncio
 import contextvars
@@ -28,7 +28,7 @@ class Async:
 
 
 class Plain:
-    """Records thread, context and arguments of a call."""
+    """Its methods return the thread, the context and the argument of a call."""
 
     def method(self, number):
         return threading.current_thread(), WHO.get(), number
@@ -68,7 +68,7 @@ async def test_awaited_runs_sync_function_in_thread_with_callers_context(functio
 
 
 async def test_awaited_awaits_result_of_sync_function():
-    """A lambda around an async function returns a coroutine, which runs in the caller's loop."""
+    """A lambda around an async function returns a coroutine, which runs in the caller's event loop."""
 
     async def answer(number):
         return threading.current_thread(), number
@@ -102,9 +102,9 @@ async def test_awaited_raises_error_of_sync_function():
 )
 @pytest.mark.parametrize("take", [make_async, with_references, with_descriptors, Tool.from_function])
 def test_generators_and_non_functions_are_rejected(function, take):
-    """When they are decorated or added, not in the first call."""
+    """The error is raised when they are decorated or added, and not in the first call."""
     if function is None and take is not make_async:
-        return  # a decorator called with its arguments only
+        return  # with None the decorators only set options, so they accept it
     with pytest.raises(InvalidArgument, match="must be a function, async or plain"):
         take(function)
 
@@ -133,7 +133,7 @@ async def test_cancelled_caller_waits_for_end_of_thread():
 
 
 async def test_source_accepts_sync_fetch_functions():
-    """For one id and for many, with answers and exceptions."""
+    """A function may fetch one id or many, and return answers or raise."""
 
     def fetch(key):
         if key == "k9":
@@ -165,7 +165,7 @@ async def test_structs_source_accepts_sync_fetch():
 
 
 async def test_session_calls_sync_tools():
-    """Decorated or added, functions and methods."""
+    """Functions and methods can be decorated or added."""
 
     class Shop:
         @with_references

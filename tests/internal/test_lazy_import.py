@@ -33,7 +33,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_fork_waits_for_import_in_another_thread(tmp_path):
-    """Otherwise the child would wait forever for the import lock."""
+    """Otherwise the child process would wait forever for the import lock."""
     (tmp_path / "slow.py").write_text("import sys\nsys.started.set()\nsys.go.wait(1)\nDONE = 7\n")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK, tmp_path],

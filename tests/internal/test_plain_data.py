@@ -88,7 +88,7 @@ def test_as_mapping_returns_none_for_other_values(value):
 
 
 def test_as_payload_converts_one_level_of_unserializable_model():
-    """A model with a cycle, or with a value that JSON cannot hold."""
+    """The model contains a cycle, or a value that JSON cannot represent."""
 
     class Node(pydantic.BaseModel):
         child: object = None

@@ -26,7 +26,7 @@ def test_hostile_memory_stays_in_its_quotation(text):
 @example("\x1b\x1b[0m[31m", None)
 @example("e\u200b\u0301 <\u0338b \u1fef\u1fef\u1fef", None)
 def test_quoted_keeps_any_text_in_its_quotation(text, most):
-    """One line, of at most the given number of characters."""
+    """The quotation is one line and has at most the given number of characters."""
     shown = quote(text, max_chars=most)
 
     assert '"' == shown[0] == shown[-1]
@@ -36,7 +36,7 @@ def test_quoted_keeps_any_text_in_its_quotation(text, most):
 
 @given(hostile_texts)
 def test_plainly_is_idempotent(text):
-    """So quoted text that a model repeats is recognized."""
+    """Quoted text is therefore recognized when a model repeats it."""
     plain = neutralize(text)
 
     assert plain == neutralize(plain)
@@ -47,7 +47,7 @@ def test_plainly_is_idempotent(text):
     ["a < b", "x <= 3, y <- f(x), <3", "값이 0보다 크다 > 0", "C:\\temp\\new", "50% of [1] and [2, 3]", "it's {x}"],
 )
 def test_harmless_text_is_quoted_unchanged(text):
-    """Comparisons, arrows, paths and lists."""
+    """Examples are comparisons, arrows, paths and lists."""
     assert f'"{text}"' == quote(text)
 
 

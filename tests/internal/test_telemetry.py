@@ -1,4 +1,4 @@
-"""Spans, metrics and logs follow the conventions and contain no content."""
+"""Spans, metrics and logs follow the OpenTelemetry conventions and contain no user content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = f"the {CANARY} holds"
 
 
 class ExportedTelemetry:
-    """Records of the OpenTelemetry exporters."""
+    """The data that the OpenTelemetry exporters receive."""
 
     def __init__(self, monkeypatch):
         self.spans = InMemorySpanExporter()
@@ -73,17 +73,17 @@ async def session():
 
 
 async def live(session):
-    """Do some of everything, with secret words in all texts; errors of tools are ignored."""
+    """Run many operations of a session with secret words in all texts, ignoring errors of tools."""
 
     @session.tools.add
     @with_references
     async def look(what: str) -> dict[str, str]:
-        """Look."""
+        """Look something up."""
         return {"planetId": "2-1", "fleetId": "1-1", what: what}
 
     @session.tools.add
     async def fail(what: str) -> str:
-        """Fail."""
+        """Raise an error."""
         raise RuntimeError(what)
 
     made = await session.call("save/decision", {"topic": CANARY, "decision": WORDS, "reasoning": WORDS})
@@ -101,7 +101,7 @@ async def live(session):
 
 
 async def test_operations_are_recorded_with_conventional_names(session, told):
-    """Tools, memories, retrieval and embeddings are spans, and durations in a histogram."""
+    """Tools, memories, retrieval and embeddings have spans. A histogram contains the durations."""
     await live(session)
     tools = [f"execute_tool {name}" for name in ("save/decision", "look", "fail")]
     memories = ["create_memory", "search_memory", "update_memory", "delete_memory"]
@@ -178,14 +178,14 @@ def test_opentelemetry_is_imported_only_when_enabled():
 
 
 def test_missing_opentelemetry_error_names_the_extra(monkeypatch):
-    """Before anything is opened."""
+    """The error is raised before the session opens anything."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
 
     with pytest.raises(ImportError, match=r"mama-structs\[otel\]"):
         Session.open(settings=Settings(telemetry=TelemetrySettings(enabled=True)))
 
 
-# Statistics
+# Statistics of a session
 
 
 async def test_session_stats_are_a_table_and_json(session):

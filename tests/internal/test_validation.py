@@ -13,7 +13,7 @@ from mama_structs.errors import InvalidArgument, InvalidSetting
 
 
 class Shape(enum.StrEnum):
-    """An enum for tests."""
+    """An enum as the type of an argument."""
 
     ROUND = "round"
     FLAT = "flat"

@@ -21,7 +21,7 @@ ENTITIES = {
 
 @pytest.fixture
 async def virtual_time(monkeypatch):
-    """Advance the loop's clock only when the loop is idle, so that pauses take no time."""
+    """Advance the loop's clock to the next timer whenever the loop is idle, so that sleeping takes no real time."""
     loop = asyncio.get_running_loop()
     now, select = loop.time(), loop._selector.select
 
@@ -61,7 +61,7 @@ def resolver(make_resolver, source):
 
 @pytest.fixture
 def at_rest():
-    """Return a check that a resolver has no queries or tasks left."""
+    """Return a function that asserts that a resolver has no running queries, held slots or tasks."""
 
     async def check(resolver, *sources):
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""Concurrent calls send their ids to a batch source together."""
+"""A source with batch queries gets the ids of concurrent calls in one query."""
 
 from __future__ import annotations
 

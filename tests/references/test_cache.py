@@ -1,4 +1,4 @@
-"""Cache of answers: expiry, eviction, size limits and block heights."""
+"""The cache of answers: expiry, eviction, size limits and block heights."""
 
 import pytest
 from hypothesis import settings
@@ -26,7 +26,7 @@ def cache_of(**options):
 
 
 class CacheAgainstModel(RuleBasedStateMachine):
-    """The cache behaves like a plain list of entries that is searched linearly."""
+    """Compares the cache with a list of entries that is searched linearly."""
 
     @initialize(
         options=st.fixed_dictionaries(
@@ -42,7 +42,7 @@ class CacheAgainstModel(RuleBasedStateMachine):
     def begin(self, options):
         self.options = options
         self.cache, self.clock = cache_of(**options)
-        self.entries = []  # [id, outcome, expires, size], least recently used first
+        self.entries = []  # each entry: [id, outcome, expiry, size]; the least recently used entry is first
         self.height = None
         self.below = 0
 

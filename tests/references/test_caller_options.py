@@ -1,4 +1,4 @@
-"""Options of a Python caller (fields, expand), and the metadata about omitted references."""
+"""Reference options that only a Python caller can set (fields, expand), and metadata about omitted references."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def resolver():
 
 
 def reference_options(**more):
-    """Return a strategy for reference options, as keywords."""
+    """Return a strategy for reference options as keyword arguments."""
     return st.fixed_dictionaries(
         {},
         optional={

@@ -42,7 +42,7 @@ def of_many(resolver, **options):
 
 
 def for_model(function):
-    """Return a function that runs a tool as if a model called it."""
+    """Return a function that calls a tool like a model, so that the ceilings apply."""
     tool = Tool.from_function(function)
 
     async def run(**arguments):
@@ -53,7 +53,7 @@ def for_model(function):
 
 class TestCeilings:
     async def test_model_cannot_exceed_max_references_of_session(self):
-        """The node counts the requests."""
+        """The fake node counts the requests."""
         async with FakeNode.world(seed=1, players=120) as node:
             options = ReferenceOptions(max_references=20)
             async with Session.open(structs=node.url, references=options) as session:

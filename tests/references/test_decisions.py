@@ -1,4 +1,4 @@
-"""Decisions about entities, added to their references."""
+"""References include the decisions that are stored about their entity."""
 
 import pytest
 
@@ -16,7 +16,7 @@ PAYLOAD = {"id": "2-1", "owner": "1-11", "guildId": "0-1"}
 
 
 class Recall:
-    """Recall function that returns `ABOUT` and records its arguments."""
+    """A fake recall function that returns `ABOUT` and records the requested ids."""
 
     def __init__(self, about=ABOUT, error=None):
         self.about, self.error, self.asked = about, error, []

@@ -34,7 +34,7 @@ def scan(payload, **options):
 
 
 def places(payload, **options):
-    """Return the ids found, with their pointers."""
+    """Return each found id with its pointer."""
     return [(found.id, found.pointer) for found in scan(payload, **options).matches]
 
 
@@ -63,14 +63,14 @@ def scan_of(planted):
 
 
 def found_in(result):
-    """Return the pointers of every id found, in the format of the strategies."""
+    """Return all pointers of each found id, in the format of the strategies."""
     found = {}
     for one in result.matches:
         found.setdefault(one.id, []).append(one.pointer)
     return found
 
 
-# Planted ids
+# Payloads with planted ids
 
 
 @given(strategies.payloads() | strategies.list_payloads())
@@ -152,7 +152,7 @@ def test_scan_finds_every_id_in_fields_without_rules(entity_id, field):
     ]
 
 
-# Captured answers
+# Captured answers of a node
 
 
 @pytest.mark.parametrize("file", sorted(DATA.glob("lcd_*/*.json")), ids=lambda file: f"{file.parent.name}/{file.stem}")
@@ -189,7 +189,7 @@ def test_scan_finds_every_id_shaped_string_in_captured_answers(file):
     assert wrong == [one.id for one in result.lookalikes]
 
 
-# Ids and their limits
+# Limits of ids
 
 
 @every_row("code", [0, 1, 2, 3, 4, 5, 6, 9, 10, 11])
@@ -233,7 +233,7 @@ def test_kind_returns_type_of_id_or_none():
     assert [None] * 7 == [DETECTOR.find_type(value) for value in ("1-0", "", None, 5, b"1-11", ["1-11"], "1-1" * 100)]
 
 
-# Fields
+# Rules for fields
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_slots_and_other_fields_are_not_primary(field):
     assert not any(one.primary for one in found)
 
 
-# Numbers that represent structs
+# Numbers in place of struct ids
 
 
 @pytest.mark.parametrize("field", ["protectedStructIndex", "protected_struct_index"])
@@ -397,7 +397,7 @@ def test_bare_struct_index_is_found_in_rows_and_at_top_level():
     )
 
 
-# JSON in text
+# JSON within text
 
 
 def test_scan_finds_ids_in_json_text_with_pointer_of_the_text():
@@ -634,7 +634,7 @@ def test_match_repr_shows_type_id_and_pointer():
     assert ["<Found player 1-1 at /owner>"] == [repr(one) for one in scan({"owner": "1-1"}).matches]
 
 
-# Rows
+# Ids within rows
 
 
 def test_matches_have_the_index_of_their_row():
@@ -760,7 +760,7 @@ def few_containers(monkeypatch):
 
 
 def bounded(steps, payload, *, members):
-    """Assert that a scan respects the container limit, in at most two walks."""
+    """Scan a payload, and assert that the number of steps respects the container limit."""
     with steps:
         result = scan(payload)
     assert steps.count < 2 * 5_000 * 20 * members

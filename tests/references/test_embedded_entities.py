@@ -1,4 +1,4 @@
-"""Complete entities in a payload, and incomplete ones that are references."""
+"""Payloads with embedded entities: a complete entity is not a reference, an incomplete one is."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +20,7 @@ TRACKER = IdScheme(name="tracker", pattern=r"([A-Z]+)-[0-9]+", type_of={"USR": "
 
 def entities():
     """
-    Return a strategy for entities in several formats, with their ids.
+    Return a strategy for pairs of an id and its entity in different formats.
 
     Formats are bare fields, a node's answer, and JSON:API.
     """
@@ -38,7 +38,7 @@ def entities():
 
 
 def places():
-    """Return a strategy for functions that nest a value in a payload."""
+    """Return a strategy for lists of functions. Each function wraps a value in a container."""
     names = st.sampled_from(["a", "owner", "included", "data", "x/y", "entities"])
     wraps = names.map(lambda name: lambda value: {name: value}) | st.just(lambda value: [{"n": 1}, value])
     return st.lists(wraps, max_size=4)

@@ -1,4 +1,4 @@
-"""Ids whose type is determined by the name of their field."""
+"""Ids without a type, for which the name of the field determines the type."""
 
 import collections
 
@@ -43,7 +43,7 @@ def keys(payload, scheme=SHOP):
 
 
 def bare_ids():
-    """Return a strategy for ids as written by databases and services."""
+    """Return a strategy for ids without a type, such as database keys."""
     numbers = st.integers(0, 10**6) | st.integers(-5, 10**30)
     return numbers | st.text(min_size=1, max_size=20) | st.just("x" * MAX_ID_LENGTH) | st.just("a:b/c~d")
 
@@ -53,7 +53,7 @@ NO_IDS = st.sampled_from([None, True, False, 1.5, "", "x" * (MAX_ID_LENGTH + 1),
 
 @st.composite
 def planted(draw):
-    """Return a scheme with random fields, a payload, and the expected matches."""
+    """Return a scheme with random fields, a payload, and the matches that a scan must find."""
     names = draw(st.lists(st.text("abcdefg_", min_size=2, max_size=8), min_size=2, max_size=6, unique=True))
     types = {name: draw(st.sampled_from(["customer", "user", "order"])) for name in names[: len(names) // 2]}
     expected = []
@@ -192,7 +192,7 @@ def test_id_scheme_requires_either_type_of_or_fields(options):
 
 
 class Shop:
-    """Source functions that record their arguments."""
+    """A source whose functions record their arguments."""
 
     def __init__(self):
         self.asked = []

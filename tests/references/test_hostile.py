@@ -1,4 +1,4 @@
-"""Hostile payloads and sources: limited work, failed entries, and an intact main answer."""
+"""Hostile payloads and sources cause limited work and failed entries, and leave the main answer intact."""
 
 from __future__ import annotations
 

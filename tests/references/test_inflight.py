@@ -1,4 +1,4 @@
-"""In-flight queries: sharing, limits, timeouts, cancellation and cleanup."""
+"""Queries in flight: sharing between callers, limits, timeouts, cancellation and cleanup."""
 
 from __future__ import annotations
 

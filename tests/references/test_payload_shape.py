@@ -1,4 +1,4 @@
-"""Classification of payloads as queries or lists, with their own ids."""
+"""Classification of payloads as answers to a query or a list, and detection of the payload's own ids."""
 
 import collections
 import enum
@@ -259,7 +259,7 @@ def test_own_id_field_is_configured_by_scheme():
 
 
 def beside():
-    """Return a strategy for siblings of a list that are not entities."""
+    """Return a strategy for the mapping around a list. None of its other values is an entity."""
     values = (
         st.none()
         | st.integers()
@@ -271,7 +271,7 @@ def beside():
 
 
 def rows():
-    """Return a strategy for rows of one type, including rows that are not entities."""
+    """Return a strategy for the rows of a list, which have one type. Some rows are not entities."""
     forms = st.sampled_from(
         [
             lambda one: {"id": one, "owner": "1-9"},

@@ -1,4 +1,4 @@
-"""Rate limiter of a node: slots, cooldowns and probe requests."""
+"""The rate limiter of a node: slots, cooldowns and probe requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USER = User()
 
 
 class Time(FakeClock):
-    """A fake clock with a sleep function that advances it."""
+    """A fake clock that only its sleep function advances."""
 
     async def sleep(self, seconds):
         until = self.now() + seconds
@@ -50,12 +50,12 @@ def gate(time):
 
 
 def at_rest(gate):
-    """Return True if no slot is held and nothing waits."""
+    """Return True if no slot is held, no client waits and no probe runs."""
     return (0, 0, None) == (gate._slots_in_use, len(gate._slot_waiters), gate._probe)
 
 
 async def send(gate, time, *, refused=None, pause=0.1, left=10.0, log=None, attempt=None):
-    """Send one request like a client: in a slot, after the cooldown, with its result reported."""
+    """Send a request like a client: acquire a slot, wait for the cooldown, and report the result to the limiter."""
     attempt = attempt or QueryAttempt()
     async with (
         gate.acquire_slot(attempt),
@@ -93,7 +93,7 @@ def test_slots_never_exceed_smallest_limit_and_are_granted_in_order(data):
         async def query(number):
             attempt = QueryAttempt()
             async with gate.acquire_slot(attempt):
-                # Only admitted waiters that have not woken up yet may still be ahead.
+                # A query that got its slot without waiting must not overtake waiting queries.
                 assert attempt.gate_waits or not gate._slot_waiters
                 (queued if attempt.gate_waits else at_once).append(number)
                 holding[number] = asyncio.Event()

@@ -224,7 +224,7 @@ class TestLists:
 
 class TestLimits:
     async def test_max_references_limits_started_queries(self, make_resolver):
-        """An earlier implementation sent 51 queries for a limit of 50."""
+        """Regression: for a limit of 50, 51 queries were sent."""
         source = FakeSource({f"5-{n}": {"id": f"5-{n}"} for n in range(1, 200, 2)})
         payload = {"structDefenders": [f"5-{n}" for n in range(1, 101)]}
 
@@ -579,7 +579,7 @@ async def test_stats_count_queries_hits_failures_and_savings(make_resolver):
     assert {"not_found": 2} == stats.failures
     assert 1 == stats.lookalikes
     assert (6, 2) == (stats.references, stats.follow_up_calls_saved)
-    # Clock resolution may make the measured time slightly shorter than the delay.
+    # The clock's resolution can make the measured latency shorter than the delay of 10 ms.
     assert 0.009 < stats.latency["p50"] <= stats.latency["p90"] <= stats.latency["p99"]
     assert stats.bytes_added > 0
 
@@ -619,7 +619,7 @@ async def test_enrich_rejects_options_of_wrong_type(resolver):
 
 
 class TestAccounts:
-    """The numbers in the metadata are consistent."""
+    """The counts in the metadata are consistent with the references."""
 
     async def test_omitted_failure_is_queried_once(self, make_resolver):
         """Level 2 references the id that failed on level 1."""
@@ -669,7 +669,7 @@ class TestAccounts:
 
 
 class TestArguments:
-    """Invalid arguments raise before any query is sent."""
+    """Invalid arguments raise an error before any query is sent."""
 
     @pytest.mark.parametrize(
         ("call", "message"),

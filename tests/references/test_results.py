@@ -1,4 +1,4 @@
-"""Failures of references, in messages for an agent."""
+"""Failed references: kinds of failures and messages for the model."""
 
 import pytest
 

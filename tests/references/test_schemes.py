@@ -1,4 +1,4 @@
-"""Custom id schemes in combination with the chain's scheme."""
+"""Several id schemes in one session: custom schemes next to the scheme of the chain."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from mama_structs.testing.fakes import FakeSource
 
 
 def issue_scheme(**changes):
-    """Return a scheme for keys like ABC-123 of an issue tracker."""
+    """Return a scheme for the issue keys of a tracker, such as ABC-123."""
     options = {
         "name": "issues",
         "pattern": r"([A-Z]{2,5})-[1-9][0-9]*",

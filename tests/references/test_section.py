@@ -1,4 +1,4 @@
-"""The references section: entries, metadata about omissions, and the typed view."""
+"""The references section: its entries, its metadata about omitted references, and its typed view."""
 
 import copy
 import json
@@ -140,7 +140,7 @@ def test_is_section_recognises_only_own_sections(value, expected):
     assert expected is is_section(value)
 
 
-# From a draft to a section
+# Conversion of a draft to a section
 
 
 def resolved(kind="player", **fields):
@@ -230,7 +230,7 @@ def test_section_never_exceeds_max_bytes_with_metadata_and_existing_entries(size
         assert "1-1" in section or all(not pointer.startswith("/references/1-1") for pointer in pointers)
 
 
-# The typed view
+# The typed view of a section
 
 SECTION = {
     "1-1": {"reference_type": "player", "id": "1-1", "name": "a"},

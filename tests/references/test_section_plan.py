@@ -1,4 +1,4 @@
-"""Selection of references, compared with a simple model."""
+"""The selection of references equals that of a simple model."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ def found(entity_id, *, row=None, primary=True):
 
 @st.composite
 def occurrences(draw):
-    """Return a strategy for matches in payload order: before, in and after the rows."""
+    """Return matches in payload order. Some of them are in rows, others before or after the rows."""
     ids = st.builds("{}-{}".format, st.sampled_from("012"), st.integers(1, 5))
     places = [None] * draw(st.integers(0, 4))
     for row in range(draw(st.integers(0, 5))):
@@ -36,7 +36,7 @@ def options_of(draw_types):
 
 
 def model(occurred, options, scope, known, started):
-    """Apply the rules one after the other to all matches."""
+    """The simple model: select the ids by applying one rule after the other."""
     asked = [
         one
         for one in occurred

@@ -1,4 +1,4 @@
-"""Truncation of references: first to fewer fields, then to fewer references."""
+"""A section that exceeds its budget first loses fields of references, and then references."""
 
 import json
 
@@ -26,7 +26,7 @@ def brief_of(kind):
 
 
 def answer_of(entries, omitted, rows=0):
-    """Return an answer with references. Some of them failed."""
+    """Return an answer with references, including failed ones."""
     section = {}
     for number, (kind, fields, failed) in enumerate(entries, 1):
         own = {"status": "failed", "error": f"no answer {number}"} if failed else fields
@@ -114,7 +114,7 @@ def test_answer_and_references_share_unused_budget(entries, rows):
     assert budget.fits(to_json_text(shown))
     assert len(References.of(shown)) == len(entries)
     if len(shown["rows"]) < rows:
-        # Another row of 61 characters would not fit with handles of maximum length.
+        # A row takes 61 characters, and each of two handles at most 8, so no further row would fit.
         assert len(to_json_text(shown)) > 4_000 - 61 - 2 * len("fd:10000")
         assert len(to_json_text(shown["rows"])) > 1_600
 

@@ -1,4 +1,4 @@
-"""Statistics of a resolver."""
+"""The statistics of a resolver."""
 
 import attrs
 import pytest

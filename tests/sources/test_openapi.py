@@ -1,4 +1,4 @@
-"""OpenAPI source, tested over real sockets."""
+"""The OpenAPI source, tested over real sockets."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ ISSUE = {
 
 
 def answering(schema, **more):
-    """Return an operation whose answer has this schema."""
+    """Return an OpenAPI operation whose answer has this schema."""
     content = {"application/json": {"schema": schema}}
     return {"get": {"responses": {"200": {"description": "ok", "content": content, **more}}}}
 
@@ -76,7 +76,7 @@ ENTITIES = {
 
 @contextlib.asynccontextmanager
 async def serving(answers=None):
-    """Serve the API on a local port. Yields its URL and the list of received requests."""
+    """Serve the API on a local port, and yield its URL and the list of received requests."""
     asked = []
 
     async def answer(request):

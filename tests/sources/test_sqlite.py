@@ -1,4 +1,4 @@
-"""SQLite source: every foreign key is a reference."""
+"""The SQLite source treats every foreign key as a reference."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A server on a real socket that answers with bytes chosen by the test."""
+"""A server on a real socket. Its answers are bytes that a test chooses."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def http(payload=None, *, status=200, body=None, **headers):
 
 class Node:
     """
-    Answers the n-th request with the n-th reply, then repeats the last one.
+    A server that answers the n-th request with the n-th reply. The last reply repeats.
 
-    A reply is bytes or an async function of the writer.
+    A reply is bytes, or an async function of the writer.
     """
 
     def __init__(self):
@@ -37,7 +37,7 @@ class Node:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
-        clear_cooldown(self.url)  # An earlier server on this port may have a cooldown.
+        clear_cooldown(self.url)  # the port may be that of an earlier server that still has a cooldown
 
     async def stop(self):
         self._server.close()

@@ -1,4 +1,4 @@
-"""Client under cancellation at any point, and with any accepted base URL."""
+"""The client when it is cancelled at any point, and with any base URL that it accepts."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ READS = {
 
 
 async def cancelled_after(turns, coroutine):
-    """Return True if the coroutine was cancelled after *turns* loop iterations."""
+    """Cancel a coroutine after *turns* loop iterations. Return True if it was cancelled before it finished."""
     task = asyncio.create_task(coroutine)
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -47,7 +47,7 @@ async def cancelled_after(turns, coroutine):
 
 
 async def left_over(node, before):
-    """Return the remaining tasks that belong neither to the test nor to the server."""
+    """Return the tasks that did not exist before and do not belong to the server."""
     for _ in range(5):
         await asyncio.sleep(0)
     return asyncio.all_tasks() - before - node._tasks
@@ -143,7 +143,7 @@ URLS = st.builds(
 
 @contextlib.contextmanager
 def no_network():
-    """Fail every DNS lookup after encoding the name, and every connection."""
+    """Make every DNS lookup and every connection fail. Host names are encoded first, as in a real lookup."""
 
     def look_up(host, *args, **kwargs):
         host.encode("idna")

@@ -1,4 +1,4 @@
-"""Models of the chain: names, defaults, immutability."""
+"""Models of the chain: names, default values and immutability."""
 
 import ast
 import copy

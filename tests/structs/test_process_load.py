@@ -1,5 +1,5 @@
 """
-Load of a whole process on a node, over real sockets.
+Load tests: how many requests one process sends to a node, over real sockets.
 
 Tests count requests instead of measuring time.
 """
@@ -44,7 +44,7 @@ async def sessions(node, *limits):
 
 
 class Time:
-    """A clock that only sleeping advances."""
+    """A fake clock that only its sleep function advances."""
 
     def __init__(self):
         self.now = 0.0
@@ -96,7 +96,7 @@ async def test_rate_limited_node_without_retry_after_gets_single_requests_with_b
 
     assert 20 == len(found.failed)
     assert len(node.requests) <= 5 + len(time.pauses)
-    # The pauses double up to two seconds.
+    # The pauses double up to two seconds, so the elapsed time limits the number of requests.
     assert len(node.requests) <= 5 + 5 + time.now / 2.0
 
 
@@ -360,7 +360,7 @@ async def test_follow_up_calls_saved_counts_each_id_once(node):
 
         assert (0, 0) == saved[0]
         assert first == saved[1][0]
-        # The player is returned again on the second level.
+        # The second level returns the player that was queried, which saves no call.
         assert second - 1 == saved[2][0] == session.resolver.stats.follow_up_calls_saved
         assert session.resolver.stats.references == first + second + 1
 

@@ -1,4 +1,4 @@
-"""Scheme of the chain, compared with the parser of ids."""
+"""The id scheme of the chain agrees with the parser of ids."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Predefined tools: descriptions, arguments, and queried sources."""
+"""The predefined tools for the chain: descriptions, arguments and sources."""
 
 import inspect
 import subprocess
@@ -29,7 +29,7 @@ REFERENCES = {
 
 
 class Fetches:
-    """An object with an async fetch that returns the id."""
+    """A source whose async fetch function returns the id and records it."""
 
     def __init__(self):
         self.asked = []
@@ -60,7 +60,7 @@ def existing(node, kind):
     return node.data.ids(kind)[0]
 
 
-# Descriptions
+# Tool descriptions
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,7 +145,7 @@ async def test_id_parameter_description_has_an_example_of_its_type(ready):
         assert [f"{kind}_id"] == schema["required"]
 
 
-# Arguments
+# Tool arguments
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -232,7 +232,7 @@ BAD = {
         {"max_references_per_entity": -1},
     ],
 }
-# Not allowed by the schema either, but unambiguous, or accepted without being shown.
+# Arguments that violate the schema and are accepted, because they are unambiguous or of hidden parameters.
 MENDED = {
     "query": [],
     "list": [{"pagination_limit": "3"}, {"pagination_limit": None}],
@@ -280,7 +280,7 @@ async def test_tool_schema_and_validation_agree(node, name):
             assert await session.call(name, own | mended)
 
 
-# Sources
+# Sources of the tools
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:1317", "nonsense"])
@@ -361,7 +361,7 @@ async def test_pages_of_two_chains_are_cached_separately():
     ):
         ready = tools(one, resolver=resolver)
         mine = await ready["structs_list_guilds"]()
-        # Simulates a later relaxation of the check in the previous test.
+        # Replace the source directly, because `tools` rejects a resolver of another chain.
         resolver.sources = (StructsSource(other), *resolver.sources)
         theirs = await tools(other, resolver=resolver)["structs_list_guilds"]()
 

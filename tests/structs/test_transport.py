@@ -1,4 +1,4 @@
-"""HTTP requests over real sockets: decoding, limits, errors, retries and timeouts."""
+"""HTTP requests over real sockets: decoding, size limits, errors, retries and timeouts."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ HEIGHT = {"Grpc_Metadata_X_Cosmos_Block_Height": "77"}
 
 
 class Pauses(list):
-    """A sleep function that only records its pauses, and a clock that they advance."""
+    """A fake sleep function that records its pauses. Its clock shows the sum of all pauses."""
 
     async def __call__(self, seconds):
         self.append(round(seconds, 6))
@@ -73,7 +73,7 @@ def attempt():
 
 
 def idle(client):
-    """Return True if no connection is in use."""
+    """Return True if the client uses no connection."""
     return not client._transport.session.connector._acquired
 
 
@@ -418,7 +418,7 @@ async def test_aiohttp_errors_are_mapped_to_typed_errors(node, client, monkeypat
     is_closed = type(session).closed.fget
 
     def get(*args, **kwargs):
-        # Patched for this session only, because other collected sessions would warn that they are unclosed.
+        # Other sessions must keep their state: a garbage-collected session that seems open would emit a warning.
         told = property(lambda one: closed if one is session else is_closed(one))
         monkeypatch.setattr(type(session), "closed", told)
         raise error
@@ -607,7 +607,7 @@ async def test_timeout_includes_retries(node, http):
         with pytest.raises((StructsAPIError, QueryTimeout)):
             await client.query("1-11")
 
-    # Pauses are 0.1 and 0.2 s, so the second one does not fit.
+    # The pauses of 0.1 s and 0.2 s exceed the timeout of 0.2 s, so at most one retry is sent.
     assert len(node.requests) <= 2
 
 

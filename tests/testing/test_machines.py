@@ -1,4 +1,4 @@
-"""Hypothesis state machines: they pass for a correct agent and find planted errors."""
+"""The Hypothesis state machines pass for a correct agent and find planted errors."""
 
 from typing import ClassVar, Literal
 
@@ -11,14 +11,14 @@ from mama_structs.errors import EmbeddingFailed, InvalidArgument, StoreBusy, Sto
 from mama_structs.testing.machines import MemoryMachine, SessionMachine
 from mama_structs.testing.session_faults import SessionFaults
 
-# Each example opens several stores, as in `tests/storage/test_store_machine.py`.
+# Run fewer examples than usual, because each example opens several stores.
 BRIEF = settings(
     max_examples=max(10, settings.default.max_examples // 20),
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-# Stops at the first failure. Its position depends on the constants of all imported modules.
+# Only find a failure, without shrinking it. Constants in imported modules change how many examples this takes.
 FINDING = settings(BRIEF, phases=[Phase.generate], derandomize=True, database=None, max_examples=300)
 
 TestSession = SessionMachine.TestCase
@@ -28,7 +28,7 @@ TestMemories.settings = BRIEF
 
 
 class Losing(MemoryMachine):
-    """A machine whose memories are deleted by another actor."""
+    """A machine in which another process deletes memories."""
 
     @precondition(lambda self: self.known)
     @rule()
@@ -37,14 +37,14 @@ class Losing(MemoryMachine):
 
 
 class Failing(SessionMachine):
-    """A machine of an agent with a tool that fails for one argument."""
+    """A machine whose agent has a tool that fails for one argument."""
 
     crash = None
 
     def set_up(self, session):
         @session.tools.add
         async def attack(planet_id: str, how: Literal["soon", "late"] = "soon") -> int:
-            """Attack."""
+            """Attack a planet."""
             return {"soon": 1}[how]
 
     def tools_to_call(self):
@@ -60,7 +60,7 @@ def test_machine_finds_lost_memory_and_failing_tool(machine, error):
 
 
 class Remembering(MemoryMachine):
-    """A machine of an agent that has only memory tools."""
+    """A machine whose agent has only memory tools."""
 
     options: ClassVar = {"settings": Settings(tools=ToolSettings(profile="memory"))}
 

@@ -1,4 +1,4 @@
-"""The reference model of the memory engines fulfils the engine protocol."""
+"""The reference model of the memory engines implements the engine protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def unit(*numbers):
 
 
 def three():
-    """Return a reader with three memories. One of them has two chunks."""
+    """Return a reader of three memories. One memory has two chunks."""
     reader = PlainReader()
     reader.put(plain_memory("a", "shield the fleet", topic="defence", at=2), vectors=np.stack([unit(1, 0)]))
     reader.put(plain_memory("b", "raid the shield yard", at=1), vectors=np.stack([unit(0, 1), unit(1, 0.1)]))

@@ -12,7 +12,7 @@ import mama_structs.testing
 
 
 def run(*arguments, cwd):
-    # A separate temporary root, because concurrent test runs clean up the shared one and cause warnings.
+    # Use a separate temporary root, because concurrent test runs delete each other's files in the default root.
     environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(cwd)}
     return subprocess.run(
         [sys.executable, *arguments],
@@ -168,7 +168,7 @@ def test_plugin_imports_only_its_own_modules(tmp_path):
     }
 
     def loaded(*options):
-        # Other installed plugins may import anything, including this package.
+        # Disable other installed plugins, because they may import modules of this package.
         others = [argument for name in ("asyncio", "anyio", "hypothesispytest") for argument in ("-p", f"no:{name}")]
         result = run("-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *others, *options, cwd=tmp_path)
         return set(result.stdout.splitlines()[0].split())

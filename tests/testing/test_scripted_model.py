@@ -1,4 +1,4 @@
-"""Scripted model: complete and streamed answers, recorded requests, end of the script."""
+"""The scripted model: complete and streamed answers, recorded requests, and the end of the script."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def session():
 
 
 def story():
-    """Save, supersede and rate a decision, then explain from memory why it was replaced."""
+    """Yield the calls of a model that saves, rates and supersedes a decision, and explains the change from memory."""
     request = yield call("save/decision", topic="auth", decision="Use JWT for logins", reasoning="No state to keep")
     jwt = json.loads(request.results[-1])["id"]
     yield "Noted"
@@ -105,7 +105,7 @@ async def test_streamed_ref_is_shown_stored_and_used(session, drive):
 
 @EVERYWHERE
 @settings(max_examples=8, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
-# Frameworks retry an empty answer.
+# Documents are never empty, because frameworks repeat a request that has an empty answer.
 @pytest.mark.once
 @given(document=ref_documents(max_size=4).filter(lambda document: document.text.strip()), data=st.data())
 async def test_refs_do_not_depend_on_chunking_of_the_answer(drive, document, data):

@@ -26,7 +26,7 @@ UNKNOWN_ID = "decision_nothing_1700000000000_00000000"
 
 
 def tokens(text):
-    """Count tokens like a host whose tokenizer needs more tokens for non-ASCII text."""
+    """Count tokens like a tokenizer that needs more tokens for non-ASCII text."""
     return len(text.encode()) // 3 + 1
 
 
@@ -38,7 +38,7 @@ BUDGETS = {
 
 
 def often(text, count, most):
-    """Return the number of repetitions of a text, limited to 5 MB in total."""
+    """Return a number of repetitions of a text, such that the result has at most 5 MB."""
     return min(abs(count) % most, 1 + 5_000_000 // (len(text) or 1))
 
 
@@ -76,7 +76,7 @@ HOSTS = (rows, mapping, document, written, blocks, raising)
 
 
 class World:
-    """A session with all kinds of tools, shared by all examples, with its own event loop."""
+    """A session with all kinds of tools, shared by all examples. It has its own event loop."""
 
     def __init__(self, runner, session, ids):
         self.runner = runner
@@ -88,7 +88,7 @@ class World:
 
 
 async def filled(session):
-    """Save memories with texts of a megabyte, a hundred links, and refs."""
+    """Fill a store with memories of a megabyte, a hundred links, and refs. Return the memory ids."""
     memories, refs = session.memories, session.refs
     first = await memories.save_decision("auth", LONG, LONG, evidence=[LONG[:9_000]] * 100)
     ids = [first.id]
@@ -101,7 +101,7 @@ async def filled(session):
             links=[{"to_id": one, "relationship": "refines", "reason": WORDS * 100} for one in ids[:50]],
         )
         ids.append(made.id)
-        # Changes with a text of a megabyte are slow.
+        # Only some changes affect the first memory, because changing a text of a megabyte is slow.
         await memories.set_outcome(first.id if n % 6 == 0 else ids[1], "FAILED", reason=f"{n} {LONG[:5_000]}")
     ids.append((await memories.save_insight(LONG, tags=[f"{n} {WORDS * 9}" for n in range(90)], source=WORDS * 9)).id)
     steps = [f"{n} {LONG[:5_000]}" for n in range(100)]
@@ -116,14 +116,14 @@ async def filled(session):
 
 
 def chosen_for(answers):
-    # The quota must not reject the stored texts.
+    # Raise the quota, so that it does not reject the large texts.
     roomy = DescriptorSettings(max_bytes=2**30, max_handles=100_000)
     return Settings(answers=answers, tools=ToolSettings(deprecated=True), descriptors=roomy)
 
 
 @pytest.fixture(scope="module")
 def full_store(tmp_path_factory):
-    """Fill a store once. Tests that change it use copies."""
+    """Fill a store once for all tests. Tests that change it use a copy."""
     place = tmp_path_factory.mktemp("full") / "agent.mama"
 
     async def fill():
@@ -169,7 +169,7 @@ PLACES = st.integers(-3, 60_000) | st.sampled_from([1, 2, 10**9, 10**30])
 
 
 def arguments_for(tool, ids):
-    """Return valid arguments with existing handles and ids, and occasionally hostile values."""
+    """Return a strategy for arguments: valid ones, slightly wrong ones, and hostile values."""
     strategies = {}
     for name, schema in tool.input_schema["properties"].items():
         alone = {**tool.input_schema, "properties": {name: schema}, "required": [name]}
@@ -191,7 +191,7 @@ def arguments_for(tool, ids):
 
 
 def holds(world, name, arguments):
-    """Call a tool, and assert that its answer fits into the budget and is valid JSON if it is a structure."""
+    """Call a tool, and assert that its answer fits into the budget. A structured answer must be valid JSON."""
     told = world.answer(name, arguments)
     budget = world.session.refs.budget
     assert budget.fits(told.text), f"{name} answers with {budget.size(told.text)} of {budget.limit}"
@@ -203,7 +203,7 @@ def holds(world, name, arguments):
 @pytest.mark.filterwarnings("ignore:the tool:DeprecationWarning")
 def test_memory_tools_stay_within_budget_and_give_handles_for_long_memories(world):
     """Texts of a megabyte, fifty hits, and a decision with a thousand links."""
-    # The newest checkpoint must be a long one, regardless of earlier tests.
+    # Earlier tests may have saved a short checkpoint, so make the newest one long.
     steps = [f"{n} {LONG[:5_000]}" for n in range(100)]
     world.runner.run(world.session.memories.save_checkpoint(LONG, open_files=steps, next_steps=steps))
     calls = {
@@ -221,7 +221,7 @@ def test_memory_tools_stay_within_budget_and_give_handles_for_long_memories(worl
         told = holds(world, world.session.wire_names.by_tool[name], arguments)
 
         assert not told.is_error
-        # Truncated lines of the v1.0 tools contain the memory's id.
+        # A truncated answer has a handle, or the memory's id in the lines of two v1.0 tools.
         assert re.search(
             "decision_" if name in ("suggest_decision", "list_decisions") else 'fd"?[:=]"fd:', told.text
         ), name

@@ -1,4 +1,4 @@
-"""Repair of arguments: unambiguous mistakes are fixed, others are rejected with the expected type."""
+"""Repair of arguments: unambiguous mistakes are fixed. Others are rejected with the expected type."""
 
 from __future__ import annotations
 

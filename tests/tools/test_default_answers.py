@@ -1,4 +1,4 @@
-"""Answers of the ready-made tools, as a model sees them in a default session."""
+"""Answers of the predefined tools, as a model gets them in a session with default settings."""
 
 import asyncio
 import importlib
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def measured():
-    """Return the measurements of all ready-made tools in all modes, for a world of 120 players."""
+    """Return the measured answers of all predefined tools in all modes, for a world of 120 players."""
     sys.path.insert(0, str(FOLDER))
     try:
         return asyncio.run(importlib.import_module("answers").run())
@@ -27,14 +27,14 @@ def measured():
 
 
 def test_answers_are_json_within_budget_with_all_keys(measured):
-    """For twenty tools, without references, and with references of depth one and two."""
+    """Covers twenty tools, without references and with references of depth one and two."""
     assert 61 == len(measured)
     for check in ("within", "json", "keys"):
         assert [] == [call for call, one in measured.items() if not one[check]]
 
 
 def test_references_show_id_type_and_name(measured):
-    """Up to the limit of fifty references."""
+    """Each reference is shown, up to the limit of fifty."""
     assert [] == [call for call, one in measured.items() if not one["found"] == one["visible"] == one["named"]]
     assert 50 == max(one["found"] for one in measured.values())
 
@@ -44,7 +44,7 @@ def test_shown_rows_and_handles_together_are_the_complete_result(measured):
 
 
 async def test_demo_call_shows_all_references():
-    """A page of sixteen players with their guilds, planets and fleets."""
+    """The call lists a page of sixteen players with their guilds, planets and fleets."""
     asked = {"pagination_limit": PAGE_ROWS, "include_references": True, "reference_types": ["guild", "planet", "fleet"]}
     async with FakeNode.world(seed=1, players=120) as node, Session.open(structs=node.url) as session:
         shown = await session.call("structs_list_players", asked)

@@ -1,6 +1,6 @@
-"""The seven tools of v1.0: parameters, results, and fixes of v1.0's errors."""
+"""The seven tools of v1.0: their parameters, results and corrected errors."""
 
-# A look at the file system takes no time here, and the sign for information is v1.0's.
+# ASYNC240: the path of the in-memory file system is only checked. RUF001: v1.0 uses this information sign.
 # ruff: noqa: ASYNC240, RUF001
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Clock:
 
 @attrs.frozen
 class Old:
-    """The tools, called as a model calls them, and their memories."""
+    """The v1.0 tools of a store, called like a model calls them, and the store's memories."""
 
     tools: dict
     memories: object
@@ -98,7 +98,7 @@ async def old(clock):
         await opened.close()
 
 
-# Definitions
+# Tool definitions
 
 
 def test_deprecated_tools_are_the_seven_of_v1_0(old):
@@ -160,7 +160,7 @@ def test_old_and_new_tool_names_do_not_clash_on_the_wire():
     assert len(names.by_wire) == len(MEMORY_TOOLS) + len(NAMES)
 
 
-# Results
+# Results of the tools
 
 
 async def test_save_decision_returns_the_id(old):
@@ -316,8 +316,7 @@ async def test_recall_decision_lists_each_decision_once_in_forks_and_circles(old
     for source, target in ((1, 0), (2, 0), (0, 2)):
         await old.memories.link(ids[source], ids[target], "supersedes")
     result = await old("recall_decision", topic="t")
-    # The second and third decisions supersede the first, and the first supersedes the third: only the second is
-    # current.
+    # The first and the third decision supersede each other, so only the second one is current.
     listed = await old("list_decisions")
     after = await old.saved("t", "four")
 
@@ -431,7 +430,7 @@ async def test_lists_shorten_texts_to_one_line(old):
     assert f"**long**: {('word ' * 12)[:59]}… ·" in result["list"]
 
 
-# Outcomes
+# Tools for outcomes
 
 
 @pytest.mark.parametrize(
@@ -506,7 +505,7 @@ async def test_update_outcome_rejects_pending_and_superseded_as_changes(old):
     assert Outcome.SUCCESS is (await old.memories.get(before)).metadata.outcome
 
 
-# Checkpoints
+# Tools for checkpoints
 
 
 async def test_load_checkpoint_returns_the_text_of_v1_0(old, clock):
@@ -538,7 +537,7 @@ async def test_save_checkpoint_requires_only_a_summary(old):
     assert "Next steps:\ntest\nship\n" in await old("load_checkpoint")
 
 
-# Chains
+# Chains of decisions on a topic
 
 
 async def test_save_decision_chains_decisions_of_one_topic(old):
@@ -556,7 +555,7 @@ async def test_save_decision_chains_decisions_of_one_topic(old):
     names = {memory_id: decision for decision, memory_id in ids.items()}
     before = {decision: names.get(await old.predecessor(memory_id)) for decision, memory_id in ids.items()}
 
-    # Surrounding blanks are not part of a topic; v1.0 kept them and treated the two as different topics.
+    # Surrounding blanks are not part of a topic. In v1.0 they were, so " auth " was another topic.
     assert {"a": None, "b": None, "c": "a", "d": None, "e": "c", "f": "e"} == before
 
 
@@ -620,7 +619,7 @@ async def test_saves_recorded_from_v1_0_form_the_same_chains(old, clock):
     assert f"Summary: {checkpoint}\n" in await old("load_checkpoint")
 
 
-# In a session
+# Use in a session
 
 
 async def test_deprecated_tools_are_hidden_but_callable():
@@ -717,7 +716,7 @@ async def test_list_decisions_keeps_its_result_shape_for_long_lists():
     assert result["shortened"]["/list"]["of"] == 60 > result["shortened"]["/list"]["shown"] > 20
 
 
-# Errors
+# Errors of the tools
 
 
 @pytest.mark.parametrize(
@@ -835,7 +834,7 @@ async def test_deprecation_warning_is_emitted_once_per_tool(old):
         warnings.simplefilter("always")
         for name, arguments in [*calls.items(), *calls.items()]:
             await old.tools[name].run(arguments)
-        # A call with wrong arguments counts as a use as well.
+        # Calls with wrong arguments emit the warning, too.
         await old.tools["recall_decision"].run({})
         await old.tools["recall_decision"].run({"topic": "t"})
 
@@ -850,7 +849,7 @@ async def test_tool_does_nothing_when_its_warning_is_an_error(old):
     """If warnings are errors, every call raises one, and nothing is saved."""
     reset_warnings()
     for _ in range(2):
-        # pytest turns warnings into errors here.
+        # pytest is configured to raise warnings as errors.
         with pytest.raises(DeprecationWarning, match="use save/decision"):
             await old.tools["save_decision"].run({"topic": "t", "decision": "d", "reasoning": "r"})
 
@@ -895,7 +894,7 @@ def test_warning_points_to_the_line_of_the_caller(tmp_path):
     ] == told
 
 
-# Properties
+# Properties for any input
 
 
 @given(

@@ -15,7 +15,7 @@ SEARCHING = "what was the decision on caching?"
 
 
 async def run():
-    """Run."""
+    """Do nothing."""
 
 
 @pytest.fixture

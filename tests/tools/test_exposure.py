@@ -278,7 +278,7 @@ def test_detect_returns_no_context_for_message_without_user_text(message):
     assert NO_CONTEXT == EXPOSURE.detect(message)
 
 
-# Selection
+# Selection of tools
 
 
 def test_select_returns_context_tools_and_core_with_first_tool_first():
@@ -350,7 +350,7 @@ def test_learned_weights_detect_kind_but_hide_nothing():
     assert all(detected(text).allowed == "all" for text in named)
 
 
-# Data files
+# Data files with cues and weights
 
 
 def test_detect_matches_recorded_decisions():
@@ -359,9 +359,9 @@ def test_detect_matches_recorded_decisions():
     for row, line in zip(MESSAGES, DECISIONS.splitlines(), strict=True):
         kind, confidence, allowed, *priority = line.split()
         context = detected(row["text"])
-        # `save/checkpoint` was added to every context since the recording.
+        # The recording is older than `save/checkpoint`, which every context allows.
         tools = "all" if allowed == "all" else {"save/checkpoint", *(names[int(number)] for number in allowed)}
-        # Two more tools that begin with `evolve/` were added since the recording.
+        # The recording is older than two tools whose names begin with `evolve/`.
         if "9" in allowed and "8" in allowed:
             tools |= {"evolve/correct", "evolve/forget"}
 

@@ -1,4 +1,4 @@
-"""The memory tools: schemas, stored data and answers."""
+"""The memory tools: their schemas, stored data and answers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def tools(session):
 
 @pytest.fixture
 async def jwt(call):
-    """JWT was chosen, failed, and was superseded by server sessions."""
+    """A decision for JWT that failed, and a decision for server sessions that superseded it."""
     first = await call("save/decision", topic="auth", decision="Use JWT for logins", reasoning="No state on the server")
     await call(
         "evolve/outcome", decision_id=first["id"], outcome="FAILED", reason="A stolen token could not be revoked"
@@ -544,7 +544,7 @@ async def test_memory_tools_name_same_current_successor(call, session):
     circle=st.booleans(),
 )
 def test_current_successor_matches_plain_search(pairs, circle):
-    """With forks, joins and a cycle."""
+    """Covers forks, joins and a cycle."""
     reader = PlainReader()
     memories = [plain_memory(f"m{number}", at=number * 60.0) for number in range(7)]
     for memory in memories:
@@ -581,7 +581,7 @@ async def test_search_skips_memory_that_was_deleted_between_reads(call, memories
     monkeypatch.setattr(memories, "search", gone)
     topic = await call("search/by_topic", topic="Auth")
 
-    # The first read already shows that it was superseded.
+    # The first read already returns the successor, so the failing second read does not matter.
     assert second == whole["memory"]["superseded_by"]
     assert "no longer holds" in whole["note"]
     for answer in (deleted, unread):
@@ -591,7 +591,7 @@ async def test_search_skips_memory_that_was_deleted_between_reads(call, memories
 
 
 class CountingReader:
-    """A reader that records the called methods."""
+    """Wraps a reader and records the names of the called methods."""
 
     def __init__(self, reader, asked):
         self._reader, self._asked = reader, asked
@@ -646,7 +646,7 @@ async def test_number_of_reads_is_independent_of_number_of_memories(call, memori
 
         assert 1.9 * len(less[shown]) < len(more[shown]), name
         assert plans_of_few == plans_of_many <= 3, name
-        # A traversal that finds enough in its first round needs one call less.
+        # A traversal may find enough memories in its first round, which saves a call.
         assert asked_of_many <= asked_of_few, (name, asked)
 
 
@@ -1079,7 +1079,7 @@ def test_beginning_and_line_mark_truncated_text():
 
 
 def says_nothing(value):
-    """Return True if a value, or a nested one, is null or empty."""
+    """Return True if the value contains an empty value at any depth."""
     if isinstance(value, dict):
         return any(map(says_nothing, value.values()))
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Pass by reference: handles in plain text arguments, for any schema."""
+"""A handle in a plain text argument is replaced by its content, for any schema."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ async def take(
     data: bytes = b"",
     nested: dict[str, str] | None = None,
 ) -> dict:
-    """Take."""
+    """Return the arguments."""
     return {
         "text": text, "texts": texts, "maybe": maybe, "kind": kind, "narrow": narrow, "anything": anything,
         "data": data.decode(), "nested": nested,
@@ -57,7 +57,7 @@ async def session():
 
 
 async def test_call_replaces_text_that_is_exactly_a_handle(session):
-    """In any parameter that accepts any text, and in lists."""
+    """Handles are replaced in each parameter that accepts any text, and in lists of texts."""
     got = await session.call("take", {"text": "ref:code", "texts": ["fd:1", "ref:code@1", "x"], "maybe": "fd:1"})
 
     assert CODE == got["text"]
@@ -99,7 +99,7 @@ async def test_call_keeps_escaped_and_invalid_handles(session, asked, given):
 
 
 async def test_call_keeps_handles_in_restricted_parameters(session):
-    """In an enum, a pattern, bytes, any type, and in objects."""
+    """Restricted are enums, patterns, bytes, values of any type, and objects."""
     asked = {"text": "x", "kind": "ref:code", "narrow": "ref:code", "anything": ["ref:code"], "nested": {"a": "fd:1"}}
     got = await session.call("take", asked)
 
@@ -158,7 +158,7 @@ async def test_inserted_handles_are_named_in_log_approval_and_answer(session, ca
 
 
 async def test_tools_that_resolve_handles_receive_the_handle(session):
-    """Memory and ref tools, and tools of a host with ``resolve=False``."""
+    """These are the memory tools, the ref tools, and a host's tools with ``resolve=False``."""
     session.tools.add(attrs.evolve(TAKE, name="raw", resolve=False))
     assert "ref:code" == (await session.call("raw", {"text": "ref:code"}))["text"]
     assert CODE == (await session.call("raw", {"text": {"$ref": "ref:code"}}))["text"]
@@ -182,7 +182,7 @@ async def test_call_replaces_handle_in_argument_with_similar_name(session):
 @pytest.mark.parametrize("nullable", [True, False])
 async def test_call_replaces_handles_with_strict_schema(session, nullable):
     async def check(source: str, others: list[str] | None = None) -> list[int]:
-        """Check."""
+        """Return the lengths of texts."""
         return [len(source), *map(len, others or ())]
 
     tool = session.tools.add(check)

@@ -1,4 +1,4 @@
-"""Errors and logs do not repeat texts that a model passes in the wrong place."""
+"""A text that a model passes in the wrong place does not appear in errors and logs."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ RIGHT = {"number": 0.5, "integer": 1, "array": ["x"], "boolean": True, "string":
 
 
 class LogRecorder(logging.Handler):
-    """A log handler that stores records with their text and attributes."""
+    """A log handler that stores each message with its arguments and exception."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ class LogRecorder(logging.Handler):
 
 @pytest.fixture(scope="module")
 def call():
-    """Call a tool of one session, and return its errors and log records."""
+    """Return a function that calls a tool, and returns the texts of its errors and log records."""
     log, heard = logging.getLogger(), LogRecorder()
     level = log.level
     with asyncio.Runner() as runner:
@@ -66,7 +66,7 @@ def call():
                 answer = runner.run(session.call(name, arguments))
             except MamaStructsError as error:
                 return [str(error), repr(error), str(error.hint), *heard.said]
-            # The `fd` attribute of an error repeats the model's handle.
+            # Only check the message, because the error's attribute `fd` contains the handle that the model passed.
             said = [answer.partition("<message>")[2]] if isinstance(answer, ErrorText) else []
             return [*said, *heard.said]
 
@@ -78,7 +78,7 @@ def call():
 
 
 def test_tool_errors_and_log_do_not_repeat_wrong_arguments(call):
-    """For each argument of each tool, and each kind of wrong value."""
+    """Covers each argument of each tool, with each kind of wrong value."""
     for name, schema in call.tools.items():
         if name.startswith("structs_") and name not in {"structs_query_planet", "structs_list_planets"}:
             continue
@@ -110,7 +110,7 @@ def test_failed_edit_does_not_repeat_text():
 
 
 async def test_methods_do_not_repeat_wrong_arguments(tmp_path):
-    """For records, ids, handles, functions and messages."""
+    """Covers methods for records, ids, handles, functions and messages."""
     async with Session.open(tmp_path / "a.mama", embedder=HashEmbedder()) as session:
         asked = [
             lambda: session.memories.save_many([{"type": "insight", "content": PRIVATE_TEXT, PRIVATE_TEXT: 1}]),

@@ -1,4 +1,4 @@
-"""Tool profiles of a session."""
+"""Tool profiles select the tools of a session."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The ref tools: answers fit into the budget, and their continuations read everything."""
+"""The ref tools: each answer fits into the budget, and following the continuations returns the complete content."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from mama_structs.settings import AnswerSettings
 from mama_structs.tools.ref_tools import make_ref_tools
 
 SMALL = 1_000
-# Upper limit that must not be raised.
+# Limit for the prompt and the descriptions of the ref tools, in tokens. It may only be lowered.
 MOST_TOKENS = 1_200
 NUMBERS = st.integers(1, 9) | st.sampled_from([100, 4_000, 10**6, 10**9, 0, -1, 10**30])
 SIGNS = st.sampled_from(["a", "b", "\n", "\r\n", "\x00", "é", "😀", "</fd_content>", "x" * 700, '"' * 300, "a\n" * 400])
@@ -59,7 +59,7 @@ CALLS = st.sampled_from(sorted(ARGUMENTS)).flatmap(
 
 
 class Desk:
-    """A store with its ref tools."""
+    """A store and its ref tools."""
 
     def __init__(self, answers=None, **settings):
         self.store = RefStore(answers=answers, **settings)
@@ -71,7 +71,7 @@ class Desk:
         return answer
 
     async def follow(self, name, **arguments):
-        """Call the continuation of each answer, and return all answers."""
+        """Follow the continuations from answer to answer, and return all answers."""
         answers = []
         while arguments is not None:
             answers.append(answer_in(await self.call(name, **arguments)))
@@ -86,7 +86,7 @@ class Desk:
     calls=st.lists(CALLS, min_size=1, max_size=4),
 )
 async def test_answers_fit_budget_for_any_content_and_arguments(size, content, title, calls):
-    """In characters and in tokens of any kind."""
+    """The budget is in characters, or in tokens of any kind."""
     desk = Desk(SETTINGS_BY_NAME[size])
     desk.store.add(content)
     desk.store.ingest(f'<ref id="a" title="{title}" type="text">{content}</ref>')
@@ -104,7 +104,7 @@ async def test_answers_fit_budget_for_any_content_and_arguments(size, content, t
 @example(size="characters", content="ab\r\n" * 3_000, count=5_000)
 @example(size="bytes", content="😀" * 3_000, count=2_001)
 async def test_continuations_return_complete_content(size, content, count):
-    """In page and char mode, with `read_all`, and for a ref."""
+    """Covers page mode, char mode, the parameter `read_all`, and a ref."""
     desk = Desk(SETTINGS_BY_NAME[size])
     desk.store.ingest(f'<ref id="a">\n{content}\n</ref>')
     stored = desk.store.get("a").body.text
@@ -257,7 +257,7 @@ async def test_edit_ref_and_put_ref_create_versions():
 
 
 async def test_prompt_and_descriptions_of_ref_tools_are_short():
-    """At most 1,400 tokens of four characters."""
+    """They have at most 1,200 tokens of four characters."""
     async with Session.open() as session:
         shown = [tool for tool in session.tools.values() if "/" not in tool.name]
         texts = [
@@ -290,7 +290,7 @@ async def test_descriptions_say_when_to_use_and_not_to_use_each_tool():
 
 
 async def test_row_of_truncated_result_is_read_unchanged():
-    """Also with characters that files or answers cannot contain."""
+    """A row may contain characters that files or answers cannot contain."""
     rows = [{"n": n, "text": f"\x7f\x85\x9b\ufffe\ud800é😀 {'x' * 100}"} for n in range(200)]
 
     async def table() -> dict:

@@ -1,4 +1,4 @@
-"""Token cost of the memory tools: schemas, system prompt and answers, in tokens of 4 characters."""
+"""Token costs of the memory tools: schemas, system prompt and answers. A token is counted as 4 characters."""
 
 import json
 from datetime import datetime
@@ -14,7 +14,7 @@ from mama_structs.settings import Settings, ToolSettings
 from mama_structs.tools.wire_names import MEMORY_TOOLS, make_wire_name
 
 MONTH = Path(__file__).parents[1] / "data" / "month"
-# Characters of all answers of one tool at commit 4b56ab1, for the same store and calls.
+# Total characters of each tool's answers at commit 4b56ab1, for the same store and calls.
 BEFORE = {
     "search/by_context": 102_638,
     "search/by_topic": 132_732,
@@ -43,7 +43,7 @@ async def month():
         yield session, {row["id"]: memory for row, memory in zip(saves, made, strict=True)}
 
 
-# Upper limits per adapter, which must not be raised. At commit 4b56ab1: 2,734 and 2,657, without `evolve/correct`.
+# Limits in tokens, which may only be lowered. Commit 4b56ab1 had 2,734 and 2,657 tokens without `evolve/correct`.
 @pytest.mark.parametrize(
     ("adapter", "strict", "most"), [(openai, False, 1_899), (anthropic, False, 1_820), (openai, True, 2_140)]
 )

@@ -1,4 +1,4 @@
-"""Tools: schemas from signatures, and errors for models."""
+"""Tools: schemas that are derived from signatures, and errors for models."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_title_is_derived_from_name():
 
 
 def test_title_is_read_from_tool_title_attribute():
-    """Also through decorators."""
+    """Decorators preserve the attribute."""
 
     async def look(player_id: str) -> dict:
         """Look."""
@@ -191,19 +191,19 @@ def test_output_schema_contains_references():
 
 @attrs.frozen
 class Guild:
-    """A typed result."""
+    """A typed result of a tool."""
 
     guildId: str  # noqa: N815 - the chain's name
 
 
 class Closed(pydantic.BaseModel, extra="forbid"):
-    """A result that allows no other fields."""
+    """A typed result that forbids additional fields."""
 
     guildId: str  # noqa: N815 - the chain's name
 
 
 class Typed(TypedDict):
-    """A typed mapping."""
+    """A typed mapping as the result of a tool."""
 
     guildId: str
 
@@ -664,7 +664,7 @@ async def test_infinitely_nested_argument_is_rejected():
         await tool_taking(list[Any])(value=value)
 
 
-# ---- accuracy of schemas
+# ---- agreement of schemas and validation
 
 ANNOTATIONS = [
     str,

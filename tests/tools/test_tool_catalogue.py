@@ -1,4 +1,4 @@
-"""The built-in tools as models and hosts see them."""
+"""The built-in tools, as models and hosts see them, do not change by accident."""
 
 import json
 from pathlib import Path

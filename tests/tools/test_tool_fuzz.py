@@ -1,4 +1,4 @@
-"""Every tool of a session with valid, slightly wrong and hostile arguments."""
+"""Every tool of a session is called with valid, slightly wrong and hostile arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mama_structs.testing.node.fake_node import FakeNode
 
 
 class World:
-    """A session for all examples of a module, with its own event loop."""
+    """A session with its own event loop, shared by all examples of the module."""
 
     def __init__(self, runner, session, node):
         self.runner = runner
@@ -38,7 +38,7 @@ class World:
         return self.runner.run(self.session.call(name, arguments))
 
     def stored(self):
-        """Return the counts that a rejected call must not change."""
+        """Return the numbers of memories, links and handles, which a rejected call must not change."""
         figures = self.runner.run(self.session.memories.stats())
         return figures["memories"], figures["links"], len(self.session.refs)
 
@@ -76,7 +76,7 @@ def world(tmp_path_factory):
 
 
 def check_call(world, name, arguments):
-    """Call a tool, and assert that it returns a valid answer, or raises and changes nothing."""
+    """Call a tool. Assert that it returns a valid answer, or that it raises an error and stores nothing."""
     before = world.stored()
     try:
         answer = world.call(name, arguments)
@@ -93,7 +93,7 @@ def check_call(world, name, arguments):
 
 
 def calls_of(world, *, wrong):
-    """Return a strategy for a tool's name and arguments."""
+    """Return a strategy for a tool's name and its arguments."""
     tools = {name: from_schema(tool.input_schema, world.ids) for name, tool in world.session.tools.items()}
     return st.one_of(*(st.tuples(st.just(name), broken(right) if wrong else right) for name, right in tools.items()))
 
@@ -159,7 +159,7 @@ def test_save_decision_stores_exact_arguments(world, data):
     arguments["implements"] = [world.ids[place] for place in given_.get("implements", [])]
     arguments["links"] = [{**one, "to_id": world.ids[one["to_id"]]} for one in given_.get("links", [])]
     answer = world.call("save/decision", arguments)
-    # A text that differs only in case returns the earlier memory, see DESIGN 6a.
+    # A text that differs from an earlier one only in case returns the earlier memory, so exclude it.
     assume("note" not in answer or not answer["note"].startswith("This was saved before"))
     memory = world.runner.run(world.session.memories.get(answer["id"]))
     links = [one for one in world.runner.run(world.session.memories.links_of(memory.id)) if one.created_by == "llm"]

@@ -1,4 +1,4 @@
-"""The tools of a session by name."""
+"""The mapping of a session's tools by name."""
 
 import functools
 
@@ -83,7 +83,7 @@ functions = find, count, look
 
 
 def test_add_replaces_function_of_rerun_notebook_cell():
-    """For async, synchronous and decorated functions."""
+    """Covers async, synchronous and decorated functions."""
     tools, cells = ToolSet(), {"__name__": "__main__"}
     for answer in ("first", "second"):
         exec(CELL % answer, cells)
@@ -120,7 +120,7 @@ def _made(_number):
     ],
 )
 def test_add_rejects_different_callable_of_same_name(several):
-    """Methods of two objects, functions that are created twice, and partials."""
+    """Covers methods of two objects, functions that are created twice, and partials."""
     tools = ToolSet()
     first, second = several()
     tools.add(first, name="one")
@@ -196,7 +196,7 @@ def test_add_rejects_texts_that_adapters_cannot_send(given, said):
     """One invalid description would break every later list of tools."""
 
     async def attack(planet_id: str) -> None:
-        """Attack."""
+        """Attack a planet."""
 
     tools = ToolSet()
     for added in (attack, Tool.from_function(attack)):

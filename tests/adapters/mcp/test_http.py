@@ -80,7 +80,7 @@ async def post(url, era, *, headers=(), body=None):
 
 
 async def say_until(heard, client):
-    """Send a message repeatedly: a client opens its stream after the handshake and misses earlier ones."""
+    """Send a message until a client is notified. A client misses all messages before it opens its stream."""
     async with asyncio.timeout(60):
         while not heard.is_set():
             await client.call_tool("list_refs", {}, meta={MESSAGE_KEY: RESUMING})
@@ -106,7 +106,7 @@ async def session():
 
 @pytest.fixture
 async def forced():
-    """A session whose tools are narrowed for every client."""
+    """A session that narrows the tool list of every client, also of clients that do not subscribe."""
     async with Session.open(settings=Settings(tools=ToolSettings(dynamic="force_dynamic"))) as session:
         yield session
 
@@ -116,7 +116,7 @@ def era(request):
     return request.param
 
 
-# Clients
+# Several clients
 
 
 async def test_http_concurrent_clients_lose_no_saves(tmp_path):
@@ -208,7 +208,7 @@ async def test_http_sessions_above_limit_are_served(forced, monkeypatch):
             last = await names_of(clients[-1])
             forgotten = await names_of(clients[0])
         for _ in range(6_000):
-            # The connection of the lifespan exists as long as the server.
+            # Only the connection of the server's lifespan remains. It ends with the server.
             if 1 == (after := len(list(own._clients))):
                 break
             await asyncio.sleep(0.01)
@@ -505,7 +505,7 @@ async def test_http_ends_connection_when_body_goes_on_after_answer(session, monk
             except TimeoutError:
                 continue
             except OSError:
-                # The server resets a connection that it closes with unread bytes.
+                # A server that closes a connection with unread bytes resets it, which raises here.
                 is_closed = True
         writer.close()
 
@@ -592,7 +592,7 @@ async def test_http_rejects_invalid_requests_and_continues(session, era):
     assert 200 == after
 
 
-# Arguments
+# Arguments of the server
 
 
 async def test_http_requires_token_for_non_loopback_address(session):

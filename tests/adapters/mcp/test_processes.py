@@ -40,7 +40,7 @@ def said(result):
 
 
 async def made(store):
-    """Create a store whose embedder loads fast, also in other processes."""
+    """Create a store with an embedder that needs no model, so that the processes start fast."""
     async with Session.open(store, embedder=HashEmbedder()) as session:
         await session.memories.save_insight("made for a test")
     return store
@@ -82,7 +82,7 @@ async def test_stdio_agent_lists_calls_and_resumes(tmp_path):
             await client.call_tool("load__context", {"id": first}),
             await client.call_tool("search__by_topic", {"topic": "auth"}),
         ]
-        # A tool answers any arguments without a protocol error.
+        # Any arguments get a tool result instead of a protocol error.
         for name, tool in listed.items():
             for given in ({}, {"nonsense": 1}, dict.fromkeys(tool.input_schema.get("properties", {}), "x")):
                 result = await client.call_tool(name, given)
@@ -217,7 +217,7 @@ async def test_serve_mcp_answers_all_requests_of_a_pipe(tmp_path):
     assert "saved at the end of a pipe" in json.dumps(answers["last"])
 
 
-# Arguments, in this process
+# Arguments of the command, tested without a separate process
 
 
 def run(*arguments):

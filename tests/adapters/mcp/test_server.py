@@ -54,7 +54,7 @@ ARGUMENTS = {
 
 
 class Listener:
-    """A client that receives change notifications and lists the tools again; since 2026-07-28 it subscribes to them."""
+    """A client that lists the tools again after each change notification. Since 2026-07-28 it must subscribe."""
 
     def __init__(self, own, era):
         self.tools = None
@@ -80,7 +80,7 @@ class Listener:
 
     async def _take(self, message):
         if self._era == "legacy" and isinstance(message, ToolListChangedNotification):
-            # A request within the handler would block the client from receiving the answer.
+            # List the tools in a task: awaiting the answer within the handler would block the client forever.
             self._tasks.add(asyncio.create_task(self._changed()))
 
     async def _hear(self, changes):
@@ -129,7 +129,7 @@ def era(request):
 
 @pytest.fixture
 async def narrowing(session, era, tmp_path):
-    """A session with narrowed lists: for subscribers, and before 2026-07-28 if forced."""
+    """A session that narrows the tool lists. Clients before 2026-07-28 cannot subscribe, so it forces them."""
     if era != "legacy":
         yield session
         return
@@ -140,7 +140,7 @@ async def narrowing(session, era, tmp_path):
         yield forced
 
 
-# The list
+# The tool list
 
 
 async def test_list_contains_every_tool_with_wire_name(session, era):
@@ -152,10 +152,10 @@ async def test_list_contains_every_tool_with_wire_name(session, era):
     assert set(ARGUMENTS) == {tool.name for tool in listed}
     for one in listed:
         tool = tools[one.name.replace("__", "/")]
-        # The server omits ref markup from the descriptions of the ref tools; see test_model_turns.py.
+        # The server removes ref markup from the descriptions of the ref tools; test_model_turns.py checks them.
         if not one.name.endswith(("_ref", "_refs")):
             assert tool.title == one.title
-            # Descriptions refer to other tools by wire name.
+            # Tool names in descriptions are replaced by wire names.
             assert tool.description.split(".")[0] == one.description.split(".")[0].replace("__", "/")
         assert not set(tools) & set(re.findall(r"\w+/\w+", one.description))
         assert json.loads(json.dumps(tool.input_schema)) == one.input_schema
@@ -172,7 +172,7 @@ async def test_list_has_one_page(session, era):
             await client.session.list_tools(params=PaginatedRequestParams(cursor="2"))
 
 
-# Calls
+# Tool calls
 
 
 async def test_call_of_every_tool_succeeds(session, era):
@@ -308,7 +308,7 @@ async def test_mcp_agent_finds_reason_of_failed_decision(session, era):
     assert "Use sessions" in said(chain)
 
 
-# Exposure
+# Selection of the listed tools
 
 
 async def test_subscribed_client_sees_list_change(narrowing, era):
@@ -473,7 +473,7 @@ async def test_force_dynamic_narrows_for_all_clients(era):
 
 
 class Deaf:
-    """A connection that does not accept notifications."""
+    """A connection on which each notification fails or blocks."""
 
     def __init__(self, error=None):
         self._error = error
@@ -514,7 +514,7 @@ async def test_client_that_cannot_be_notified_gets_full_list(caplog, error, monk
 
 
 class Hearing:
-    """A connection that counts notifications."""
+    """A connection that counts the received notifications."""
 
     def __init__(self):
         self.told = 0
@@ -524,7 +524,7 @@ class Hearing:
 
 
 async def settled():
-    """Wait for the notification tasks; they complete without delay."""
+    """Run the event loop until the notification tasks have finished."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -622,7 +622,7 @@ async def test_list_decisions_are_logged_without_message(narrowing, era, caplog)
     assert not any(RESUMING in line for line in own)
 
 
-# Arguments and installation
+# Server arguments and the missing SDK
 
 
 def test_server_rejects_value_that_is_no_session():

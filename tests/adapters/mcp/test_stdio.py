@@ -80,7 +80,7 @@ async def test_stdio_can_be_cancelled_while_waiting_for_input(monkeypatch):
             await asyncio.to_thread(theirs.readline)
             serving.cancel()
             await asyncio.wait({serving}, timeout=60)
-            # Wakes the reader thread.
+            # The end of the pipe unblocks the reader thread.
             ours.close()
 
         assert serving.cancelled()
@@ -96,7 +96,7 @@ async def test_stdio_ends_without_error_when_client_disconnects(monkeypatch):
             ours.write(line(1, "initialize", **ABOUT))
             await asyncio.wait_for(serving, 60)
             ours.close()
-            # The SDK's unwritten answer is still in the buffer.
+            # Closing flushes an answer that the SDK could not write.
             with contextlib.suppress(BrokenPipeError):
                 sys.stdout.close()
 
@@ -110,7 +110,7 @@ async def test_stdio_raises_without_stdin(monkeypatch):
 
 
 def lines_in(chunks, **options):
-    """Return the lines of a stream of chunks; None is a read timeout."""
+    """Return the lines that `split_lines` yields for the given chunks. A chunk None simulates a read timeout."""
     coming = iter([*chunks, b""])
     return [*split_lines(lambda _seconds: next(coming), **options)]
 
@@ -183,7 +183,7 @@ def test_split_lines_ends_when_stdin_fails():
 
 
 class Sent:
-    """The stream that receives the messages to the client."""
+    """An output stream that records the messages to the client."""
 
     def __init__(self):
         self.messages = []
@@ -197,13 +197,13 @@ class Sent:
 
 
 class Client:
-    """An in-process client: sends a list of lines and returns the answers."""
+    """A client without a transport: it passes lines to the server and returns the server's answers."""
 
     def __init__(self, session):
         self.session = session
 
     async def answers(self, *lines, version="2025-11-25"):
-        """Return the answers to lines after the handshake, in order. stdin ends after them."""
+        """Return the server's answers to these lines, in order, without the answer to the handshake."""
         hello = line(0, "initialize", **{**ABOUT, "protocolVersion": version})
         chunks = iter([hello, b"\n".join(lines), b""])
         sent = Sent()
@@ -420,7 +420,7 @@ def test_byte_budget_blocks_until_bytes_are_given_back():
 
 
 def requests_of(draw_id):
-    """Generate request objects with an id from *draw_id* and members in any order."""
+    """Return a strategy for requests with an id from *draw_id* and with members in any order."""
     values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3)
     )
@@ -436,7 +436,7 @@ def requests_of(draw_id):
 
 
 def is_notification(raw):
-    """Return True if damage has turned a request into a valid message without an id."""
+    """Return True if the damaged request is a valid message without an id. A notification gets no answer."""
     try:
         value = json.loads(raw.decode(), strict=False)
     except ValueError:
@@ -455,7 +455,7 @@ MUTATIONS = {
     "trailing": lambda raw, _place: raw + b"}",
     "nothing": lambda raw, _place: b" ",
 }
-# Random damage: the id may become unreadable and is null then.
+# Damage at a random position. If it makes the id unreadable, the answer has the id null.
 DAMAGE = {
     "cut": lambda raw, place: raw[: place % len(raw)],
     "flip": lambda raw, place: raw[: place % len(raw)] + b"\xfe" + raw[place % len(raw) + 1 :],
@@ -488,7 +488,7 @@ async def test_stdio_answers_each_mutated_request_line_once(client, found, data)
     assert all(ids.count(one) == 1 for one in certain)
 
 
-# The command
+# The command serve-mcp
 
 
 def parsed(*arguments):

@@ -21,7 +21,7 @@ LONG = "a line of text\n" * 2_000
 
 
 class Typed(TypedDict):
-    """Required fields."""
+    """A result with required fields."""
 
     text: str
     rows: list[dict[str, int]]
@@ -29,14 +29,14 @@ class Typed(TypedDict):
 
 @attrs.frozen
 class Plain:
-    """Typed fields."""
+    """A result with typed fields."""
 
     text: str
     rows: list[int]
 
 
 class Struct(msgspec.Struct, forbid_unknown_fields=True):
-    """Fields, and no additional ones."""
+    """A result that forbids additional fields and requires minimum lengths."""
 
     text: Annotated[str, msgspec.Meta(min_length=1_000)]
     rows: Annotated[list[int], msgspec.Meta(min_length=1_000)]
@@ -44,14 +44,14 @@ class Struct(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Inner(pydantic.BaseModel, extra="forbid"):
-    """Nested fields."""
+    """A nested result that forbids additional fields and requires minimum lengths."""
 
     names: dict[str, str] = pydantic.Field(min_length=2)
     text: str = pydantic.Field(min_length=20_000)
 
 
 class Closed(pydantic.BaseModel, extra="forbid"):
-    """Fields, and no additional ones."""
+    """A result that forbids additional fields and contains nested results."""
 
     inner: Inner
     rows: list[Inner] = pydantic.Field(min_length=1)
@@ -59,7 +59,7 @@ class Closed(pydantic.BaseModel, extra="forbid"):
 
 
 class Tree(pydantic.BaseModel, extra="forbid"):
-    """A recursive structure."""
+    """A recursive result."""
 
     name: str
     children: list[Tree]
@@ -67,7 +67,7 @@ class Tree(pydantic.BaseModel, extra="forbid"):
 
 INNER = Inner(names={f"name {n}": "x" * 100 for n in range(300)}, text=LONG)
 ROWS = list(range(5_000))
-# Results by return annotation.
+# Return annotation and result of each host tool, by tool name.
 RESULTS_BY_NAME = {
     "texts": (dict[str, str], {f"key {n}": "text " * 50 for n in range(500)}),
     "numbers": (dict[str, int], {f"key {n}": n for n in range(5_000)}),
@@ -94,7 +94,7 @@ def host_tool(name, kind, value):
 
 
 async def told(session, calls):
-    """Return the results of calls by an official client, which validates them; validate them again here."""
+    """Call tools with an official client. Both the client and this function validate the results."""
     results = {}
     async with Client(server(session)) as client:
         schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}

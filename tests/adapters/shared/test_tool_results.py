@@ -19,7 +19,7 @@ from mama_structs.adapters.shared.tool_results import ToolAnswer, answer_tool_ca
 from mama_structs.errors import InvalidArgument, SessionClosed, UnknownTool, WrongLoop
 from mama_structs.settings import AnswerSettings
 
-# Opening a session takes longer than a call, and these calls store nothing.
+# All examples share one session, because opening a session is slow and these calls store nothing.
 one_session = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -36,7 +36,7 @@ async def session():
             return {"text": text, "length": len(text)}
 
         async def fail(text: str) -> None:
-            """Fail."""
+            """Raise an error."""
             raise RuntimeError(text)
 
         for function in (shout, describe, fail):
@@ -130,7 +130,7 @@ async def test_answer_propagates_cancellation(session):
     began = asyncio.Event()
 
     async def wait() -> None:
-        """Wait."""
+        """Wait for a minute."""
         began.set()
         await asyncio.sleep(60)
 
@@ -191,7 +191,7 @@ async def test_answer_replaces_number_without_text(session):
     """An integer with thousands of digits has no JSON text. The answer says that the tool has run."""
 
     async def enormous() -> int:
-        """Count."""
+        """Return a number that is too large for JSON."""
         return 10**5000
 
     session.tools.add(enormous)
@@ -251,7 +251,7 @@ async def test_session_call_error_explains_invalid_json_and_unknown_name(session
     assert isinstance(await session.call("list_refs", ""), str)
 
 
-# Execution status of the tool
+# Errors say whether the tool has run
 
 
 class Ticket(pydantic.BaseModel):
@@ -263,7 +263,7 @@ class Ticket(pydantic.BaseModel):
 
 
 class Refusing(dict):
-    """A mapping that raises when it is read, with a secret in its text."""
+    """A mapping that cannot be read. Its error message contains a secret."""
 
     def items(self):
         raise RuntimeError("secret")

@@ -29,7 +29,7 @@ class Mood(enum.Enum):
 
 @dataclasses.dataclass
 class Step:
-    """One step."""
+    """A dataclass as the type of an argument."""
 
     name: str
     weight: float = 0.5
@@ -70,7 +70,7 @@ trees = st.recursive(
     max_leaves=3,
 )
 
-# Parameter types, each with valid values.
+# Parameter types, each with a strategy for valid values.
 SCALARS = [
     (str, words),
     (int, small),
@@ -111,7 +111,7 @@ def tool_of(parameters: dict[str, tuple[Any, bool]]) -> Tool:
     """Return a tool with the given parameter types, with or without defaults."""
 
     async def run(**given: Any) -> None:
-        """Run."""
+        """Do nothing."""
 
     run.__signature__ = inspect.Signature(
         [
@@ -128,13 +128,13 @@ def tool_of(parameters: dict[str, tuple[Any, bool]]) -> Tool:
 
 
 def strict_of(kind: Any, *, optional: bool = False, **more: Any) -> dict[str, Any] | None:
-    """Return the strict schema of a tool's only parameter, or None if the tool has none."""
+    """Return the strict schema of the parameter of a tool with one parameter, or None without a strict form."""
     schema = to_strict_schema(tool_of({"it": (kind, optional)}).input_schema, **more)
     return schema and schema["properties"]["it"]
 
 
 def check_strict(schema: dict[str, Any]) -> None:
-    """Validate a schema against JSON Schema, the rules of strict schemas, and the SDKs that support them."""
+    """Assert that a schema follows JSON Schema and the rules for strict schemas, and that the SDKs do not change it."""
     agents = pytest.importorskip("agents.strict_schema")
     openai = pytest.importorskip("openai.lib._pydantic")
     Draft202012Validator.check_schema(schema)
@@ -153,7 +153,7 @@ def check_strict(schema: dict[str, Any]) -> None:
 
 
 def check_anthropic(schema: dict[str, Any]) -> None:
-    """Compare a schema with the output of Anthropic's SDK, which drops the types next to enums."""
+    """Assert that Anthropic's SDK changes a schema only by removing the types next to enums."""
     anthropic = pytest.importorskip("anthropic")
     if not hasattr(anthropic, "transform_schema"):
         pytest.skip("this release of the SDK knows no strict schemas")
@@ -290,7 +290,7 @@ class TestToolsOfHosts:
         """``**others`` accepts any names."""
 
         async def run(text: str, **others: int) -> None:
-            """Run."""
+            """Do nothing."""
 
         assert to_strict_schema(Tool.from_function(run).input_schema) is None
 
@@ -334,7 +334,7 @@ class TestWords:
             text: str = "",
             other: int | None = 3,
         ) -> None:
-            """Run."""
+            """Do nothing."""
 
         properties = to_strict_schema(Tool.from_function(run).input_schema)["properties"]
 

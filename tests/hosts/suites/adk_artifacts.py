@@ -1,8 +1,8 @@
 """
-Google ADK's own tests of artifact services, run on ours.
+Google ADK's own tests of artifact services, run on our service.
 
-The module of its repository, below *MAMA_STRUCTS_SUITE*, is loaded unchanged except for the fixture that creates a
-service. The tests of ADK's in-memory service are run; tests of files and buckets are excluded.
+The test module from ADK's repository, below *MAMA_STRUCTS_SUITE*, is loaded unchanged. Only the fixture that creates
+a service is replaced. The tests of ADK's in-memory service are run; tests of files and buckets are excluded.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _theirs = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = _theirs
 _spec.loader.exec_module(_theirs)
 
-# Allowed by the file service, but not by the in-memory one.
+# Only ADK's file service has this test, because its in-memory service rejects the case. Ours allows it.
 _OWN = {"test_file_allows_reserved_user_as_session_id"}
 
 
 class _AsInMemory(AdkArtifactService):
-    """Formats a version's URI like the in-memory service, because the tests compare it."""
+    """Our service with the URI format of ADK's in-memory service, because the tests compare URIs."""
 
     async def _load_versions(self, place):
         found = await super()._load_versions(place)
@@ -41,13 +41,13 @@ class _AsInMemory(AdkArtifactService):
 
 @pytest.fixture
 async def artifact_service_factory(tmp_path):
-    """Return the service of a new session, for any of ADK's own services."""
+    """Return a function that creates our service on a new session, for any service type that a test requests."""
     async with Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
         yield lambda *_: _AsInMemory(session)
 
 
 def _on_ours(test):
-    """Return only the in-memory service of a test's parameters, which ours replaces, or None without it."""
+    """Restrict a test to its in-memory service, which ours replaces. Return None if it has no such case."""
     marks = getattr(test, "pytestmark", [])
     for at, mark in enumerate(marks):
         if mark.name == "parametrize" and mark.args[0] == "service_type":
@@ -59,7 +59,7 @@ def _on_ours(test):
 
 
 def _is_here(name, test):
-    """Return True if a test is run; others create a file or bucket service, or inspect its internals."""
+    """Return True if the test runs on our service. Other tests need ADK's file or bucket service, or its internals."""
     if not name.startswith("test_") or (name.startswith(("test_file_", "test_gcs_")) and name not in _OWN):
         return False
     return "artifact_service_factory" in inspect.signature(test).parameters and _on_ours(test) is not None

@@ -1,7 +1,7 @@
 """
-The tests of Anthropic's SDK for its own memory tool, run on ours.
+The Anthropic SDK's tests of its memory tool, run on ours.
 
-They read and write files in a folder, so the tools here mirror a session's files in one.
+The tests read and write files in a folder, so the tools here copy a session's files to that folder and back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _loaded(path: Path) -> Any:
 
 
 _suite = _loaded(SUITE)
-# A test that creates its own tool checks folder permissions: it would test their tool and not ours.
+# Tests that create the SDK's own tool check folder permissions. Without these classes they fail instead of testing it.
 _suite.BetaLocalFilesystemMemoryTool = _suite.BetaAsyncLocalFilesystemMemoryTool = None
 TestSync = _suite.TestBetaLocalFilesystemMemoryTool
 TestAsync = _suite.TestBetaAsyncLocalFilesystemMemoryTool

@@ -1,7 +1,7 @@
 """
-The contracts of the Claude Agent SDK for session stores, each on its own namespace in one directory.
+The Claude Agent SDK's contracts for session stores. Each contract uses its own namespace of one directory.
 
-The last line of the output has the number of passed contracts, and the first failed one.
+The last line of the output contains the number of passed contracts, and the first failed contract.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _OPTIONAL = ("list_sessions", "list_session_summaries", "delete", "list_subkeys"
 
 
 async def main() -> int:
-    """Run the contracts."""
+    """Run the contracts, and return 1 if one fails."""
     opened: list[Session] = []
     source, first = inspect.getsourcelines(run_session_store_conformance)
-    # Line at which each contract begins, by the number in the comment above it.
+    # Maps the first line of each contract to its number, which the SDK writes in a comment above it.
     starts = {
         first + at: f"contract {found[1]}"
         for at, line in enumerate(source)
@@ -45,11 +45,11 @@ async def main() -> int:
 
         try:
             store = await fresh()
-            # Contracts about optional methods that a store lacks are skipped.
+            # The SDK skips contracts about optional methods that a store lacks, so a missing method counts as failed.
             failed += [name for name in _OPTIONAL if not hasattr(store, name)]
             await run_session_store_conformance(fresh)
         except Exception as error:
-            # This contract failed with any exception, and the later ones were not run.
+            # Any exception is a failure of this contract. The SDK does not run the later contracts.
             traceback.print_exc()
             name = run_session_store_conformance.__name__
             line = max(frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if frame.name == name)

@@ -1,8 +1,8 @@
 """
-The SDK's own tests of functions that use a session store: list, read, fork, rename, delete, import, resume.
+The Claude Agent SDK's tests of functions that use a session store: list, read, fork, rename, delete, import, resume.
 
-`MAMA_STRUCTS_SUITE` is its unpacked sdist. Its in-memory store is replaced by ours, with the methods that only tests
-call. They run on asyncio, which sessions need, and not on trio.
+`MAMA_STRUCTS_SUITE` is the unpacked sdist. Our store replaces the SDK's in-memory store, and adds the methods that
+only the tests call. The tests run on asyncio, which sessions need, and not on trio.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MODULES = []
 
 
 class Store:
-    """Our store, opened by its first call. Methods that tests call without await return the data of the last load."""
+    """Our store, opened by its first call. Synchronous methods of the reference return data of the last change."""
 
     def __init__(self):
         self._session = None
@@ -86,7 +86,7 @@ _EXCUSED = {
 
 
 def _of_stores(tests):
-    """Exclude tests without a store, and let pytest-asyncio run the rest in the loop of the fixtures."""
+    """Remove tests that use no store, and run the others in the event loop of the fixtures."""
     for name, test in [("", tests), *vars(tests).items()]:
         if name.startswith("test_") and Reference.__name__ not in inspect.getsource(test):
             delattr(tests, name)
@@ -103,7 +103,7 @@ for _name in _NAMES:
     _spec.loader.exec_module(_module)
     _MODULES.append(_module)
     for _key, _value in vars(_module).items():
-        # Several modules have classes with the same name; fixtures belong to the tests of their module.
+        # Several modules have classes with the same name, so add the module's name to avoid replacing a class.
         if _key.startswith("Test") and isinstance(_value, type):
             globals()[f"{_key}{_name.title().replace('_', '')}"] = _of_stores(_value)
         elif type(_value).__name__ == "FixtureFunctionDefinition":
@@ -112,7 +112,7 @@ for _name in _NAMES:
 
 @pytest.fixture(autouse=True)
 async def stores(monkeypatch):
-    """Replace the reference store by ours."""
+    """Replace the SDK's reference store by ours."""
     for module in _MODULES:
         for name, value in vars(module).items():
             if value is Reference:

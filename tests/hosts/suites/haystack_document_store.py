@@ -1,4 +1,4 @@
-"""Haystack's own tests of document stores, run on ours: base, extended and async ones."""
+"""Haystack's own tests of document stores, run on our store: the base, extended and async tests."""
 
 from __future__ import annotations
 

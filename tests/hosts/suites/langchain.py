@@ -1,4 +1,4 @@
-"""LangChain's standard tests (``langchain-tests``) on both kinds of sessions."""
+"""LangChain's standard tests (``langchain-tests``), run on sync and async sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VALUES = {
 
 
 def of_the_suite():
-    """Return an embedder with the vectors that the suite expects. They have no meaning, so it is not calibrated."""
+    """Return an embedder with the vectors that the suite expects. They have no meaning, so there is no calibration."""
     fake = DeterministicFakeEmbedding(size=EMBEDDING_SIZE)
     return embedder(fake, name="deterministic", dimensions=EMBEDDING_SIZE, calibration=Calibration())
 
@@ -81,7 +81,7 @@ class TestVectorStore(VectorStoreIntegrationTests):
 NAMES = [name for name in dir(VectorStoreIntegrationTests) if name.startswith("test_") and name.endswith("_async")]
 
 
-# On an async session half of the class would be skipped, and the suite does not allow skipped tests.
+# The suite does not allow skipped tests, but half of its class would be skipped on an async session.
 @pytest.mark.parametrize("name", NAMES)
 async def test_vector_store_awaited(name, tmp_path):
     """The suite's async tests on an async session."""

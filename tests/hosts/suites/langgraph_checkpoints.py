@@ -1,7 +1,7 @@
 """
-Runs LangGraph's conformance suite for checkpointers on ours. The last line is the result as JSON.
+Runs LangGraph's conformance suite for checkpointers on ours. The last output line is the result as JSON.
 
-``python tests/hosts/suites/langgraph_checkpoints.py``; each capability gets its own store.
+Usage: ``python tests/hosts/suites/langgraph_checkpoints.py``. Each capability gets its own store.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
 
 @checkpointer_test(name="LangGraphCheckpointer")
 async def ours() -> Any:
-    """Yield a checkpointer on an empty store."""
+    """Yield our checkpointer on an empty store."""
     async with Session.open(embedder=HashEmbedder()) as session:
         yield LangGraphCheckpointer(session)
 
 
 def main() -> int:
-    """Run the complete suite."""
+    """Run all capabilities of the suite."""
     report = asyncio.run(validate(ours))
     report.print_report()
     told = {

@@ -1,7 +1,8 @@
 """
-Runs LangGraph's own graph tests from its sdist with our checkpointer instead of SQLite's.
+Runs LangGraph's own graph tests from its sdist, with our checkpointer instead of the SQLite checkpointer.
 
-``python tests/hosts/suites/langgraph_graphs.py langgraph_graphs.toml test_time_travel.py ...``, as `langgraph_store`.
+Usage: ``python tests/hosts/suites/langgraph_graphs.py langgraph_graphs.toml test_time_travel.py ...``. The arguments
+are those of ``langgraph_store.py``.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from langgraph_store import Shim, main
 from mama_structs import HashEmbedder, Session, sync
 from mama_structs.adapters.langgraph.checkpoints import LangGraphCheckpointer
 
-# Names of the savers that are replaced by ours.
+# Names of LangGraph's savers that our checkpointer replaces.
 _REPLACED_SAVERS = frozenset({"sqlite", "sqlite_aio"})
 _beside = ThreadPoolExecutor(max_workers=1)
 
 
 class BlockingCheckpointer(LangGraphCheckpointer):
-    """Replaces the sync saver. Its session has its own loop thread, because a loop may run here."""
+    """Replaces the sync saver. Its session runs in another thread, because the tests may run an event loop here."""
 
     @classmethod
     @contextlib.contextmanager
@@ -49,7 +50,7 @@ class AwaitedCheckpointer(LangGraphCheckpointer):
 
 
 class GraphShim(Shim):
-    """Selects the tests that use our savers."""
+    """Selects the tests that use a replaced saver."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Function]) -> None:
         items[:] = [
@@ -63,6 +64,6 @@ class GraphShim(Shim):
 if __name__ == "__main__":
     langgraph.checkpoint.sqlite.SqliteSaver = BlockingCheckpointer
     langgraph.checkpoint.sqlite.aio.AsyncSqliteSaver = AwaitedCheckpointer
-    # LangGraph's own switch for a machine without database servers.
+    # This variable makes LangGraph's tests skip database servers.
     os.environ["NO_DOCKER"] = "true"
     sys.exit(main(kind=GraphShim))

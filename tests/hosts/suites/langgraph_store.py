@@ -1,9 +1,9 @@
 """
-Runs the store tests of LangGraph's own packages from their sdists, with our store instead of theirs.
+Runs LangGraph's own store tests from its sdists, with our store instead of LangGraph's.
 
-``python tests/hosts/suites/langgraph_store.py langgraph_store_base.toml test_store.py ...``: the first file lists the
-excluded tests with reasons; the others are in the folder that ``MAMA_STRUCTS_SUITE`` names. The last line is the
-result as JSON: passed, failed and excluded tests.
+Usage: ``python tests/hosts/suites/langgraph_store.py langgraph_store_base.toml test_store.py ...``. The first file
+lists the excluded tests with reasons. The other files are in the folder that ``MAMA_STRUCTS_SUITE`` names. The last
+output line is the result as JSON: passed, failed and excluded tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _open: list[sync.Session] = []
 
 
 def _options(index: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the arguments that open a session with the embedder of a store configuration."""
+    """Return the session options for the embedder of a LangGraph store configuration."""
     if not index:
         return {}
     embed = index["embed"].embed_documents
@@ -42,7 +42,7 @@ def _options(index: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _fields(index: dict[str, Any] | None) -> list[str]:
-    """Return the fields that are indexed by default; SQLite's store has its own name for them."""
+    """Return the fields that a store indexes by default. SQLite's store names this option `text_fields`."""
     return (index or {}).get("fields") or (index or {}).get("text_fields") or ["$"]
 
 
@@ -52,7 +52,7 @@ def _remember(store: Any, index: dict[str, Any] | None) -> Any:
 
 
 class BlockingStore(LangGraphStore):
-    """Replaces the sync stores. In a running loop its session has its own thread."""
+    """Replaces the sync stores. Its session runs in another thread, because the tests may run an event loop here."""
 
     def __init__(self, location: str | None = None, *, index: Any = None, ttl: Any = None) -> None:
         session = _beside.submit(functools.partial(sync.Session.open, location, **_options(index))).result()
@@ -98,7 +98,7 @@ def _location(conn_string: str) -> str | None:
 
 
 def take_their_place() -> None:
-    """Make later imports of their stores return ours."""
+    """Replace LangGraph's store classes by ours for all later imports."""
     langgraph.store.memory.InMemoryStore = BlockingStore
     with contextlib.suppress(ImportError):
         sqlite, aio = (importlib.import_module(f"langgraph.store.sqlite{part}") for part in ("", ".aio"))
@@ -106,7 +106,7 @@ def take_their_place() -> None:
 
 
 class Shim:
-    """Closes stores that tests leave open, excludes declared tests, and counts the rest."""
+    """A pytest plugin that closes open stores, excludes the declared tests, and counts the results."""
 
     def __init__(self, excused: frozenset[str]) -> None:
         self.passed = 0
@@ -133,7 +133,7 @@ class Shim:
 
 
 def main(*options: str, kind: type[Shim] = Shim) -> int:
-    """Run the named files."""
+    """Run the files that the command line names."""
     own = tomllib.loads(Path(__file__).with_name(sys.argv[1]).read_text(encoding="utf-8"))
     folder = Path(os.environ["MAMA_STRUCTS_SUITE"])
     os.chdir(folder)

@@ -1,8 +1,8 @@
 """
 Compares the mem0 adapter with mem0: the same calls must return answers of the same shape and meaning.
 
-mem0 has no conformance suite, so its own package is the reference, with an embedder and a model that use no network.
-Run by ``nox -s hosts``.
+mem0 has no conformance suite, so its package is the reference. Its embedder and its model are fakes without network
+access. ``nox -s hosts`` runs this file.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from memory_helpers import SMALL
 from mama_structs import sync
 from mama_structs.adapters import mem0 as ours
 
-# Ignore warnings of its import.
+# Importing mem0 emits warnings.
 pytestmark = pytest.mark.filterwarnings("ignore")
 ADA = {"user_id": "ada"}
 IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
 class Embedding:
-    """An embedder for mem0 with few dimensions."""
+    """A fake embedder for mem0 with eight dimensions."""
 
     def embed(self, text, memory_action=None):
         return [byte / 255 for byte in hashlib.sha256(text.encode()).digest()[:8]]
@@ -61,7 +61,7 @@ def theirs(home, name):
 
 @pytest.fixture
 def both(home, request):
-    """Both, each empty."""
+    """An empty memory of this package and an empty memory of mem0."""
     with sync.Session.open(None, embedder=SMALL) as session:
         other = theirs(home, re.sub(r"\W", "_", request.node.name))
         yield ours.Memory(session), other
@@ -70,7 +70,7 @@ def both(home, request):
 
 
 def shape(answer, names):
-    """Return an answer without ids, hashes, times and scores, which always differ."""
+    """Return an answer in which placeholders replace ids, times and scores, because these always differ."""
     if isinstance(answer, dict):
         return (
             {key: shape(value, names) for key, value in answer.items()}
@@ -89,7 +89,7 @@ def ordered(answer):
 
 
 def told(memory):
-    """Call all methods, and return the shapes of the answers."""
+    """Call all methods of a memory, and return the shapes of their answers."""
     names = {}
     answers = [
         memory.add(
@@ -194,7 +194,7 @@ CONDITIONS = st.recursive(
 
 @pytest.fixture(scope="module")
 def filled(home):
-    """Both, with various memories."""
+    """A memory of this package and a memory of mem0, with the same contents."""
     with sync.Session.open(None, embedder=SMALL) as session:
         pair = ours.Memory(session), theirs(home, "filled")
         values = [

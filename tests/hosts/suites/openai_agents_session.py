@@ -1,7 +1,8 @@
 """
 The OpenAI Agents SDK's tests of its SQLite session, run on ours.
 
-They open sessions without an event loop and use one in several loops, so each is on a session of `mama_structs.sync`.
+The tests open sessions without an event loop and use a session in several loops, so each runs on a session of
+`mama_structs.sync`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pytest
 from mama_structs import HashEmbedder, sync
 from mama_structs.adapters.openai_agents.session import ConversationSession
 
-# Their tests import each other from a package with the same name as ours.
+# The SDK's tests import each other from the package "tests". Ours has the same name, so remove it meanwhile.
 _ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "tests"}
 sys.path.insert(0, os.environ["MAMA_STRUCTS_SUITE"])
 _setup, *_suites = [
@@ -32,7 +33,7 @@ _opened: list[sync.Session] = []
 
 
 class _Session(ConversationSession):
-    """Our session in a directory next to the database that a test names, or in a temporary one."""
+    """Our session. Its directory is next to the database that a test names, or temporary if a test names none."""
 
     def __init__(self, session_id: str, db_path: Path | None = None, **options: Any) -> None:
         begin = super().__init__
@@ -50,7 +51,7 @@ class _Session(ConversationSession):
 
 
 def _beside(work: Callable[[], Any]) -> Any:
-    """Run blocking work in a thread, because their tests block the loop in which they run."""
+    """Run blocking work in another thread, because the SDK's tests block their event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(work).result()
 
@@ -63,7 +64,7 @@ globals().update({name: made for name, made in vars(_setup).items() if isinstanc
 
 @pytest.fixture(autouse=True)
 def close_all() -> Iterator[None]:
-    """Close sessions that a failed test left open."""
+    """Close all sessions, because a failed test leaves its sessions open."""
     yield
     while _opened:
         _beside(_opened.pop().close)

@@ -1,9 +1,9 @@
 """
-The harness's own tests of conversation stores, run on sessions.
+The Pydantic AI harness's own tests of conversation stores, run on sessions.
 
-`MAMA_STRUCTS_SUITE` is the ``tests`` directory of its repository. The path of a database is used as a session's
-directory. Tests without a store are excluded. Tests that inspect the reference's own tables must fail at that point,
-and not earlier.
+`MAMA_STRUCTS_SUITE` is the ``tests`` directory of its repository. The path of a database becomes the directory of a
+session. Tests without a store are excluded. Tests that inspect the tables of the reference store must fail there, and
+not earlier.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ globals().update(
 
 @pytest.fixture(autouse=True)
 async def stores(monkeypatch):
-    """Replace the reference store, whose constructor opens nothing yet, by ours."""
+    """Replace the reference store by ours. Its constructor opens nothing, as in the reference store."""
     sessions = {}
 
     class Store:

@@ -1,9 +1,9 @@
 """
-The harness's own tests of memory stores, run on sessions.
+The Pydantic AI harness's own tests of memory stores, run on sessions.
 
-`MAMA_STRUCTS_SUITE` is the ``tests`` directory of its repository. Its three bundled stores are replaced by sessions on a
-directory, on another namespace of it, and on a temporary store. Tests of one bundled store's own files, tables and
-constructors are excluded.
+`MAMA_STRUCTS_SUITE` is the ``tests`` directory of its repository. Sessions replace its three bundled stores: one on a
+directory, one on another namespace of that directory, and a temporary one. Tests of the files, tables and
+constructors of one bundled store are excluded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ globals().update(
 
 @pytest.fixture(autouse=True)
 async def stores(tmp_path, monkeypatch):
-    """Replace the bundled stores by ours."""
+    """Replace the three bundled stores by ours."""
     directory = tmp_path / "agent.mama"
     async with AsyncExitStack() as opened:
         places = ((directory, "default"), (directory, "other"), (None, "default"), (directory, "default"))

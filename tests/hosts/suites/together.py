@@ -1,7 +1,8 @@
 """
-Four frameworks in four processes, each in its own environment, on one directory: each recalls the others' facts.
+Four frameworks in four processes share one directory. Each recalls the facts that the other three saved.
 
-``run_suites.py`` runs it in the environment of the MCP client; the others are those of their own suites next to it.
+Each process has the environment of its framework. ``run_suites.py`` starts this file in the environment of the MCP
+client; the other environments are in the same folder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-# The suites in this directory have the names of frameworks, so remove it from the import path.
+# Files of this directory are named like frameworks, so remove it from the import path.
 sys.path = [one for one in sys.path if Path(one or ".").resolve() != Path(__file__).parent]
 FACTS = {
     "langgraph": ("The harbour master is called Ines", "Who is the harbour master?"),
@@ -37,7 +38,7 @@ def opened(directory: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def langgraph(directory: str) -> Any:
-    """A LangGraph agent that saves facts in its store and gets recalled memories."""
+    """Run a LangGraph agent that saves facts in its store and gets recalled memories."""
     agents = importlib.import_module("langchain.agents")
     tool = importlib.import_module("langchain_core.tools").tool
     runtime = importlib.import_module("langgraph.config")
@@ -72,7 +73,7 @@ async def langgraph(directory: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def pydantic_ai(directory: str) -> Any:
-    """A Pydantic AI agent with the harness's memory and the recall capability."""
+    """Run a Pydantic AI agent with the harness's memory and the recall capability."""
     agent_of = importlib.import_module("pydantic_ai").Agent
     memory_of = importlib.import_module("pydantic_ai_harness.memory").Memory
     harness = importlib.import_module("mama_structs.adapters.pydantic_ai_harness")
@@ -97,7 +98,7 @@ async def pydantic_ai(directory: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def google_adk(directory: str) -> Any:
-    """An ADK agent whose runner has our memory service."""
+    """Run an ADK agent whose runner uses our memory service."""
     agents, models = importlib.import_module("google.adk.agents"), importlib.import_module("google.adk.models")
     runner_of = importlib.import_module("google.adk.runners").Runner
     sessions = importlib.import_module("google.adk.sessions").InMemorySessionService
@@ -139,7 +140,7 @@ async def google_adk(directory: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def mcp(directory: str) -> Any:
-    """An MCP client, and the server that it starts on the directory."""
+    """Run an MCP client that starts our server on the directory."""
     client_of = importlib.import_module("mcp").Client
     parameters = importlib.import_module("mcp").StdioServerParameters
     command = ["-m", "mama_structs", "serve-mcp", directory]
@@ -157,7 +158,7 @@ async def mcp(directory: str) -> Any:
 
 
 async def work(role: str, directory: str) -> None:
-    """Save and recall as the parent process requests, with one line of JSON each."""
+    """Save and recall facts for the parent process. Each request and each answer is one line of JSON."""
     async with globals()[role.replace("-", "_")](directory) as (save, recall):
         say("ready")
         while line := await asyncio.to_thread(sys.stdin.readline):
@@ -166,13 +167,13 @@ async def work(role: str, directory: str) -> None:
 
 
 def say(what: object) -> None:
-    """Answer the parent process."""
+    """Send an answer to the parent process."""
     sys.stdout.write(f"{json.dumps(what)}\n")
     sys.stdout.flush()
 
 
 def python_of(role: str) -> Path:
-    """Return the interpreter of a framework's environment; that of the MCP client is this one."""
+    """Return the interpreter in the environment of a framework. The MCP client uses the current interpreter."""
     if role == "mcp":
         return Path(sys.executable)
     suffix = "-newest" if "newest" in sys.prefix else ""
@@ -180,13 +181,13 @@ def python_of(role: str) -> Path:
 
 
 def main() -> int:
-    """Make every framework save its fact, and then recall the facts of all others."""
+    """Make each framework save its fact, and check that it recalls the facts of all others."""
     missing = [role for role in FACTS if not python_of(role).exists()]
     if missing:
         say({"passed": 0, "failed": [f"there is no environment of {role}: run its suites first" for role in missing]})
         return 1
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        # One process creates the store, so that the others do not wait for its embedder.
+        # Create the store first, so that no process has to wait until another one has stored the embedder.
         asyncio.run(made(f"{folder}/one.mama"))
         told = {}
         for role in FACTS:
@@ -197,7 +198,7 @@ def main() -> int:
             told[role] = one
         for one in told.values():
             answer(one)
-        # All concurrently.
+        # Send all requests before reading an answer, so that the processes write concurrently.
         for role, (fact, _) in FACTS.items():
             ask(told[role], "save", fact)
         for one in told.values():
@@ -218,19 +219,19 @@ def main() -> int:
 
 
 async def made(directory: str) -> None:
-    """Create the directory."""
+    """Create the directory with its store."""
     async with opened(directory):
         pass
 
 
 def ask(one: Any, what: str, given: str) -> None:
-    """Send a line to a process."""
+    """Send a request to a child process."""
     one.stdin.write(f"{json.dumps([what, given])}\n")
     one.stdin.flush()
 
 
 def answer(one: Any) -> Any:
-    """Return the next answer of a process, skipping other output of its framework."""
+    """Return the next answer of a child process. Lines that are not JSON are output of its framework."""
     while line := one.stdout.readline():
         with contextlib.suppress(ValueError):
             return json.loads(line)

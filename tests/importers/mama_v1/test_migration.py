@@ -57,7 +57,7 @@ def sample(name, folder):
 
 
 async def links_of(memories, ids):
-    """Return all links of some memories, by id."""
+    """Return all links of these memories, by link id."""
     return {link.id: link for one in ids for link in await memories.links_of(one)}
 
 
@@ -93,7 +93,7 @@ async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
     quiet |= {"column_only_supersedes", "cross_topic_supersedes", "needs_validation", "extra_column_value"}
     quiet |= {"stale_embedding", "id_collides_with_checkpoint", "double_encoded_trust_context", "topic_case"}
     assert {row["id"] for row in manifest["awkward"] if row["kind"] not in quiet} - said == {
-        # The start of a circle that is not part of it.
+        # The chain starts at this row and then enters a cycle, but the row is not part of the cycle.
         "decision_cycle_xyz_1763440800000_h44r"
     }
     assert manifest["counts"]["edges_by_relationship"]["supersedes"] <= report.links["supersedes"]
@@ -256,7 +256,7 @@ async def test_migrate_progress_reaches_the_total(old):
 
 
 class Interrupted(BaseException):
-    """Simulates the end of the process."""
+    """Raised to simulate the end of the process."""
 
 
 async def test_migrate_continues_after_an_interruption_at_any_transaction(small_chunks, tmp_path):
@@ -289,7 +289,7 @@ async def test_migrate_continues_after_an_interruption_at_any_transaction(small_
                 break
             finally:
                 del memories._shared.engine.write
-        # The start time is stored in the first transaction, so a later time must not change the result.
+        # The first transaction stores the start time, so continuing at a later time gives the same result.
         async with Open(tmp_path / f"{end}", now=NOW + (5000 if end else 0)) as memories:
             await migrate(memories, path)
 
@@ -526,7 +526,7 @@ async def test_migration_report_names_every_odd_row_without_content(tmp_path):
 
     text, data = str(report), json.dumps(report.to_json())
     kinds = [one["kind"] for one in report.to_json()["odd_rows"]]
-    # An id with a control character is not a valid id of a memory.
+    # An id with a control character is invalid, so each memory gets a new id.
     assert ["new_id"] * 60 + ["no_confidence"] * 60 == sorted(kinds)
     assert "odd rows: 120" in text
     assert "80 more" in text

@@ -1,4 +1,4 @@
-"""Migration notes of a store: grown files, later deletions, and separate rollbacks."""
+"""Notes of migrations in a store: databases that grow, later deletions, and the rollback of single migrations."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DAY = 86_400_000
 
 
 class Interrupted(BaseException):
-    """Simulates the end of the process."""
+    """Raised to simulate the end of the process."""
 
 
 class Refused(Exception):
-    """Raised by a plan to roll back its writes."""
+    """Raised by a plan so that its writes are rolled back."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def small_chunks(monkeypatch):
 
 
 def supersede(store, topic, number, before):
-    """Write a decision as v1.0 does, which also changes the superseded row."""
+    """Write a decision like v1.0, which also updates the superseded row."""
     new = store.decision(topic, id=f"{topic}_{number}", supersedes=before, created_at=START + number * DAY)
     store.edge(new, before, reason="User changed it")
     store.database.execute(
@@ -50,7 +50,7 @@ def supersede(store, topic, number, before):
 
 
 class Old:
-    """A v1.0 database that continues to be used."""
+    """A v1.0 database that gets new rows between migrations."""
 
     def __init__(self, folder):
         self.path = folder / "old.db"
@@ -62,7 +62,7 @@ class Old:
 
     @contextlib.contextmanager
     def opened(self):
-        """Open the database for writing."""
+        """Open the old database for writing."""
         with contextlib.closing(sqlite3.connect(self.path)) as database, database:
             yield OldStore(self.path, database)
 
@@ -73,12 +73,12 @@ class Old:
             return supersede(store, "auth", self.count, f"auth_{self.count - 1}")
 
     def run(self, statement, *values):
-        """Execute a statement on the file."""
+        """Execute a statement on the old database."""
         with self.opened() as store:
             store.database.execute(statement, values)
 
     def link(self, from_id="cache_0", to_id="auth_0", word="contradicts"):
-        """Add an edge between existing rows."""
+        """Add an edge between two rows of the old database."""
         with self.opened() as store:
             store.edge(from_id, to_id, word)
 
@@ -90,13 +90,13 @@ def old(tmp_path):
 
 
 def counts(report):
-    """Return the migrated and skipped rows of each table with memories."""
+    """Return the numbers of migrated and skipped rows for each table."""
     names = ("decisions", "checkpoints", "decision_edges")
     return {one.table: (one.migrated, one.left_out) for one in report.tables if one.table in names}
 
 
 def kinds(report):
-    """Return the table and kind of each row that changed after its migration."""
+    """Return the table and the kind of each row that changed since its migration."""
     since = {"row_changed", "changed_since", "deleted_since", "unlinked_since", "id_taken"}
     return [(one.table, one.kind) for one in report.odd_rows if one.kind in since]
 
@@ -289,14 +289,14 @@ async def test_rollback_treats_imported_migration_marks_as_earlier_migrations(ol
 
 
 def copied(data, folder):
-    """Write an export to a file."""
+    """Write exported data to a file, and return its path."""
     path = folder / "copy.jsonl"
     path.write_bytes(data)
     return path
 
 
 async def stopped(memories, end, work):
-    """Interrupt *work* before transaction number *end*, and return True if it was reached."""
+    """Run *work* and interrupt it before transaction number *end*. Return True if it was interrupted."""
     backend = memories._shared.engine
     written, left = backend.write, end
 
@@ -413,7 +413,7 @@ async def test_rollback_of_an_overlapping_migration_allows_the_earlier_one_to_co
         later = await rollback(memories)
         report = await migrate(memories, copy)
 
-        # The last line of an export contains its counts.
+        # The last line contains the number of exported items.
         assert expected.splitlines()[-1] == (await exported(memories, tmp_path)).splitlines()[-1]
 
         await rollback(memories)
@@ -485,7 +485,7 @@ async def test_unreadable_note_raises_an_error_that_names_it(old):
 
 
 class Changing:
-    """A file and a store that are changed in any order."""
+    """A v1.0 database and a store. Steps change both in any order."""
 
     def __init__(self, folder, memories):
         self.old = Old(folder)
@@ -495,7 +495,7 @@ class Changing:
         self.linked = set()
 
     async def migrate(self):
-        """Migrate, and compare the counts in the report with the store."""
+        """Migrate the database, and compare the counts of the report with the store."""
         name = read_old(self.old.path).content
         before = await exported(self.memories, self.folder)
         report = await migrate(self.memories, self.old.path)
@@ -520,20 +520,20 @@ class Changing:
         assert all(one.rows == one.migrated + one.left_out for one in report.tables)
 
     async def rollback(self):
-        """Roll back the last migration, and compare the store."""
+        """Roll back the last migration, and compare the store with its earlier export."""
         undone = await rollback(self.memories)
         if self.stack:
             name, before = self.stack.pop()
             assert (name, before) == (undone.migration, await exported(self.memories, self.folder))
 
     async def do(self, step):
-        """Execute one step."""
+        """Execute a step."""
         if step in {"migrate", "rollback"}:
             await getattr(self, step)()
         elif step == "grow":
             self.old.grow()
         elif step == "link":
-            # Two rows may have only one edge with the same word.
+            # Two rows can have only one edge per relationship.
             if self.old.count not in self.linked:
                 self.linked.add(self.old.count)
                 self.old.link("cache_0", f"auth_{self.old.count}", "refines")
@@ -565,7 +565,7 @@ def test_stacked_migrations_are_rolled_back_one_by_one(tmp_path_factory, steps):
 
 @pytest.fixture(params=["plain", "embedded"])
 async def backend(request):
-    """One instance of each engine."""
+    """A backend of each engine."""
     if request.param == "plain":
         yield PlainEngine()
     else:

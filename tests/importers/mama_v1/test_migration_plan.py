@@ -1,4 +1,4 @@
-"""Conversion of single v1.0 rows to memories and links, and the reports about odd rows."""
+"""Conversion of single v1.0 rows to memories and links, and reports of odd rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOMENT = datetime(2025, 11, 20, 1, 0, tzinfo=UTC)
 
 @pytest.fixture
 def planned(tmp_path):
-    """Return the migration plan of a database that the given function fills."""
+    """Return a function that fills a v1.0 database with *write*, and returns the database and its migration plan."""
 
     def plan(write, *, most=1_000_000):
         path = tmp_path / "old.db"
@@ -37,7 +37,7 @@ def planned(tmp_path):
 
 
 def one(planned, most=1_000_000, **columns):
-    """Return the memory of a single decision row, and the kinds of its problems."""
+    """Return the memory for a single decision row, and the kinds of its reported problems."""
     _, plan = planned(lambda store: store.decision("cache", **columns), most=most)
     return plan.planned[0].memory, [odd.kind for odd in plan.odd]
 
@@ -486,7 +486,7 @@ def test_rows_left_out_lists_rows_of_other_tables(planned):
     }
 
 
-# Texts as SQLite returns them: text that is not UTF-8 has another type.
+# SQLite returns text that is not UTF-8 as another type, so these texts are all UTF-8.
 _texts = st.text(st.characters(codec="utf-8"), max_size=30)
 _values = st.one_of(
     st.none(),

@@ -1,4 +1,4 @@
-"""Reading a v1.0 database never changes it, and rejects unsuitable files."""
+"""Reading a v1.0 database never changes it. Unsuitable files are rejected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = ["v1_0_real_writes.db", "v1_0_user.db"]
 
 @pytest.fixture
 def old(tmp_path):
-    """A v1.0 database with some decisions, in the journal mode of a manually copied file."""
+    """A v1.0 database with some decisions, in the journal mode of a database that was copied as a file."""
     path = tmp_path / "old.db"
     with OldStore.made(path) as store:
         store.history(40)
@@ -34,7 +34,7 @@ def old(tmp_path):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    """Wait only briefly for a lock."""
+    """Shorten the wait for a locked database."""
     monkeypatch.setattr(databases, "LOCK_WAIT_SECONDS", 0.05)
 
 
@@ -46,7 +46,7 @@ def sample(name, folder):
 
 
 def listing(folder):
-    """Return each file of a folder with the hash of its content and its modification time."""
+    """Return the content hash and modification time of each file in a folder."""
     return {
         path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns) for path in folder.iterdir()
     }
@@ -263,7 +263,7 @@ def test_read_old_content_digest_depends_on_rows_only(tmp_path):
 
 
 def beside_a_link(old, folder):
-    """Return a symbolic link to the file, in another folder."""
+    """Create a symbolic link to the database in another folder, and return it."""
     folder.mkdir()
     link = folder / "link.db"
     link.symlink_to(old)

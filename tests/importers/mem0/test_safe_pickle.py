@@ -1,4 +1,4 @@
-"""Pickles are read without unpickling: no named object is created or called."""
+"""Pickles are read without unpickling: no class is instantiated and no function is called."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUES = st.recursive(
 
 
 class Point:
-    """An object as a library would pickle it."""
+    """An object with attributes, as libraries pickle it."""
 
     def __init__(self, **fields):
         self.__dict__.update(fields)
@@ -121,7 +121,7 @@ def test_plain_converts_sets_and_tuples_to_lists():
     assert [[1, 2, 3, 4], [5], []] == to_jsonable_data(read_pickle(pickle.dumps([(1, 2, 3, 4), {5}, frozenset()])))
 
 
-# Instructions that add a new part to an earlier part that is already nested in another one.
+# Pickle instructions that extend a container after another container already includes it.
 GROWN = {
     "list": (b"]q\x00h\x00q\x01", b"h\x01]q\x02a0h\x02q\x010"),
     "dictionary": (b"}q\x00h\x00q\x01", b"h\x01U\x01a}q\x02s0h\x02q\x010"),

@@ -1,4 +1,4 @@
-"""Stored conversations: rows of earlier versions remain readable."""
+"""Stored conversations of earlier versions remain readable."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from mama_structs import DescriptorSettings
 from mama_structs.refs.conversations.conversation_log import ConversationKey, load
 from mama_structs.storage.sqlite_store import SqliteStorage
 
-# A conversation, a fork of it and their texts, as written by commit 9572899.
+# The rows of a conversation, its fork and its texts, as commit 9572899 wrote them.
 ROWS = json.loads((Path(__file__).parents[2] / "data" / "conversation.json").read_text())
 
 

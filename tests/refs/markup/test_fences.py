@@ -1,4 +1,4 @@
-"""The body of a ref: its content without the enclosing fence."""
+"""The body of a ref is its content without the enclosing code fence."""
 
 import re
 
@@ -15,7 +15,7 @@ INFOS = st.sampled_from(["", "python", "  py title=x", "{.sql}", "JSON"])
 
 
 def marked(content, tag=""):
-    """Return the ref of an answer with this content between line breaks."""
+    """Ingest an answer with one ref that has this content, and return the ref."""
     return RefStore().ingest(f'<ref id="x"{tag}>\n{content}\n</ref>').refs[0]
 
 

@@ -1,4 +1,4 @@
-"""`RefParser` compared with a simple parser that applies the rules to the complete text."""
+"""`RefParser` agrees with a slow reference parser that reads the complete text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHITE = " \t\n\r\f"
 
 
 class SlowParser:
-    """Reference implementation without optimizations, with which `RefParser` must agree."""
+    """A slow reference implementation. `RefParser` must produce the same events."""
 
     def __init__(self, text):
         self.text = text
@@ -57,7 +57,7 @@ class SlowParser:
             self.events.append(RefEnd(ref_id, complete=False))
         return self.events
 
-    # Tags.
+    # Parsing of tags
 
     def tag(self, at):  # noqa: PLR0911 - one for each rule
         what, ref_id, attributes, empty, end = self.read_tag(at, len(self.text))
@@ -90,7 +90,7 @@ class SlowParser:
         return end
 
     def read_tag(self, at, end):  # noqa: PLR0911 - one for each rule
-        """Parse the tag at an index: its id, attributes, whether it is self-closing, and its end."""
+        """Parse the tag at an index, and return its id, its attributes, whether it is self-closing, and its end."""
         text = self.text[at:end]
         name = "</ref" if text[1:2] == "/" else "<ref"
         nothing = None, {}, False, 0
@@ -156,7 +156,7 @@ class SlowParser:
             return "invalid_id", said, {}, False, 0
         return "open", ref_id, found, state == "slash", at + index
 
-    # Code.
+    # Parsing of code blocks and code spans
 
     def run(self, at):
         character = self.text[at]
@@ -221,7 +221,7 @@ class SlowParser:
 
 
 def joined(events):
-    """Join adjacent texts, and drop the messages of diagnostics, which other tests check."""
+    """Join adjacent texts, and remove the messages of diagnostics, which other tests check."""
     result = []
     for event in events:
         if isinstance(event, Text | RefText) and result and type(result[-1]) is type(event):
@@ -251,7 +251,7 @@ PARTS = [
     "`" * 64, "x" * 60, " " * 500, "x" * 506, "x" * 999, "`" * 999, "~" * 999, "`" * 1001,
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(PARTS) | st.text("<>/='\"`~ \n\rrefidx", max_size=6), max_size=30).map("".join)
-# The main property gets more examples than the others.
+# This property covers the whole parser, so it gets more examples than the others.
 often = settings(max_examples=max(500, settings.default.max_examples))
 cut_texts = texts.flatmap(lambda text: st.tuples(st.just(text), chunkings(text)))
 
@@ -357,7 +357,7 @@ def test_parser_loses_only_tags_of_refs(cut):
             assert len(tag) <= 512
             at += len(tag)
         elif isinstance(event, RefEnd) and event.complete:
-            # A tag that ends in "/>" also ends its ref.
+            # A self-closing tag also ends its ref, without a closing tag.
             closing = re.compile(r"</ref[ \t\n\r\f]*>", re.IGNORECASE).match(text, at)
             at += 0 if tag.endswith("/>") else len(closing.group())
             tag = ""

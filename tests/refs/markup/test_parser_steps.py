@@ -1,4 +1,4 @@
-"""Parsing takes linear steps for any text, and memory does not grow with the text."""
+"""The parser takes a number of steps proportional to the length of the text, and its memory does not grow."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from mama_structs.refs.markup import parser as parser_module
 from mama_structs.refs.markup.parser import MAX_BUFFERED_CHARS, Diagnostic, RefParser
 
-# Maximum ratio of steps for ten times the text; quadratic algorithms would take a hundred times as many.
+# Maximum ratio of the steps if the text is ten times as long. A quadratic parser would reach a ratio of 100.
 LIMIT = 20
 
 
 @pytest.fixture
 def work(steps, monkeypatch):
-    """Count the executed lines of the package and the characters that are matched one by one."""
+    """Return a function that counts executed lines of the package, plus characters that a pattern matches."""
     matched_to, looked_at = parser_module._match_end, 0
 
     def counted(pattern, text, at):

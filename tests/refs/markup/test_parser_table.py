@@ -1,4 +1,4 @@
-"""Parser results for each kind of tag, code and mistake, as a table."""
+"""The parser's results for each kind of tag, code and mistake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse(text, size=None):
 
 
 def found(events):
-    """Return the refs by opening tags, the visible text, and the diagnostics."""
+    """Return the refs in the order of their opening tags, the visible text, and the diagnostics."""
     refs, stack, shown, diagnostics = [], [], "", []
     for event in events:
         match event:
@@ -56,9 +56,9 @@ def cut(ref_id, content, **attributes):
 A = [whole("a", "x")]
 DEEP = '<ref id="a">' * MAX_DEPTH
 
-# The text, its refs, the visible text (None if it equals the text), and the diagnostics.
+# Each row has a text, its refs, the visible text (None if equal to the text), and the diagnostics.
 ROWS = {
-    # The cases that were used to measure the earlier system.
+    # Basic cases, first used to measure the system that this parser replaced.
     "an attribute behind the id": ('<ref id="a" type="code">x</ref>', [whole("a", "x", type="code")], "x", []),
     "an attribute before the id": ('<ref type="code" id="a">x</ref>', [whole("a", "x", type="code")], "x", []),
     "single quotes": ("<ref id='a'>x</ref>", A, "x", []),
@@ -125,7 +125,7 @@ ROWS = {
     "one line break as content": ('<ref id="a">\n</ref>', [whole("a", "")], "\n", []),
     "another tag": ('<refs id="a">x</refs>', [], None, []),
     "the same id twice": ('<ref id="a">x</ref><ref id="a">y</ref>', [whole("a", "x"), whole("a", "y")], "xy", []),
-    # Tags.
+    # Cases with unusual tags.
     "look-alikes": (
         '<reference id="a"> <ref\u00a0id="a"> <ref\vid="a"> <ref-x> <ref=""> <ref"> < ref id="a"> </refs> </ref-> </ ref>',
         [],
@@ -203,7 +203,7 @@ ROWS = {
         "xy",
         [("nested", "b", 14), ("unclosed", "b", 14), ("unclosed", "a", 1)],
     ),
-    # Fences.
+    # Cases with code fences.
     "a fence of tildes": ('~~~ `a` ~~~\n<ref id="a">\n~~~', [], None, [("in_code", "a", 13)]),
     "a fence after three spaces": ('x\n   ```\n<ref id="a">', [], None, [("in_code", "a", 10)]),
     "no fence after four spaces": ('x\n    ```\n<ref id="a">x</ref>', A, "x\n    ```\nx", []),
@@ -236,7 +236,7 @@ ROWS = {
     "the longest fence": (f'{"~" * 1000}\n<ref id="a">', [], None, [("in_code", "a", 1002)]),
     "a run too long for a fence": (f'{"~" * 1001}\n<ref id="a">x</ref>', A, f"{'~' * 1001}\nx", []),
     "closed by a run of any length": (f'~~~\n{"~" * 1001}\n<ref id="a">x</ref>', A, f"~~~\n{'~' * 1001}\nx", []),
-    # Spans.
+    # Cases with code spans.
     "a span of three": ('x ```<ref id="a"> `` ` ``` <ref id="b"/>', [whole("b", "")], 'x ```<ref id="a"> `` ` ``` ', [("in_code", "a", 6)]),
     "a span that is not closed": ('x ` <ref id="a">x</ref>', A, "x ` x", []),
     "a span does not cross lines": ('x ` \n<ref id="a">x</ref>`', A, "x ` \nx`", []),
@@ -250,7 +250,7 @@ ROWS = {
     "a run too long for a span": (f'{"`" * 1001}<ref id="a">x</ref>{"`" * 1001}', A, "`" * 1001 + "x" + "`" * 1001, []),
     "a span that ends inside a ref": ('a ` b <ref id="a">`x`</ref>', [], None, [("in_code", "a", 7), ("stray_close", None, 22)]),
     "backticks inside": ('<ref id="a">`x</ref>`<ref id="b">y</ref>`', [whole("a", "`x")], '`x`<ref id="b">y</ref>`', [("in_code", "b", 22)]),
-    # Texts.
+    # Cases without markup, or with unusual characters.
     "nothing": ("", [], None, []),
     "plain text": ("a < b > c & d", [], None, []),
     "lone surrogates": ('\ud800<ref id="a">\udfff</ref>', [whole("a", "\udfff")], "\ud800\udfff", []),

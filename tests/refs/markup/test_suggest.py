@@ -1,4 +1,4 @@
-"""`suggest`: ids for code blocks outside of refs."""
+"""`suggest_ids`: suggested ids for code blocks outside of refs."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_suggest_returns_nothing_after_all_suggestions_are_marked(text):
     lines = text.split("\n")
     found = suggest_ids(text)
     spans = [lines[one.line - 2 : one.line + one.content.count("\n") + 1] for one in found]
-    # A closing tag in a block, or on the line of its fence, would end the ref early.
+    # Exclude tags in a block or on the line of its fence, because a closing tag there would end the ref early.
     assume(not any("<ref" in line or "</ref" in line for span in spans for line in span))
     for suggestion in reversed(found):
         last = suggestion.line - 1 + suggestion.content.count("\n")

@@ -1,4 +1,4 @@
-"""`said_by_model` and `delta_of`, with the real classes of installed provider packages."""
+"""`extract_model_text` and `parse_delta`, with the real classes of the installed provider packages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mama_structs.refs.messages.provider_messages import DeltaReader, TextDelta,
 
 
 def provider(name):
-    """Import a provider's package without its import warnings, which differ by version."""
+    """Import a provider's package, or skip the test. Import warnings are ignored, because they differ by version."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pytest.importorskip(name.partition(".")[0])
@@ -27,7 +27,7 @@ def provider(name):
 
 
 def pieces_of_stream(chunks, read=None):
-    """Join the chunks of a stream into pieces, as a store does."""
+    """Return the texts of a stream. The chunks of one text are joined, as a store joins them."""
     read = read or DeltaReader().read
     pieces = [""]
     for chunk in chunks:
@@ -266,7 +266,6 @@ def test_delta_of_rejects_other_values(chunk):
 
 
 # -- anthropic
-# ----------------------------------------------------------------------------------------------------------
 
 ANTHROPIC_BLOCKS = st.lists(
     st.one_of(
@@ -323,7 +322,7 @@ def anthropic_events(types, blocks, *, first_in_start=False):
 
 
 def helper_events(types, blocks):
-    """Return the events of the SDK's helper stream, in which a repetition follows each text."""
+    """Return the events of the SDK's helper stream, which repeats each text after its chunks."""
     streaming = provider("anthropic.lib.streaming")
     kinds = provider("anthropic.lib.streaming._types")
     message = anthropic_message(types, blocks)
@@ -400,7 +399,6 @@ def test_delta_of_separates_anthropic_messages_in_stream():
 
 
 # -- openai: chat completions
-# -------------------------------------------------------------------------------------------
 
 TOOL_CALL = {"id": "t", "type": "function", "function": {"name": "n", "arguments": '{"text": "no"}'}}
 
@@ -481,7 +479,6 @@ def test_delta_reader_skips_repeated_text_of_chat_helper(parts):
 
 
 # -- openai: responses
-# ---------------------------------------------------------------------------------------------------
 
 ITEMS = st.lists(
     st.one_of(
@@ -606,7 +603,7 @@ MARKED = 'Here: <ref id="plan">shields first</ref>'
 
 
 async def pydantic_run(*answers):
-    """Run a Pydantic AI agent with these answers, and a tool call before the last one."""
+    """Run a Pydantic AI agent whose model returns these answers, with a tool call before the last answer."""
     pydantic_ai, function = provider("pydantic_ai"), provider("pydantic_ai.models.function")
     messages, script = provider("pydantic_ai.messages"), iter(answers)
 
@@ -767,7 +764,7 @@ def test_said_by_model_knows_all_blocks_of_sdks():
     )
 
 
-# Types without a field that could contain text.
+# Types of items that have no text field.
 NO_WORDS = {"mcp_list_tools", "mcp_tool_listing", "additional_tools", "container_upload", "fallback"}
 
 

@@ -1,4 +1,4 @@
-"""`spoken_in`: transcripts from the messages of every provider, with correct speakers."""
+"""`extract_transcript`: transcripts of the messages of every provider, with the correct roles."""
 
 from __future__ import annotations
 

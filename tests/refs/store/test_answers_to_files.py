@@ -1,4 +1,4 @@
-"""Answers in the style of three model families are written to files that parse."""
+"""Answers in the styles of three model families are written to files, and the files can be parsed."""
 
 import ast
 import json
@@ -21,7 +21,7 @@ VOID = {"input", "br", "img", "meta", "link", "hr"}
 
 
 class Balanced(HTMLParser):
-    """HTML parser that asserts that every element is closed."""
+    """An HTML parser that asserts that each element is closed."""
 
     def __init__(self):
         super().__init__()

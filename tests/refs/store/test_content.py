@@ -1,4 +1,4 @@
-"""`Content`: immutable text with its measures."""
+"""`Content`: an immutable text with its length, line count and other measures."""
 
 import copy
 import hashlib

@@ -1,4 +1,4 @@
-"""New versions of refs: repeating, appending, editing, put, adopt and streams."""
+"""New versions of refs, created by repeated ids, appending, editing, put, adopt and streams."""
 
 import unicodedata
 
@@ -18,7 +18,7 @@ def kinds(ingested):
     return [one.kind for one in ingested.diagnostics]
 
 
-# Repeated refs
+# Repeated ids
 
 
 def test_ingest_returns_existing_version_when_content_is_equal():
@@ -64,7 +64,7 @@ def test_ingest_creates_new_version_for_earlier_content():
     assert 3 == store.get("x").version
 
 
-# Streams
+# Refs in streams
 
 
 @given(data=st.data(), before=st.lists(ref_documents(max_size=3), max_size=2), document=ref_documents())
@@ -383,7 +383,7 @@ def test_compact_message_mentions_its_refs():
     assert expected == seen.compact
 
 
-# Ids of any script, and reasons for missing refs
+# Ids in any script, and error messages for missing refs
 
 
 def test_get_explains_ref_that_was_only_mentioned():

@@ -32,7 +32,7 @@ HANDLE = "ref:notes"
 
 @pytest.fixture
 def root(tmp_path):
-    """An empty root."""
+    """An empty directory below which a test may export."""
     root = tmp_path / "root"
     root.mkdir()
     return root
@@ -40,7 +40,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path):
-    """A directory outside the root that contains a file."""
+    """A directory outside the root. It contains a file that an export must not change."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.txt").write_bytes(b"secret")
@@ -48,12 +48,12 @@ def outside(tmp_path):
 
 
 def put(root, path, text="new", *, kept=None, **options):
-    """Export with default arguments."""
+    """Export a text with default options."""
     return export(ExportRequest(text, path, handle=HANDLE, **options), root=root, kept=kept)
 
 
 def snapshot(folder):
-    """Return everything below a directory that an export could change."""
+    """Return mode, inode, time, content and link target of everything below a directory."""
     seen = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
@@ -68,7 +68,7 @@ def listed(folder):
 
 
 def temporaries(folder):
-    """Only files: a user's directories may have any name."""
+    """Return the names of temporary files. Directories are ignored, because a user may give them such a name."""
     return [path.name for path in folder.rglob(".mama-structs-*") if path.is_file()]
 
 
@@ -186,7 +186,7 @@ def test_export_insert_raises_for_missing_line(root, old, line, valid):
 
 
 def oracle(old, mode, text, line):
-    """Return the expected content from a simple algorithm, or None for a missing line."""
+    """Compute the expected content with a simple algorithm. Return None if the line does not exist."""
     data = text.encode()
     if mode == "write":
         return data
@@ -215,7 +215,7 @@ steps = st.lists(
 
 
 @given(steps=steps, chunk=st.integers(min_value=1, max_value=9))
-@example(steps=[("write", "ab\r\nc", 0), ("insert", "x", 2)], chunk=3)  # the line break spans two chunks
+@example(steps=[("write", "ab\r\nc", 0), ("insert", "x", 2)], chunk=3)  # the line break is split between two chunks
 @example(steps=[("write", "\n\n\n\n\n\n", 0), ("insert", "x", 6)], chunk=4)
 def test_export_sequence_matches_model(steps, chunk):
     """Content, sizes and line counts are correct after each step, for any chunk size."""
@@ -396,13 +396,13 @@ def test_export_rejects_invalid_path(*, root, outside, path, error, rule, mode, 
 
 
 def hostile(root, outside, monkeypatch):
-    """Fill the root with links, special files and directories that an attacker might use."""
+    """Create links, special files and directories below the root that an attacker might use."""
     (root / "d").mkdir()
     (root / "file").write_bytes(b"old\n")
     (root / "d" / "inner").write_bytes(b"inner\n")
     os.mkfifo(root / "fifo")
     with monkeypatch.context() as patch, socket.socket(socket.AF_UNIX) as unix:
-        patch.chdir(root)  # the path of a socket must be short
+        patch.chdir(root)  # the path of a Unix socket must be short
         unix.bind("socket")
     links = {
         "loop": "loop",
@@ -479,7 +479,7 @@ def test_export_accepts_absolute_path_below_root(root, tmp_path):
 
 @pytest.fixture
 def kept(root):
-    """A session's directory below the root, with a file, and symlinks to it."""
+    """A session's directory below the root. It contains a file, and links in the root lead to it."""
     kept = root / "session"
     (kept / "journal").mkdir(parents=True)
     (kept / "journal" / "FORMAT").write_bytes(b"own")
@@ -739,7 +739,7 @@ def test_export_changes_nothing_outside_root_for_any_path(*, start, components, 
 
 @pytest.fixture
 def guarded(root):
-    """Files that a model must not write, and symlinks to them."""
+    """Create files that a model must not change, and symlinks."""
     (root / "d").mkdir()
     for name, mode in (("run.sh", 0o755), ("others-run", 0o645), ("locked", 0o444), ("plain", 0o644), (".env", 0o600)):
         (root / name).write_bytes(b"old")

@@ -1,4 +1,4 @@
-"""`export` under faults: swapped paths, kills, full disks and concurrent writers."""
+"""`export` under faults: swapped paths, killed processes, full disks and concurrent writers."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ HANDLE = "fd:1"
 
 
 async def exported(text, path, *, root, handle, kept=None, **options):
-    """Export as `RefStore.to_file` does."""
+    """Export a text in a separate thread, as `RefStore.to_file` does."""
     order = ExportRequest(text, path, handle=handle, **options)
     return await run_in_own_thread(functools.partial(export, order, root=root, kept=kept))
 
@@ -55,7 +55,7 @@ PACKAGE = str(Path(mama_structs.__file__).parents[1])
 
 @pytest.fixture
 def root(tmp_path):
-    """An empty root."""
+    """An empty directory below which a test may export."""
     root = tmp_path / "root"
     root.mkdir()
     return root
@@ -63,7 +63,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path):
-    """A directory outside the root that contains a file."""
+    """A directory outside the root. It contains a file that an export must not change."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "a").write_bytes(b"secret")
@@ -71,7 +71,7 @@ def outside(tmp_path):
 
 
 def put(root, path, text="new\n", *, kept=None, **options):
-    """Export with default arguments."""
+    """Export a text with default options."""
     return export(ExportRequest(text, path, handle=HANDLE, **options), root=root, kept=kept)
 
 
@@ -84,7 +84,7 @@ def temporaries(folder):
 
 
 def run(script, *arguments, before=(), timeout=600):
-    """Run a script in a separate process, and return its output."""
+    """Run a script in another process, and return its output."""
     done = subprocess.run(
         [*before, sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": PACKAGE},
@@ -284,7 +284,7 @@ CALLS = [
 
 
 class Wrapped:
-    """Intercepts all system calls: counts and records them, and makes one fail."""
+    """Intercepts the system calls of a thread, records their names, and makes call *number* fail."""
 
     def __init__(self, number=None, *, fault=None, late=False, thread=None):
         self.number, self.fault, self.late = number, fault, late
@@ -294,7 +294,7 @@ class Wrapped:
     def __enter__(self):
         self.patch = pytest.MonkeyPatch()
         for name in CALLS:
-            # Skip flushing to disk: it is not tested here, and takes most of the time.
+            # Skip fsync, because it takes most of the time and these tests do not check durability.
             real = getattr(os, name) if name != "fsync" else lambda _: None
             self.patch.setattr(os, name, self.wrapped(name, real))
         self.patch.setattr(fcntl, "flock", self.wrapped("flock", fcntl.flock))
@@ -314,10 +314,11 @@ class Wrapped:
             self.names.append(name)
             if len(self.names) != self.number:
                 return real(*arguments, **options)
-            # A failing close still closes the descriptor; a late fault occurs after the call has done its work.
+            # close() releases the descriptor even if it fails. A late fault also occurs after the call has done its
+            # work.
             if name == "close" or self.late:
                 result = real(*arguments, **options)
-                if name in ("open", "scandir"):  # the caller would not have received the result
+                if name in ("open", "scandir"):  # otherwise the descriptor would leak, because the caller never gets it
                     (os.close if name == "open" else type(result).close)(result)
             raise self.fault()
 
@@ -344,7 +345,7 @@ SCENARIOS = {
 
 
 def prepared(root, old, options):
-    """A root with an orphaned temporary file, a symlink in the path, and the old file."""
+    """Create a root with an orphaned temporary file, a symlink in the path, and the file to replace."""
     shutil.rmtree(root, ignore_errors=True)
     (root / "real").mkdir(parents=True)
     (root / "link").symlink_to("real")
@@ -396,7 +397,7 @@ def test_export_is_atomic_when_any_system_call_fails(root, scenario, fault):
             assert isinstance(outcome, InvalidParameter) or (path, HANDLE) == (outcome.path, outcome.handle), where
         elif outcome is None:
             assert new == content, where
-            # A file that the fault reported as missing is created again.
+            # If the fault reports the old file as missing, the export creates a new file, with another mode.
             is_same = old is not None and not (
                 fault == "ENOENT" and "stat" == calls.names[min(number, len(calls.names)) - 1]
             )
@@ -662,7 +663,7 @@ def test_export_reports_file_size_limit_as_disk_full(tmp_path):
 
 
 def own_mounts():
-    """Return the command for a process with private mounts, or skip if not permitted."""
+    """Return the command prefix that runs a process with private mounts. Skip the test if this is not permitted."""
     command = ["unshare", "--map-root-user", "--mount"] if not IS_ROOT else ["unshare", "--mount"]
     with tempfile.TemporaryDirectory() as folder:
         script = "import subprocess, sys; subprocess.run(['mount', '-t', 'tmpfs', 'tmpfs', sys.argv[1]], check=True)"
@@ -801,7 +802,7 @@ def test_export_respects_permissions(tmp_path):
         attempt("open/unreadable", mode="append")
         attempt("open/new")
     """
-    # Below /tmp, because the test switches to a user that cannot access tmp_path.
+    # Use /tmp, because the test runs as a user that cannot access tmp_path.
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)
@@ -1182,7 +1183,7 @@ async def test_in_own_thread_raises_any_exception(kind):
         raise kind("own")
 
     async def call():
-        # A coroutine cannot raise StopIteration.
+        # Python replaces a StopIteration that leaves a coroutine by a RuntimeError.
         with pytest.raises(RuntimeError if kind is StopIteration else kind):
             await run_in_own_thread(work)
 

@@ -1,4 +1,4 @@
-"""File export of refs as complete lines, and of descriptors as bytes."""
+"""Export to files: a ref is written as complete lines, a descriptor as its exact bytes."""
 
 import pytest
 from hypothesis import given
@@ -11,12 +11,12 @@ TEXTS = st.text(st.sampled_from("ab \n"), max_size=6)
 
 @pytest.fixture
 def store(tmp_path):
-    """A store that writes below the test's directory."""
+    """A store whose exports go below the test's directory."""
     return RefStore(settings=DescriptorSettings(root=str(tmp_path)))
 
 
 def put(store, ref_id, text):
-    """Store a text as a ref, between line breaks."""
+    """Store a text as a ref whose tags are on separate lines."""
     store.ingest(f'<ref id="{ref_id}">\n{text}\n</ref>')
 
 

@@ -1,4 +1,4 @@
-"""`ForkableMap`: the mapping that forks share."""
+"""`ForkableMap`: a mapping whose forks share unchanged entries."""
 
 import tracemalloc
 
@@ -9,7 +9,7 @@ from mama_structs.refs.store.entries import ForkableMap
 
 
 class ForkableMapAgainstDicts(RuleBasedStateMachine):
-    """Forked mappings equal copied dicts after any sequence of writes and forks."""
+    """Compares forked mappings with copied dicts under any sequence of writes and forks."""
 
     maps = Bundle("maps")
 

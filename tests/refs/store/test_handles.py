@@ -1,4 +1,4 @@
-"""Handles: formats and ids."""
+"""Handles: their format and their ids."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""`Pages`: boundaries of pages and lines."""
+"""`Pages`: positions of page ends and lines in a text."""
 
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ PAGE_SIZES = st.integers(1, 12) | st.integers(1, 10**20)
 
 
 def lines_of(text):
-    """Return the lines of a text, split at line feeds."""
+    """Return the lines of a text. Only line feeds separate lines."""
     pieces = text.split("\n")
     lines = [piece + "\n" for piece in pieces[:-1]] + pieces[-1:]
     return lines if lines[-1] or len(lines) == 1 else lines[:-1]

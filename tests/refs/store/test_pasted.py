@@ -1,4 +1,4 @@
-"""`split_pasted`: separation of pasted text from the user's own words."""
+"""`split_pasted`: separates pasted text from the user's own words."""
 
 from __future__ import annotations
 

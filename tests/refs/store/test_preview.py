@@ -1,4 +1,4 @@
-"""`preview`: the beginning and end of a content."""
+"""`make_preview`: the head and the tail of a content."""
 
 import pytest
 from hypothesis import example, given
@@ -12,7 +12,7 @@ PREVIEW_SIZES = st.integers(0, 20)
 
 
 def line_numbers(text):
-    """Return the line of every character."""
+    """Return the line number of each character."""
     return [text.count("\n", 0, offset) + 1 for offset in range(len(text))]
 
 

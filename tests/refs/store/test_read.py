@@ -1,4 +1,4 @@
-"""`read`: excerpts of a content."""
+"""`read_excerpt`: excerpts of a content by page, line or character."""
 
 import math
 
@@ -12,7 +12,7 @@ from mama_structs.refs.store.text import Content, read_excerpt
 TEXTS = st.text(st.sampled_from("ab\n\r é😀"))
 MODES = st.sampled_from(["page", "line", "char"])
 PAGE_SIZES = st.integers(1, 12)
-# Python raises when it prints this number in decimal.
+# Python cannot convert an integer of this size to decimal text.
 HUGE = 16**4000
 COUNTS = st.integers(1, 5) | st.integers(1, 10**40)
 
@@ -200,6 +200,6 @@ def test_read_steps_do_not_depend_on_content_length(unit, steps):
             if start is not None:
                 read_excerpt(content, handle="fd:1", mode=mode, start=start, count=50, page_size=4_000)
 
-    read_late(small), read_late(large)  # build the index
+    read_late(small), read_late(large)  # build the lazy index, so that only reading is counted
 
     assert steps(read_late, large) < 2 * steps(read_late, small)

@@ -1,4 +1,4 @@
-"""Collection of refs from parser events: the contents of refs, and the ends of pieces."""
+"""`RefCollector` turns parser events into refs: their contents, and the ends of pieces."""
 
 import pytest
 from hypothesis import example, given

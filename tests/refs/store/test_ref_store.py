@@ -35,7 +35,7 @@ def small(**settings):
     return RefStore(settings=DescriptorSettings(**settings))
 
 
-# Model output
+# Refs in model output
 
 
 def test_ingest_stores_ref_immediately(store):
@@ -101,7 +101,7 @@ def test_ingest_reports_ref_that_exceeds_quota():
 
     assert ["b"] == [ref.id for ref in ingested.refs]
     assert [("quota_exceeded", "a")] == [(said.kind, said.id) for said in ingested.diagnostics]
-    # An equal text needs no additional space.
+    # Equal texts are stored once, so this ref fits into the quota.
     assert ["c"] == [ref.id for ref in store.ingest('<ref id="c">123</ref>').refs]
     assert 3 == store.usage.bytes
 
@@ -482,7 +482,7 @@ def test_delete_in_fork_does_not_affect_parent(store):
     assert (1, 1) == (child.usage.bytes, store.usage.bytes)
 
 
-# Invalid arguments
+# Invalid method arguments
 
 
 @pytest.mark.parametrize("settings", ["x", {}, DescriptorSettings])
@@ -563,7 +563,7 @@ def test_prompt_example_is_a_valid_ref(store):
     """The example can be parsed, and the literal tag is not a ref."""
     ingested = store.ingest(store.prompt())
 
-    # The second tag is the example for appending.
+    # The prompt shows a second tag with the same id, as the example for appending.
     assert ["parser", "parser"] == [ref.id for ref in ingested.refs]
     assert ("def parse(text): ...", "python") == (ingested.refs[0].text, ingested.refs[0].language)
     assert ingested.refs[1].text.startswith("def parse(text): ...\n adds to the end")

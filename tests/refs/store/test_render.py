@@ -1,4 +1,4 @@
-"""`Rendering`: elements for models whose content cannot close them."""
+"""`Rendering`: XML elements for models. Their content cannot close an element."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""`search`: text and pattern search in a content."""
+"""`search`: searches a content for a text or a pattern."""
 
 import asyncio
 import hashlib
@@ -285,7 +285,7 @@ async def test_search_stops_hostile_pattern_at_timeout(pattern):
 
 async def test_search_deadline_includes_all_matches():
     """Many fast matches together must not exceed the timeout."""
-    # Each line takes some milliseconds, and there are hundreds.
+    # Matching a line takes some milliseconds, so the total of all lines exceeds the timeout.
     text = ("a" * 22 + "b\n") * 1_000
     with pytest.raises(SearchTimeout):
         await found(text, "(?:(?:a|aa)+c)|b", regex=True, limit=1000, timeout=0.3)
@@ -332,7 +332,7 @@ async def test_search_does_not_block_event_loop(query, options):
     timeout = 0.5 if options else 60
     searching = asyncio.create_task(found(content, query, page_size=4_000, timeout=timeout, **options))
     while not searching.done():
-        # Yield without delay at first: on a slow machine the search may end before a longer sleep returns.
+        # Do not sleep at first, because on a slow machine the search could end during the sleep.
         await asyncio.sleep(0 if turns < 3 else 0.001)
         turns += 1
     if query == "(a|aa)+$":
@@ -349,7 +349,7 @@ async def test_search_omits_total_when_counting_times_out(monkeypatch):
         if "_count_matches" == sys._getframe(1).f_code.co_name:
             raise TimeoutError
 
-    # Do not patch the clock: threads of earlier tests would also read it.
+    # Patch this function and not the clock, because threads of earlier tests also read the clock.
     monkeypatch.setattr(search_module, "_check_time", is_over)
     result = await found("a" * 40_000_000, "aa", limit=3, timeout=60.0, page_size=4_000)
 
@@ -359,7 +359,7 @@ async def test_search_omits_total_when_counting_times_out(monkeypatch):
 async def test_search_finds_matches_across_windows():
     """Matches at window boundaries are found and counted once."""
     unit = "ab" * 999 + "aXbXa"
-    # No window length is a multiple of the length of "needle", so each boundary cuts a match.
+    # The length of "needle" does not divide any window length, so each window boundary splits a match.
     text = unit * 400 + "needle" * 200_000
     for query in ("needle", "XbX", "aXbXaab", "abab", "a", unit[-1000:], "bXaa"):
         result = await found(text, query, limit=1000, page_size=4_000)
@@ -384,7 +384,7 @@ async def test_search_reports_memory_error_as_invalid_query(monkeypatch):
 
 
 class Slow:
-    """Patterns that match nothing, block until released, and count concurrent matches."""
+    """A fake pattern that blocks until it is released, matches nothing, and counts concurrent searches."""
 
     def __init__(self, monkeypatch):
         self.go, self.first, self.guard = threading.Event(), threading.Event(), threading.Lock()
@@ -443,7 +443,7 @@ async def test_search_times_out_while_waiting_for_lock(monkeypatch):
     before = set(threading.enumerate())
     with pytest.raises(SearchTimeout) as caught:
         await found("text", "t", regex=True, timeout=0.2)
-    # Its thread must not continue to wait for the lock.
+    # The thread of the timed-out search must end instead of waiting for the lock.
     left = set(threading.enumerate()) - before
     for thread in left:
         thread.join(600)

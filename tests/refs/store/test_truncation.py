@@ -1,4 +1,4 @@
-"""Structural truncation of long answers within any budget, without loss of data."""
+"""Structural truncation of long answers to any budget. Omitted data is stored."""
 
 import json
 
@@ -25,7 +25,7 @@ BUDGETS = st.integers(2, 3_000)
 
 
 def tokens(text):
-    """Approximate a tokenizer: about three ASCII characters per token, other ones cost more."""
+    """Approximate a tokenizer with three characters per token. Non-ASCII characters cost more."""
     return sum(3 if ord(sign) > 0x7F else 1 for sign in text[::3]) + 1
 
 
@@ -33,7 +33,7 @@ SIZE_FUNCTIONS = st.sampled_from([len, tokens, lambda text: len(text.encode("utf
 
 
 def said_by(shown, original):
-    """Return the truncation entries of an answer, and the answer without them."""
+    """Return the list of truncations in an answer, and the answer without this list."""
     if isinstance(original, list):
         return shown[-1]["shortened"], shown[:-1]
     name = "shortened"
@@ -129,7 +129,7 @@ def test_within_truncates_without_handles_when_quota_is_exhausted(answer, limit,
 
 
 def schemas_of(value):
-    """Return a schema in which every text has a format, at any depth of mappings."""
+    """Return a schema for a value. Every text in nested mappings has a format."""
     if isinstance(value, dict):
         return {"type": "object", "properties": {key: schemas_of(one) for key, one in value.items()}}
     return {"anyOf": [{"$ref": "#/$defs/day"}, {"type": "null"}]} if isinstance(value, str) else {}
@@ -251,7 +251,7 @@ DEEP = 1_000
 
 
 def nested(levels):
-    """Return nested mappings of this depth."""
+    """Return mappings that are nested to this depth."""
     data = {"end": 1}
     for _ in range(levels):
         data = {"down": data, "beside": [1, 2, 3]}

@@ -1,4 +1,4 @@
-"""Conformance kit: correct stores pass all checks, and each planted fault is found."""
+"""The conformance kit: correct stores pass all checks, and the checks find each planted fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ of_files = pytest.mark.of_the_directory("stores of files are the same wherever o
 
 
 class TestMemories(MemoryStoreSuite):
-    """The memories of a session, in a directory or, in the server test run, on a server."""
+    """Checks the memories of a session, in a directory or, if the tests run on a server, on the server."""
 
     driver = ServerSessionDriver if is_on_server() else SessionDriver
 
@@ -39,7 +39,7 @@ class TestMemories(MemoryStoreSuite):
 
 
 class TestRecords(TestMemories):
-    """The records of a session."""
+    """Checks the records of a session."""
 
     driver = ServerRecordsDriver if is_on_server() else RecordsDriver
     rounds = 2
@@ -47,14 +47,14 @@ class TestRecords(TestMemories):
 
 @of_files
 class TestHonest(MemoryStoreSuite):
-    """A correct store passes every check."""
+    """Checks a correct store, which must pass."""
 
     driver = store_helpers.FileStore
     rounds = 2
 
 
 def place(folder, name):
-    """Create a directory for one check."""
+    """Create and return a directory for one check."""
     (folder / name).mkdir()
     return folder / name
 
@@ -193,7 +193,7 @@ def blocks_of(page, language):
 
 
 def run_pytest(file, *options):
-    """Run the tests of a file without any configuration."""
+    """Run pytest on a file, without any configuration."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", file.name, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
     return done.stdout

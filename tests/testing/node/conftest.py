@@ -1,4 +1,4 @@
-"""A fake node with a small world, and an independent HTTP client."""
+"""A fake node with a small world, and an HTTP client that shares no code with the package."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def client_of():
 @pytest.fixture
 def until():
     async def until(condition):
-        """Poll until *condition* is true, for events of the node without a notification."""
+        """Wait until *condition* is true. It is polled, because the node sends no notification."""
         async with asyncio.timeout(600):
             while not condition():  # noqa: ASYNC110 - the node sends no notification
                 await asyncio.sleep(0.005)

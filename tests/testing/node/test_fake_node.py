@@ -82,7 +82,7 @@ async def test_latency_uses_most_specific_name(node, get, monkeypatch, *, slow, 
         waited.append(seconds)
         await sleep(0)
 
-    # Records the requested delays, independent of the machine's speed.
+    # Record the delays instead of waiting, because measured times depend on the machine's speed.
     monkeypatch.setattr("mama_structs.testing.node.fake_node.asyncio.sleep", noted)
     node.latency |= slow
     await get(path)

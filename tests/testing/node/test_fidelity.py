@@ -1,4 +1,4 @@
-"""Fidelity checklist of the fake node (``domain/structs.md``, section 9), on real sockets."""
+"""The fake node behaves like a real node, checked over real sockets."""
 
 import base64
 

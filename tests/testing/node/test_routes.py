@@ -10,7 +10,7 @@ WORLD = World.generate(seed=2, players=30)
 
 
 def pages(path, query):
-    """Yield all pages by following ``next_key``."""
+    """Yield each page of a list, following ``next_key``."""
     while True:
         page = compute_body(WORLD, match_route(path), query, height=1)
         yield page

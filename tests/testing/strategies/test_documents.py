@@ -1,4 +1,4 @@
-"""Self-consistency of generated documents with planted refs, checked without the parser."""
+"""Generated documents are consistent with their planted refs. The tests do not use the parser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_text_differs_from_visible_text_by_tags_only(document):
     shown = 0
     while at < len(document.text):
         match = tag.match(document.text, at)
-        # Decoys are visible, so a tag belongs to a ref if the visible text does not contain it here.
+        # Decoy tags are visible, so a tag that is missing from the visible text belongs to a ref.
         if match and not document.visible.startswith(match.group(), shown):
             left_out.append(match.group())
             at = match.end()

@@ -180,7 +180,7 @@ def test_importing_hypothesis_imports_only_the_hook():
     assert ours == loaded() - loaded(HYPOTHESIS_NO_PLUGINS="1")
 
 
-# Memories, tools and messages
+# Strategies for memories, tools and messages
 
 
 async def save_all(records, chain):
