@@ -245,7 +245,7 @@ class SessionLike(Protocol):
 
 
 class CallProgress:
-    """Progress of a model's tool call, from which an error message can tell whether the tool has run."""
+    """Progress of a model's tool call, so that an error message can say whether the tool has run."""
 
     def __init__(self) -> None:
         self._is_entered = False
@@ -330,7 +330,7 @@ def using_session(session: SessionLike) -> Iterator[None]:
 
 
 def find_session() -> SessionLike | None:
-    """Return the current session of this context. If there is none, return the only open session."""
+    """Return the current session of this context, or else the only open session."""
     for session in reversed(_entered_sessions.get()):
         if session.is_open:
             return session

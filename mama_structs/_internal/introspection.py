@@ -62,7 +62,7 @@ def copy_metadata(wrapper: Any, function: Callable[..., Any], signature: inspect
 
 @attrs.frozen
 class AddedParameters:
-    """The parameters that a decorator adds: all of them, and the names of those that models see."""
+    """The parameters that a decorator adds, and the names of the parameters that models see."""
 
     accepted: Mapping[str, inspect.Parameter]
     visible_names: Collection[str]

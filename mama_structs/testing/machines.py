@@ -136,7 +136,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(planted=messages())
     def the_model_answers(self, planted: PlantedMessage) -> None:
-        """Let the session observe a model's message, and assert that it finds the refs in it."""
+        """Make the session observe a model's message, and assert that it finds the refs in it."""
         seen = self.attempt(self.session.observe(planted.message))
         if seen is not None:
             wanted, got = [ref.id for ref in planted.document.refs], [ref.id for ref in seen.refs]

@@ -110,7 +110,7 @@ class FieldCollector:
                 self._add(items)
 
     def _add(self, value: FieldValue | None) -> None:
-        """Add a value to the innermost open collection. None stands for a value of an unsupported type."""
+        """Add a value to the innermost open collection. An unsupported value is passed as None."""
         items = self.open[-1][0] if self.open else None
         if items is not None and isinstance(value, str):
             items.append(value)

@@ -220,7 +220,7 @@ class _Mem0Collector(ImportedData):
             self._skip_items(_MESSAGES, "the table messages", database.rows("messages"))
 
     def finish(self) -> None:
-        """Add the records of all memories, and report memories of which only the history exists."""
+        """Add the records of all memories. Report each memory that exists only in the history."""
         for key, events in self.events.items():
             last = events[-1]
             is_deleted = last["event"] == "DELETE" or last["is_deleted"]

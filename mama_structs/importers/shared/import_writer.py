@@ -323,7 +323,7 @@ class LinkToImport:
 
 
 def _save_new(writer: Writer, prepared: Sequence[PreparedSave], pace: BatchSizer, linking: LinkingContext) -> set[str]:
-    """Save at least one of the memories. Return the ids that exist now, including those saved by other processes."""
+    """Save at least one of the memories. Return the ids that exist now, even if another process saved them."""
     # Another process may be importing the same source.
     nodes = writer.find_many([one.memory.id for one in prepared])
     there = {one.memory.id for one, node in zip(prepared, nodes, strict=True) if node is not None}
@@ -356,7 +356,7 @@ def _is_linked(reader: Reader, asked: LinkToImport) -> bool:
 
 
 def _put_link(writer: Writer, asked: LinkToImport, types: Mapping[str, LinkType], shared: NamespaceServices) -> bool:
-    """Create a link. Return False if it already exists or if one of its ends was deleted."""
+    """Create a link. Return False if it already exists or if an end was deleted."""
     ends = writer.find_many([asked.from_id, asked.request.to_id])
     if None in ends or _is_linked(writer, asked):
         return False

@@ -25,7 +25,7 @@ _CHUNK_BYTES: Final = 2**20
 
 
 class Delivery(enum.StrEnum):
-    """How much of an answer reaches the client."""
+    """The part of an answer that reaches the client."""
 
     WHOLE = "whole"
     CUT = "cut"
@@ -281,7 +281,7 @@ class Faults:
             self._rules = [rule for rule in self._rules if on is not None and rule.on != on]
 
     def take(self, names: Iterable[str]) -> tuple[Fault, ...]:
-        """Return the faults of the first rule that matches one of a request's names, and count one use of that rule."""
+        """Return the faults of the first rule that matches a name of the request, and count one use of the rule."""
         wanted = frozenset(names)
         with self._lock:
             for rule in self._rules:

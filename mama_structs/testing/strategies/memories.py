@@ -59,7 +59,7 @@ def memories(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[d
 @attrs.frozen
 class PlantedChain:
     """
-    Decisions of one topic, most of which supersede an earlier one.
+    Decisions of one topic. Most of them supersede an earlier one.
 
     Args:
         decisions: The arguments of `save_decision`, oldest first.
