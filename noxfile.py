@@ -130,8 +130,8 @@ def _runs(version: str) -> bool:
 
 PRESENT = [version for version in OTHERS if _runs(version)]
 
-# Tests that start servers have a session of their own. Other slow tests run on one interpreter only. `nightly` runs the
-# tests of the benchmarks.
+# Tests that start servers run in the session `postgres`. Other slow tests run on one interpreter only, and `nightly`
+# runs the tests of the benchmarks.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/save/test_automatic_links_quality.py", "tests/memory/search/test_retrieval_quality.py"]
 ONCE = [
@@ -177,7 +177,7 @@ COVERAGE_HERE = Path(".coverage.here")
 @nox.session(python=HERE, allow_parallel=True)
 def tests(session: nox.Session) -> None:
     """
-    Run the fast tests, including those of the docs, against the built package with this interpreter.
+    Run the fast tests, including the tests of the docs, against the built package with this interpreter.
 
     Tests that start servers or take minutes are excluded. Large memories are searched exactly, because only `others`
     builds hnswlib.

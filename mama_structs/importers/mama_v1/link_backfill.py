@@ -33,7 +33,7 @@ MAX_ASSOCIATIONS: Final = 5
 MAX_CANDIDATES: Final = 10
 MAX_TEMPORAL_LINKS: Final = 3
 MAX_TEMPORAL_DISTANCE: Final = timedelta(hours=1)
-# Compare only the first pieces of a long memory, to bound the time per memory.
+# The pieces of a long memory that are searched. `collect_link_candidates` compares no more than these.
 MAX_COMPARED_PIECES: Final = 4
 # Type, relationship and confidence (DESIGN section 6; the confidence of evolution is from ADR-001, same topic).
 EVOLUTION_LINK: Final = (LinkType.EVOLUTION, "evolves_from", 0.6)
@@ -61,7 +61,7 @@ class LinkBackfill:
     planned: Sequence[PlannedMemory]
     links: Iterable[Link]
     policy: LinkingPolicy
-    # The memories that were not back-filled before. Each new link must have at least one of them as an end.
+    # The memories that were not back-filled before. Each new link must begin or end at such a memory.
     # `before` maps memory ids to their number of existing back-filled links.
     fresh: AbstractSet[str]
     before: Mapping[str, int]

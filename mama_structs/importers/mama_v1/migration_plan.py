@@ -127,7 +127,7 @@ def build_plan(old: OldDatabase, *, namespace: str, max_content: int) -> Migrati
     decisions = [rows.decision(*one) for one in zip(old.decisions, names, times, strict=True)]
     times = _bound_times(old.checkpoints, "timestamp")
     checkpoints = [rows.checkpoint(*one) for one in zip(old.checkpoints, times, strict=True)]
-    # Reverse the checkpoints: at equal times v1.0 loads the first, but this store loads the one that was written last.
+    # Reverse the checkpoints: of several with equal times v1.0 loads the first, but this store loads the last.
     planned = [*chain.from_iterable(decisions), *reversed(checkpoints)]
     planned.sort(key=lambda one: (one.memory.created_at, one.rank))
     active = [one for row, one in zip(old.checkpoints, checkpoints, strict=True) if row.get("status") == "active"]

@@ -44,7 +44,7 @@ MAX_SHOWN_ISSUES: Final = 5
 _BLOCK_BYTES: Final = 2**20
 VIRTUAL_TABLE_PATTERN: Final = re.compile(r"\s*CREATE\s+VIRTUAL\s", re.IGNORECASE)
 BUSY_HINT: Final = "stop {}, or copy the file, and try again"
-# Ignore these messages of SQLite's `PRAGMA` check, because each value is validated when it is read.
+# Ignore these findings of the integrity check, because each value is validated when it is read.
 HARMLESS_ISSUE_PATTERN: Final = re.compile(
     "CHECK constraint failed|NULL (value )?in|non-unique entry|TEXT value in|NUMERIC"
 )

@@ -387,7 +387,7 @@ def others_see_at_once(trial: ConformanceRun) -> None:
     """What one process saved or deleted is found or gone at another one's next call."""
     space = trial.get_namespace("alice")
     with trial.open_store() as one, trial.open_store() as other:
-        # Let both processes read first, so that a cache that is never invalidated would fail the check.
+        # Both processes read first, so that a cache that is never invalidated fails the check.
         first = trial.save_memories(one, space, "first", 4)
         _check_readable_and_found(trial, other, space, first)
         texts = trial.save_memories(one, space, "one", 6) | trial.save_memories(other, space, "other", 6)
