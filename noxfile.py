@@ -130,8 +130,8 @@ def _runs(version: str) -> bool:
 
 PRESENT = [version for version in OTHERS if _runs(version)]
 
-# Tests that start servers run in the session `postgres`. Other slow tests run on one interpreter only, and `nightly`
-# runs the tests of the benchmarks.
+# Tests that start servers run in the session `postgres`. Other slow tests run on one interpreter only.
+# The session `nightly` runs the tests of the benchmarks.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/save/test_automatic_links_quality.py", "tests/memory/search/test_retrieval_quality.py"]
 ONCE = [
@@ -151,8 +151,8 @@ ONCE = [
     *("tests/memory/search/test_month.py", "tests/memory/store/test_namespaces.py", "tests/references/test_hostile.py"),
     *(f"tests/tools/test_{name}.py" for name in ("answer_budget", "token_cost", "default_answers")),
 ]
-# Slow tests with the same result on each version, and the only tests of some modules. They run only where coverage is
-# measured.
+# Slow tests with the same result on each version, and the only tests of some modules.
+# They run only where coverage is measured.
 COUNTED = [
     *("tests/testing/conformance/test_memory_suite.py", "tests/cli/test_demo.py"),
     *(f"tests/memory/engines/local/views/test_{name}.py" for name in ("hnsw", "vector_index", "background_graph")),
@@ -167,9 +167,8 @@ OF_SESSIONS = [
 ]
 
 
-# If another interpreter is installed, CI runs each ordinary test once: these tests in the session `tests`, and all
-# others
-# on the newest of the other versions. Coverage is measured over both.
+# If another interpreter is installed, CI runs each ordinary test once: these tests run in the session `tests`.
+# All others run on the first of the other interpreters. Coverage is measured over both.
 HERE_IN_CI = [f"tests/{name}" for name in ("adapters", "docs", "internal", "references", "refs", "structs", "tools")]
 COVERAGE_HERE = Path(".coverage.here")
 

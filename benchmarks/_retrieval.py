@@ -386,7 +386,7 @@ def bootstrap(ours: Values, theirs: Values, rounds: int = 5_000) -> tuple[float,
 
 def auc(with_answer: Values, without: Values) -> float:
     """
-    Return the AUC: how probably an answerable question has a higher best relevance than an unanswerable one.
+    Return the AUC of the best relevance: answerable questions against unanswerable ones.
 
     Ties count half.
     """

@@ -97,8 +97,7 @@ class Pairs:
     new: NDArray[np.int64]
     old: NDArray[np.int64]
     same: NDArray[np.bool_]
-    # False for turns of one session without a common question. They only share the time, so they are not used for
-    # training.
+    # False for turns of one session without a common question: they only share the time and are not for training.
     taught: NDArray[np.bool_]
     cosines: Values
     features: Values

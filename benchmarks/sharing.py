@@ -393,8 +393,7 @@ class Pair:
             for who, parts in (("loader", loader), ("save", single)):
                 for name, some in parts.items():
                     self.parts[who].setdefault(name, []).extend(some)
-            # The first save is counted separately, because it applies the changes that were loaded while the saver was
-            # idle.
+            # Separate the first save: it also applies the changes that were loaded while the saver was idle.
             self.first.append(taken[0])
             self.singles += taken[1:]
             self.busy += busy

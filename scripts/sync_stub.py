@@ -116,8 +116,7 @@ def _members(facade: Any, own: list[str], needed: dict[str, set[str]]) -> Iterat
     kind = facade._kind
 
     def method(name: str, function: Any) -> str:
-        # The function may come from a base class in another module, so resolve its annotations with that module's
-        # imports.
+        # Use the imports of the module that defines the function: it may belong to a base class elsewhere.
         return _method(name, function, _Annotations(function.__module__, own, needed))
 
     annotations = _Annotations(_home(kind), own, needed)

@@ -174,8 +174,7 @@ class SerialThread:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run *work* after the current work ends. A cancelled caller returns, but its work continues."""
-        # Wait before submitting. Otherwise the work of cancelled callers would accumulate in the queue behind a hanging
-        # call.
+        # Wait before submitting, so that the work of cancelled callers cannot accumulate behind a hanging call.
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])
         if self._executor is None:
@@ -289,8 +288,8 @@ call_progress: Final[contextvars.ContextVar[CallProgress | None]] = contextvars.
 )
 """Progress of the model's current tool call, which an adapter reports if the call fails."""
 
-# True during a model's call, to whose arguments the host's limits apply. False while the tool's own code runs, because
-# its calls are not the model's.
+# True during a model's call, to whose arguments the host's limits apply.
+# False while the tool's own code runs, because the calls of that code are not the model's.
 is_model_call: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
 
 # The sessions that were entered in this context, innermost last.
@@ -356,7 +355,7 @@ def make_no_session_error(subject: str, *, hint: str) -> NoSession:
 
 def _find_open_sessions() -> list[SessionLike]:
     while True:
-        # If another thread opens or closes a session during the iteration, it raises RuntimeError.
+        # The iteration raises RuntimeError if another thread opens or closes a session meanwhile.
         with contextlib.suppress(RuntimeError):
             return [session for session in list(open_sessions) if session.is_open]
 

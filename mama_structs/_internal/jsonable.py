@@ -22,8 +22,8 @@ import attrs
 from mama_structs.errors import MalformedResponse, MamaStructsError
 
 MAX_DEPTH: Final = 100
-# Limits for an answer of a source. A deeper answer would overflow recursive readers. Containers that share members at
-# each level would expand exponentially.
+# Limits for an answer of a source. A deeper answer would overflow recursive readers.
+# Containers that share members at each level would expand exponentially.
 MAX_ANSWER_MEMBERS: Final = 1_000_000
 
 SCALAR_TYPES: Final = frozenset({int, float, bool, type(None), str, bytes})

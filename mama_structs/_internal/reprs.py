@@ -191,8 +191,8 @@ def require_extra(package: str) -> Any:
         raise ImportError(f"this needs {name}: pip install 'mama-structs[notebook]'", name=name) from error
 
 
-# Do not use scripts, classes or style sheets, because they would affect the whole page. The colours have a medium
-# lightness and texts have the page's colour, so that both are readable on light and dark pages.
+# Do not use scripts, classes or style sheets, because they would affect the whole page.
+# Use colours of medium lightness and the page's text colour, which are readable on light and dark pages.
 
 MAX_HTML_CHARS: Final = 600  # Maximum number of characters of a text.
 MAX_HTML_ENTRIES: Final = 50

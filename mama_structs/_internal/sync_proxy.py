@@ -18,8 +18,7 @@ from mama_structs._internal.event_loop import is_in_plan
 from mama_structs.errors import SessionClosed, WrongLoop
 
 FORWARDED_METHODS: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
-# Importing this module registers its exit handler before ours. Handlers run in reverse order, so ours closes the loop
-# first.
+# This module registers an exit handler. Ours must be registered later, so that it runs first and closes the loop.
 EARLIER_EXIT_MODULE: Final = concurrent.futures.thread
 
 
@@ -40,8 +39,7 @@ class LoopThread:
     def _serve(self) -> None:
         with self._runner:
             while not self._is_closed:
-                # A host's callback may raise SystemExit. asyncio passes it to the caller, and the shared loop must
-                # continue.
+                # A host's callback may raise SystemExit, which asyncio passes to the caller. The loop must continue.
                 with contextlib.suppress(KeyboardInterrupt, SystemExit):
                     self._loop.run_forever()
 
@@ -76,8 +74,7 @@ class LoopThread:
             return outcome.result()
         except BaseException:
             if not outcome.done():
-                # After an interrupt, such as Ctrl-C, wait for the end of the work: a save must be complete or not
-                # started.
+                # Interrupted, such as by Ctrl-C: wait for the end, so that a save is either complete or not started.
                 self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
                 concurrent.futures.wait([outcome])
             raise
@@ -281,9 +278,7 @@ def _make_generator(function: Any) -> Callable[..., Any]:
                 while True:
                     yield self._wrap(self._thread.run(inner.__anext__))
         finally:
-            # If the generator is closed during interpreter shutdown, the session is already closed, and there is
-            # nothing to
-            # release.
+            # During interpreter shutdown the session is closed already, so the generator has nothing to release.
             with contextlib.suppress(SessionClosed, WrongLoop):
                 self._thread.run(inner.aclose)
 

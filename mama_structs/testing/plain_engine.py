@@ -60,8 +60,8 @@ from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 
-# BM25 parameters of `WordIndex`: the usual values, without the factor k1 + 1. See Robertson and Zaragoza, The
-# Probabilistic Relevance Framework: BM25 and Beyond (2009).
+# BM25 parameters with the usual values, and without the factor k1 + 1, as in `WordIndex`.
+# Reference: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009).
 _K1: Final = 1.2
 _MAX_DOCUMENT_LENGTH: Final = 200.0
 _LENGTH_SMOOTHING: Final = 30.0

@@ -74,8 +74,8 @@ class LinkBackfill:
     _linked_ids: defaultdict[str, set[str]] = attrs.field(init=False, factory=partial(defaultdict, set))
     _degrees: Counter[str] = attrs.field(init=False)
     _chains: dict[str, str] = attrs.field(init=False, factory=dict)
-    # The vectors of all memories, and the change number of the store at which they were read. Reading them again for
-    # each batch would take longer than the linking.
+    # The vectors of all memories, and the change number of the store at which they were read.
+    # They are cached, because reading them again for each batch would take longer than the linking.
     _vector_table: tuple[int, VectorTable] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:

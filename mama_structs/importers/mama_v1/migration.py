@@ -129,8 +129,8 @@ def compute_digest(memory: Memory) -> str:
 
 def compute_row_digest(memory: Memory) -> str:
     """Return a digest of the memory's row in the old file, for detecting changes of the row."""
-    # Ignore the update time and the references to other rows: v1.0 changes both when a row is superseded. Ignore
-    # mentions, because they depend on the host.
+    # Ignore the update time and the references to other rows: v1.0 changes both when a row is superseded.
+    # Ignore mentions, because they depend on the host.
     old = memory.metadata.extra.get(OLD_COLUMNS_KEY)
     said = (
         {name: value for name, value in old.items() if name not in VOLATILE_COLUMNS} if isinstance(old, Mapping) else {}
@@ -479,9 +479,7 @@ class MigrationRun:
             for one, memory in standing.present.items()
             if (mark := MigrationMark.from_memory(memory))
         }
-        # A memory whose migration has no note comes from an export. That migration counts as complete, because it
-        # cannot be
-        # resumed here.
+        # A migration without a note comes from an export. It counts as complete, because it cannot be resumed.
         done = {one for one, name in marks.items() if name in complete or name not in {*notes, self.name}}
         others = [
             link
@@ -672,8 +670,7 @@ async def rollback(
     lost = {item_key(one) for one in {*going, *links, *_links_of_migration(found, migration)}}
     note = await shared.write(partial(_begin_rollback, migration=migration, expected_note=noted, deleted_keys=lost))
     if noted is not None and noted.state != "complete":
-        # Read the memories again: a concurrent migration may have added some before the note changed, but none after
-        # it.
+        # Read the memories again, because a concurrent migration may have added some before the note changed.
         found = await _find_migrated(shared)
         going = {one.id: one for one in found if one.mark.migration == migration}
     # Delete links of this migration between memories of earlier migrations separately: those memories stay.

@@ -96,8 +96,8 @@ class PlannedMemory:
     key: str
     # Sort order at equal times: decisions, then contexts with the reasons of their outcomes, then checkpoints.
     rank: int = 0
-    # The topic in the row. `is_dated` is True if the row has a valid time. `outcome_of` is the id of the decision whose
-    # outcome the memory explains.
+    # The topic in the row, and True if the row has a valid time. `outcome_of` is the id of a decision.
+    # The memory explains the outcome of that decision.
     topic: str | None = None
     is_dated: bool = True
     outcome_of: str | None = None

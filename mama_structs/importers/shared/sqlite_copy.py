@@ -64,14 +64,12 @@ SQLITE_LIMITS: Final[Mapping[int, int]] = {
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-# The rows of a regular file need at most as much memory as the file, or twice as much for UTF-16 text. The default
-# value
-# of an added column can need more, because the file stores it once for all rows.
+# The rows of a regular file need at most as much memory as the file, or twice as much for UTF-16 text.
+# A file can exceed this by the default value of an added column, which it stores once for all rows.
 MAX_EXPANSION_FACTOR: Final = 2
 _EXPANSION_SLACK_BYTES: Final = 2**20
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
-# The page size, change counter, number of pages and version-valid-for number of the header; see section 1.3 of
-# https://www.sqlite.org/fileformat2.html.
+# Page size, change counter, number of pages, version-valid-for number: sqlite.org/fileformat2.html, section 1.3.
 HEADER_STRUCT: Final = struct.Struct(">16xH6xII60xI4x")
 # Byte offsets of SQLite's locks, from os.h and wal.c. Shared locks of readers are ignored.
 PENDING_LOCK_OFFSET: Final = 0x40000000

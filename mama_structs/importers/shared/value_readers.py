@@ -21,8 +21,8 @@ from mama_structs.memory.types.model import from_milliseconds, to_milliseconds
 MAX_TEXT_CHARS: Final = 2**24
 MAX_JSON_DEPTH: Final = 50
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# A number below the first bound is in seconds. In milliseconds it would be before March 1973, but in seconds it can be
-# as late as the year 5138.
+# A number below the first bound is in seconds: as seconds it can reach the year 5138.
+# As milliseconds it would be before March 1973.
 TIME_UNITS: Final = (
     (10**11, 1000, 1, "it is in seconds"),
     (10**14, 1, 1, None),
@@ -124,9 +124,8 @@ def to_jsonable_value(value: Value) -> Any:
 
 def read_time(value: Value) -> TimeResult:  # noqa: PLR0911 - one return per type of value
     """Convert a column's value to a time."""
-    # The magnitude of a number determines its unit, from seconds to nanoseconds. A text is parsed as a number, an ISO
-    # 8601
-    # time (UTC if it has no zone), or a date in the format of e-mail and HTTP.
+    # The magnitude of a number determines its unit, from seconds to nanoseconds.
+    # A text may be a number, an ISO 8601 time (UTC if it has no zone), or a date in the format of e-mail and HTTP.
     if value is None:
         return TimeResult(None, "it is NULL")
     if isinstance(value, int | float):

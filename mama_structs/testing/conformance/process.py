@@ -134,7 +134,7 @@ class _DriverServer:
         self.call("open", self.location)
 
     def save(self, namespace: str, id: str, text: str, metadata: Mapping[str, str]) -> str:  # noqa: A002 - required by the protocol
-        """Save a memory, and return its id: the store's own one if there is one."""
+        """Save a memory, and return its id in the store, which is *id* unless the store assigns its own."""
         own = self.call("save", namespace, id, text, metadata)
         return id if own is None else own
 

@@ -253,8 +253,7 @@ def _make_entity_route(name: str) -> Route:
 
     def answer(query: RouteRequest) -> Body:
         entity_id = query.path["id"]
-        # Look in the store first, because the chain answers "not found" even for an invalid id or an id of another
-        # type.
+        # Look in the store first: the chain answers "not found" even for invalid ids and ids of other types.
         if query.world.get(name, entity_id) is None:
             raise _make_not_found_error()
         return query.world.envelope(entity_id)

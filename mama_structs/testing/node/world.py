@@ -416,9 +416,7 @@ class _WorldDraft:
         self.indexes = sorted({*range(1, players + 1), *_COLLIDING_INDEXES})
         self.guilds = max(2, players // 25)
         self.substations = self.guilds + max(2, players // 10)
-        # Guild n belongs to player n. The exception is the demo player, who is a member of guild 1 and owns none; the
-        # next
-        # player owns that guild.
+        # Guild n belongs to player n, except for the demo player, who is a member of guild 1 and owns no guild.
         self.owners = {
             number: number if number != _DEMO_PLAYER else self.guilds + 1 for number in range(1, self.guilds + 1)
         }
