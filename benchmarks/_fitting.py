@@ -52,7 +52,7 @@ START: Final[Mapping[str, float]] = {
     "inside": 0.5,
     "recency": 0.1,
 }
-"""Where it begins: guesses of one digit, not what the samples led to."""
+"""The start of the search: guesses of one digit, which were not derived from the samples."""
 CHOICES: Final[Mapping[str, Sequence[float]]] = {
     "meaning": (0.5, 0.6, 0.7, 0.8),
     "words": (2.0, 3.0, 4.0, 5.0),
@@ -84,7 +84,7 @@ class PreparedStore:
     store: Saved
     questions: Sequence[tuple[CandidateSet, CandidateSignals] | None]
     names: Mapping[int, str]
-    """Ids by node."""
+    """The memory ids by node."""
 
     def asked_with(self, weights: ScoreWeights) -> Answers:
         """Rank the candidates of each question with other weights, and return the answers."""

@@ -39,9 +39,9 @@ class PeerInfo:
 
 
 SQLITE: Final = ("pysqlite3-binary; sys_platform == 'linux' and platform_machine == 'x86_64'",)
-"""For an interpreter whose own SQLite loads no extension."""
+"""Needed if the SQLite of the interpreter cannot load extensions."""
 SUITE: Final = ("attrs", "regex")
-"""What the drivers of `stores.py` need of this package."""
+"""The dependencies of this package that the drivers of `stores.py` need."""
 LANGGRAPH: Final = ("langgraph", "langgraph-checkpoint-sqlite")
 
 PEERS: Final[Mapping[str, PeerInfo]] = {

@@ -38,7 +38,7 @@ MAX_REQUESTED_HITS: Final = 16
 
 Record = Mapping[str, Any]
 Found = Sequence[tuple[str, ...]]
-"""What a system gave for a question, best first: of each result, the labelled memories that it stands for."""
+"""The results of a system for a question, best first. Each result has one or more labels."""
 
 
 def parse_time(text: str) -> datetime:
@@ -92,7 +92,7 @@ class Sample:
 
 
 Sets = Mapping[str, Sequence[Sample]]
-"""By name, the stores of each set."""
+"""The stores of each set, by the name of the set."""
 
 
 def rows(path: Path) -> list[Record]:

@@ -22,9 +22,9 @@ from mama_structs.memory.engines.local.views.word_index import WordIndex
 from mama_structs.memory.types.text_analysis import query_terms, weighted_terms
 
 PARTS: Final = ("words", "plain words", "vectors")
-"""BM25 of our index; a BM25 that has nothing of ours; the best cosine of a text's pieces."""
+"""BM25 of our index, an independent BM25, and the best cosine of a text's pieces."""
 SUMS: Final = tuple(f"{words} {share / 20:.2f}" for words in PARTS[:2] for share in range(1, 20))
-"""Sums of spread scores, with this share for the cosines."""
+"""Sums of scores scaled to 0..1. The number is the weight of the cosines."""
 
 _TOKENS: Final = re.compile(r"[가-힣]+|[\u3040-\u30ff\u4e00-\u9fff]+|[^\W_가-힣\u3040-\u30ff\u4e00-\u9fff]+")
 _STOP: Final = frozenset(

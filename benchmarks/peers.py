@@ -42,9 +42,9 @@ PAGE_PATH: Final = HERE.parent / "docs" / "comparison.md"
 FIGURES: Final = PAGE_PATH.with_suffix(".json")
 RECALL: Final = 0.99
 TUNING: Final = 100
-"""Questions at which `ef` is chosen, and which are not measured."""
+"""The number of questions on which `ef` is chosen. These questions are not measured."""
 PATIENCE: Final = 30.0
-"""Seconds that a peer has for some saves before it is killed."""
+"""The maximum seconds to wait for some saves before a peer is killed."""
 FLUSHES: Final = "trace=fsync,fdatasync,msync,sync_file_range"
 
 

@@ -34,7 +34,7 @@ from mama_structs.memory.types.engine import DISPLAY_BOUNDS, RelevanceBounds
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 EXCLUDED_SETS: Final = ("long together", "pairs")
-"""Sets that say nothing more of a cut: the same texts again, and sentences that contradict each other."""
+"""Sets that add no information: one repeats texts of another, and one contains contradicting sentences."""
 RELEVANCES: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 SHARES: Final = (0.0, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 WITHOUT: Final = RelevanceBounds(relevance=0.0, share=0.0)

@@ -67,7 +67,7 @@ from mama_structs.memory.types.reranker import Reranker, as_reranker
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 FAMILY: Final = {"long together": "long", "exact sets": "passages", "pairs": "pairs"}
-"""Sets that are only judged, and never with what was chosen on their texts."""
+"""Sets that are only evaluated, with the set whose texts they share. Their weights are not fitted to these texts."""
 MANY, POINT, ABOVE, ENOUGH = 60, 0.01, 0.02, 0.97
 WEAK, SURE, FEW = 0.3, 0.6, 20
 RERANKED: Final = "ours, reranked"
@@ -89,7 +89,7 @@ OFF: Final[Mapping[str, Mapping[str, Any]]] = {
 
 Stores = Mapping[str, Sequence[Saved]]
 Measures = dict[str, dict[str, dict[str, Values]]]
-"""By set, system and metric, the values of all questions that have an answer."""
+"""The values of all answerable questions, by set, system and metric."""
 
 
 def others(name: str, sets: Sets) -> dict[str, Any]:

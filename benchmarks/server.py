@@ -41,7 +41,7 @@ PAGE_PATH: Final = HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- server: begin -->", "<!-- server: end -->"
 LANGGRAPH: Final = ("langgraph-checkpoint-postgres", "psycopg[binary]")
 BASE: Final = "langgraph"
-"""By whose figures those of the others are divided, where it runs."""
+"""The rival to whose figures the others are compared, if it runs."""
 
 FIGURES: Final[tuple[tuple[str, Callable[[dict[str, Any]], float], int], ...]] = (
     ("open p50, ms", lambda own: own["open"]["median"] * MILLI, 1),

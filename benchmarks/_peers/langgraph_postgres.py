@@ -16,7 +16,7 @@ from langgraph.store.postgres import AsyncPostgresStore
 SPACE, LINKED = ("memories",), ("linked",)
 BATCH_SIZE = 1_000
 DEEPEST, MOST = 5, 1_000
-"""As far as `MemoryStore.traverse` goes by default, and as many as it returns."""
+"""The default depth of `MemoryStore.traverse`, and the maximum number of memories that it returns."""
 
 
 class LangGraph:

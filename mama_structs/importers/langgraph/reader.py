@@ -70,7 +70,7 @@ async def read_store(store: Any) -> ImportedData:
         for namespace in namespaces:
             async for found in _iter_pages(store, "search", tuple(namespace), refresh_ttl=False):
                 for item in found:
-                    # The search also returns items of nested namespaces, which have a search of their own.
+                    # The search also returns items of nested namespaces, which are searched separately.
                     if tuple(item.namespace) == tuple(namespace):
                         items.take(tuple(namespace), item.key, item.value, created=_as_utc(item.created_at))
     return items

@@ -94,7 +94,7 @@ class _GraphCollector(ImportedData):
         is_typed = isinstance(kind, str) and bool(kind.strip())
         if not is_typed:
             self.add_odd(ENTITIES, name, "no_type", "it has no type")
-        # Of several entities with one name, the memory server uses the first. Import the observations of all.
+        # If entities share a name, the memory server uses only the first. Import the observations of all.
         if name not in self.names:
             record = {"type": "context", "content": f"{name} ({kind})" if is_typed else name}
             own = {"name": name, "entityType": kind, **extra}

@@ -51,7 +51,7 @@ HARMLESS_ISSUE_PATTERN: Final = re.compile(
 NO_MODULE_TEXT: Final = "no such module"
 TOO_BIG_TEXT: Final = "too big"
 MAX_VALUE_BYTES: Final = 2**28
-"""The largest value and row that is read."""
+"""The maximum size of a value or a row. Larger ones raise an error."""
 _MAX_TABLES: Final = 1_000
 # https://www.sqlite.org/security.html recommends low limits for a database file from an untrusted source.
 SQLITE_LIMITS: Final[Mapping[int, int]] = {
