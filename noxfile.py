@@ -1,4 +1,4 @@
-"""Everything that is checked, each in an environment of its own: ``nox`` runs it all."""
+"""Checks of this project. Each session has its own environment; ``nox`` without arguments runs the default sessions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import nox
 
-# The interpreter that runs nox is there for certain; the others are tested where they are present.
+# The interpreter that runs nox always exists. The other versions are tested if they are installed.
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 PYTHONS = list(dict.fromkeys(["3.11", "3.12", "3.13", HERE]))
 
 
 def _show_pyenv_interpreters() -> None:
-    """Let pyenv's shims answer for every tested version that it holds, not only for the chosen one."""
+    """Make all tested versions that pyenv has installed available, not only the selected one."""
     if not shutil.which("pyenv") or "PYENV_VERSION" in os.environ:
         return
     pyenv = ["pyenv", "versions", "--bare"]
@@ -32,9 +32,9 @@ def _show_pyenv_interpreters() -> None:
 
 
 _show_pyenv_interpreters()
-# Hundreds of tests start an interpreter: without bytecode each compiles again all that it imports.
+# Hundreds of tests start an interpreter. Without bytecode files each would compile all imported modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Side by side, for most of them wait for one core or for what they install; the longest one begins first.
+# These sessions run in parallel, because most of them wait for one core or for a download. The longest starts first.
 nox.options.sessions = ["tests", "lint", "types", "docs"]
 nox.options.parallel = "auto"
 nox.options.error_on_missing_interpreters = False
@@ -42,15 +42,15 @@ nox.options.default_venv_backend = "venv"
 nox.needs_version = ">=2026.8.10"
 
 HNSWLIB = "hnswlib>=0.8"
-# These import the frameworks: about as much to compile as all other tests.
+# Compile these separately: they import the frameworks, which takes as long as all other tests together.
 COMPILED_FIRST = ["tests/adapters", "tests/test_end_to_end.py", "tests/tools", "tests/importers"]
 
 
 def _install(session: nox.Session, *paths: str) -> None:
-    """Install the package and what its tests need, those of some *paths* or all."""
+    """Install the package and the requirements of its tests, and compile the tests in *paths* (default: all)."""
     session.install("--no-compile", ".[test]")
     parts = [list(paths)] if paths else [COMPILED_FIRST, ["tests", *_without(*COMPILED_FIRST)]]
-    # Bytecode is written here once. The workers collect all at once: each would compile everything again.
+    # Write bytecode once here. All test workers import concurrently, so each would compile everything again.
     with ThreadPoolExecutor() as pool:
         for part in [] if session.posargs else parts:
             collecting = ["pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", *part]
@@ -58,8 +58,8 @@ def _install(session: nox.Session, *paths: str) -> None:
 
 
 def _install_hnswlib(session: nox.Session) -> None:
-    """Install what only large memories use, where it can be built: it has no wheels."""
-    # CI demands it, so that they are tested somewhere for certain.
+    """Install hnswlib, which only large memories need. Warn if it cannot be built: it has no wheels."""
+    # CI requires it, so that at least CI runs the tests of large memories.
     accepted = [0] if os.environ.get("CI") else [0, 1]
     session.run("python", "-m", "pip", "install", "-q", "--no-compile", HNSWLIB, silent=True, success_codes=accepted)
     found = "import importlib.util; print(importlib.util.find_spec('hnswlib'))"
@@ -68,12 +68,12 @@ def _install_hnswlib(session: nox.Session) -> None:
 
 
 def _without(*paths: str) -> list[str]:
-    """Return options of pytest that leave some paths out."""
+    """Return pytest options that exclude *paths*."""
     return [f"--ignore={path}" for path in paths]
 
 
 def _at_once(session: nox.Session, *commands: list[str]) -> None:
-    """Run what takes one core each side by side; the first that fails fails the session, when all have ended."""
+    """Run single-core commands in parallel. Wait for all, and fail the session if a command failed."""
     with ThreadPoolExecutor() as pool:
         for one in [pool.submit(session.run, *command) for command in commands]:
             one.result()
@@ -81,7 +81,7 @@ def _at_once(session: nox.Session, *commands: list[str]) -> None:
 
 @nox.session(allow_parallel=True)
 def lint(session: nox.Session) -> None:
-    """Style, formatting, import contracts, and wording."""
+    """Check style, formatting, import contracts and wording."""
     session.install("ruff==0.17.6", "import-linter==2.*")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
@@ -91,7 +91,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(allow_parallel=True)
 def types(session: nox.Session) -> None:
-    """Types of the package, of decorated tools, and completeness of the public ones."""
+    """Check the types of the package and of decorated tools, and that all public names are typed."""
     session.install("--no-compile", ".[test,hosts]", "mypy==2.4.1", "pyright[nodejs]==1.1.414", "types-cachetools")
     public = ["pyright", "--verifytypes", "mama_structs", "--ignoreexternal"]
     _at_once(session, ["mypy"], public, ["pyright", "tests/typing"])
@@ -100,74 +100,75 @@ def types(session: nox.Session) -> None:
 @nox.session(allow_parallel=True)
 def docs(session: nox.Session) -> None:
     """
-    The notebooks, executed, and the site, in build/site.
+    Execute the notebooks, and build the site in build/site.
 
-    A cell that fails or warns, a link that leads nowhere and a page that no list names are errors.
+    A cell that fails or warns, a broken link, and a page without an entry in a list are errors.
     """
     session.install("--no-compile", ".[docs,notebook,semantic]")
     site = ["sphinx-build", "-q", "-W", "--keep-going", "-d", "build/doctrees", "docs", "build/site"]
     _at_once(session, ["python", "scripts/notebooks.py"], site)
 
 
-# The examples of property tests are the same at every run, so few of them do; `nightly` draws thousands.
+# A brief profile for property tests: the same few examples in each run. `nightly` draws thousands.
 QUICKLY = {
     "HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE") or "brief",
-    # There is a worker for each core: threads of each would wait for those of the others.
+    # There is one worker per core, so the threads of several workers would only compete for cores.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-# Each worker collects all tests. While those of one wait, for a process or for a lock, another session goes on.
+# Use all cores in each session. While the tests of one session wait for a process or a lock, another session runs.
 ON_ALL_CORES = ["-n", str(os.cpu_count() or 1), "--dist", "worksteal"]
-# The one that takes longest begins first.
+# The version whose tests take longest is first.
 OTHERS = [version for version in reversed(PYTHONS) if version != HERE]
 
 
 def _runs(version: str) -> bool:
-    """Tell whether there is an interpreter: a shim of pyenv may be all that there is of one."""
+    """Return True if an interpreter of this version runs. A pyenv shim may exist without one."""
     found = shutil.which(f"python{version}")
     return found is not None and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0  # noqa: S603
 
 
 PRESENT = [version for version in OTHERS if _runs(version)]
 
-# What starts servers has a session of its own. The rest of what takes minutes is shown by one interpreter; that the
-# benchmarks run, `nightly` shows.
+# Tests that start servers run in the session `postgres`. Other slow tests run on one interpreter only.
+# The session `nightly` runs the tests of the benchmarks.
 WITHOUT_SERVERS = "--ignore=tests/postgres"
 QUALITY = ["tests/memory/save/test_automatic_links_quality.py", "tests/memory/search/test_retrieval_quality.py"]
 ONCE = [
-    # Killed processes and failing statements lose nothing.
+    # Crash and fault tests: killed processes and failing statements must not lose data.
     "tests/crash",
     *("tests/memory/engines/local/test_crash.py", "tests/memory/engines/local/test_faults.py"),
     *("tests/storage/test_wal.py", "tests/storage/test_faults.py"),
     *("tests/refs/markup/test_parser_steps.py", "tests/refs/store/test_export_faults.py"),
-    # Interpreters that are started, and texts that are cut everywhere.
+    # Tests that start interpreters, or that truncate texts at every position.
     *("tests/adapters/mcp/test_processes.py", "tests/memory/engines/local/test_processes.py"),
     *("tests/testing/test_pytest_plugin.py", "tests/cli/test_main.py", "tests/test_event_loop.py"),
     *(
         f"tests/session/test_{name}.py"
         for name in ("conversations", "conversation_namespaces", "store_copy", "session_refs")
     ),
-    # Lengths, scores and counts for many memories.
+    # Tests that measure lengths, scores and counts with many memories.
     *("tests/memory/search/test_month.py", "tests/memory/store/test_namespaces.py", "tests/references/test_hostile.py"),
     *(f"tests/tools/test_{name}.py" for name in ("answer_budget", "token_cost", "default_answers")),
 ]
-# These are the same, and all that reaches some modules: they run where that is counted.
+# Slow tests with the same result on each version, and the only tests of some modules.
+# They run only where coverage is measured.
 COUNTED = [
     *("tests/testing/conformance/test_memory_suite.py", "tests/cli/test_demo.py"),
     *(f"tests/memory/engines/local/views/test_{name}.py" for name in ("hnsw", "vector_index", "background_graph")),
 ]
-# Records have tests of their own in all that the kit asks of a store.
+# Exclude the kit's checks for records, because other tests cover the same behaviour of records.
 KIT_OF_RECORDS = "--deselect=tests/testing/conformance/test_memory_suite.py::TestRecords"
 ONLY_ONCE = _without("tests/benchmarks", *ONCE, *QUALITY)
-# What a session is, on each interpreter.
+# The tests of session behaviour, which run on each interpreter.
 OF_SESSIONS = [
     *(f"tests/session/test_{name}.py" for name in ("session", "story", "combined_features", "recall")),
     *("tests/test_end_to_end.py", "tests/test_sync.py"),
 ]
 
 
-# With another interpreter, CI runs each ordinary test once: these here, all others on the newest one. Coverage is
-# measured over both.
+# If another interpreter is installed, CI runs each ordinary test once: these tests run in the session `tests`.
+# All others run on the first of the other interpreters. Coverage is measured over both.
 HERE_IN_CI = [f"tests/{name}" for name in ("adapters", "docs", "internal", "references", "refs", "structs", "tools")]
 COVERAGE_HERE = Path(".coverage.here")
 
@@ -175,9 +176,10 @@ COVERAGE_HERE = Path(".coverage.here")
 @nox.session(python=HERE, allow_parallel=True)
 def tests(session: nox.Session) -> None:
     """
-    The tests that need no server and no minutes, those of the docs included, against the built package, here.
+    Run the fast tests, including the tests of the docs, against the built package with this interpreter.
 
-    Large memories are searched exactly in them: hnswlib is built by `others`, where tests ask for it.
+    Tests that start servers or take minutes are excluded. Large memories are searched exactly, because only `others`
+    builds hnswlib.
     """
     if os.environ.get("CI") and PRESENT and not session.posargs:
         _install(session, *HERE_IN_CI)
@@ -193,13 +195,13 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, WITHOUT_SERVERS, *elsewhere]), env=QUICKLY)
 
 
-# About a minute of the suites that also run as a role with policies, while a second role deletes in its namespace.
+# A sample of about a minute of the suites that also run as a role with row policies, while a second role deletes.
 ROLES_BRIEFLY = ["tests/memory/upkeep/test_erasure.py", "tests/session/test_session.py", "tests/session/test_story.py"]
 AS_ROLES = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres-roles"}
 
 
 def _suites_on_server() -> list[str]:
-    """Return the files of engine and session suites that can run on a server as well."""
+    """Return the engine and session test files that can also run on a server."""
     texts = {str(file): file.read_text(encoding="utf-8") for file in sorted(Path("tests/memory").rglob("test_*.py"))}
     shown = re.compile("matplotlib|networkx")
     opening = [file for file, text in texts.items() if "OpenedDirectory" in text and not shown.search(text)]
@@ -210,12 +212,12 @@ def _suites_on_server() -> list[str]:
 
 @nox.session(python=HERE, default=False, allow_parallel=True)
 def postgres(session: nox.Session) -> None:
-    """The tests of a PostgreSQL server, the engine suites on one, and about a minute of these as two roles."""
-    # Nothing more than what they need: a host's frameworks take longer to install than these tests.
+    """Run the tests of a PostgreSQL server, the engine suites on a server, and a sample of them as two roles."""
+    # Install only the requirements of these tests: the frameworks take longer to install than the tests to run.
     session.install("--no-compile", ".[test-server]")
     opening = [*_suites_on_server(), "tests/hosts/test_mem0.py"]
     on_server = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
-    # Those of the server itself count for how much of the package is reached, and are run where that is counted.
+    # In CI, the session `others` runs the tests of the server itself, because they count for the coverage.
     of_servers = "tests/postgres/test_same_memories.py" if os.environ.get("CI") and PRESENT else "tests/postgres"
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, of_servers, *opening, KIT_OF_RECORDS]), env=on_server)
     if not session.posargs:
@@ -224,14 +226,14 @@ def postgres(session: nox.Session) -> None:
 
 @nox.session(python=OTHERS, default=False, allow_parallel=True)
 def others(session: nox.Session) -> None:
-    """The tests on the other interpreters: on the first one how much of the package they reach, too."""
+    """Run the tests on the other interpreters. The first of them also measures coverage."""
     is_first, is_last = session.python in PRESENT[:1], session.python in PRESENT[-1:]
     once = ONCE if is_last else []
     _install(session, *([] if is_first else [*OF_SESSIONS, *once]))
     if is_first or is_last:
         _install_hnswlib(session)
     if is_first:
-        # The samples on a server are for the session of servers; names and docs are the same everywhere.
+        # Exclude the server samples, which the session `postgres` runs, and tests that do not depend on the version.
         same = ["tests/docs", "tests/test_public_names.py", "tests/postgres/test_same_memories.py"]
         counted_before = COVERAGE_HERE.exists()
         left_out = _without(*same, *(HERE_IN_CI if counted_before else []))
@@ -244,13 +246,13 @@ def others(session: nox.Session) -> None:
     else:
         session.run("pytest", *ON_ALL_CORES, "-m", "not once", *OF_SESSIONS, *once, env=QUICKLY)
     if is_last:
-        # By one process: each worker would make the samples anew.
+        # Use one process, because each worker would compute the samples again.
         session.run("pytest", *QUALITY, env=QUICKLY)
 
 
 @nox.session(default=False)
 def nightly(session: nox.Session) -> None:
-    """The property tests with 10,000 examples each, and all engine and refs suites as two roles on a server."""
+    """Run the property tests with 10,000 examples each, and all engine and refs suites as two roles on a server."""
     _install(session)
     _install_hnswlib(session)
     paths = session.posargs or ["tests", "--ignore=tests/docs"]
@@ -261,10 +263,10 @@ def nightly(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """All benchmarks: figures and ratios, never pass or fail; each prints a table and writes benchmarks/results."""
+    """Run all benchmarks. They measure and never fail; each prints a table and writes to benchmarks/results."""
     _install(session)
     _install_hnswlib(session)
-    # Other people's packages have a session of their own.
+    # The session `peers` runs the benchmarks that install other packages.
     own = (path for path in Path("benchmarks").glob("[!_]*.py") if path.stem not in ("peers", "stores"))
     scripts = session.posargs or sorted(str(path) for path in own)
     for script in scripts:
@@ -273,14 +275,14 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def hosts(session: nox.Session) -> None:
-    """The frameworks' own conformance suites on our adapters, each in an environment of its own: docs/hosts.md."""
+    """Run the conformance suites of the frameworks on our adapters, each in its own environment (see docs/hosts.md)."""
     session.install("--no-compile", "attrs")
     session.run("python", "tests/hosts/run_suites.py", *session.posargs)
 
 
 @nox.session(default=False)
 def peers(session: nox.Session) -> None:
-    """The same work on this package and on others, each in its own environment: the table of docs/comparison.md."""
+    """Run the same work on this package and on others, each in its own environment, for docs/comparison.md."""
     session.install("--no-compile", ".[semantic,test-server]")
     if not session.posargs:
         session.run("python", "benchmarks/stores.py", "--write")

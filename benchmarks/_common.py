@@ -31,7 +31,7 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 def take_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Time each rival once per round, so that slow moments of the machine affect all of them."""
+    """Time each rival once per round, so that a slow phase of the machine affects all rivals equally."""
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, run in rivals.items():
@@ -43,7 +43,7 @@ def take_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str
 
 
 async def take_async_turns(rivals: Mapping[str, Callable[[], Awaitable[float]]], rounds: int) -> dict[str, list[float]]:
-    """Time async rivals once per round; each returns the seconds to count."""
+    """Run each async rival once per round. A rival returns the seconds that count."""
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, run in rivals.items():
@@ -53,7 +53,7 @@ async def take_async_turns(rivals: Mapping[str, Callable[[], Awaitable[float]]],
 
 
 def quantiles(seconds: Seconds) -> dict[str, float]:
-    """Return median, p99 and maximum, in seconds."""
+    """Return median, p99, maximum and number of samples. Times are in seconds."""
     return {
         "median": statistics.median(seconds),
         "p99": float(np.percentile(seconds, 99)),
@@ -63,12 +63,12 @@ def quantiles(seconds: Seconds) -> dict[str, float]:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Return minimum and median, in seconds."""
+    """Return minimum and median in seconds, and the number of rounds."""
     return {"min": min(seconds), "median": statistics.median(seconds), "rounds": len(seconds)}
 
 
 def compared(seconds: Mapping[str, Sequence[float]], rival: str) -> dict[str, dict[str, float]]:
-    """Return the summary of each rival with its ratio to *rival*, for minimum and median."""
+    """Return the summary of each rival. Ratios compare its minimum and median with *rival*."""
     base = summary(seconds[rival])
     figures = {}
     for name, samples in seconds.items():
@@ -87,7 +87,7 @@ def report(
     folder: Path,
     words: int = 2,
 ) -> None:
-    """Print the table, whose first columns are *words*, and write the figures as JSON."""
+    """Print the table, and write the figures as JSON. The first *words* columns of the table are left-aligned."""
     print(f"{title}\n\n{align_columns(header, rows, left_columns=words)}\n")
     folder.mkdir(parents=True, exist_ok=True)
     machine = {
@@ -100,7 +100,7 @@ def report(
 
 
 def comparison_rows(label: str, figures: Mapping[str, Mapping[str, float]], unit: float = MILLI) -> list[list[str]]:
-    """Return table rows of `compared`: minimum, median, and both ratios."""
+    """Return a table row for each rival in the result of `compared`: minimum, median, and both ratios."""
     return [
         [
             label,

@@ -1,10 +1,10 @@
 """
 Fit the weights of the ranking to labelled sets.
 
-They are used by ``retrieval.py --leave-one-out`` and, fitted to all sets, by the package.
+``retrieval.py --leave-one-out`` uses weights fitted to the other sets; the package uses weights fitted to all sets.
 Coordinate search: each weight in turn takes the value of `CHOICES` with the highest recall, until no change improves it.
 Recall is the mean of recall at 1, 5 and 10 over the questions of a set, then the mean over the sets, so that long sets
-do not count more. A change must gain at least `LEAST`, because small differences of recall are random.
+do not count more. A change must gain at least `MIN_RECALL_GAIN`, because small differences of recall are random.
 Then a logistic regression on the hits of the same sets calibrates the relevance. Each set has the same weight.
 
     python benchmarks/_fitting.py [--data FOLDER] [--vectors FILE]
@@ -52,7 +52,7 @@ START: Final[Mapping[str, float]] = {
     "inside": 0.5,
     "recency": 0.1,
 }
-"""Where it begins: guesses of one digit, not what the samples led to."""
+"""The start of the search: guesses of one digit, which were not derived from the samples."""
 CHOICES: Final[Mapping[str, Sequence[float]]] = {
     "meaning": (0.5, 0.6, 0.7, 0.8),
     "words": (2.0, 3.0, 4.0, 5.0),
@@ -79,15 +79,15 @@ Stores = Mapping[str, Sequence[Saved]]
 
 @attrs.frozen(eq=False)
 class PreparedStore:
-    """The questions of a store, with the gathered candidates and their features."""
+    """The questions of a store with their candidates and features, so that other weights need no new search."""
 
     store: Saved
     questions: Sequence[tuple[CandidateSet, CandidateSignals] | None]
     names: Mapping[int, str]
-    """Ids by node."""
+    """The memory ids by node."""
 
     def asked_with(self, weights: ScoreWeights) -> Answers:
-        """Return the answers of the same candidates with other weights."""
+        """Rank the candidates of each question with other weights, and return the answers."""
         found, judged = [], []
         for question, prepared in zip(self.store.sample.questions, self.questions, strict=True):
             hits: list[RankedCandidate] = []
@@ -103,7 +103,7 @@ class PreparedStore:
 
 
 async def prepared(store: Saved, embedding: EmbeddingService) -> PreparedStore:
-    """Return the questions of a store with their gathered candidates."""
+    """Collect the candidates and features of each question of a store."""
     requests = await requests_of(store, embedding)
 
     def plan(reader: Reader) -> PreparedStore:
@@ -124,7 +124,7 @@ async def prepared(store: Saved, embedding: EmbeddingService) -> PreparedStore:
 
 
 async def fit(stores: Stores, embedding: EmbeddingService) -> ScoreWeights:
-    """Return the weights fitted to some sets."""
+    """Fit the weights to some sets, and return them."""
     ready = {name: [await prepared(one, embedding) for one in some] for name, some in stores.items()}
     known: dict[ScoreWeights, float] = {}
 
@@ -160,7 +160,7 @@ def recall(stores: Sequence[Saved], answers: Sequence[Answers]) -> float:
 
 
 def believing(weights: ScoreWeights, answers: Sequence[Sequence[Answers]]) -> ScoreWeights:
-    """Return weights whose relevance approximates the probability that a hit answers."""
+    """Return weights with which the relevance of a hit approximates its probability of being an answer."""
     rows = [
         np.array([pair for one in some for hits in one.judged for pair in hits], np.float64) for some in answers if some
     ]
@@ -175,7 +175,7 @@ def believing(weights: ScoreWeights, answers: Sequence[Sequence[Answers]]) -> Sc
 
 
 def _regression(x: Any, y: Any, weight: Any) -> tuple[float, float]:
-    """Return slope and intercept of a weighted logistic regression (Newton's method)."""
+    """Return slope and intercept of a weighted logistic regression, computed with Newton's method."""
     table, found = np.stack([x, np.ones_like(x)], axis=1), np.array([1.0, 0.0])
     for _ in range(50):
         predicted = 1 / (1 + np.exp(-table @ found))

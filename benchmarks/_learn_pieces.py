@@ -87,7 +87,7 @@ def write(features, steps, bias):
         for piece, own in sorted(zip(features, steps.tolist(), strict=True))
         if any(own)
     ]
-    # English pieces come first, so that a change of one language changes one part of the file.
+    # Put English pieces first, so that a change of one language changes one part of the file only.
     pieces_of.sort(key=lambda entry: re.search("[가-힣]", entry[0]) is not None)
     entries = [f"{piece.replace(' ', '_')}\t{letters}" for piece, letters in pieces_of]
     TARGET.write_text("\n".join([*kept, *entries]) + "\n", encoding="utf-8")

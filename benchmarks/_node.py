@@ -1,4 +1,4 @@
-"""A fake node in a separate process, so that its CPU time is not measured."""
+"""A fake node in a separate process, so that measurements of this process exclude the node's CPU time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that runs one peer for `peers.py`: ``_peer.py MODULE CORPUS STORE SETTINGS``."""
+"""Process that runs one peer for `peers.py`: ``_peer.py MODULE CORPUS STORE SETTINGS``."""
 
 from __future__ import annotations
 

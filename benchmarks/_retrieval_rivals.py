@@ -1,4 +1,4 @@
-"""Baselines for search on the same texts and vectors: BM25, cosine, and combinations."""
+"""Baselines for the search, on the same texts and vectors: BM25, cosine, and combinations of both."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from mama_structs.memory.engines.local.views.word_index import WordIndex
 from mama_structs.memory.types.text_analysis import query_terms, weighted_terms
 
 PARTS: Final = ("words", "plain words", "vectors")
-"""BM25 of our index; a BM25 that has nothing of ours; the best cosine of a text's pieces."""
+"""BM25 of our index, an independent BM25, and the best cosine of a text's pieces."""
 SUMS: Final = tuple(f"{words} {share / 20:.2f}" for words in PARTS[:2] for share in range(1, 20))
-"""Sums of spread scores, with this share for the cosines."""
+"""Sums of scores scaled to 0..1. The number is the weight of the cosines."""
 
 _TOKENS: Final = re.compile(r"[가-힣]+|[\u3040-\u30ff\u4e00-\u9fff]+|[^\W_가-힣\u3040-\u30ff\u4e00-\u9fff]+")
 _STOP: Final = frozenset(
@@ -53,7 +53,7 @@ class Remembering:
         if path is not None and path.exists():
             with np.load(path) as kept:
                 self._known = dict(zip(kept["keys"].tolist(), kept["vectors"], strict=True))
-        # Set on the instance: since Python 3.12 runtime protocols ignore attributes that only `__getattr__` provides.
+        # Set these on the instance: since Python 3.12 runtime protocols ignore attributes from `__getattr__`.
         self.name, self.dimensions = embedder.name, embedder.dimensions
         self.max_tokens, self.calibration = embedder.max_tokens, embedder.calibration
 
@@ -71,7 +71,7 @@ class Remembering:
         return np.array([self._known[key] for key in keys], np.float32)
 
     def keep(self) -> None:
-        """Write the cache if it has a file and new vectors."""
+        """Write the cache to its file, if there is one and new vectors exist."""
         if self._path is not None and self._grown:
             np.savez(self._path, keys=np.array([*self._known]), vectors=np.array([*self._known.values()]))
 
@@ -89,7 +89,7 @@ class PlainWords:
                 self._counts.setdefault(term, []).append((at, count))
 
     def scores(self, question: str) -> Values:
-        """Return the score of each text."""
+        """Return the BM25 score of each text for a question."""
         scores = np.zeros(len(self._lengths))
         for term in set(_plain_terms(question)) & self._counts.keys():
             places, counts = np.array(self._counts[term]).T
@@ -114,11 +114,11 @@ def _stem(word: str) -> str:
 @attrs.frozen(eq=False)
 class Rivals:
     """
-    The scores of a sample's texts for its questions.
+    The baseline scores of a sample's texts for its questions.
 
     Args:
         ids: The ids of the texts.
-        scores: For each question, by `PARTS`, the scores of the texts written before it is asked.
+        scores: For each question, by `PARTS`, the scores of the texts that were written before the question.
     """
 
     ids: Sequence[str]
@@ -126,7 +126,7 @@ class Rivals:
 
     @classmethod
     async def from_sample(cls, sample: Sample, embedding: EmbeddingService) -> Rivals:
-        """Index all texts of each memory."""
+        """Compute the scores of a sample. All texts of a memory are indexed as one text."""
         texts = [
             " ".join([(record.get("topic") or "").replace("_", " "), *texts_of(record)]).strip()
             for record in sample.records
@@ -147,12 +147,12 @@ class Rivals:
         return cls([record["id"] for record in sample.records], scores)
 
     def search(self, name: str) -> list[Found]:
-        """Return the result of a member of `PARTS` or `SUMS`, or of "RRF"."""
+        """Return the hits of a baseline: a member of `PARTS` or `SUMS`, or "RRF"."""
         found: list[Found] = []
         for parts in self.scores:
             scores = _joined(name, parts)
             order = np.argsort(-scores, kind="stable")[:LIMIT]
-            # A lexical search must return only texts that share a word with the question.
+            # A search by words returns only texts that share a word with the question.
             found.append([(self.ids[at],) for at in order if name not in PARTS[:2] or scores[at] > 0])
         return found
 

@@ -1,7 +1,7 @@
 """
-A process that runs one store for `scale.py`: a line of JSON per request and answer.
+Process that runs one store for `scale.py`. Each request and each answer is a line of JSON.
 
-Only the standard library and NumPy are imported before a store, so that Chroma can run in its own environment.
+Only the standard library and NumPy are imported before the store, so that Chroma can run in its own environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Rows:
-    """Texts, topics and vectors by number; questions follow the memories. Vectors load lazily."""
+    """Texts, topics and vectors by number. Questions follow the memories. Vectors are read on demand."""
 
     def __init__(self, folder: Path) -> None:
         self.texts, self.topics, self.about = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ class Rows:
 
 
 def figure(name: str, path: str) -> int:
-    """Return a memory figure of this process in bytes, or 0 if Linux does not provide it."""
+    """Return a memory statistic of this process in bytes, or 0 if the system does not provide it."""
     try:
         lines = Path(path).read_text(encoding="ascii").splitlines()
     except OSError:
@@ -68,7 +68,7 @@ def memory_now() -> dict[str, int]:
 
 
 def forget_peak() -> None:
-    """Reset the peak memory of this process, if Linux allows it."""
+    """Reset the recorded peak memory of this process, if the system allows it."""
     path = Path("/proc/self/clear_refs")
     if path.exists():
         path.write_text("5", encoding="ascii")
@@ -82,7 +82,7 @@ def clock(work: Any, *given: Any) -> tuple[float, Any]:
 
 class Raw:
     """
-    diskcache and hnswlib without this package.
+    diskcache and hnswlib, used directly without this package.
 
     Writes are not synchronous, and the index is written at the end.
     """
@@ -201,7 +201,7 @@ class Chroma:
 
 
 class LookupEmbedder:
-    """An embedder that looks up vectors, and measures the time of the lookups."""
+    """An embedder that looks up precomputed vectors, and measures the time of the lookups."""
 
     name, dimensions, max_tokens, batch_size = "known", DIMENSIONS, 100_000, 256
 
@@ -236,7 +236,7 @@ class Ours:
         from mama_structs.settings import MemorySettings, Settings  # noqa: PLC0415 - as above
 
         self.rows, self.embedder = rows, LookupEmbedder(rows)
-        # On a server each store is a namespace.
+        # On a server, each store has its own namespace.
         self.url = settings.pop("url", None)
         self.made = lambda store: Session.open(
             self.url or store,
@@ -246,7 +246,7 @@ class Ours:
         )
         self.runner = asyncio.Runner()
         with tempfile.TemporaryDirectory() as folder:
-            # Import lazily loaded modules before timing.
+            # Use a store once before timing, so that lazily loaded modules are already imported.
             self.open(Path(folder) / "warm")
             self.bulk(0, 1)
             self.search(0, 1)
@@ -281,7 +281,7 @@ class Ours:
         return taken, []
 
     def _apart(self, call: Any) -> tuple[float, Any]:
-        """Return the duration of a call without the embedder, and the result."""
+        """Return the duration of a call without the time of the embedder, and the result of the call."""
 
         async def timed() -> tuple[float, Any]:
             self.embedder.taken, started = 0.0, time.perf_counter()
@@ -307,7 +307,7 @@ class Ours:
             vector = self.rows.vectors(self.rows.count + number, self.rows.count + number + 1)[0]
             read = engine.read(lambda reader, given=vector: clock(reader.nearest, given, NEAREST))
             whole, (seconds, answer) = clock(self.runner.run, read)
-            # On a server, beginning and committing a transaction are round trips, which count.
+            # On a server, count the round trips that begin and commit the transaction as well.
             taken.append(whole if self.url else seconds)
             found.append(answer.nodes.tolist())
         return taken, found
@@ -320,7 +320,9 @@ class Ours:
 
 
 class Walks(Ours):
-    """Memories with 5 links each, half of them within 50 neighbours; a search is a traversal."""
+    """
+    Traversal benchmark: memories with 5 links each, half of them within 50 neighbours. A search is a traversal.
+    """
 
     def bulk(self, start: int, stop: int) -> None:
         from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType  # noqa: PLC0415 - as above
@@ -329,7 +331,7 @@ class Walks(Ours):
 
         def put(writer: Any, first: int, last: int) -> None:
             linked = {number: linked_from(number, chance) for number in range(first, last)}
-            # Write many memories per transaction.
+            # Find all memories of the transaction in one call, because there are many.
             writer.find_many(
                 [walked(number) for number in {*linked, *(end for ends in linked.values() for end in ends)}]
             )
@@ -364,7 +366,7 @@ def make_link_text(number: int) -> str:
 
 
 def linked_from(number: int, chance: np.random.Generator) -> set[int]:
-    """Return five earlier memories to link to, half of them within 50 neighbours."""
+    """Return up to five earlier memories to link to. About half of them are among the 50 before this one."""
     near = number - chance.integers(1, 51, 2 + number % 2)
     far = chance.integers(0, max(number, 1), 3 - number % 2)
     return {int(end) for end in (*near, *far) if 0 <= end < number}
@@ -405,7 +407,7 @@ def serve(make: Callable[[], Any], store: Path) -> None:
     """
     Execute the requests from stdin on a store.
 
-    Its memory use is measured relative to the time of its creation.
+    Memory use is reported relative to the state after the creation of the store object.
     """
     out, sys.stdout = sys.stdout, sys.stderr
     rival = make()

@@ -1,7 +1,7 @@
 """
-The answers of the ready-made tools: length, content, and the calls to read the rest.
+Answers of the ready-made tools: their length, their content, and the number of calls to read the rest.
 
-It also runs on older versions of the package, before answers were truncated by their structure.
+It also runs on older versions of the package, which did not truncate answers by their structure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODES: dict[str, dict[str, Any]] = {
     "references": {"include_references": True},
     "depth 2": {"include_references": True, "reference_depth": 2},
 }
-# The call of the demo's agent.
+# Arguments of the call that the demo's agent makes.
 DEMO = {"pagination_limit": 16, "include_references": True, "reference_types": ["guild", "planet", "fleet"]}
 SECTION, META, SHORTENED = "references", "references_meta", "shortened"
 # The maximum number of references that a tool's answer lists.
@@ -42,7 +42,7 @@ def text_of(answer: Any) -> str:
 
 
 class Reader:
-    """Reads the content of a handle page by page, as a model does, and counts the calls."""
+    """Reads the content behind a handle page by page, as a model does, and counts the calls."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -56,14 +56,14 @@ class Reader:
             self.calls += 1
             inner = INNER.search(said)
             raw = self.session.refs.read(handle, start=page).text
-            # Text between the tags was escaped once.
+            # The text between the tags may be HTML-escaped.
             if inner is None or raw.strip("\n") not in (inner[1].strip("\n"), html.unescape(inner[1]).strip("\n")):
                 raise AssertionError(said[:200])
             parts.append(raw)
         return "".join(parts)
 
     async def payload(self, answer: Any) -> tuple[Any, bool]:
-        """Return the joined result of an answer and its handles, and whether all rows are JSON."""
+        """Reassemble the complete result from an answer and its handles. Also return True if all rows are JSON."""
         if isinstance(answer, str):
             found = re.search(r'<fd_result fd="(fd:[0-9]+)"', answer)
             return json.loads(await self.text(found[1]) if found else answer), False
@@ -87,7 +87,7 @@ class Reader:
 
 
 def seen_in(answer: Any, found: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of the references that an answer shows with id and type."""
+    """Return the texts of the references whose id and type are visible in an answer."""
     if isinstance(answer, str):
         text = html.unescape(answer)
         places = {key: re.search(rf'"{key}":\s*{{\s*"reference_type": "', text) for key in found}
@@ -97,7 +97,7 @@ def seen_in(answer: Any, found: dict[str, Any]) -> dict[str, str]:
 
 
 async def measure(node: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of one call."""
+    """Call a tool, and return the figures of its answer."""
     plain = {key: value for key, value in asked.items() if not key.startswith(("include_", "reference_"))}
     async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
         payload = await session.call(name, asked)
@@ -128,7 +128,7 @@ async def measure(node: Any, name: str, asked: dict[str, Any]) -> dict[str, Any]
 
 
 async def first_id(node: Any, kind: str) -> str:
-    """Return the id of the entity with the longest text in a list."""
+    """Return the id of the entity in a list whose text is longest."""
     async with Session.open(structs=node.url, settings=UNTRUNCATED_SETTINGS) as session:
         page = await session.call(f"structs_list_{kind}s", {"pagination_limit": 20})
     rows = next(value for value in page.values() if isinstance(value, list))
@@ -136,7 +136,7 @@ async def first_id(node: Any, kind: str) -> str:
 
 
 async def run(*, players: int = PLAYERS, kinds: Sequence[str] = KINDS) -> dict[str, dict[str, Any]]:
-    """Return the figures of every ready-made tool in every mode, and of the demo's call."""
+    """Measure every ready-made tool in every mode, and the demo's call."""
     done: dict[str, dict[str, Any]] = {}
     async with FakeNode.world(seed=1, players=players) as node:
         for kind in kinds:

@@ -1,4 +1,4 @@
-"""Calibration of the embedders' cosines, fitted to labelled pairs and checked."""
+"""Calibration of the embedders' cosines: fit it to labelled pairs, and check it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,11 @@ def read(path: Path, limit: int | None) -> list[dict[str, Any]]:
 
 
 def of_sample(embedder: Embedder, memories: Sequence[Mapping[str, Any]], half: int | None) -> tuple[Any, Any]:
-    """Return the cosines within and between threads, of all threads or of every second one."""
+    """
+    Return the cosines of pairs within a thread, and of pairs from different threads.
+
+    *half* selects every second thread; None selects all.
+    """
     names = sorted({memory["thread"] for memory in memories})
     wanted = set(names if half is None else names[half::2])
     chosen = [memory for memory in memories if memory["thread"] in wanted]
@@ -88,7 +92,7 @@ def speed(embedder: Embedder, texts: Sequence[str], rounds: int) -> dict[str, fl
 
 def reliability(calibration: Calibration, same: Any, other: Any) -> list[float | None]:
     """
-    Return the share of same-subject pairs in each fifth of the similarity range.
+    Return, for each fifth of the similarity range, the share of pairs on the same subject.
 
     Both classes have equal weight.
     """
@@ -102,7 +106,7 @@ def reliability(calibration: Calibration, same: Any, other: Any) -> list[float |
 
 
 def right_from(calibration: Calibration, same: Any, other: Any) -> float | None:
-    """Return the similarity from which at least half of the pairs are on the same subject."""
+    """Return the lowest similarity above which at least half of the pairs are on the same subject."""
     for threshold in np.arange(0.5, 1, 0.05):
         yes, no = (int((calibration(np.asarray(cosines)) >= threshold).sum()) for cosines in (same, other))
         if yes >= max(no, 1):
@@ -111,7 +115,7 @@ def right_from(calibration: Calibration, same: Any, other: Any) -> float | None:
 
 
 def described(calibration: Calibration, same: Any, other: Any) -> dict[str, Any]:
-    """Describe the distribution of the cosines, and of the calibrated similarities."""
+    """Return statistics of the cosines and of the calibrated similarities."""
     found: dict[str, Any] = {
         "pairs": [len(same), len(other)],
         "auc": compute_auc(same, other),

@@ -18,7 +18,7 @@ from mama_structs.testing import World
 BYTES = 1_000_000
 ID = re.compile(r"(?:[0-6]|9|1[01])-[1-9][0-9]*")
 CASES = {
-    # Options, and whether every id is resolved or (the default) only direct relations.
+    # By default only direct relations are resolved, otherwise every id.
     "enrich, default (50 references)": ReferenceOptions(),
     "enrich, every field (50 references)": ReferenceOptions(include_references="all"),
 }
@@ -28,7 +28,7 @@ def payloads(size: int) -> dict[str, dict[str, Any]]:
     """
     Return four payloads of about *size* bytes of JSON.
 
-    The last one contains almost only ids.
+    The last payload contains almost only ids.
     """
     world = World.generate(seed=1, players=max(40, size // 310))
     structs = world.ids("struct")
@@ -57,7 +57,7 @@ def payloads(size: int) -> dict[str, dict[str, Any]]:
 
 
 def _truncate_rows(rows: Iterable[Any], size: int) -> list[Any]:
-    """Return the first rows up to *size* bytes."""
+    """Return the first rows whose total size is about *size* bytes."""
     kept, total = [], 0
     for row in rows:
         if total >= size:
@@ -68,7 +68,7 @@ def _truncate_rows(rows: Iterable[Any], size: int) -> list[Any]:
 
 
 def plain_walk(value: Any, found: list[str]) -> None:
-    """Match every string against a regular expression: a naive baseline without field rules."""
+    """Find ids by matching every string against a regular expression. A naive baseline without rules for fields."""
     if isinstance(value, dict):
         for member in value.values():
             plain_walk(member, found)
@@ -121,7 +121,7 @@ async def enriching(payload: dict[str, Any], rounds: int) -> dict[str, dict[str,
             return run
 
         rivals = {"json.dumps": dumps, **{name: enrich(options) for name, options in CASES.items()}}
-        await take_async_turns(rivals, 1)  # Fills the cache.
+        await take_async_turns(rivals, 1)  # Fill the cache before timing.
         queries = warm.stats.upstream_queries
         seconds = await take_async_turns(rivals, rounds)
         assert warm.stats.upstream_queries == queries

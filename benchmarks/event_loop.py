@@ -1,4 +1,4 @@
-"""The time that each async call blocks the event loop, measured with a heartbeat task."""
+"""Measures with a heartbeat task how long each async call blocks the event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Case = Callable[[], Awaitable[object]]
 
 
 class Heartbeat:
-    """A task that sleeps one millisecond at a time and records its delays."""
+    """A task that sleeps one millisecond at a time, and records the longest delay of a wake-up."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 0.0
@@ -38,7 +38,7 @@ class Heartbeat:
 
 
 async def measure(case: Case) -> dict[str, Any]:
-    """Return the longest delay while *case* runs: CPU time of the thread, and wall time."""
+    """Return the longest delay of the heartbeat while *case* runs, in CPU time of the thread and in wall time."""
     heartbeat = Heartbeat()
     task = asyncio.create_task(heartbeat.beat())
     await asyncio.sleep(PAUSE)
@@ -56,7 +56,7 @@ async def measure(case: Case) -> dict[str, Any]:
 
 
 def rows(count: int) -> list[dict[str, Any]]:
-    """Return rows as in a chain's list response."""
+    """Return rows in the format of the chain's list responses."""
     return [
         {"id": f"1-{number}", "owner": f"1-{number % 50 + 1}", "guildId": "0-1", "note": f"row {number} of a table"}
         for number in range(1, count + 1)
@@ -64,7 +64,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def marked(count: int) -> str:
-    """Return a model's answer that marks *count* refs."""
+    """Return a model's answer that contains *count* refs."""
     return "\n".join(f'<ref id="r{number}">\nvalue = {number}\n</ref>' for number in range(count))
 
 
@@ -74,19 +74,19 @@ def words(chars: int) -> str:
 
 
 def memory(number: int, chars: int = 60) -> dict[str, Any]:
-    """Return one record for `MemoryStore.save_many`."""
+    """Return a record for `MemoryStore.save_many`."""
     return {"type": "insight", "content": f"Insight {number}: {words(chars)}", "created_by": "user"}
 
 
 def new_records(count: int, start: int = 0) -> list[NewRecord]:
-    """Return small records of a host."""
+    """Return small records, as a host would save them."""
     return [
         NewRecord(("many",), f"{number:06}", {"n": number, "s": "x" * 20}) for number in range(start, start + count)
     ]
 
 
 async def refs_cases(session: Session, size: int) -> dict[str, Case]:
-    """Return cases for refs, descriptors and tools; *size* is 1 for the full run."""
+    """Return the cases for refs, descriptors and tools. *size* is 1 for the full run."""
     table, text = rows(20_000 // size), words(5_000_000 // size)
     many, message = marked(5_000 // size), words(1_000_000 // size)
     blocks = [{"type": "text", "text": f"block {number} {words(100)}"} for number in range(10_000 // size)]
@@ -140,7 +140,7 @@ async def refs_cases(session: Session, size: int) -> dict[str, Case]:
 
 
 async def memory_cases(session: Session, folder: Path, size: int) -> dict[str, Case]:
-    """Return cases for memories and the session methods that use them."""
+    """Return the cases for memories, and for the session methods that use memories."""
     memories, query = session.memories, words(10_000)
     long, message = words(1_000_000 // size), words(1_000_000 // size)
     many = [memory(number) for number in range(5_000 // size)]
@@ -188,7 +188,7 @@ async def memory_cases(session: Session, folder: Path, size: int) -> dict[str, C
 
 
 async def record_cases(session: Session, size: int) -> dict[str, Case]:
-    """Return cases for records of a host."""
+    """Return the cases for records of a host."""
     records = session.records
     value, nested = list(range(300_000 // size)), rows(40_000 // size)
     count = 5_000 // size
@@ -219,7 +219,7 @@ async def record_cases(session: Session, size: int) -> dict[str, Case]:
 
 
 async def reference_cases(session: Session, size: int) -> dict[str, Case]:
-    """Return cases for ids in payloads."""
+    """Return the cases for detecting and resolving ids in payloads."""
     table = rows(20_000 // size)
     payload = {"players": table}
     resolver = session.resolver
@@ -240,7 +240,7 @@ async def reference_cases(session: Session, size: int) -> dict[str, Case]:
 
 
 async def lifecycle(folder: Path) -> dict[str, Case]:
-    """Return cases for opening the stores of the other cases."""
+    """Return the cases for opening the stores that the other cases have filled."""
     opened: list[Session] = []
 
     async def open_again() -> None:
@@ -258,7 +258,7 @@ async def lifecycle(folder: Path) -> dict[str, Case]:
 async def main() -> None:
     options = arguments(__doc__ or "")
     size = 100 if options.quick else 1
-    # Hide the log message that only a part of a long text is embedded.
+    # Suppress the log message that only a part of a long text is embedded.
     logging.getLogger("mama_structs").setLevel(logging.ERROR)
     figures: dict[str, dict[str, Any]] = {}
 

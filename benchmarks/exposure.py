@@ -1,4 +1,4 @@
-"""Accuracy and cost of detecting a message's context, compared with MAMA v1.0's patterns."""
+"""Accuracy and cost of detecting the context of a message, compared with the patterns of MAMA v1.0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mama_structs.tools.exposure import Exposure
 
 MESSAGES = Path(__file__).parents[1] / "tests" / "data" / "exposure" / "messages.jsonl"
 KINDS = ("resuming", "deciding", "searching", "tracking", None)
-# The patterns of the v1.0 requirements, in order; the last two were meant to show every tool.
+# The patterns in the requirements of v1.0, in order. With the last two, v1.0 was meant to show every tool.
 SUBSTRINGS = {
     "resuming": ("어제", "이어서", "continue", "resume"),
     "deciding": ("결정", "decide", "choice", "선택"),
@@ -29,7 +29,7 @@ Said = tuple[str | None, bool, bool]
 
 
 def by_substrings(row: dict[str, Any]) -> Said:
-    """Return the kind, whether tools are hidden, and whether a needed tool is hidden."""
+    """Classify a message by the v1.0 patterns: its kind, whether tools are hidden, and whether a needed one is."""
     text = row["text"].lower()
     kind = next((kind for kind, words in SUBSTRINGS.items() if any(word in text for word in words)), None)
     allowed = ALLOWED.get(kind or "")

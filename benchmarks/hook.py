@@ -1,4 +1,4 @@
-"""The duration of `mama-structs hook` with a running helper and when it starts one."""
+"""The duration of ``mama-structs hook``, with a running helper process and when the hook starts one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The latency that references add to an answer, cold and cached, and to other calls."""
+"""The latency that references add to an answer, cold and cached, and to calls without references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mama_structs import DescriptorSettings, Resolver, Session, Settings, Source
 from mama_structs.settings import ReferenceSettings
 from mama_structs.structs.scheme import STRUCTS_SCHEME
 
-# Answers are not truncated, so that both sides of a comparison transfer the same data.
+# Do not truncate answers, so that both sides of a comparison transfer the same data.
 UNTRUNCATED_SETTINGS = Settings(descriptors=DescriptorSettings(enabled=False))
 
 LATENCY = 20
@@ -34,7 +34,7 @@ async def _timed(call: Awaitable[Any]) -> float:
 
 
 async def cold(url: str, rounds: int) -> dict[str, list[float]]:
-    """Time the first call of a new session, without open connections and cached entities."""
+    """Time the first call of a new session, which has neither open connections nor cached entities."""
 
     async def first(call: dict[str, Any]) -> float:
         async with Session.open(structs=url, settings=UNTRUNCATED_SETTINGS) as session:
@@ -46,7 +46,7 @@ async def cold(url: str, rounds: int) -> dict[str, list[float]]:
 
 
 async def cached(url: str, calls: int, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds per call if its own query and all references are cached."""
+    """Return the seconds per call when the call's own query and all references are cached."""
     async with Session.open(structs=url, settings=UNTRUNCATED_SETTINGS) as session:
 
         async def repeated(call: dict[str, Any]) -> float:
@@ -67,7 +67,7 @@ async def cached(url: str, calls: int, rounds: int) -> dict[str, list[float]]:
 
 
 async def hit_rate(url: str, players: int) -> dict[str, float]:
-    """Query all players once, with references, in 40 concurrent tool calls."""
+    """Query all players twice, concurrently and with references. Return the share of queries that the cache saves."""
     async with Session.open(structs=url, settings=UNTRUNCATED_SETTINGS) as session:
         ids = [f"1-{index}" for index in range(1, players + 1)]
         await asyncio.gather(*(session.call(TOOL, {"player_id": one, "include_references": True}) for one in ids))
@@ -86,7 +86,7 @@ async def hit_rate(url: str, players: int) -> dict[str, float]:
 
 
 async def overhead(calls: int, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds per call of a tool that does nothing."""
+    """Return the seconds per call of a tool that only returns a constant."""
     answer = {"Player": {"id": "1-11", "guildId": "0-1"}}
 
     async def tool(player_id: str) -> dict[str, Any]:  # noqa: ARG001
@@ -125,7 +125,7 @@ async def overhead(calls: int, rounds: int) -> dict[str, list[float]]:
 
 
 def imports(rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of an import in a new process."""
+    """Return the seconds that an import takes in a new process."""
     seconds: dict[str, list[float]] = {name: [] for name in IMPORTS}
 
     def measure(name: str) -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""Modules, lines and lines of code of each package of mama_structs, compared with a commit."""
+"""Number of modules, lines and lines of code in each package of mama_structs, compared with a commit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def docstring_lines(text: str) -> set[int]:
 
 
 def count(text: str) -> tuple[int, int]:
-    """Return the number of all lines, and of lines that are not blank, comments or docstrings."""
+    """Return the number of lines, and of lines that are not blank, a comment or part of a docstring."""
     lines = text.splitlines()
     documented = docstring_lines(text)
     code = sum(
@@ -47,7 +47,7 @@ def checkout() -> Iterator[tuple[str, bytes]]:
 
 
 def commit(revision: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a commit, or nothing if git or the commit is missing."""
+    """Yield the paths and contents of a commit's files. Yield nothing if git or the commit is missing."""
     command = ["git", "-C", str(ROOT), "archive", revision, PACKAGE]
     done = subprocess.run(command, capture_output=True, check=False)  # noqa: S603
     if done.returncode:

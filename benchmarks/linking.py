@@ -49,12 +49,13 @@ from mama_structs.testing.plain_engine import PlainReader
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
-PENALTY = 2.5  # The weight of a wrong link in the fit: it harms more than a missing one.
+# The weight of a wrong link in the fit. It is above 1, because a wrong link harms more than a missing one.
+PENALTY = 2.5
 RIDGE = 3.0
 CAP = LinkingPolicy.default().max_semantic
-# The weight of a set per text, over all its stores. Chats are labelled only by session, which is coarse.
+# The weight of a set per text, over all its stores. Labels of chats are coarse: they name only the session.
 COUNTS = {"decisions": 2.0, "chat": 0.5, "long": 0.3, "passages": 1.0}
-# Series of documents, by the numbers in the passages' ids, if a topic contains several series.
+# Series of documents, identified by the numbers in the passages' ids, for topics that contain several series.
 SERIES = {
     "benefits": "18 127",
     "company_policy": "1 52 119 142, 5 71 163, 11 148",
@@ -78,7 +79,7 @@ Vectors = NDArray[np.float32]
 
 @attrs.frozen
 class Record:
-    """A text with its labels: its matters, its session, and the ids that it links explicitly."""
+    """A text with its labels: its subjects (*matters*), its session, and the ids to which it links explicitly."""
 
     memory: Memory
     matters: frozenset[str]
@@ -91,12 +92,12 @@ Store = Sequence[Record]
 
 @attrs.frozen
 class Pairs:
-    """All candidate pairs of all memories: the two positions in the store, and the features."""
+    """All pairs of a memory and a candidate: their positions in the store, and the features of each pair."""
 
     new: NDArray[np.int64]
     old: NDArray[np.int64]
     same: NDArray[np.bool_]
-    # Exclude turns of one session without a common question from training: they only share the time.
+    # False for turns of one session without a common question: they only share the time and are not for training.
     taught: NDArray[np.bool_]
     cosines: Values
     features: Values
@@ -113,9 +114,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def read(path: Path) -> dict[str, dict[str, Store]]:
     """
-    Read the sets, each with its stores.
+    Read the sets. Each set has one or more stores.
 
-    Outcomes of decisions are skipped, because they follow the memory.
+    Outcomes of decisions are skipped, because they are reported after the decision is saved.
     """
     chats, long, passages = rows(path / "chat/turns.jsonl"), rows(path / "long/messages.jsonl"), path / "passages"
     asked: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
@@ -204,7 +205,7 @@ def made_up() -> dict[str, dict[str, Store]]:
 
 
 def regimes(records: Store, vectors: Sequence[Vectors]) -> dict[str, Store]:
-    """Return decisions as agents with other habits would have saved them."""
+    """Return variants of the decisions, as agents with other habits of naming topics would save them."""
     random = np.random.default_rng(5)
     dropped = {record.memory.id for record in records if random.random() < 0.5}
     coarse = coarse_topics(records, random)
@@ -233,9 +234,9 @@ def thread_of(record: Record) -> str:
 
 def coarse_topics(records: Store, random: np.random.Generator, vectors: Vectors | None = None) -> dict[str, str]:
     """
-    Return a coarse topic for each thread, named after its first thread.
+    Return a coarse topic for each thread. Several threads share the topic of the first.
 
-    With *vectors* it joins similar threads.
+    With *vectors*, similar threads share a topic, otherwise random ones.
     """
     threads = np.array([thread_of(record) for record in records])
     left = random.permutation(np.unique(threads)).tolist()
@@ -256,7 +257,7 @@ def coarse_topics(records: Store, random: np.random.Generator, vectors: Vectors 
 
 
 def strangers(records: Store) -> list[Record]:
-    """Return unrelated decisions of different threads, hours apart and under one topic."""
+    """Return one decision of each thread, hours apart and under one topic. They are unrelated to each other."""
     first: dict[str, Record] = {}
     for record in records:
         if record.memory.type is MemoryType.DECISION or record.memory.type is MemoryType.INSIGHT:
@@ -272,13 +273,13 @@ def strangers(records: Store) -> list[Record]:
 
 
 def embedded(records: Store, embedder: Embedder) -> list[Vectors]:
-    """Return the vectors of each memory as in a store: one for each piece of a long text."""
+    """Return the vectors of each memory, one for each piece of a long text, as in a store."""
     texts = [embedded_text(record.memory) for record in records]
     return asyncio.run(EmbeddingService(embedder).embed_documents(texts))
 
 
 def explicit_links(record: Record) -> Iterator[Link]:
-    """Yield the links that a save creates explicitly."""
+    """Yield the explicit links of a record."""
     for to_id, link_type in record.explicit.items():
         yield Link(
             id=f"{record.memory.id}>{to_id}",
@@ -293,7 +294,7 @@ def explicit_links(record: Record) -> Iterator[Link]:
 
 
 def gather(records: Store, vectors: Sequence[Vectors], embedder: Embedder) -> Pairs:
-    """Save the memories in order, and return the features of each with its candidates."""
+    """Save the memories in order. Return the features of each memory paired with its candidates."""
     reader, new, old, cosines, features = PlainReader(), [], [], [], []
     for position, record in enumerate(records):
         own = vectors[position]
@@ -324,7 +325,7 @@ def gather(records: Store, vectors: Sequence[Vectors], embedder: Embedder) -> Pa
 
 
 def fit(features: Values, same: NDArray[np.bool_], counted: Values) -> Values:
-    """Return bias and weights of a ridge logistic regression (Newton's method)."""
+    """Return bias and weights of a ridge logistic regression, computed with Newton's method."""
     mean = np.average(features, axis=0, weights=counted)
     scale = np.sqrt(np.average(np.square(features - mean), axis=0, weights=counted)) + 1e-9
     inputs = np.hstack([np.ones((len(features), 1)), (features - mean) / scale])
@@ -348,7 +349,7 @@ def fitted(
     """
     Return bias and weights fitted to some sets.
 
-    Of decisions only pairs with both ends in *among* are used.
+    Of the decisions, only pairs are used whose memories are both in *among*.
     """
     features, same, counted = [], [], []
     for name, stores in found.items():
@@ -357,8 +358,7 @@ def fitted(
             known, wrong = pairs.taught, penalty
             if among is not None and name == "decisions":
                 known = known & among[pairs.new] & among[pairs.old]
-                # With half of the threads, there are only half as many unrelated candidates, so wrong links count
-                # double.
+                # Half of the threads have only half as many unrelated candidates, so count wrong links twice.
                 wrong = 2 * penalty
             right = pairs.same[known]
             share = COUNTS[name] * 10 * len(pairs.matters) / len(chosen) / max(len(right), 1)
@@ -373,7 +373,7 @@ def scored(pairs: Pairs, weights: Values) -> Values:
 
 
 def linked(pairs: Pairs, scores: Values, least: float, among: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the linked pairs: the best few of each memory with at least the minimum score."""
+    """Return the pairs to link: for each memory the best few whose score is at least *least*."""
     eligible = np.flatnonzero((scores >= least) & among)
     order = eligible[np.lexsort((-scores[eligible], pairs.new[eligible]))]
     place = np.arange(len(order)) - np.searchsorted(pairs.new[order], pairs.new[order])
@@ -381,7 +381,7 @@ def linked(pairs: Pairs, scores: Values, least: float, among: NDArray[np.bool_])
 
 
 def measures(pairs: Pairs, chosen: NDArray[np.int64], counted: NDArray[np.bool_]) -> dict[str, float]:
-    """Return precision and links per memory, also without pairs joined by chains."""
+    """Return precision and links per memory, for all links and for those not already joined by a chain."""
     same, fresh = pairs.same[chosen], ~pairs.chained[chosen]
     return {
         "precision": float(same.mean()) if len(chosen) else 1.0,
@@ -394,7 +394,7 @@ def measures(pairs: Pairs, chosen: NDArray[np.int64], counted: NDArray[np.bool_]
 def left_out(
     found: Mapping[str, Mapping[str, Pairs]], name: str, halves: int
 ) -> Iterator[tuple[Values, NDArray[np.bool_]]]:
-    """Yield the weights fitted without each store's set, and the memories to evaluate."""
+    """Yield weights that were fitted without a set, with the memories to evaluate them on."""
     if name != "decisions":
         yield fitted({one: stores for one, stores in found.items() if one != name}), np.ones(0, np.bool_)
         return
@@ -407,7 +407,7 @@ def left_out(
 
 
 def judged(pairs: Pairs, runs: Sequence[tuple[Values, NDArray[np.bool_]]], least: float) -> dict[str, float]:
-    """Return the mean of the measures over runs."""
+    """Return the mean of each measure over several runs."""
     figures = []
     for weights, among in runs:
         counted = among if len(among) else np.ones(len(pairs.matters), np.bool_)
@@ -419,7 +419,7 @@ def judged(pairs: Pairs, runs: Sequence[tuple[Values, NDArray[np.bool_]]], least
 def as_shipped(
     records: Store, vectors: Sequence[Vectors], embedder: Embedder, policy: LinkingPolicy
 ) -> dict[str, dict[str, float]]:
-    """Save the memories with the package's weights, and return the measures by link type."""
+    """Save the memories with the weights of the package, and return the measures by link type."""
     reader, links = PlainReader(), []
     matters = {record.memory.id: record.matters for record in records}
     for record, own in zip(records, vectors, strict=True):

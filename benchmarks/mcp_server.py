@@ -1,10 +1,11 @@
 """
 The cost of a call over MCP, and the delay of list-changed notifications.
 
-Both are compared with a plain SDK server.
+Both are compared with those of a plain SDK server.
 
-Both servers run in this process, behind the official client. The plain one answers a call with a constant, and sends
-the notification when it is called. The targets are a decision in less than 1 ms, and a notification in less than 100 ms.
+Both servers run in this process, and the official client calls them. The plain server answers a call with a constant,
+and sends the notification when it is called. The targets are a decision in less than 1 ms, and a notification in less
+than 100 ms.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MESSAGES = ("continue from yesterday", "fix the failing test")
 
 
 class Raw(Server[Any]):
-    """An SDK server with one tool."""
+    """A plain SDK server with one tool."""
 
     def __init__(self) -> None:
         super().__init__("raw", on_list_tools=self.listed, on_call_tool=self.called)
@@ -45,7 +46,7 @@ class Raw(Server[Any]):
 
 
 async def measured(own: Any, calls: int, changes: int) -> dict[str, list[float]]:
-    """Return the seconds of calls, and of notifications after the message."""
+    """Return the durations of calls, and the delays of notifications after a message, in seconds."""
     heard: asyncio.Queue[float] = asyncio.Queue()
     tasks = set()
 

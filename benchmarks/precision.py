@@ -34,7 +34,7 @@ from mama_structs.memory.types.engine import DISPLAY_BOUNDS, RelevanceBounds
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 EXCLUDED_SETS: Final = ("long together", "pairs")
-"""Sets that say nothing more of a cut: the same texts again, and sentences that contradict each other."""
+"""Sets that add no information: one repeats texts of another, and one contains contradicting sentences."""
 RELEVANCES: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 SHARES: Final = (0.0, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 WITHOUT: Final = RelevanceBounds(relevance=0.0, share=0.0)
@@ -45,7 +45,7 @@ Asked = Sequence[tuple[Question, Sequence[Hit], Mapping[str, str]]]
 
 
 async def all_asked(sets: Sets, embedder: Embedder) -> dict[str, Asked]:
-    """Ask every question with a normal search."""
+    """Search for every question, and return the hits."""
     found: dict[str, Asked] = {}
     for name, samples in sets.items():
         lists: list[tuple[Question, Sequence[Hit], Mapping[str, str]]] = []
@@ -61,7 +61,7 @@ async def all_asked(sets: Sets, embedder: Embedder) -> dict[str, Asked]:
 
 
 def evaluate_bounds(lists: Asked, cut: RelevanceBounds) -> dict[str, float]:
-    """Return the figures of a cut-off on some questions."""
+    """Return the figures for some questions if only the hits within the cut-off are shown."""
     precisions, recalls, empty, sums = [], [], [], []
     for question, hits, labels in lists:
         kept = {labels[hit.memory.id] for hit in worth_showing(hits, bounds=cut)}
@@ -77,7 +77,7 @@ def evaluate_bounds(lists: Asked, cut: RelevanceBounds) -> dict[str, float]:
 
 
 def chosen(found: Mapping[str, Asked]) -> RelevanceBounds:
-    """Return the cut-off with the best F1 on every second question of the sets."""
+    """Return the cut-off with the best F1 on the first of every two questions of each set."""
     cuts = [RelevanceBounds(relevance=relevance, share=share) for relevance in RELEVANCES for share in SHARES]
     return max(
         cuts, key=lambda cut: float(np.mean([evaluate_bounds(lists[::2], cut)["F1"] for lists in found.values()]))
@@ -85,7 +85,7 @@ def chosen(found: Mapping[str, Asked]) -> RelevanceBounds:
 
 
 async def run(sets: Sets, embedder: Embedder) -> dict[str, Any]:
-    """Choose the cut-off, and return the figures."""
+    """Choose the cut-off, and return the figures with and without it."""
     found = await all_asked({name: some for name, some in sets.items() if name not in EXCLUDED_SETS}, embedder)
     cut = chosen(found)
     return {
@@ -106,7 +106,7 @@ async def run(sets: Sets, embedder: Embedder) -> dict[str, Any]:
 
 
 def table_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield the rows of the table, with each figure without and with the cut-off."""
+    """Yield the table rows. Each figure is given without and with the cut-off."""
     for name, halves in figures["sets"].items():
         for half, one in halves.items():
             pairs = (f"{one['without'][figure]:.3f} {one['cut'][figure]:.3f}" for figure in FIGURES)
@@ -114,7 +114,7 @@ def table_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of the sets (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")

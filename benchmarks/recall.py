@@ -1,12 +1,12 @@
 """
-The cost of recall compared with a plain search: at most 1.3 times (DESIGN 6a).
+The cost of recall compared with a plain search. The target is at most 1.3 times (DESIGN 6a).
 
 Nothing is embedded: vectors of questions are looked up, so that the search is as cheap as possible.
 Every message is new in its conversation, and half of them continue earlier work.
 
-It then evaluates the relevance bound for unrequested recall, which was chosen on half ``a`` of the month in the tests:
-how many questions get any of their answers, and how often nothing is recalled for messages without an answer, including
-the messages of the exposure.
+It then evaluates the relevance bound for unrequested recall, which was chosen on half ``a`` of the month in the tests.
+It reports how many questions get any of their answers, and how often nothing is recalled for messages without an answer,
+including the messages of the exposure benchmark.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def timed_with(call: Any) -> tuple[float, Any]:
 async def search_questions(
     lines: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], *, quick: bool
 ) -> list[Any]:
-    """Return for each question its half, its answers, and the hits of a search for it."""
+    """Return, for each question, its half, the ids of its answers, and the hits of a search."""
     async with Session.open(embedder=HashEmbedder() if quick else None) as session:
         ids: dict[str, str] = {}
         for half in "ab":
@@ -90,7 +90,7 @@ async def search_questions(
 
 
 def bound_rows(found: Sequence[Any]) -> tuple[list[list[str]], list[dict[str, Any]]]:
-    """Return a row and figures for each bound."""
+    """Return a table row and figures for each relevance bound."""
     rows, figures = [], []
     for bound in FLOORS:
         row = [f"{bound:.2f}{' (ours)' if bound == RECALL_BOUNDS.relevance else ''}"]

@@ -24,7 +24,7 @@ TEXT = "x = 1\n" * 50
 
 
 def raw_cache(folder: Path) -> diskcache.Cache:
-    """Open diskcache with the same durability, without this package."""
+    """Open diskcache directly, with the same durability as this package."""
     return diskcache.Cache(
         str(folder), eviction_policy="none", cull_limit=0, sqlite_synchronous=2, disk_min_file_size=2**30
     )
@@ -34,7 +34,7 @@ async def observing(rounds: int, tasks: int) -> dict[str, dict[str, float]]:
     """
     Store refs durably from concurrent tasks.
 
-    The rival commits the same bytes one after the other.
+    The rival commits the same bytes in one transaction after the other.
     """
     with tempfile.TemporaryDirectory() as folder:
         cache = raw_cache(Path(folder) / "raw")
@@ -64,7 +64,7 @@ async def observing(rounds: int, tasks: int) -> dict[str, dict[str, float]]:
 
 
 def forking(handles: int, forks: int) -> list[dict[str, Any]]:
-    """Fork a store of 10 MB; the rival copies a dict, which shares the texts."""
+    """Fork a store of 10 MB. The rival copies a dict, which shares the texts."""
     store = RefStore()
     size = 10_000_000 // handles
     for number in range(handles):
@@ -87,7 +87,7 @@ def forking(handles: int, forks: int) -> list[dict[str, Any]]:
 
 
 async def exporting(rounds: int, size: int) -> dict[str, dict[str, float]]:
-    """Export a text to a file atomically; the rival does it by hand, without path checks."""
+    """Export a text to a file atomically. The rival does the same by hand, without checks of the path."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         store = RefStore(files=root)

@@ -67,7 +67,7 @@ from mama_structs.memory.types.reranker import Reranker, as_reranker
 
 DATA: Final = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 FAMILY: Final = {"long together": "long", "exact sets": "passages", "pairs": "pairs"}
-"""Sets that are only judged, and never with what was chosen on their texts."""
+"""Sets that are only evaluated, with the set whose texts they share. Their weights are not fitted to these texts."""
 MANY, POINT, ABOVE, ENOUGH = 60, 0.01, 0.02, 0.97
 WEAK, SURE, FEW = 0.3, 0.6, 20
 RERANKED: Final = "ours, reranked"
@@ -85,20 +85,20 @@ OFF: Final[Mapping[str, Mapping[str, Any]]] = {
     "recency": {"recency": 0.0},
     "superseded behind": {"superseded": 1.0},
 }
-"""What of `Weights` switches a part of the ranking off."""
+"""The fields of `ScoreWeights` that disable each part of the ranking."""
 
 Stores = Mapping[str, Sequence[Saved]]
 Measures = dict[str, dict[str, dict[str, Values]]]
-"""By set, system and metric, the values of all questions that have an answer."""
+"""The values of all answerable questions, by set, system and metric."""
 
 
 def others(name: str, sets: Sets) -> dict[str, Any]:
-    """Return the sets that may be used to fit the weights for this set."""
+    """Return the sets to which the weights for this set may be fitted: all unrelated ones."""
     return {one: sets[one] for one in sets if one not in FAMILY and one != FAMILY.get(name, name)}
 
 
 async def fitted(stores: Stores, embedding: EmbeddingService) -> dict[str, ScoreWeights]:
-    """Return for each set the weights that were fitted to the other sets."""
+    """Return, for each set, the weights that were fitted to the other sets."""
     from _fitting import fit  # noqa: PLC0415
 
     chosen: dict[str, ScoreWeights] = {}
@@ -111,7 +111,7 @@ async def fitted(stores: Stores, embedding: EmbeddingService) -> dict[str, Score
 
 
 async def rivals(sets: Sets, embedding: EmbeddingService) -> Measures:
-    """Evaluate words, vectors, and sums of both."""
+    """Evaluate the baselines: words, vectors, and combinations of both."""
     systems = (*PARTS, "RRF", *SUMS)
     measures: Measures = {}
     for name, samples in sets.items():
@@ -127,7 +127,7 @@ async def rivals(sets: Sets, embedding: EmbeddingService) -> Measures:
 
 
 def floor(sets: Sets, measures: Measures) -> Iterator[dict[str, Any]]:
-    """Yield each requirement of the floor, with its value and whether it is met."""
+    """Yield each requirement of the floor (see above), with the measured values and whether it is met."""
     for name, systems in measures.items():
         for group, mask in groups(sets[name]).items():
             count = int(mask.sum())
@@ -149,13 +149,13 @@ def floor(sets: Sets, measures: Measures) -> Iterator[dict[str, Any]]:
 
 
 def reliability(sets: Sets, answers: Mapping[str, Sequence[Answers]]) -> Iterator[dict[str, Any]]:
-    """Yield the calibration of the relevances of each set."""
+    """Yield, for each set, how well the relevance of hits predicts that they are correct."""
     for name, samples in sets.items():
         lists = [(question, hits) for sample, one in zip(samples, answers[name], strict=True)
                  for question, hits in zip(sample.questions, one.judged, strict=True)]  # fmt: skip
         relevance, right = np.array([hit for _, hits in lists for hit in hits]).T
         best = np.array([max((one for one, _ in hits), default=0.0) for _, hits in lists])
-        # Not every question with a highly relevant hit has a correct one.
+        # A question with a highly relevant hit need not have a highly relevant hit that is correct.
         found = np.array([any(one >= SURE and good for one, good in hits) for _, hits in lists])
         empty = np.array([not question.relevant for question, _ in lists])
         kept = [(right[relevance >= step], step) for step in STEPS]
@@ -174,7 +174,7 @@ def reliability(sets: Sets, answers: Mapping[str, Sequence[Answers]]) -> Iterato
 
 
 async def ablated(stores: Stores, sets: Sets, embedding: EmbeddingService) -> dict[str, dict[str, list[float]]]:
-    """Return the contribution of each part of the ranking to recall at 1, 5 and 10, by set."""
+    """Return how much each part of the ranking contributes to recall at 1, 5 and 10, by set."""
     recalls: dict[str, dict[str, list[float]]] = {}
     for part, changes in {"nothing": {}, **OFF}.items():
         weights = attrs.evolve(WEIGHTS, **changes)
@@ -190,7 +190,7 @@ async def ablated(stores: Stores, sets: Sets, embedding: EmbeddingService) -> di
 
 
 def reranker_named(name: str) -> Reranker:
-    """Return the object ``module:name``; the module may be in the current directory."""
+    """Import and return the object ``module:name``. The module may be in the current directory."""
     sys.path.insert(0, str(Path.cwd()))
     module, _, attribute = name.partition(":")
     found = getattr(importlib.import_module(module), attribute)
@@ -198,7 +198,7 @@ def reranker_named(name: str) -> Reranker:
 
 
 async def reranked(sets: Sets, embedder: Embedder, reranker: Reranker) -> tuple[Measures, dict[str, Any]]:
-    """Evaluate a reranker on our hits, and measure its latency for each set."""
+    """Evaluate search with a reranker, and measure the latency that it adds in each set."""
     measures: Measures = {}
     costs: dict[str, Any] = {}
     for name, samples in sets.items():
@@ -261,7 +261,7 @@ async def run(
 
 
 def remarks(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the remarks below the table."""
+    """Yield the remarks that are printed below the table."""
     yield "The floor (difference to the better of words and vectors alone, and its 95 % interval):"
     for line in figures["floor"]:
         yield (
@@ -303,7 +303,7 @@ def remarks(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def table_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield the rows of the table, ours first; the best figure of each column has a star."""
+    """Yield the table rows, ours first. A star marks the best figure of each column."""
     for name, systems in figures["systems"].items():
         best = {metric: max(one[metric] for one in systems.values()) for metric in METRICS}
         for system, one in systems.items():
@@ -315,7 +315,7 @@ def table_rows(figures: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    """Run and print."""
+    """Run the benchmark, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of the sets (%(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the JSON (%(default)s)")

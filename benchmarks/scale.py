@@ -4,9 +4,10 @@ Memories at scale, compared with Chroma and plain libraries.
 It measures saving, loading, searching, opening and traversal.
 
 Each store has its own process, so that its memory use can be measured; measurements are interleaved. All stores have
-the same generated texts and vectors: 15 words, drawn by Zipf's law from the samples' words and from as many generated
-ones as English has in that many texts; a third of the words belong to a subject shared by some hundred texts. A vector
-is that of its subject plus noise. Nothing is embedded, and vector lookups are not timed.
+the same generated texts and vectors. A text has 15 words, drawn by Zipf's law from the words of the samples and from
+generated words; the vocabulary is as large as that of as many English texts. A third of the words belong to a subject
+that some hundred texts share. A vector is that of its subject plus noise. Nothing is embedded, and vector lookups are
+not timed.
 
 ``--chroma-python`` is a Python that can import chromadb; ``--chroma`` makes one in the temporary folder with pip.
 ``--against REV`` measures another revision of this package in the same run, as `before`.
@@ -38,7 +39,8 @@ from _scale import DIMENSIONS, NEAREST, Rows
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "shared" / "data" / "retrieval"
 MATTER = 150  # memories per subject
-LATENT, DECAY, ELSE = 128, 0.3, 0.3  # meaningful dimensions, the decay of their variance, and the share of other noise
+# The number of meaningful dimensions, the decay of their variance, and the share of the remaining noise.
+LATENT, DECAY, ELSE = 128, 0.3, 0.3
 WORDS, ASKED = 15, 6
 RECALL, EFS = 0.98, (16, 32, 64, 96, 128, 192, 256, 384, 512)
 MEGA = 1e6
@@ -46,7 +48,7 @@ MEMORY_COUNTS = [10_000, 50_000, 100_000]
 
 
 class Sizes(NamedTuple):
-    """The amounts of data in one run."""
+    """The amounts of data in a run."""
 
     memories: int
     saves: int
@@ -56,7 +58,7 @@ class Sizes(NamedTuple):
 
 
 class Rival(NamedTuple):
-    """A store: its kind, its memory settings, its Python, and its package folder."""
+    """A store in the comparison: its kind, its memory settings, its Python, and the folder of its package."""
 
     kind: str
     settings: dict[str, Any]
@@ -104,12 +106,12 @@ class Process:
         return seconds, found
 
     def kill(self) -> None:
-        """End the process as `kill -9` does."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self.end()
 
     def end(self) -> None:
-        """Wait for the process to exit, after it has closed its store."""
+        """Wait until the process has closed its store and ended."""
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(BrokenPipeError):
                 pipe.close()
@@ -117,13 +119,13 @@ class Process:
 
 
 def vocabulary(count: int, *, quick: bool) -> tuple[list[str], np.ndarray[Any, Any]]:
-    """Return words with their probabilities: words of the samples first, then generated ones."""
+    """Return words with their probabilities. The words of the samples come first, then generated words."""
     found: Counter[str] = Counter()
     for path in [] if quick else sorted(SAMPLES.glob("**/memories.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             memory = json.loads(line)
             found.update(re.findall(r"[a-z]{2,}", str(memory.get("content", memory.get("text", ""))).lower()))
-    # Heaps' law, with parameters of English.
+    # The size of the vocabulary follows Heaps' law with the parameters of English.
     wanted = max(2_000, round(10 * math.sqrt(WORDS * count)))
     syllables = [first + second for first in "bcdfglmnprstvz" for second in ("a", "e", "i", "o", "u", "an", "er", "ol")]
     made = ("".join(some) for some in itertools.product(syllables, repeat=3))
@@ -135,7 +137,7 @@ def vocabulary(count: int, *, quick: bool) -> tuple[list[str], np.ndarray[Any, A
 
 
 def make_corpus(sizes: Sizes, folder: Path, *, quick: bool) -> None:
-    """Write texts, topics and vectors of memories, followed by questions about some of them."""
+    """Write the texts, topics and vectors of the memories, followed by questions about some of them."""
     chance, count = np.random.default_rng(1), sizes.memories + sizes.saves
     words, weights = vocabulary(count, quick=quick)
     matters = max(4, count // MATTER)
@@ -155,7 +157,7 @@ def make_corpus(sizes: Sizes, folder: Path, *, quick: bool) -> None:
     for at in about.tolist():
         telling = sorted(picked[at].tolist())[-ASKED:]
         texts.append("what did we decide about " + " ".join(words[word] for word in telling) + " for the")
-    # As for real sentences: the mean cosine is 0.16, the best hit of a question has 0.7, the tenth 0.5.
+    # Resembles real sentences: the mean cosine is 0.16, the best hit of a question has 0.7, the tenth 0.5.
     share = (np.arange(LATENT) + 1.0) ** -DECAY
     spread = (share / np.sqrt(np.mean(share**2)))[:, None] * chance.standard_normal((LATENT, DIMENSIONS))
     spread /= math.sqrt(DIMENSIONS)
@@ -179,7 +181,7 @@ def flat(latent: Any, spread: Any, chance: np.random.Generator) -> bytes:
 
 
 def nearest(rows: Rows, memories: int, questions: range) -> list[float]:
-    """Return the cosine threshold of the nearest of the first *memories* for each question."""
+    """Return, for each question, the lowest cosine among its nearest of the first *memories* memories."""
     asked = rows.vectors(rows.count + questions.start, rows.count + questions.stop)
     best = np.full((len(asked), NEAREST), -np.inf, np.float32)
     for at in range(0, memories, 20_000):
@@ -203,7 +205,7 @@ def on_disk(folder: Path) -> int:
 def run_interleaved(
     running: dict[str, Process], command: str, first: int, last: int, turn: int
 ) -> dict[str, tuple[Any, Any]]:
-    """Run the parts of an operation interleaved over all rivals; return times and results."""
+    """Run an operation in parts, interleaved over all rivals. Return the times and results of each rival."""
     taken: dict[str, tuple[list[float], list[Any]]] = {name: ([], []) for name in running}
     for at in range(first, last, turn):
         for name, process in running.items():
@@ -214,7 +216,7 @@ def run_interleaved(
 
 
 def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: bool) -> dict[str, dict[str, Any]]:
-    """Measure all rivals at one size."""
+    """Run all measurements with one amount of data."""
     corpus = folder / "corpus"
     corpus.mkdir()
     make_corpus(sizes, corpus, quick=quick)
@@ -269,9 +271,9 @@ def measured(sizes: Sizes, rivals: dict[str, Rival], folder: Path, *, quick: boo
 
 def tune(process: Process, rival: Rival, rows: Rows, memories: int, questions: range) -> int:
     """
-    Set the plain index to the smallest `ef` with the recall that ours guarantees.
+    Set the plain index to the smallest `ef` that reaches the recall that this package guarantees.
 
-    The others keep their own.
+    The other stores keep their default.
     """
     truth = nearest(rows, memories, questions) if rival.kind == "raw" else []
     for ef in EFS if truth else ():
@@ -283,7 +285,7 @@ def tune(process: Process, rival: Rival, rows: Rows, memories: int, questions: r
 
 
 def walks(sizes: Sizes, rivals: dict[str, Rival], folder: Path) -> dict[str, Any]:
-    """Traverse from memories to 1,000 others, each for the first time."""
+    """Time traversals from random memories to 1,000 others. Each traversal runs only once."""
     (folder / "corpus").mkdir()
     make_corpus(sizes._replace(memories=10, saves=0, searches=1), folder / "corpus", quick=True)
     running = {}
@@ -300,7 +302,7 @@ def walks(sizes: Sizes, rivals: dict[str, Rival], folder: Path) -> dict[str, Any
 
 @contextmanager
 def revision(name: str) -> Iterator[Path]:
-    """Yield a folder with another revision of this package."""
+    """Yield a folder with the package of another revision."""
     folder = Path(tempfile.mkdtemp()) / "before"
     git = [shutil.which("git") or "git", "-C", str(HERE.parent), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--detach", folder, name], check=True)  # noqa: S603 - as given
@@ -312,7 +314,7 @@ def revision(name: str) -> Iterator[Path]:
 
 
 def chroma_python(*, quick: bool) -> str:
-    """Create an environment with the newest Chroma, and return its Python."""
+    """Create an environment with the newest Chroma, and return its Python interpreter."""
     folder = Path(tempfile.gettempdir()) / "mama-structs-benchmarks" / "chroma"
     python = folder / "bin" / "python"
     if not python.exists() and not quick:
@@ -344,7 +346,7 @@ FIGURES = (
 
 
 def table(count: int, figures: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each figure, with each rival's ratio to the plain libraries."""
+    """Return a table row for each figure, with the ratio of each rival to the plain libraries."""
     rows = []
     for what, of, digits in FIGURES:
         cells = []
@@ -371,7 +373,7 @@ def main() -> None:
     given = parser.parse_args()
     counts = [60] if given.quick else [given.synthetic] if given.synthetic else given.sizes
     figures: dict[str, Any] = {}
-    # Separate names keep partial runs from overwriting each other's results.
+    # Give partial runs their own file names, so that they do not overwrite other results.
     written = "_".join(
         ["scale", *(f"{count // 1000}k" for count in counts if counts != MEMORY_COUNTS and not given.quick)]
     )

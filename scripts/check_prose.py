@@ -1,9 +1,9 @@
 """
-Count wording that needs a rewrite, and fail if a count rises above the one of the last commit.
+Count wording that needs a rewrite, and fail if a count is higher than the recorded one.
 
 ``python scripts/check_prose.py`` compares the package, tests, benchmarks and scripts with ``scripts/check_prose.json``.
 ``--update`` writes lower counts to that file. ``--list KIND`` prints the hits of one kind, and ``--sample N`` prints N
-random docstrings and comments to judge by hand; a text without a hit can still be unreadable.
+random docstrings and comments to judge by hand. A text without a hit can still be unreadable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMITS = Path(__file__).with_suffix(".json")
 MAX_TEST_NAME_CHARS = 79
 TEXTS = frozenset({"docstrings", "comments"})
 TOOL_COMMENT = re.compile(r"(noqa|ruff|type:|pragma|mypy|pyright)")
-# A leading question word used as a noun ("What a newcomer forgets"), a vague pronoun, or an archaic phrase.
+# A question word at the beginning that is used as a noun ("What a newcomer forgets"), or a vague pronoun.
 LEAD = re.compile(r"^(What|Who|Whose|Whether|How|Where|Which|Whatever|Whoever|Those|Of|Tell whether|Say|Let)\b")
 PHRASES = re.compile(
     r"\b(anew|likewise|thereof|whoever|whatever|whichever|nobody|somebody|everybody|by itself|of (its|their) own|"
@@ -36,7 +36,7 @@ PHRASES = re.compile(
     r"there is none)\b",
     re.IGNORECASE,
 )
-# Constants that are a bare adjective, pronoun, participle or superlative.
+# Constant names that are a bare adjective, pronoun, participle or superlative.
 BARE = re.compile(
     r"^_?(FEW|MUCH|MANY|MOST|LEAST|SOME|NONE|NOTHING|LONGEST|LARGEST|SHORTEST|DEEPEST|SURE|LIKELY|NEAR|FAR|READ|SAID|"
     r"TOLD|NAMED|SHOWN|FOUND|KNOWN|GIVEN|COMMON|ALIKE|TOGETHER|ALONE|BEHIND|BESIDE|NEXT|OURS|THEIRS|FORGOTTEN|"
@@ -67,7 +67,7 @@ Hit = tuple[str, bool, int, str]
 
 
 def docstrings(tree: ast.Module, *, is_test: bool) -> Iterator[Hit]:
-    """Yield the first paragraph of every docstring, except of test functions, whose names are judged."""
+    """Yield the first paragraph of every docstring. Test functions are excluded, because their names are judged."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(tree):
         if not isinstance(node, kinds) or not (doc := ast.get_docstring(node)):
@@ -79,7 +79,7 @@ def docstrings(tree: ast.Module, *, is_test: bool) -> Iterator[Hit]:
 
 
 def comments(source: str) -> Iterator[Hit]:
-    """Yield every comment that is not an instruction for a tool."""
+    """Yield every comment, except instructions for tools such as ``noqa``."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         text = token.string.lstrip("# ").strip()
         if token.type == tokenize.COMMENT and text and not TOOL_COMMENT.match(text):
@@ -108,12 +108,12 @@ def names(tree: ast.Module, *, is_test: bool) -> Iterator[Hit]:
 
 
 def is_vague(text: str) -> bool:
-    """Return True if a sentence begins with a relative clause or contains a phrase of the list."""
+    """Return True if a text begins with a relative clause, or contains a phrase of `PHRASES`."""
     return bool(LEAD.search(text) or PHRASES.search(text))
 
 
 def scan(path: Path) -> list[Hit]:
-    """Return all texts of a file."""
+    """Return all hits of a file."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     is_test = path.name.startswith("test_") or "tests" in path.parts
@@ -121,7 +121,7 @@ def scan(path: Path) -> list[Hit]:
 
 
 def main() -> int:
-    """Print the counts and return 1 if one of them rose."""
+    """Print the counts. Return 1 if a count is higher than its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path, help="files or folders to count without a comparison")
     parser.add_argument("--sample", type=int, default=0, metavar="N")

@@ -1,7 +1,7 @@
 """
 Write the output of ``mama-structs demo`` (80 columns) into ``docs/demo.md``.
 
-``python scripts/demo_page.py`` makes it; a test compares the page with what the demo prints today.
+``python scripts/demo_page.py`` writes the page. A test compares the page with the current output of the demo.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ async def printed() -> str:
 
 
 def read_page_output() -> str:
-    """Return the demo output that the page contains."""
+    """Return the demo output in the existing page."""
     return _BLOCK.findall(TARGET.read_text(encoding="utf-8"))[0]
 
 

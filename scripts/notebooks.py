@@ -2,7 +2,7 @@
 Execute the notebooks in ``docs/notebooks`` and the README's first code block.
 
 Each runs in a fresh kernel, then again in the same kernel with every cell twice, then after an interrupt during work.
-``python scripts/notebooks.py [NAME ...]``; the first error ends it.
+``python scripts/notebooks.py [NAME ...]`` stops at the first error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 SECONDS = 60
-# Reports its start, and is saving when it is interrupted.
+# Cells that report their start, and then save until they are interrupted.
 BUSY = {
     "without await": """
 from mama_structs.sync import Session
@@ -48,7 +48,7 @@ def front_page() -> NotebookNode:
 
 
 async def interrupted(client: NotebookClient, code: str) -> None:
-    """Run a cell that never ends, and interrupt it after its start."""
+    """Run a cell that never ends, and interrupt it after it has reported its start."""
     kernel, manager = client.kc, client.km
     message = kernel.execute(code, store_history=False)
     stopped = False
@@ -67,7 +67,7 @@ async def interrupted(client: NotebookClient, code: str) -> None:
 
 
 async def tried(name: str, notebook: NotebookNode) -> None:
-    """Run a notebook three times in one kernel, with an interrupt in between."""
+    """Run a notebook in one kernel: fresh, with every cell twice, and after each kind of interrupted cell."""
     with tempfile.TemporaryDirectory() as place:
         client = NotebookClient(notebook, kernel_name="python3", timeout=SECONDS)
         async with client.async_setup_kernel(cwd=place):

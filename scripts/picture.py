@@ -1,7 +1,7 @@
 """
 Draw ``docs/pictures/decisions.svg``: a failed decision and its successor.
 
-``python scripts/picture.py`` makes it; a test compares the file with what this gives.
+``python scripts/picture.py`` writes the file. A test compares the file with the current output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mama_structs.sync import Session
 
 TARGET = Path(__file__).parents[1] / "docs" / "pictures" / "decisions.svg"
 QUESTION = "Why did we leave JWT?"
-# Fill and edge colours. Dark text on the fill, and the edge on a light or dark page, must be readable.
+# Fill and edge colours. Dark text must be readable on the fill, and the edge on light and dark pages.
 _BAD, _GOOD, _PLAIN, _ASKED = (
     ("#fee2e2", "#dc2626"),
     ("#dcfce7", "#16a34a"),
@@ -38,7 +38,7 @@ font-family="system-ui, sans-serif" font-size="15">
 
 
 def remembered() -> tuple[Chain, str, list[Hit]]:
-    """Return a decision's evolution, the reason of its failure, and a question's hit."""
+    """Return the evolution of a decision, the reason for its failure, and the hits for a question."""
     with tempfile.TemporaryDirectory() as place, Session.open(place, embedder=HashEmbedder()) as session:
         memories = session.memories
         monday, thursday = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 5, tzinfo=UTC)
@@ -50,7 +50,7 @@ def remembered() -> tuple[Chain, str, list[Hit]]:
 
 
 def picture() -> str:
-    """Return the picture."""
+    """Return the picture as SVG."""
     chain, why, hits = remembered()
     new, old = chain.memories
     (link,) = (one for one in chain.links if one.link_type is LinkType.EVOLUTION)
@@ -76,7 +76,7 @@ def picture() -> str:
 
 
 def _box(x: int, y: int, width: int, height: int, colours: tuple[str, str], *lines: str) -> Iterator[str]:
-    """Yield a box with centred lines: the first is bold, the others are smaller."""
+    """Yield a box with centred lines. The first line is bold, the others are smaller."""
     fill, edge = colours
     yield (
         f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{fill}" stroke="{edge}" '

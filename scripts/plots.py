@@ -1,8 +1,8 @@
 """
 Create the pictures of plots and notebook HTML in ``docs/pictures``.
 
-``python scripts/plots.py`` after one of them changed.
-The pictures are PNG. With ``--html`` the HTML, which a browser converts to a picture, is written next to them.
+Run ``python scripts/plots.py`` after a change of the plots or the HTML.
+The pictures are PNG. With ``--html`` the script also writes the HTML files, which a browser converts to pictures.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _day(number: float) -> datetime:
 
 
 async def fill(memories: Any) -> str:
-    """Save a small shop's decisions with outcomes and notes, and return a decision's id."""
+    """Save the decisions of a small shop with outcomes and notes, and return the id of one decision."""
     jwt = await memories.save_decision("auth", "Use JWT for logins", "No store to ask", created_at=_day(0))
     await memories.set_outcome(jwt.id, "FAILED", reason="A stolen token could not be revoked", at=_day(24))
     redis = await memories.supersede(

@@ -27,7 +27,7 @@ _END: Final = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def opened(place: Path, namespace: str, conversation: str | None = None) -> Any:
-    """Open the store; the small vectors keep the archive small."""
+    """Open the store with small vectors, so that the archive stays small."""
     return Session.open(place, namespace=namespace, conversation=conversation, embedder=HashEmbedder(dimensions=64))
 
 
@@ -66,7 +66,7 @@ async def fill(place: Path) -> None:
 
 
 async def contents(place: Path, exports: Path) -> dict[str, Any]:
-    """Return what the API returns about a store, and export its memories."""
+    """Return the results of the API's read methods for a store, and export its memories."""
     found: dict[str, Any] = {}
     for namespace in await Session.namespaces(place):
         async with opened(place, namespace) as session:

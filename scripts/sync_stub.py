@@ -1,7 +1,8 @@
 """
 Write the type stubs of synchronous proxies, such as ``mama_structs/sync.pyi``.
 
-``python scripts/sync_stub.py`` after a public signature changed; a test compares the files with what this gives.
+Run ``python scripts/sync_stub.py`` after a change of a public signature. A test compares the stubs with the current
+output.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from mama_structs.adapters import mem0
 
 MODULES = (sync, mem0)
 _HEAD = '"""Types of `{}`; written by ``scripts/sync_stub.py``, never by hand."""\n'
-# The return type of a proxy for each return type of its object.
+# Maps the return type of an async method to the return type of its proxy.
 _PROXY_RETURN_TYPES = {"SessionOpening": "Session", "AsyncIterator": "Iterator"}
 _CONSTRUCTED = ("Memory", "RefStore", "Resolver")
 _WIDTH = 120
 
 
 class _Annotations(ast.NodeTransformer):
-    """Rewrites annotations for a stub with *own* names, and collects the required imports."""
+    """Rewrites annotations for a stub that defines the names *own*, and collects the required imports."""
 
     def __init__(self, module: str, own: list[str], needed: dict[str, set[str]]) -> None:
         self._module = module
@@ -64,7 +65,7 @@ class _Annotations(ast.NodeTransformer):
 
 @functools.cache
 def _imports(module: str) -> dict[str, tuple[str, str]]:
-    """Return the module and the original name of each name that a module imports."""
+    """Return, for each name that a module imports, the source module and the name there."""
     homes: dict[str, tuple[str, str]] = {}
     for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -107,7 +108,7 @@ def _import(home: str, names: list[str]) -> str:
 
 
 def _home(kind: type) -> str:
-    """Return the module that defines a class; its `__module__` may name a re-exporting module."""
+    """Return the module that defines a class. Its `__module__` may name a module that only re-exports it."""
     return str(kind.__init__.__module__)
 
 
@@ -115,7 +116,7 @@ def _members(facade: Any, own: list[str], needed: dict[str, set[str]]) -> Iterat
     kind = facade._kind
 
     def method(name: str, function: Any) -> str:
-        # A base class may be defined in another module, with other imports.
+        # Use the imports of the module that defines the function: it may belong to a base class elsewhere.
         return _method(name, function, _Annotations(function.__module__, own, needed))
 
     annotations = _Annotations(_home(kind), own, needed)
@@ -167,7 +168,7 @@ def _default(value: object) -> str:
 
 
 def _wrapped(line: str, indent: int) -> str:
-    # Break lines between parameters only.
+    # Allow line breaks after the commas of parameters only.
     text = line.replace(" ", "\0").replace(",\0", ", ")
     filled = textwrap.fill(text, _WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
     return filled.replace("\0", " ")

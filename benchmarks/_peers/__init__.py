@@ -1,7 +1,7 @@
 """
-One module per peer of `peers.py`.
+Drivers of the compared stores (peers) of `peers.py`, one module each.
 
-Its class `Peer` does the benchmark's work with the peer's own API.
+The class `Peer` of a module runs the benchmark's operations with the peer's own API.
 A module is imported in the environment of its peer, which also contains NumPy.
 """
 
@@ -20,7 +20,7 @@ Timed = tuple[list[float], list[list[int]]]
 
 class Driver:
     """
-    Base class of the peers. Memories and questions are numbers of *rows*.
+    Base class of the peers. Memories and questions are identified by their numbers in *rows*.
 
     A peer implements `open`, `put`, `stored`, `close` and `by_vector`. It may also implement `by_question` (search with
     words), `tune` (adjustable recall) and `wait_until_idle` (wait for background indexing).
@@ -35,7 +35,7 @@ class Driver:
         raise NotImplementedError
 
     def put(self, start: int, stop: int) -> None:
-        """Save memories in one call, and return when they are acknowledged."""
+        """Save the memories from *start* to *stop* in one call. Return when they are acknowledged."""
         raise NotImplementedError
 
     def stored(self) -> list[int]:
@@ -43,11 +43,11 @@ class Driver:
         raise NotImplementedError
 
     def by_vector(self, vector: Vectors) -> Sequence[int]:
-        """Return the nearest memories."""
+        """Return the numbers of the memories nearest to a vector."""
         raise NotImplementedError
 
     def by_question(self, number: int) -> Sequence[int]:
-        """Return the result of the peer's full search for a question."""
+        """Return the hits of the peer's best search for a question: by default the search by vector."""
         return self.by_vector(self.get_question_vector(number))
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Driver:
         return [seconds for seconds, _ in pairs], [[int(one) for one in found] for _, found in pairs]
 
     def stream(self, start: int, stop: int, path: str) -> str:
-        """Save memories singly, log each acknowledged number to a file, and return the last error."""
+        """Save memories one by one, and write each acknowledged number to a file. Return the type of the last error."""
         told, wrong = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), ""
         for at in range(start, stop):
             try:
@@ -95,7 +95,7 @@ class Driver:
         return wrong
 
     def find_by_own_vectors(self, numbers: list[int]) -> list[int]:
-        """Return the memories that a search with their own vectors finds."""
+        """Return the given memories that a search with their own vector finds."""
         return [at for at in numbers if at in {int(one) for one in self.by_vector(self.vector(at))}]
 
     def looked_up(self) -> Callable[[Sequence[str]], list[list[float]]]:
@@ -105,7 +105,7 @@ class Driver:
 
 
 def loadable_sqlite() -> ModuleType:
-    """Return an `sqlite3` module that can load extensions; some interpreters' module cannot."""
+    """Return an `sqlite3` module that can load extensions. The standard module of some interpreters cannot."""
     import sqlite3  # noqa: PLC0415 - selected at run time
 
     if hasattr(sqlite3.Connection, "enable_load_extension"):

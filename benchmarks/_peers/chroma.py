@@ -1,4 +1,4 @@
-"""Chroma's embedded client with default settings and inner products."""
+"""Driver of Chroma's embedded client, with default settings and inner products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Peer(Driver):
     at_once = 5_000
 
     def open(self, store: Path) -> None:
-        # Clears Chroma's cache, which would return the client of an earlier opening.
+        # Clear Chroma's cache, because it would return the client of an earlier opening.
         chromadb.api.client.SharedSystemClient.clear_system_cache()
         client = chromadb.PersistentClient(str(store), settings=chromadb.config.Settings(anonymized_telemetry=False))
         given = {"hnsw": {"space": "ip"}}

@@ -1,7 +1,7 @@
 """
-hnswlib and diskcache without this package.
+Driver of hnswlib and diskcache, used directly without this package.
 
-The graph is written on closing, and rebuilt if it is stale.
+The graph is written when the store is closed. If it is stale when the store is opened, it is rebuilt.
 """
 
 from __future__ import annotations

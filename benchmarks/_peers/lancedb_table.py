@@ -1,7 +1,7 @@
 """
-LanceDB with its full-text index.
+Driver of LanceDB with its full-text index.
 
-It has no vector index by default, and compares all vectors.
+By default LanceDB has no vector index, and compares all vectors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""LangGraph's in-memory store, without persistence."""
+"""Driver of LangGraph's in-memory store, which is not persistent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from _peers import langgraph_sqlite
 
 
 class Peer(langgraph_sqlite.Peer):
-    # A batch with two equal texts is rejected.
+    # The store rejects a batch that contains the same text twice.
     at_once = 1
 
     def open(self, store: Path) -> None:  # noqa: ARG002 - nothing is stored on disk

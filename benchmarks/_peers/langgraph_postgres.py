@@ -1,4 +1,4 @@
-"""LangGraph's store on a PostgreSQL server, with pgvector's default HNSW index."""
+"""Driver of LangGraph's store on a PostgreSQL server, with pgvector's default HNSW index."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from langgraph.store.postgres import AsyncPostgresStore
 SPACE, LINKED = ("memories",), ("linked",)
 BATCH_SIZE = 1_000
 DEEPEST, MOST = 5, 1_000
-"""As far as `MemoryStore.traverse` goes by default, and as many as it returns."""
+"""The default depth of `MemoryStore.traverse`, and the maximum number of memories that it returns."""
 
 
 class LangGraph:
-    """The operations of `_scale.Ours` with the API of this store. Vector lookup is not timed."""
+    """Same operations as `_scale.Ours`, but with LangGraph's API. Vector lookups are not timed."""
 
     def __init__(self, rows: Rows, settings: dict[str, Any]) -> None:
         self.rows, self.url = rows, settings["url"]
@@ -81,9 +81,9 @@ class LangGraph:
 
 class Walks(LangGraph):
     """
-    Memories that contain the keys of their linked memories in both directions.
+    Traversal benchmark for LangGraph. Each memory contains the keys of the memories linked to it in either direction.
 
-    A search is a traversal.
+    A search of this class is a traversal.
     """
 
     def bulk(self, start: int, stop: int) -> None:
@@ -107,7 +107,7 @@ class Walks(LangGraph):
         return [taken for taken, _ in walks], [[reached] for _, reached in walks]
 
     async def _walked(self, start: str) -> int:
-        """Traverse level by level with one query each, because this store has no links."""
+        """Traverse the links with one query per level, because this store cannot traverse links."""
         seen, level = {start}, [start]
         for depth in range(DEEPEST + 1):
             items = await self.store.abatch([GetOp(LINKED, key) for key in level])

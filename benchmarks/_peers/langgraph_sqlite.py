@@ -1,4 +1,4 @@
-"""LangGraph's SQLite store, which compares vectors with sqlite-vec."""
+"""Driver of LangGraph's SQLite store, which compares vectors with sqlite-vec."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Peer(Driver):
         super().__init__(rows, settings)
         self.asking: Vectors | None = None
         known = self.looked_up()
-        # The store cannot search by vector only: it embeds a query text, so an invented text is used.
+        # The store cannot search by a vector: it embeds a query text. Use an invented text that maps to the vector.
         self.index = {
             "dims": rows.dimensions,
             "embed": lambda texts: known(texts) if self.asking is None else [self.asking.tolist()],

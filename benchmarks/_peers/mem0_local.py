@@ -1,4 +1,4 @@
-"""mem0 over Qdrant without a server. Inference is off, so each text is stored unchanged."""
+"""Driver of mem0 with a local Qdrant folder. Inference is off, so each text is stored unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USER = "someone"
 
 
 class LookupEmbedder:
-    """An embedder with mem0's interface that looks up known vectors."""
+    """An embedder with mem0's interface that looks up precomputed vectors."""
 
     def __init__(self, driver: Driver) -> None:
         self.known, self.asking = driver.looked_up(), None
@@ -62,7 +62,7 @@ class Peer(Driver):
     def by_vector(self, vector: Vectors) -> Sequence[int]:
         self.known.asking = vector.tolist()
         try:
-            # By default mem0 drops hits with a similarity below 0.1.
+            # Override the default threshold, with which mem0 drops hits with a similarity below 0.1.
             found = self.memory.search("by vector", filters={"user_id": USER}, top_k=NEAREST, threshold=0.0)
             return self._numbers(found)
         finally:

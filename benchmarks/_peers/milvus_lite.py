@@ -1,4 +1,4 @@
-"""Milvus Lite: Milvus's client on a local file, without a server."""
+"""Driver of Milvus Lite: the client of Milvus on a local file, without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pymilvus import MilvusClient
 from _peers import NEAREST, Driver, Vectors
 
 NAME = "memories"
-MAX_QUERY_ROWS = 16_000  # The most that one query gives.
+MAX_QUERY_ROWS = 16_000  # The maximum number of rows that one query returns.
 
 
 class Peer(Driver):

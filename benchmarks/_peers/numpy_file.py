@@ -1,4 +1,4 @@
-"""NumPy and two append-only files: the simplest persistent baseline."""
+"""Driver of the simplest persistent baseline: NumPy and two append-only files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from _peers import NEAREST, Driver, Vectors
 
 
 class Peer(Driver):
-    """Vectors are flushed before the lines that refer to them, so no line lacks its vector."""
+    """Stores vectors in one file and lines in another. Vectors are flushed first, so each line has its vector."""
 
     def open(self, store: Path) -> None:
         store.mkdir(exist_ok=True)
@@ -21,7 +21,7 @@ class Peer(Driver):
         self.files = [os.open(store / name, flags) for name in ("vectors.f32", "lines.jsonl")]
         lines = (store / "lines.jsonl").read_bytes().split(b"\n")[:-1]
         self.numbers = [json.loads(line)["number"] for line in lines]
-        # Drop a vector whose line was not written before a crash.
+        # After a crash, remove a vector whose line was not written.
         os.ftruncate(self.files[0], len(lines) * 4 * self.rows.dimensions)
         held = np.fromfile(store / "vectors.f32", np.float32)
         self.held = held.reshape(-1, self.rows.dimensions)
@@ -36,7 +36,7 @@ class Peer(Driver):
         self.numbers.extend(range(start, stop))
         count = len(self.numbers)
         if count > len(self.held):
-            # Allocate 50 % more, so that not every save copies the array.
+            # Allocate 50 % more than needed, so that not every save copies the array.
             room = np.empty((count + count // 2, self.rows.dimensions), np.float32)
             room[: len(self.held)] = self.held
             self.held = room

@@ -1,4 +1,4 @@
-"""This package, with default settings."""
+"""Driver of this package, with default settings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mama_structs import Session
 
 class Peer(Driver):
     """
-    A session. The settings may name *records* to save and an *embedder* to use.
+    A session of this package. The settings may name *records* to save and an *embedder* to use.
 
-    No public API searches by vectors only, so the engine is queried. Its nodes are numbered in the order of saving.
+    The public API has no search by vector only, so the engine is called. Its nodes are numbered in the order of saving.
     """
 
     at_once = 10_000
@@ -34,7 +34,7 @@ class Peer(Driver):
         self.embedder = getattr(mama_structs, settings["embedder"])() if given else LookupEmbedder(rows)
         self.numbers: dict[str, int] = {}
         with tempfile.TemporaryDirectory() as folder:
-            # Import lazily loaded modules before timing.
+            # Use a store once before timing, so that lazily loaded modules are already imported.
             self.open(Path(folder) / "warm")
             self.put(0, 2)
             self.by_question(0)
@@ -88,7 +88,7 @@ class Peer(Driver):
         return [self.numbers.get(hit.memory.id, -1) for hit in self._hits(number)]
 
     def find_with_duplicates(self, start: int, stop: int) -> list[list[list[int]]]:
-        """Return the number of each hit with the numbers of its folded duplicates, by question."""
+        """Return, for each question, the number of each hit with the numbers of its folded duplicates."""
         return [
             [[self.numbers.get(name, -1) for name in (hit.memory.id, *hit.copies)] for hit in self._hits(number)]
             for number in range(start, stop)

@@ -1,4 +1,4 @@
-"""Qdrant's client in local mode, which Qdrant recommends for experiments only."""
+"""Driver of Qdrant's client in local mode, which Qdrant recommends for experiments only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite with sqlite-vec and FTS5, combined by reciprocal rank fusion as in their guides."""
+"""Driver of SQLite with sqlite-vec and FTS5, combined by reciprocal rank fusion as in their guides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from _peers import NEAREST, Driver, Vectors, loadable_sqlite
 
 sqlite = loadable_sqlite()
-sqlite_vec = importlib.import_module("sqlite_vec")  # The package, not this module.
+sqlite_vec = importlib.import_module("sqlite_vec")  # Import the package sqlite_vec, not this module.
 
 
 class Peer(Driver):

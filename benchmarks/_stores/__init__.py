@@ -1,5 +1,5 @@
 """
-Drivers of the memory suite for the stores of `stores.py`, one module each.
+Drivers with which the memory suite tests the stores of `stores.py`, one module each.
 
 A module is imported in the environment of its peer, together with this package but without its dependencies.
 Each driver follows the documentation of its peer. All use the vectors of the same `HashEmbedder`.
@@ -20,7 +20,7 @@ NO_PAST = "a search sees the present only"
 
 def embedded(texts: Sequence[str]) -> list[list[float]]:
     """
-    Return vectors as lists of floats, without opposite directions.
+    Return vectors as lists of floats. No two of them have a negative cosine.
 
     Cosines of text embeddings are rarely negative, and mem0 always drops hits with a negative cosine.
     """

@@ -1,4 +1,4 @@
-"""Chroma's embedded client, with a collection per namespace and cosine distance."""
+"""Driver of Chroma's embedded client, with a collection per namespace and cosine distance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Driver:
         self.client = chromadb.PersistentClient(location, settings=settings)
 
     def some(self, namespace: str) -> chromadb.Collection:
-        # Names of collections must be ASCII.
+        # Encode the namespace, because names of collections must be ASCII.
         name = f"ns-{namespace.encode().hex()}"
         return self.client.get_or_create_collection(
             name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
@@ -52,5 +52,5 @@ class Driver:
         self.some(namespace).delete(ids=[key])
 
     def close(self) -> None:
-        # The client has no close method; it ends with its process.
+        # The client has no close method. It is closed when its process ends.
         pass

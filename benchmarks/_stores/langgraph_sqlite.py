@@ -1,4 +1,4 @@
-"""LangGraph's SQLite store, with a namespace of one label for each namespace of the suite."""
+"""Driver of LangGraph's SQLite store. Each namespace of the suite is a LangGraph namespace with one label."""
 
 from __future__ import annotations
 

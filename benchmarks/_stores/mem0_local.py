@@ -1,5 +1,5 @@
 """
-mem0 over Qdrant without a server, with a user per namespace.
+Driver of mem0 with a local Qdrant folder, with a user per namespace.
 
 Inference is off, so texts are stored unchanged.
 """
@@ -20,7 +20,7 @@ from _stores import DIMENSIONS, embedded
 
 
 class Hashed:
-    """An embedder with mem0's interface."""
+    """A `HashEmbedder` with mem0's interface."""
 
     def embed(self, text: str, memory_action: str | None = None) -> list[float]:  # noqa: ARG002 - mem0's
         return embedded([text])[0]
@@ -67,7 +67,7 @@ class Driver:
         self, namespace: str, query: str, *, limit: int, where: Mapping[str, str] | None = None
     ) -> list[tuple[str, str]]:
         filters = {"user_id": namespace, **(where or {})}
-        # By default mem0 drops hits with a similarity below 0.1.
+        # Override the default threshold, with which mem0 drops hits with a similarity below 0.1.
         return self._pairs(self.memory.search(query, filters=filters, top_k=limit, threshold=0.0))
 
     def _pairs(self, found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""Private helpers without domain terms."""
+"""Private helpers that do not depend on the concepts of this package."""

@@ -1,4 +1,4 @@
-"""Budget for the size of a text that is returned to a model, in characters or tokens."""
+"""Size limit, in characters or tokens, for a text that is returned to a model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import attrs
 
 @attrs.frozen
 class Budget:
-    """Maximum size of a text. *size* measures a text; by default it counts characters."""
+    """Maximum size of a text. *size* returns the size of a text; by default it counts characters."""
 
     limit: int
     size: Callable[[str], int] = attrs.field(default=len, kw_only=True)
 
     def fits(self, text: str) -> bool:
-        """Return True if the text fits into the budget."""
+        """Return True if the text is within the budget."""
         return self.size(text) <= self.limit
 
     def subtract(self, used: int) -> Self:
@@ -25,7 +25,7 @@ class Budget:
 
     def find_max_items(self, total: int, render: Callable[[int], str], *, item_size: int = 1) -> int:
         """
-        Return the largest number of *total* items whose rendered text fits, or 0.
+        Return the largest number of items, at most *total*, whose rendered text fits; 0 if none does.
 
         Args:
             total: Number of available items.
@@ -33,7 +33,7 @@ class Budget:
             item_size: Approximate size of one item.
 
         """
-        # Start from an estimate and double it, so that a text far over the budget is never rendered.
+        # Start from an estimate and double it, so that a text that is much too long is never rendered.
         fitting, tried = 0, min(total, self.limit // item_size)
         while tried > fitting and self.fits(render(tried)):
             fitting, tried = tried, min(total, 2 * tried)

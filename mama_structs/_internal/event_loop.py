@@ -1,4 +1,4 @@
-"""Event loop affinity, threads for blocking work, call progress, and current sessions."""
+"""Helpers for event loops: loop affinity, threads for blocking work, call progress, and current sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ G = TypeVar("G")
 
 
 class LoopGuard:
-    """Binds an object to the loop, thread and process of its first use."""
+    """Binds an object to the event loop, thread and process in which it is first used."""
 
     def __init__(self, owner_name: str) -> None:
         self._what = owner_name
@@ -37,16 +37,16 @@ class LoopGuard:
 
     @property
     def is_forked_child(self) -> bool:
-        """True in a forked child of the process that created the object."""
+        """True if this process was forked from the process that created the object."""
         return os.getpid() != self._pid
 
     @property
     def is_unusable(self) -> bool:
-        """True if the object cannot be used again: its loop is closed, or this is a forked child."""
+        """True if the object can never be used again: its loop is closed, or this process is a forked child."""
         return self.is_forked_child or (self._loop is not None and self._loop.is_closed())
 
     def check(self) -> None:
-        """Bind to the running loop, or raise `WrongLoop` if it is not the bound one."""
+        """Bind to the running loop on first use. Raise `WrongLoop` in any other loop."""
         self._check_process()
         try:
             running = asyncio.get_running_loop()
@@ -62,7 +62,7 @@ class LoopGuard:
         """
         Raise `WrongLoop` in a thread or process other than the bound one.
 
-        Needs no running loop.
+        Does not need a running loop.
         """
         self._check_process()
         if self._thread is not None and self._thread != threading.get_ident():
@@ -80,7 +80,7 @@ class LoopGuard:
 
 
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
-    """Await *work* to completion; a cancellation of the caller is raised afterwards."""
+    """Await *work* to completion. If the caller is cancelled meanwhile, raise the cancellation afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -96,7 +96,7 @@ async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
 
 
 def call_sync(work: Callable[[G], T], argument: G) -> T:
-    """Call *work* with *argument* and return its result. Raise `InvalidArgument` if it is async."""
+    """Return the result of *work* for *argument*. Raise `InvalidArgument` if *work* is async."""
     result = work(argument)
     if inspect.isawaitable(result):
         if inspect.iscoroutine(result):
@@ -112,7 +112,7 @@ def call_in_plan(function: Callable[[G], T], argument: G) -> T:
     """
     Call a host function while a write plan runs.
 
-    The flag that is set during the call lets the same store reject calls by the function, which would deadlock.
+    If the function calls the same store, that call would deadlock. A flag lets the store reject it.
     """
     _plan_state.now = True
     try:
@@ -122,7 +122,7 @@ def call_in_plan(function: Callable[[G], T], argument: G) -> T:
 
 
 def is_in_plan() -> bool:
-    """Return True if a write plan waits for a host function that runs in this thread."""
+    """Return True if the current thread runs a host function for a write plan."""
     return getattr(_plan_state, "now", False)
 
 
@@ -130,10 +130,10 @@ async def run_in_own_thread(work: Callable[[], T], *, abandon_on_cancel: bool = 
     """
     Run blocking *work* in a new non-daemon thread with a copy of the caller's context.
 
-    A cancelled caller waits until the thread ends, or returns immediately if *abandon_on_cancel* is True.
+    A cancelled caller waits until the thread ends. If *abandon_on_cancel* is True, it returns immediately.
     """
     loop = asyncio.get_running_loop()
-    # Not a task: when the loop ends, it cancels all tasks and would not wait for the thread.
+    # Use a future instead of a task: a closing loop cancels all tasks, and would not wait for the thread.
     ended: asyncio.Future[None] = loop.create_future()
     outcome: Future[T] = Future()
     context = contextvars.copy_context()
@@ -165,7 +165,7 @@ async def run_in_own_thread(work: Callable[[], T], *, abandon_on_cancel: bool = 
 
 
 class SerialThread:
-    """A lazily started thread that runs one piece of work at a time for one event loop."""
+    """A lazily started thread for one event loop. It runs one function at a time."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -173,8 +173,8 @@ class SerialThread:
         self._running: asyncio.Future[Any] | None = None
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run *work* after the current work ends. If the caller is cancelled, the work continues."""
-        # Wait before submitting: work of cancelled callers would pile up in the queue behind a call that hangs.
+        """Run *work* after the current work ends. A cancelled caller returns, but its work continues."""
+        # Wait before submitting, so that the work of cancelled callers cannot accumulate behind a hanging call.
         while self._running is not None and not self._running.done():
             await asyncio.wait([self._running])
         if self._executor is None:
@@ -184,7 +184,7 @@ class SerialThread:
             try:
                 return work()
             except StopIteration as error:
-                # An asyncio future rejects StopIteration, so its caller would wait forever.
+                # A future cannot contain StopIteration, so the caller would wait forever.
                 raise RuntimeError("the call raised StopIteration") from error
 
         self._running = asyncio.get_running_loop().run_in_executor(self._executor, done)
@@ -192,7 +192,7 @@ class SerialThread:
         return result
 
     async def close(self, *, wait: float) -> None:
-        """Stop accepting work, and wait at most *wait* seconds for the current work."""
+        """Stop accepting work. Wait at most *wait* seconds for the current work to end."""
         self.abandon()
         if self._running is not None and not self._running.done():
             await asyncio.wait([self._running], timeout=wait)
@@ -211,7 +211,7 @@ async def call_maybe_sync(
     run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
 ) -> T:
     """
-    Call a host's callable, in a thread unless it is async, and return its converted result.
+    Call a host's callable, and return its converted result. A synchronous callable runs in a thread.
 
     Args:
         call: The callable, with its arguments bound.
@@ -231,9 +231,9 @@ async def call_maybe_sync(
 
 
 class SessionLike(Protocol):
-    """The interface of a session that decorators use without importing the session."""
+    """The members of a session that decorators use. It avoids an import of the session."""
 
-    # The session's resolver, its default options for references, and its store of refs and descriptors.
+    # The resolver, the default options for references, and the store of refs and descriptors.
     resolver: Any
     references: Any
     refs: Any
@@ -244,7 +244,7 @@ class SessionLike(Protocol):
 
 
 class CallProgress:
-    """Progress of a model's tool call, so that an error can say whether the tool has run."""
+    """Progress of a model's tool call, so that an error message can say whether the tool has run."""
 
     def __init__(self) -> None:
         self._is_entered = False
@@ -252,14 +252,14 @@ class CallProgress:
         self._is_finished = False
 
     def enter(self) -> CallProgress:
-        """Return this object for the model's call, or a new one for a nested call by the tool."""
+        """Return this object on the first call. For a nested call by the tool, return a new object."""
         if self._is_entered:
             return CallProgress()
         self._is_entered = True
         return self
 
     def start(self, function: object) -> None:
-        """Record that a function is about to run, unless it is a wrapper that records it itself."""
+        """Record that *function* is about to run. Ignore a wrapper, because it records its own start."""
         function = getattr(function, "__func__", function)
         if getattr(function, "records_start", None) is not function:
             self._is_started = True
@@ -288,11 +288,11 @@ call_progress: Final[contextvars.ContextVar[CallProgress | None]] = contextvars.
 )
 """Progress of the model's current tool call, which an adapter reports if the call fails."""
 
-# True during a model's call, whose arguments the host's limits apply to. Reset while the tool's own code runs, because
-# calls by the tool are not the model's.
+# True during a model's call, to whose arguments the host's limits apply.
+# False while the tool's own code runs, because the calls of that code are not the model's.
 is_model_call: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
 
-# The sessions entered in this context, innermost last.
+# The sessions that were entered in this context, innermost last.
 _entered_sessions: contextvars.ContextVar[tuple[SessionLike, ...]] = contextvars.ContextVar(
     "mama_structs_sessions", default=()
 )
@@ -301,7 +301,7 @@ open_sessions: Final[weakref.WeakSet[SessionLike]] = weakref.WeakSet()
 
 
 def enter_session(session: SessionLike) -> None:
-    """Set *session* as the session of this context."""
+    """Make *session* the current session of this context."""
     _entered_sessions.set((*_entered_sessions.get(), session))
 
 
@@ -309,7 +309,7 @@ def leave_session(session: SessionLike) -> None:
     """
     Undo the last `enter_session` of *session*.
 
-    Does nothing in another context, such as a later notebook cell.
+    It has no effect in a different context, such as that of a later notebook cell.
     """
     entered = _entered_sessions.get()
     for index in reversed(range(len(entered))):
@@ -320,7 +320,7 @@ def leave_session(session: SessionLike) -> None:
 
 @contextlib.contextmanager
 def using_session(session: SessionLike) -> Iterator[None]:
-    """Set *session* as the session of this context inside the block."""
+    """Make *session* the current session of this context in the block."""
     enter_session(session)
     try:
         yield
@@ -329,7 +329,7 @@ def using_session(session: SessionLike) -> Iterator[None]:
 
 
 def find_session() -> SessionLike | None:
-    """Return the session that was entered last, or else the only open one."""
+    """Return the current session of this context, or else the only open session."""
     for session in reversed(_entered_sessions.get()):
         if session.is_open:
             return session
@@ -339,7 +339,7 @@ def find_session() -> SessionLike | None:
 
 def make_no_session_error(subject: str, *, hint: str) -> NoSession:
     """
-    Return the error for a failed `find_session`.
+    Return the error to raise if `find_session` finds no session.
 
     Args:
         subject: The tool and its purpose.
@@ -355,13 +355,13 @@ def make_no_session_error(subject: str, *, hint: str) -> NoSession:
 
 def _find_open_sessions() -> list[SessionLike]:
     while True:
-        # Another thread may open or close a session during the iteration, which raises RuntimeError.
+        # The iteration raises RuntimeError if another thread opens or closes a session meanwhile.
         with contextlib.suppress(RuntimeError):
             return [session for session in list(open_sessions) if session.is_open]
 
 
 class WriterLock:
-    """The lock of async writers, one for each event loop."""
+    """A lock for async writers. Each event loop gets its own."""
 
     def __init__(self) -> None:
         self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -370,7 +370,7 @@ class WriterLock:
         """
         Return the lock of the running loop.
 
-        A store without a session may be used in several loops, one after another.
+        A store without a session may be used in several loops, but only in one at a time.
         """
         loop = asyncio.get_running_loop()
         if self._lock is None or self._lock[0] is not loop:

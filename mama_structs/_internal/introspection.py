@@ -17,7 +17,7 @@ def is_async_callable(function: object) -> bool:
     """
     Return True if calling *function* returns an awaitable.
 
-    Accepts methods, partials and callable objects.
+    *function* may also be a method, a partial or a callable object.
     """
     return inspect.iscoroutinefunction(function) or (
         callable(function) and inspect.iscoroutinefunction(type(function).__call__)
@@ -25,13 +25,13 @@ def is_async_callable(function: object) -> bool:
 
 
 def get_callable_name(function: Callable[..., Any]) -> str:
-    """Return the name of a function, of a partial's function, or of a callable object's class."""
+    """Return the name of a function. A partial has its function's name, and a callable object its class's name."""
     function = _unwrap_partials(function)
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def get_called_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that runs: *function* itself, or an object's bound ``__call__``."""
+    """Return the function that a call runs: *function* itself, or the bound ``__call__`` of an object."""
     return (
         function
         if hasattr(function, "__name__") or isinstance(function, functools.partial)
@@ -40,7 +40,7 @@ def get_called_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def get_documented_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that carries the docstring and the annotations."""
+    """Return the function that has the docstring and the annotations."""
     function = _unwrap_partials(function)
     return function if hasattr(function, "__name__") else _get_call_method(function)
 
@@ -62,14 +62,14 @@ def copy_metadata(wrapper: Any, function: Callable[..., Any], signature: inspect
 
 @attrs.frozen
 class AddedParameters:
-    """Parameters that a decorator adds: *accepted* has all, *shown* the names that models see."""
+    """The parameters that a decorator adds, and the names of the parameters that models see."""
 
     accepted: Mapping[str, inspect.Parameter]
     visible_names: Collection[str]
 
 
 def get_added_parameters(function: Any) -> AddedParameters | None:
-    """Return the parameters that a decorator of this package adds, or None without one."""
+    """Return the parameters that a decorator of this package adds, or None if there is no such decorator."""
     function = _unwrap_partials(function)
     added = getattr(function, "added_parameters", None) or getattr(type(function).__call__, "added_parameters", None)
     return None if added is None else added()
@@ -77,18 +77,18 @@ def get_added_parameters(function: Any) -> AddedParameters | None:
 
 @attrs.frozen
 class FunctionLayer:
-    """One function in the chain from a callable to the function that it wraps."""
+    """One function in a chain of wrappers and the wrapped function."""
 
     name: str
     docstring: str | None
-    # Globals of the module that defines it, used to evaluate its annotations.
+    # The globals of its module, for evaluating its annotations.
     namespace: dict[str, Any]
-    # The attribute `tool_title`: a display name for people.
+    # The value of its attribute `tool_title`: a display name for people.
     title: str | None = None
 
 
 def find_layers(function: Any) -> list[FunctionLayer]:
-    """Return the functions behind a callable, outermost first; at least one."""
+    """Return all functions in a chain of wrappers, outermost first."""
     layers = []
     while function is not None:
         function = _unwrap_partials(function)
@@ -108,12 +108,12 @@ def find_layers(function: Any) -> list[FunctionLayer]:
 
 def get_definition_key(function: Any) -> object:
     """
-    Return a key for a function that stays equal when its module defines it again.
+    Return a key that stays equal when a module defines the function again, as on a reload.
 
-    For functions at module level it is the module and qualified name. Nested functions, methods and partials may hold
-    different state, so their key is the object itself.
+    The key of a function at module level is its module and qualified name. Nested functions, methods and partials may
+    have different state, so their key is the object itself.
     """
-    # A method exposes its function's `__wrapped__`, but unwrapping would lose the bound object.
+    # Unwrap functions only: a method also has `__wrapped__`, but unwrapping it would lose the bound object.
     while inspect.isfunction(function) and hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     if inspect.isfunction(function) and "<" not in function.__qualname__:
@@ -122,7 +122,7 @@ def get_definition_key(function: Any) -> object:
 
 
 def find_partial_keywords(function: Any) -> frozenset[str]:
-    """Return the names of the keyword arguments that the partials around a function set."""
+    """Return the names of the keyword arguments that a partial, or a nested partial, has set."""
     names: set[str] = set()
     while isinstance(function, functools.partial):
         names.update(function.keywords)
@@ -132,10 +132,10 @@ def find_partial_keywords(function: Any) -> frozenset[str]:
 
 def make_async(function: Any, *, role: str = "a tool") -> Callable[..., Awaitable[Any]]:
     """
-    Return *function* if it is async, or an async wrapper that runs it in a new thread.
+    Return *function* if it is async. Otherwise return an async wrapper that runs it in a new thread.
 
-    The thread sees the caller's context variables. A cancelled caller waits for the thread's end.
-    If the function returns an awaitable, as ``lambda: fetch(1)`` does, it is awaited.
+    The thread sees the caller's context variables. A cancelled caller waits for the end of the thread.
+    If the function returns an awaitable, as ``lambda: fetch(1)`` does, the awaitable is awaited.
 
     Raises:
         InvalidArgument: *function* is a generator function, a class or not callable. *role* names the expected role.

@@ -1,4 +1,4 @@
-"""Conversion of values to plain data: recursively as JSON, one level only, or as a copy."""
+"""Conversion of values to plain data: to JSON, to one level of containers, or to a deep copy."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ import attrs
 from mama_structs.errors import MalformedResponse, MamaStructsError
 
 MAX_DEPTH: Final = 100
-# Limits for answers of a source: deeper answers would overflow recursive readers, and containers that share members at
-# each level would expand exponentially.
+# Limits for an answer of a source. A deeper answer would overflow recursive readers.
+# Containers that share members at each level would expand exponentially.
 MAX_ANSWER_MEMBERS: Final = 1_000_000
 
 SCALAR_TYPES: Final = frozenset({int, float, bool, type(None), str, bytes})
 """Exact types of scalar values."""
 
 MSGSPEC_TYPES: Final = (bytes, bytearray, memoryview, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID)
-# Sequences in Python that are not JSON arrays. Iterating a text yields texts, without end.
+# Python sequences that must not become JSON arrays. Iterating a text yields texts, without end.
 NON_ARRAY_TYPES: Final = (bytes, bytearray, memoryview, range, array, UserString)
 NO_JSON_FORM_HINT: Final = (
     "return mappings, lists, strings, numbers, or attrs, dataclass, pydantic and msgspec objects made of them"
 )
 MAX_PATH_STEPS: Final = 8
-# Longer integers cannot be converted to decimal: Python limits it to 4,300 digits by default.
+# A longer integer cannot be converted to decimal, which Python limits to 4,300 digits by default.
 MAX_INT_BITS: Final = 14_000
 MAX_TYPE_NAME_CHARS: Final = 80
 CHUNK_ITEMS: Final = 200
@@ -45,7 +45,7 @@ MAX_CHUNK_DEPTH: Final = 8
 
 @functools.singledispatch
 def to_plain(value: object) -> Any:
-    """Return the plain form of a registered type, or the value itself for other types."""
+    """Return the plain form of a value of a registered type. Return other values unchanged."""
     return value
 
 
@@ -69,16 +69,16 @@ def to_jsonable(value: object) -> Any:
 
 def to_answer(value: object) -> Any:
     """
-    Return the result of a finished tool call like `to_jsonable`, but never raise.
+    Convert the result of a finished tool call as `to_jsonable` does, but never raise.
 
-    Each part without a JSON form is replaced by a placeholder text. It names the type, shows no content, and says that
-    the tool has run, so that a model does not call it again.
+    Each part without a JSON form is replaced by a placeholder text. The placeholder names the type, shows no content,
+    and says that the tool has run, so that a model does not call it again.
     """
     return _JsonConverter(replace_invalid=True).write(value)
 
 
 def has_text_form(kind: type) -> bool:
-    """Return True if objects of the class are written as text that its ``parse`` reads."""
+    """Return True if the class has a text form: its ``__str__`` writes what its ``parse`` reads."""
     return callable(getattr(kind, "parse", None)) and any("__str__" in vars(one) for one in kind.__mro__[:-1])
 
 
@@ -87,8 +87,8 @@ class _JsonConverter:
     """
     One recursive conversion.
 
-    `path` contains the keys of the current part, `above` the ids of its containers. With `replaces`, parts without a
-    JSON form are replaced by a placeholder.
+    `path` contains the keys that lead to the current part, `container_ids` the ids of the containers around it. With
+    `replace_invalid`, parts without a JSON form are replaced by a placeholder.
     """
 
     replace_invalid: bool = False
@@ -101,7 +101,7 @@ class _JsonConverter:
         depth = len(self.path)
         try:
             return self._write(value)
-        # Getters, iterators and serializers of the host's types run here and may raise any exception.
+        # Host code (getters, iterators and serializers) runs here and may raise any exception.
         except Exception:  # noqa: BLE001 - see the comment above
             del self.path[depth:]
             return _make_placeholder(value)
@@ -147,10 +147,10 @@ class _JsonConverter:
             if callable(getattr(kind, "model_dump", None)):
                 try:
                     dumped = value.model_dump(mode="json")
-                # The model's own serializers run here and may raise any exception.
+                # Host code (the model's own serializers) runs here and may raise any exception.
                 except Exception as cause:
                     if self.replace_invalid and isinstance(fields := unstructure(value), Mapping):
-                        # Convert the fields one by one: one field without a JSON form must not lose the others.
+                        # Convert the fields one by one, so that a field without a JSON form does not hide the others.
                         return self._write_mapping(fields.items())
                     raise self._no_form(value) from cause
                 return self.write(dumped)
@@ -201,14 +201,14 @@ class _JsonConverter:
         )
 
     def _error(self, message: str, *, hint: str) -> MamaStructsError:
-        """Return an error that names the place by its shortened keys, without any content."""
+        """Return an error that names the location by its shortened keys. It contains no values."""
         steps = [f"[{step}]" if type(step) is int else f".{step!s:.40}" for step in self.path]
         where = "".join(["$", *(steps if len(steps) <= MAX_PATH_STEPS else [*steps[: MAX_PATH_STEPS - 1], "…"])])
         return MamaStructsError(f"{message}, at {where}", hint=hint)
 
 
 def _make_placeholder(value: object) -> str:
-    """Return the placeholder for a value without a JSON form. It shows no content."""
+    """Return the placeholder for a value without a JSON form. It contains the type, but no content."""
     return f"[{_get_type_name(value)}: not shown, has no JSON form; the tool has run]"
 
 
@@ -217,7 +217,7 @@ def _get_type_name(value: object) -> str:
 
 
 def _to_builtin_scalar(value: str | float) -> str | int | float | None:
-    """Convert an instance of a subclass, such as a numpy float, to the builtin type."""
+    """Convert a scalar of a subclass, such as a numpy float, to the builtin type."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -229,7 +229,7 @@ def _sort_items(items: list[Any]) -> list[Any]:
     """
     Sort the items of a set, so that equal sets have equal output.
 
-    Mixed types are sorted by JSON text.
+    Items of different types are sorted by their JSON texts.
     """
     try:
         return sorted(items)
@@ -238,7 +238,7 @@ def _sort_items(items: list[Any]) -> list[Any]:
 
 
 def _get_public_fields(value: Any) -> list[tuple[str, Any]] | None:
-    """Return the public fields of an object by output name, or None for other objects."""
+    """Return the public fields of an object by output name, or None if the type has no known fields."""
     kind = type(value)
     if not hasattr(kind, "__struct_fields__"):
         names = _get_field_names(kind)
@@ -247,7 +247,7 @@ def _get_public_fields(value: Any) -> list[tuple[str, Any]] | None:
 
     pairs = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
     fields = [(shown, getattr(value, name)) for name, shown in pairs]
-    # Include the tag, which identifies the member of a tagged union.
+    # Include the tag of the Struct, because it identifies the member of a tagged union.
     tag = kind.__struct_config__
     return [*(one for one in fields if one[1] is not msgspec.UNSET), *[(tag.tag_field, tag.tag)] * bool(tag.tag_field)]
 
@@ -259,7 +259,7 @@ def _get_field_names(kind: type) -> list[str] | None:
 
 
 def unstructure(value: object) -> Any:
-    """Convert attrs, dataclass and pydantic objects to dicts, one level deep."""
+    """Convert an attrs, dataclass or pydantic object to a dict, one level deep. Return other values unchanged."""
     plain = to_plain(value)
     if plain is not value or isinstance(value, type):
         return plain
@@ -284,7 +284,7 @@ def as_mapping(value: object) -> Mapping[str, Any] | None:
 
 
 def as_payload(result: object) -> Mapping[str, Any] | None:
-    """Return a mapping unchanged and a model as plain data, or None for other results."""
+    """Return a mapping unchanged, or a model as plain data. Return None for other results."""
     if isinstance(result, Mapping):
         return result
     if as_mapping(result) is None:
@@ -297,7 +297,7 @@ def as_payload(result: object) -> Mapping[str, Any] | None:
 
 
 def to_plain_level(value: object) -> str | Mapping[Any, Any] | Sequence[Any] | None:
-    """Return one level of a value as text, mapping or array (sets sorted); else None."""
+    """Convert one level of a value to a text, mapping or array. Return None if that is impossible."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -313,7 +313,7 @@ def to_plain_level(value: object) -> str | Mapping[Any, Any] | Sequence[Any] | N
 
 
 def _get_sort_key(member: object) -> str:
-    """Return the sort key of a set member, equal in every process; `str()` of a set is not."""
+    """Return the sort key of a set member. Unlike `str()` of a set, it is equal in every process."""
     if isinstance(member, AbstractSet):
         return f"{{{', '.join(sorted(map(_get_sort_key, member)))}}}"
     if isinstance(member, tuple):
@@ -354,7 +354,7 @@ def copy_answer(answer: object) -> dict[str, Any]:
 
 
 def copy_containers(value: Any) -> Any:
-    """Copy the dicts and lists of data that `own_copy` made. Scalars are shared."""
+    """Copy the dicts and lists of data that `copy_answer` has returned. Scalars are shared."""
     kind = type(value)
     if kind is dict:
         return {key: copy_containers(member) for key, member in value.items()}
@@ -364,18 +364,18 @@ def copy_containers(value: Any) -> Any:
 
 
 def is_same_json(value: object, other: object) -> bool:
-    """Return True if two plain values are equal in JSON, where true differs from 1."""
+    """Return True if two plain values are equal in JSON, in which true is not equal to 1."""
     return bool(value == other) and isinstance(value, bool) is isinstance(other, bool)
 
 
 def to_json_text(data: object) -> str:
-    """Return data as compact JSON for a model, with non-ASCII characters unescaped."""
+    """Return data as compact JSON for a model. Non-ASCII characters are not escaped."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def to_json_text_in_chunks(data: Any, depth: int = MAX_CHUNK_DEPTH) -> str:
     """
-    Return the result of `json_text`, encoded in several calls.
+    Return the result of `to_json_text`, encoded in several calls.
 
     One call of the C encoder holds the interpreter lock until it returns, which would block other threads.
     Containers of more than 200 members are divided, down to *depth* levels.
@@ -402,7 +402,7 @@ def measure_json_bytes(value: object) -> int:
     """
     Return the size of *value* in bytes, as compact JSON in UTF-8.
 
-    Values without JSON form count as their text.
+    A value without a JSON form counts as its text.
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     return len(text.encode("utf-8", "surrogatepass"))

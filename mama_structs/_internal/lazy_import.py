@@ -1,4 +1,4 @@
-"""Lazy loading of public names (PEP 562), load callbacks, and thread-safe imports."""
+"""Lazy loading of public names (PEP 562), callbacks on the loading of a module, and thread-safe imports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import lazy_loader
 
 
 def make_lazy_exports(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package with the public names in the stub of *file*."""
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package. The stub of *file* lists the public names."""
     load, list_names, names = lazy_loader.attach_stub(package, file)
 
     def load_public(name: str) -> object:
         if name not in names:
-            # The message of Python, which the one of lazy_loader is not.
+            # Raise the standard message of Python; lazy_loader has a different one.
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = load(name)
         return value
@@ -32,9 +32,9 @@ _load_callbacks: dict[str, list[Callable[[], object]]] = {}
 
 def call_when_loaded(module: str, callback: Callable[[], object]) -> None:
     """
-    Call *callback* once *module* is loaded, without loading it.
+    Call *callback* when *module* is loaded. Do not load it.
 
-    The module must call `announce`.
+    The module must call `run_load_callbacks`.
     """
     if module in sys.modules:
         callback()
@@ -43,7 +43,7 @@ def call_when_loaded(module: str, callback: Callable[[], object]) -> None:
 
 
 def run_load_callbacks(module: str) -> None:
-    """Run the callbacks that wait for *module*. Called at the end of that module."""
+    """Run the callbacks that wait for *module*. The module calls this at its end."""
     for then in _load_callbacks.pop(module, ()):
         then()
 
@@ -59,9 +59,9 @@ if hasattr(os, "register_at_fork"):
 
 def load_module(name: str) -> ModuleType:
     """
-    Import a module, safely in any thread.
+    Import a module. Thread-safe.
 
-    Forks wait until the import ends: a child would block forever on a module that another thread was loading.
+    A fork waits until the import ends. Otherwise the child would block forever on a module that another thread loads.
     """
     with _import_lock:
         return importlib.import_module(name)

@@ -1,10 +1,11 @@
 """
-Keep the event loop responsive: measure an input, and process a large one in a thread.
+Offloading of large inputs: measure an input, and process it in a thread if it would block the event loop too long.
 
-The async methods of this package process a small input in place and a large one in a thread.
-Synchronous methods reject a large input, see `check_inline`.
-A thread shares the interpreter lock: pure Python work releases it every 5 ms, but one call into C holds it until it
-returns. Work that runs in a thread must not pass a large object to one such call (see `jsonable.json_text_in_pieces`).
+The async methods of this package process a small input in the event loop and a large one in a thread.
+Synchronous methods reject a large input, see `check_sync_size`.
+A thread shares the interpreter lock. Pure Python work releases the lock every 5 ms, but a call into C may hold it until
+it returns. Work in a thread must therefore not pass a large object to a single C call (see
+`jsonable.to_json_text_in_chunks`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ COLLECTION_TYPES: Final = (list, tuple, set, frozenset)
 
 @attrs.frozen
 class InputSize:
-    """Size of an input: characters and bytes of its texts, and items of its containers."""
+    """Size of an input: the characters and bytes of its texts, and the items of its containers."""
 
     chars: int = 0
     items: int = 0
@@ -55,7 +56,7 @@ def measure_input(*values: object, max_chars: int = MAX_INLINE_CHARS, max_items:
     """
     Return the size of *values*. Stop counting when a limit is exceeded.
 
-    The cost is bounded by the limits: a container with more items than the remaining limit is not entered.
+    The limits bound the cost: a container with more items than the remaining limit is not entered.
     """
     chars, items = 0, 0
     stack: list[Any] = [*values]
@@ -74,7 +75,7 @@ def measure_input(*values: object, max_chars: int = MAX_INLINE_CHARS, max_items:
 
 
 def _get_members(value: Any) -> list[Any] | tuple[Any, ...]:  # noqa: PLR0911 - one return for each kind of object
-    """Return the members of an object, or nothing for an unknown type."""
+    """Return the members of an object, or an empty list for an unknown type."""
     kind = type(value)
     if kind is list or kind is tuple:
         members: list[Any] | tuple[Any, ...] = value
@@ -99,7 +100,7 @@ async def run_inline_or_in_thread(size: InputSize, function: Callable[P, T], *ar
     """
     Run *function* in the event loop if *size* is small, otherwise in a thread.
 
-    The function must not use an object that belongs to the event loop, nor change one that other code reads.
+    The function must not use an object that belongs to the event loop, or change an object that other code reads.
     A cancelled caller waits for the end of the thread, so that no work continues afterwards.
     """
     if size.is_inline:
@@ -111,7 +112,7 @@ def check_sync_size(name: str, input_size: InputSize, *, hint: str) -> None:
     """
     Raise `InvalidArgument` if an input is too large for a synchronous method.
 
-    *hint* names the async one.
+    *hint* names the async method to use instead.
     """
     for unit, size, limit in (
         ("characters", input_size.chars, MAX_SYNC_CHARS),

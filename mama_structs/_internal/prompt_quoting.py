@@ -1,8 +1,8 @@
 """
-Quoting of untrusted text, so that it cannot end its quotation or imitate instructions.
+Quoting of untrusted text, so that the text cannot end its quotation or imitate instructions.
 
-Quoted text is only for reading: characters that could end the quotation or start markup are replaced by similar ones.
-The original text is available from the memory itself.
+Quoted text is for reading only: characters that could end the quotation or start markup are replaced by similar ones.
+The memory itself contains the original text.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ INVISIBLE_CHARS: Final = (
 ANSI_ESCAPE_PATTERN: Final = re.compile("(?:\x1b\\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]")
 INVISIBLE_PATTERN: Final = re.compile(f"[{INVISIBLE_CHARS}\ud800-\udfff\ufffe\uffff]")
 HTML_LESS_THAN_PATTERN: Final = re.compile(r"&(?:lt|#0{0,8}60|#x0{0,8}3c);?", re.IGNORECASE)
-# Brackets of all scripts, since a model reads them alike.
+# Brackets of all scripts, because models treat them all as brackets.
 OPENING_BRACKETS: Final = "<\uff1c\ufe64\u2039\u2329\u3008\u27e8\u276e\u2770\u02c2\u1438"
 CLOSING_BRACKETS: Final = ">\uff1e\ufe65\u203a\u232a\u3009\u27e9\u276f\u2771\u02c3\u1433"
-# "a < b", "x <= 3" and "<-" do not start a tag.
+# A bracket starts no tag before a space, a digit, "=" or "-", as in "a < b", "x <= 3" and "<-".
 TAG_START: Final = r"(?=[^\s\d=-]|\s{0,20}[/\\\u2044\u2215\uff0f])"
 TAG_PATTERN: Final = re.compile(
     f"[{OPENING_BRACKETS}]{TAG_START}([^{OPENING_BRACKETS}{CLOSING_BRACKETS}]{{0,200}})[{CLOSING_BRACKETS}]"
 )
 UNCLOSED_TAG_PATTERN: Final = re.compile(f"[{OPENING_BRACKETS}]{TAG_START}")
-# Turn markers of some model formats: [INST], [/INST], [TOOL_CALLS].
+# Turn markers that some model formats use: [INST], [/INST], [TOOL_CALLS].
 TURN_MARKER_PATTERN: Final = re.compile(r"[\[\uff3b]([/\uff0f]?[A-Z][A-Z_ ]{2,40})[\]\uff3d]")
 FENCE_PATTERN: Final = re.compile(r"`{3,}|~{3,}")
 QUOTE_TRANSLATION: Final = str.maketrans(
     dict.fromkeys('"\u201c\u201d\u201e\u201f\uff02\u301d\u301e\u301f\u2033\u02ba', "'")
 )
-# The escaped form of DESIGN section 5, which no tool resolves as a handle.
+# Matches handles, which are escaped as in DESIGN section 5, so that no tool resolves them.
 HANDLE_PATTERN: Final = re.compile(r"(?<![\w\\])(?=(?:ref|fd)\s?[:\uff1a]\S)", re.IGNORECASE)
 RECALLED_END: Final = "</recalled>"
 RECALLED_PATTERN: Final = re.compile(f"<recalled>(?:[^<]|<(?!/?recalled>))*+{RECALLED_END}")
-# Invisible characters and repeated blanks shrink the text, so up to this multiple of the limit is read.
+# Removing invisible characters and repeated blanks shortens the text, so read this multiple of the limit.
 READ_FACTOR: Final = 8
 
 
-# Text without any of these characters needs no change.
+# A text without any of these characters needs no change.
 SUSPICIOUS_PATTERN: Final = re.compile(f"[{OPENING_BRACKETS}&`~:\uff1a\\[\uff3b{''.join(map(chr, QUOTE_TRANSLATION))}]")
 
 
 def neutralize(text: str) -> str:
-    """Return a text on one line without hidden characters, tags, fences or handles."""
+    """Return a text as one line, without hidden characters, tags, fences or handles."""
     if not (text.isascii() and text.isprintable()):
         text = unicodedata.normalize("NFC", INVISIBLE_PATTERN.sub("", ANSI_ESCAPE_PATTERN.sub("", text)))
     text = " ".join(text.split())
@@ -61,8 +61,8 @@ def neutralize(text: str) -> str:
 
 
 def neutralize_and_truncate(text: str, max_chars: int) -> str:
-    """Return `plainly(text)`, truncated to *max_chars* characters including an ellipsis."""
-    # Read only a bounded part: the cost must not depend on the length of the text.
+    """Return ``neutralize(text)``, truncated to *max_chars* characters including an ellipsis."""
+    # Read a bounded part only, so that the cost does not depend on the length of the text.
     plain = neutralize(text[: READ_FACTOR * max_chars])
     if len(plain) > max_chars or (len(text) > READ_FACTOR * max_chars and len(plain) == max_chars):
         return f"{plain[: max_chars - 1].rstrip()}…"
@@ -82,5 +82,5 @@ def quote(text: str, *, max_chars: int | None = None) -> str:
 
 
 def remove_recalled(text: str) -> str:
-    """Return a text without the sections that `Session.recall` inserted."""
+    """Return a text without the sections that `Session.recall` has inserted."""
     return RECALLED_PATTERN.sub("", text) if RECALLED_END in text else text

@@ -1,4 +1,4 @@
-"""Reference-counted values: created by the first user of a key, and released by the last."""
+"""Reference-counted values: the first user of a key creates its value, and the last user releases it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Entry(Generic[V]):
 
 
 class RefCountedRegistry(Generic[K, V]):
-    """Open values by key, with the number of their users. Thread-safe."""
+    """Shared values by key, with the number of users of each. Thread-safe."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -28,9 +28,9 @@ class RefCountedRegistry(Generic[K, V]):
 
     def acquire(self, key: K, make: Callable[[], V]) -> V:
         """
-        Return the value of *key*, created with *make* if it is missing, and count a user.
+        Return the value of *key*, and count a user. If it is missing, *make* creates it.
 
-        Other users of the key wait while *make* runs. Each `join` needs one `leave`.
+        Other users of the key wait while *make* runs. Each `acquire` needs one `release`.
         """
         with self._guard:
             slot = self._slots.setdefault(key, _Entry())
@@ -48,7 +48,7 @@ class RefCountedRegistry(Generic[K, V]):
         """
         Remove a user of *key*.
 
-        Return the value if it was the last user, who must then close it.
+        If it was the last user, return the value, which the caller must close. Otherwise return None.
         """
         with self._guard:
             slot = self._slots[key]
@@ -64,5 +64,5 @@ class RefCountedRegistry(Generic[K, V]):
             return self._slots[key].users if key in self._slots else 0
 
     def reset(self) -> None:
-        """Discard all entries in a forked child: the open values belong to the parent."""
+        """Discard all entries. A forked child calls this, because the open values belong to its parent."""
         self.__init__()  # type: ignore[misc]  # in place, because modules hold a reference to this object

@@ -1,5 +1,5 @@
 """
-Display of values: as one line for a terminal, and as HTML for a notebook.
+Display of values: as one line in a terminal, and as HTML in a notebook.
 
 Texts are untrusted: they are truncated, control and bidirectional characters are escaped, and HTML is escaped.
 """
@@ -25,7 +25,7 @@ ID_SUFFIX_COLUMNS: Final = 22  # Columns of the suffix of a memory id: its time 
 MAX_LINES: Final = 20
 MAX_FIELD_CHARS: Final = 200
 MAX_FIELD_ITEMS: Final = 10
-# Texts are cut to this multiple of the limit before any processing, so that the cost does not depend on their length.
+# A text is first cut to this multiple of the limit, so that the cost does not depend on its length.
 READ_FACTOR: Final = 8
 NON_SPACE_PATTERN: Final = re.compile(r"\S")
 
@@ -44,12 +44,12 @@ BOUNDED_REPR: Final = _BoundedRepr()
 
 
 def bound_field_reprs(_: type, fields: Iterable[Any]) -> list[Any]:
-    """Bound the length of each field in the `repr` of an attrs class (a `field_transformer`)."""
+    """Limit the length of each field in the `repr` of an attrs class. Used as its `field_transformer`."""
     return [field.evolve(repr=BOUNDED_REPR.repr) if field.repr is True else field for field in fields]
 
 
 class ReprContent(NamedTuple):
-    """The content that is displayed for a value."""
+    """The parts from which the one-line and the HTML display of a value are built."""
 
     text: str
     facts: tuple[str | None, ...] = ()
@@ -68,7 +68,7 @@ class ReprContent(NamedTuple):
 
 
 class ReprMixin:
-    """Mixin for a one-line `repr` that starts with the text, and for HTML."""
+    """Mixin with a one-line `repr` that begins with the value's text, and with an HTML display."""
 
     __slots__ = ()
 
@@ -76,7 +76,7 @@ class ReprMixin:
         raise NotImplementedError
 
     def _table_row(self) -> dict[str, Any]:
-        """Return the row of this object in a table."""
+        """Return the cells of this object's row in a table, by column."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -85,11 +85,11 @@ class ReprMixin:
     def _repr_html_(self) -> str:
         return wrap_html(format_entry(self._repr_content(), is_alone=True))
 
-    # Hidden from type checkers, which would otherwise accept every attribute name.
+    # Type checkers must not see this method, or they would accept every attribute name.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raise `AttributeError` with a suggestion if a nested object has the attribute."""
+            """Raise `AttributeError`. If a nested object has the attribute, the message suggests its path."""
             place = "" if name.startswith("_") else _find_attribute_path(self, name)
             meant = f". Did you mean {place!r}?" if place else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{meant}")
@@ -99,7 +99,7 @@ NESTED_FIELDS: Final = ("memory", "metadata")
 
 
 def _find_attribute_path(holder: object, name: str) -> str:
-    """Return the path to an attribute of a nested object, or an empty text."""
+    """Return the path to the attribute in a nested object, or an empty text if no nested object has it."""
     for step in NESTED_FIELDS:
         # A partly initialized object, such as a copy in progress, has no fields yet.
         with contextlib.suppress(AttributeError):
@@ -112,14 +112,14 @@ def _find_attribute_path(holder: object, name: str) -> str:
 
 
 def escape_unprintable(text: str) -> str:
-    """Escape unprintable characters of untrusted text, which a terminal would interpret."""
+    """Escape unprintable characters, which a terminal would interpret."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 def truncate_line(text: str, max_columns: int) -> str:
-    """Return the beginning of a text in one line of at most *max_columns* columns."""
+    """Return the beginning of a text as one line of at most *max_columns* columns."""
     signs = [escape_unprintable(sign) for sign in " ".join(text[: READ_FACTOR * max_columns].split())]
-    # A zero-width character counts as one column; otherwise a text of combining marks would have no limit.
+    # Count a zero-width character as one column. Otherwise the length of a text of combining marks would be unlimited.
     ends = list(accumulate(map(_count_columns, signs)))
     if not NON_SPACE_PATTERN.search(text, READ_FACTOR * max_columns) and (not ends or ends[-1] <= max_columns):
         return "".join(signs)
@@ -130,7 +130,7 @@ def format_line(name: str, content: ReprContent, *, opening: str = "<", closing:
     """
     Return one line of at most `MAX_LINE_COLUMNS` columns.
 
-    The texts get the columns that the facts leave.
+    The facts reserve their columns first, and the texts share the rest.
     """
     texts = [content.text] if content.second_text is None else [content.text, content.second_text[1]]
     between = "" if content.second_text is None else f" {truncate_line(content.second_text[0], MAX_FACT_COLUMNS)} "
@@ -157,7 +157,7 @@ def format_count(count: int, singular: str, plural: str | None = None) -> str:
 
 
 def join_lines(items: Iterable[str], count: int) -> str:
-    """Join the first 20 lines, and add the number of omitted ones."""
+    """Join the first 20 lines, and append the number of omitted lines."""
     return "\n".join([*islice(items, MAX_LINES), *([f"… {count - MAX_LINES:,} more"] if count > MAX_LINES else [])])
 
 
@@ -166,7 +166,7 @@ def _quote(text: str) -> str:
 
 
 def _shorten_id(text: str, max_columns: int) -> str:
-    """Return an id, shortened in the middle if it is too long: ids differ in their suffix."""
+    """Return an id. If it is too long, it is shortened in the middle, because ids differ in their suffix."""
     if _count_columns(text) <= max_columns:
         return text
     return (
@@ -176,7 +176,7 @@ def _shorten_id(text: str, max_columns: int) -> str:
 
 
 def _count_columns(text: str) -> int:
-    """Return the maximum number of terminal columns of a text."""
+    """Return an upper bound of the number of terminal columns of a text."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text)
@@ -191,8 +191,8 @@ def require_extra(package: str) -> Any:
         raise ImportError(f"this needs {name}: pip install 'mama-structs[notebook]'", name=name) from error
 
 
-# The HTML has no scripts, classes or style sheets, since these would affect the whole page. Colours have a medium
-# lightness and text has the page's colour, so that both are readable on light and dark pages.
+# Do not use scripts, classes or style sheets, because they would affect the whole page.
+# Use colours of medium lightness and the page's text colour, which are readable on light and dark pages.
 
 MAX_HTML_CHARS: Final = 600  # Maximum number of characters of a text.
 MAX_HTML_ENTRIES: Final = 50
@@ -230,7 +230,7 @@ def escape_html(text: str, max_chars: int = MAX_HTML_CHARS) -> str:
 
 
 def join_texts(texts: Collection[str]) -> str:
-    """Join several texts, one per line, truncated in length and number."""
+    """Join several texts, one per line. Limit the length of each and their number."""
     rest = len(texts) - MAX_HTML_ENTRIES
     return "\n".join(
         [
@@ -275,7 +275,7 @@ def format_entry(content: ReprContent, *, max_bar_value: float = 0.0, is_alone: 
 
 
 def format_entries(items: Iterable[ReprContent], count: int) -> str:
-    """Return the HTML of several values, and the number of omitted ones out of *count*."""
+    """Return the HTML of several values. If *count* is larger than their number, say how many are omitted."""
     contents = list(islice(items, MAX_HTML_ENTRIES))
     max_bar_value = max((_sum_positive_terms(seen.terms) for seen in contents), default=0.0)
     return "".join(format_entry(seen, max_bar_value=max_bar_value) for seen in contents) + format_omitted_count(
@@ -284,15 +284,15 @@ def format_entries(items: Iterable[ReprContent], count: int) -> str:
 
 
 def format_omitted_count(count: int) -> str:
-    """Return the HTML line for *count* omitted values, empty if there are none."""
+    """Return the HTML line that reports *count* omitted values, or an empty text for 0."""
     return f'<div style="{DIM_STYLE}">… {count:,} more</div>' if count > 0 else ""
 
 
 def format_table(rows: Sequence[Sequence[object]], *, count: int | None = None, header: Sequence[str] = ()) -> str:
     """
-    Return an HTML table whose first column has row labels.
+    Return an HTML table. The first column contains row labels.
 
-    *count* is the total number of rows.
+    *count* is the total number of rows, including omitted ones.
     """
     top = "".join(f'<th style="text-align:left;padding:.15em .8em .15em 0">{escape_html(name)}</th>' for name in header)
     cells = [
@@ -305,7 +305,7 @@ def format_table(rows: Sequence[Sequence[object]], *, count: int | None = None, 
 
 
 def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, left_columns: int = 1) -> str:
-    """Return a text table with *left_columns* left-aligned columns; others are right-aligned."""
+    """Return a text table. The first *left_columns* columns are left-aligned, the others right-aligned."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = [header, ["-" * width for width in widths], *rows]
     return "\n".join(
@@ -318,10 +318,10 @@ def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, left_
 
 
 class StatsTable(dict[str, Any]):
-    """Nested statistics by name: a dict whose ``repr`` is a table of the nonzero values."""
+    """Nested statistics by name: a dict whose ``repr`` is a table of the values that are not zero."""
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the names, prefixed by their groups, and the formatted nonzero values."""
+        """Yield a name, prefixed by its groups, and a formatted value for each value that is not zero."""
         yield from _flatten_rows(self, "")
 
     def __repr__(self) -> str:
@@ -367,9 +367,9 @@ def _sum_positive_terms(terms: Mapping[str, float]) -> float:
 
 def _format_bars(terms: Mapping[str, float], max_bar_value: float) -> str:
     """
-    Return a stacked bar of the terms of a score.
+    Return the terms of a score as a stacked bar.
 
-    Negative terms are drawn as frames over the end.
+    Negative terms are drawn as frames over the end of the bar.
     """
     shown_terms = {name: term for name, term in terms.items() if abs(term) >= MIN_SHOWN_TERM}
     if not shown_terms:
@@ -380,7 +380,7 @@ def _format_bars(terms: Mapping[str, float], max_bar_value: float) -> str:
         start, end = sorted((at, at + term))
         at += term
         colour = COLOURS.get(name, DEFAULT_COLOUR)
-        # The part that negative terms subtract is pale, framed in the colour of each negative term.
+        # The part that a negative term subtracts is pale, and framed in the colour of the negative term.
         look = f"background:{colour}" if term > 0 else f"box-sizing:border-box;border:2px solid {colour}"
         for left, right, pale in ((start, min(end, score), ""), (max(start, score), end, ";opacity:.3")):
             if left < right:

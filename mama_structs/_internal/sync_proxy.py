@@ -1,4 +1,4 @@
-"""Synchronous proxies of async objects, which run in a thread with an event loop."""
+"""Synchronous proxies for async objects. The objects run in a thread with an event loop."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mama_structs._internal.event_loop import is_in_plan
 from mama_structs.errors import SessionClosed, WrongLoop
 
 FORWARDED_METHODS: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
-# Importing this module registers its exit handler first. Handlers run in reverse order, so the loop closes before it.
+# This module registers an exit handler. Ours must be registered later, so that it runs first and closes the loop.
 EARLIER_EXIT_MODULE: Final = concurrent.futures.thread
 
 
 class LoopThread:
-    """A thread with an event loop that runs all objects of `mama_structs.sync`."""
+    """A thread with an event loop in which all objects of `mama_structs.sync` run."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -31,7 +31,7 @@ class LoopThread:
         self._closable: weakref.WeakSet[Any] = weakref.WeakSet()
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
-        # A daemon thread does not block the interpreter's exit; `close` is registered to run before it.
+        # Use a daemon thread, because it does not block the interpreter's exit. `close` is registered to run earlier.
         self._thread = threading.Thread(target=self._serve, name="mama-structs-sync", daemon=True)
         self._thread.start()
         _register_at_exit(self.close)
@@ -39,16 +39,15 @@ class LoopThread:
     def _serve(self) -> None:
         with self._runner:
             while not self._is_closed:
-                # A host's callback may raise SystemExit. asyncio reports it to the caller, and it must not stop the
-                # shared loop.
+                # A host's callback may raise SystemExit, which asyncio passes to the caller. The loop must continue.
                 with contextlib.suppress(KeyboardInterrupt, SystemExit):
                     self._loop.run_forever()
 
     def run(self, work: Callable[[], Any]) -> Any:
         """
-        Call *work* in the loop's thread, await its result and return it.
+        Call *work* in the loop's thread, and return its result, which is awaited if necessary.
 
-        If the caller is interrupted, the work is cancelled, and its end is awaited.
+        If the caller is interrupted, the work is cancelled, and the call waits for its end.
         """
         self._check()
         outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -70,7 +69,7 @@ class LoopThread:
             tasks[0].add_done_callback(end)
 
         try:
-            # `call_soon_threadsafe` copies the caller's context.
+            # `call_soon_threadsafe` runs the function in a copy of the caller's context.
             self._loop.call_soon_threadsafe(begin)
             return outcome.result()
         except BaseException:
@@ -98,7 +97,7 @@ class LoopThread:
             raise SessionClosed("the interpreter ends, and every session was closed")
 
     def close_at_exit(self, inner: object) -> None:
-        """Close an async context manager at interpreter exit, if it is still referenced."""
+        """Register an async context manager. It is closed at interpreter exit if it still exists."""
         if hasattr(inner, "__aexit__"):
             self._closable.add(inner)
 
@@ -125,18 +124,18 @@ def _is_in_loop() -> bool:
 
 
 def _is_in_notebook_cell() -> bool:
-    """Return True if the running loop is a notebook's, which a cell may block."""
+    """Return True in a cell of a notebook, which may block the running loop of the notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel") and threading.current_thread() is threading.main_thread()
 
 
 def _register_at_exit(call: Callable[[], None]) -> None:
     """
-    Register a function to run when the main thread ends.
+    Register a function that runs when the main thread ends.
 
-    `atexit` runs after all threads have stopped.
+    Functions that are registered with `atexit` run too late, after all threads have stopped.
     """
-    # Private, but concurrent.futures uses it in the same way.
+    # This function is private, but concurrent.futures uses it for the same purpose.
     register: Callable[[Callable[[], None]], None] = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001
     # Registration fails if the interpreter is already shutting down.
     with contextlib.suppress(RuntimeError):
@@ -144,14 +143,14 @@ def _register_at_exit(call: Callable[[], None]) -> None:
 
 
 class _LoopThreadHolder:
-    """The loop thread of this process, created on first use."""
+    """Contains the loop thread of this process, which is created on first use."""
 
     def __init__(self) -> None:
         self.reset()
         os.register_at_fork(after_in_child=self.reset)
 
     def reset(self) -> None:
-        """Reset the state in a forked child, which does not inherit threads."""
+        """Forget the thread. A forked child calls this, because it does not inherit threads."""
         self._guard = threading.Lock()
         self._own: LoopThread | None = None
 
@@ -167,7 +166,7 @@ _proxy_classes: Final[dict[type, type[SyncProxy]]] = {}
 
 
 class SyncProxy:
-    """Synchronous proxy of an async object. Objects that its methods return are wrapped, too."""
+    """Synchronous proxy of an async object. Objects that its methods return are wrapped in proxies as well."""
 
     _kind: Callable[..., Any]
     _inner: Any
@@ -202,7 +201,7 @@ class SyncProxy:
 
 
 def unwrap(value: Any) -> Any:
-    """Return the async object of a proxy; other values are returned unchanged."""
+    """Return the async object of a proxy. Return other values unchanged."""
     return value._inner if isinstance(value, SyncProxy) else value  # noqa: SLF001
 
 
@@ -211,7 +210,7 @@ def _unwrap_values(keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_in_proxy_loop(proxy: Any, work: Callable[[], Any]) -> Any:
-    """Run an adapter's *work* in the loop of a proxy's object, and return its result."""
+    """Run *work* in the loop of a proxy's object, and return the result. Adapters use this."""
     return proxy._thread.run(work)  # noqa: SLF001 - an attribute of this module's class
 
 
@@ -226,7 +225,7 @@ def _wrap_result(value: Any, thread: LoopThread) -> Any:
 
 
 def make_proxy_class(kind: type[Any], *, module: str) -> Any:
-    """Return a proxy class whose methods block until the async methods of *kind* are done."""
+    """Return a proxy class for *kind*. Its methods block until the async method is done."""
     members: dict[str, Any] = {"__module__": module, "__doc__": kind.__doc__, "_kind": kind}
     own = _class_members(kind)
     for name, value in own.items():
@@ -279,8 +278,7 @@ def _make_generator(function: Any) -> Callable[..., Any]:
                 while True:
                     yield self._wrap(self._thread.run(inner.__anext__))
         finally:
-            # A generator that is closed during interpreter shutdown has nothing to release: the session is closed
-            # already.
+            # During interpreter shutdown the session is closed already, so the generator has nothing to release.
             with contextlib.suppress(SessionClosed, WrongLoop):
                 self._thread.run(inner.aclose)
 
@@ -298,7 +296,7 @@ def _make_function(function: Any) -> Callable[..., Any]:
 
 
 def _iterate(self: SyncProxy) -> Iterator[Any]:
-    """Return an iterator over a copy of the items."""
+    """Return an iterator over a copy of the object's items."""
     return iter(self._thread.run(lambda: list(self._inner)))
 
 

@@ -1,5 +1,5 @@
 """
-OpenTelemetry spans and metrics, and tracebacks for logs. None of them contains content.
+OpenTelemetry spans and metrics, and tracebacks for logs. They never contain texts of users or models.
 
 Names are those of OpenTelemetry's conventions for generative AI (``semantic-conventions-genai``, all still in
 development): ``execute_tool``, ``search_memory``, ``create_memory``, ``retrieval``, ``embeddings`` and so on.
@@ -21,7 +21,7 @@ from mama_structs.errors import MamaStructsError
 
 SCOPE_NAME: Final = "mama_structs"
 TOOL_OPERATION: Final = "execute_tool"
-# Seconds. The conventions define the buckets from 10 ms; most operations of this package are shorter.
+# Bucket boundaries in seconds. The conventions begin at 10 ms, but most operations here are shorter.
 BUCKET_SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -46,7 +46,7 @@ def load_opentelemetry() -> None:
 
 @functools.lru_cache(maxsize=2)
 def _get_instruments(tracers: Any, meters: Any) -> tuple[Any, Any, Any]:
-    """Return the tracer, the duration histogram of tools, and that of all other operations."""
+    """Return the tracer, the duration histogram of tools, and the duration histogram of all other operations."""
     meter = meters.get_meter(SCOPE_NAME)
     names = ("gen_ai.execute_tool.duration", "gen_ai.client.operation.duration")
     tools, others = (
@@ -58,7 +58,7 @@ def _get_instruments(tracers: Any, meters: Any) -> tuple[Any, Any, Any]:
 @contextlib.contextmanager
 def instrument(operation: str, name: str = "", /, **about: str | int) -> Iterator[dict[str, str | int]]:
     """
-    Record the block as a span and in a duration histogram, with the type of its error.
+    Record the block as a span and in a duration histogram. If it fails, also record the type of the error.
 
     Args:
         operation: Name of the operation in the conventions.
@@ -74,14 +74,14 @@ def instrument(operation: str, name: str = "", /, **about: str | int) -> Iterato
     if trace is None:
         yield found
         return
-    # Part of the same package, but a host that only uses traces may not have loaded it.
+    # The same package provides metrics, but a host that uses only traces may not have loaded them.
     metrics = importlib.import_module("opentelemetry.metrics")
     tracer, tools, others = _get_instruments(trace.get_tracer_provider(), metrics.get_meter_provider())
     labels: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": SCOPE_NAME}
     if operation == TOOL_OPERATION:
         labels |= {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     started = time.perf_counter()
-    # An error's text may contain content: record only its type, without an event that has the text and traceback.
+    # The text of an error may contain user content, so record only its type. Disable the event with text and traceback.
     with tracer.start_as_current_span(
         f"{operation} {name}".rstrip(), attributes=labels, record_exception=False, set_status_on_exception=False
     ) as span:
@@ -101,5 +101,5 @@ def instrument(operation: str, name: str = "", /, **about: str | int) -> Iterato
 
 
 def format_error(error: BaseException) -> str:
-    """Return the traceback and type of an error, without its text, which may be content."""
+    """Return the traceback and the type of an error. Omit its text, which may contain user content."""
     return "".join(["\n", *traceback.format_tb(error.__traceback__), type(error).__qualname__])

@@ -16,7 +16,7 @@ _MAX_HOST_CHARS, _MAX_LABEL_CHARS = 253, 63
 
 
 def parse_base_url(text: str) -> str:
-    """Return a base URL without its trailing slash, or raise `InvalidArgument`."""
+    """Return a base URL without its trailing slash. Raise `InvalidArgument` if it is not valid."""
     hint = "such as http://localhost:1317"
     try:
         parts = urlsplit(text) if isinstance(text, str) else None
@@ -39,7 +39,7 @@ def parse_base_url(text: str) -> str:
 
 
 def _is_valid_host(host: str, netloc: str) -> bool:
-    """Return True if the host is an IP address or a name that DNS accepts."""
+    """Return True if the host is an IP address or a valid DNS name."""
     # URL parsers disagree about text after "]", so only IPv6 addresses may be bracketed.
     bracketed_host = f"[{host}]" if ":" in host else host
     if not _HOST_PATTERN.fullmatch(host) or not _PORT_PATTERN.fullmatch(netloc.lower().removeprefix(bracketed_host)):

@@ -1,9 +1,10 @@
 """
 Validation of arguments.
 
-Each function returns the value or raises `InvalidArgument` with argument, rule and value.
+Each function returns the value, or raises `InvalidArgument` with the argument's name, the rule and the value.
 
-`setting` and `field` turn them into attrs validators: ``attrs.field(validator=setting(whole, least=1))``.
+`setting_validator` and `field_validator` turn the functions into attrs validators:
+``attrs.field(validator=setting_validator(check_integer, minimum=1))``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mama_structs.errors import InvalidArgument, InvalidSetting, repr_short
 
 T = TypeVar("T")
 
-# Seconds. Longer time spans would leave the range of `datetime`.
+# The maximum time span in seconds. A longer one would leave the range of `datetime`.
 MAX_SPAN_SECONDS: Final = 100 * 366 * 86400.0
 MIN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_TIME: Final = datetime(9000, 1, 1, tzinfo=UTC)
@@ -31,9 +32,9 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 def is_url(location: object) -> TypeGuard[str]:
     """
-    Return True if a session's location is a URL rather than a directory.
+    Return True if the location of a session is a URL and not a directory.
 
-    `check_url` checks the URL.
+    The URL itself is validated by `check_url`.
     """
     return isinstance(location, str) and URL_PATTERN.match(location) is not None
 
@@ -44,7 +45,7 @@ def check_integer(
     """
     Return an integer within bounds.
 
-    *separator*, such as a comma, precedes the bounds in the message.
+    *separator*, such as a comma, precedes the bounds in the error message.
     """
     if (
         not isinstance(value, int)
@@ -60,7 +61,7 @@ def check_integer(
 
 
 def to_int(value: object) -> object:
-    """Return an integer-like value, such as a NumPy integer, as int; others unchanged."""
+    """Convert an integer-like value, such as a NumPy integer, to int. Return other values unchanged."""
     try:
         return operator.index(value) if isinstance(value, SupportsIndex) and not isinstance(value, bool) else value
     except TypeError:
@@ -68,8 +69,8 @@ def to_int(value: object) -> object:
 
 
 def check_number(name: str, value: object) -> float:
-    """Return a finite number as float."""
-    # NaN compares as False, and an int may be too large for a float.
+    """Return a finite number as a float."""
+    # The comparison is false for NaN, and an int may be too large for a float.
     if not _is_number(value) or not abs(value) <= sys.float_info.max:
         raise invalid_argument(name, "must be a finite number", value)
     return float(value)
@@ -108,9 +109,9 @@ def check_choice(name: str, value: object, known: Iterable[T]) -> T:
 
 def check_text(name: str, value: object, *, max_chars: int | None = None, allow_empty: bool = False) -> str:
     """
-    Return a text without lone surrogates, of at most *max_chars* characters.
+    Return a text without lone surrogates that has at most *max_chars* characters.
 
-    *allow_empty* allows blank text.
+    A blank text is accepted only with *allow_empty*.
     """
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} must be a text, got {type(value).__name__}")
@@ -123,7 +124,7 @@ def check_text(name: str, value: object, *, max_chars: int | None = None, allow_
 
 
 def check_encodable(name: str, value: str, *, owner: str = "") -> bytes:
-    """Return a text encoded as UTF-8. A lone surrogate cannot be encoded and raises."""
+    """Return a text encoded as UTF-8. Raise `InvalidArgument` for a lone surrogate, which cannot be encoded."""
     try:
         return value.encode()
     except UnicodeEncodeError as error:
@@ -139,7 +140,7 @@ def check_items(
     """
     Return the items of an iterable.
 
-    Reject a single text, bytes or mapping, which is likely a mistake.
+    A single text, bytes or mapping is rejected, because it is probably a mistake.
     """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidArgument(f"{name} must be a list of {item_kind}, got {type(value).__name__}")
@@ -152,7 +153,7 @@ def check_items(
 def check_texts(
     name: str, value: object, *, max_items: int | None = None, max_chars: int | None = None
 ) -> tuple[str, ...]:
-    """Return several texts. *max_items* limits their number, *max_chars* the characters of each."""
+    """Return several texts. *max_items* limits their number, and *max_chars* the length of each."""
     found = check_items(name, value, max_items=max_items)
     return tuple(check_text(f"{name}[{position}]", one, max_chars=max_chars) for position, one in enumerate(found))
 
@@ -178,17 +179,17 @@ def check_time(name: str, value: object) -> datetime:
 
 
 def invalid_argument(name: str, rule: str, value: object, *, hint: str | None = None) -> InvalidArgument:
-    """Return the error for a *value* that breaks a rule."""
+    """Return the error for a *value* that violates *rule*."""
     return InvalidArgument(f"{name} {rule}, got {repr_short(value)}", hint=hint)
 
 
 def to_printable(text: str) -> str:
-    """Return a text with control characters escaped, since a terminal would interpret them."""
+    """Escape control characters in a text, because a terminal would interpret them."""
     return text if text.isprintable() else ascii(text)
 
 
 def field_validator(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..., None]:
-    """Return an attrs validator whose errors name the field."""
+    """Return an attrs validator that calls *check* with the name of the field."""
 
     def validate(_: object, attribute: Any, value: object) -> None:
         check(attribute.name, value, *args, **rules)
@@ -197,7 +198,7 @@ def field_validator(check: Callable[..., object], *args: Any, **rules: Any) -> C
 
 
 def setting_validator(check: Callable[..., object], *args: Any, **rules: Any) -> Callable[..., None]:
-    """Return an attrs validator that raises `InvalidSetting` with class and field name."""
+    """Return an attrs validator that calls *check*, and raises `InvalidSetting` with class and field name."""
 
     def validate(instance: object, attribute: Any, value: object) -> None:
         name = f"{type(instance).__name__}.{attribute.name}"

@@ -1,5 +1,5 @@
 """
-Embedders for common providers, and local embedder and reranker models.
+Embedders that call common providers, and embedders and rerankers that run local models.
 
 Each needs an extra.
 """
@@ -72,12 +72,14 @@ class ServiceEmbedder(CalibratingEmbedder):
 
     Args:
         model: The model's name.
-        client: The async client of the provider's package; None: one that reads the key from its environment variable.
+        client: The async client of the provider's package. If None, a client is created that reads the key from its
+            environment variable.
         dimensions: Dimensions of a vector; None: the model's default.
             It is sent with a request only if it differs from the default.
         max_tokens: Maximum number of tokens of a text, 8 or more; a longer text is embedded in chunks.
         batch_size: Maximum number of texts per request.
-        calibration: Maps its cosines to similarities; None: measured with built-in sentences before the first use.
+        calibration: Maps cosines of its vectors to similarities. If None, it is measured with built-in sentences before
+            the first use.
 
     Raises:
         InvalidArgument: An argument is invalid, or *dimensions* is missing for a model that is not in *known*.
@@ -117,12 +119,12 @@ class ServiceEmbedder(CalibratingEmbedder):
 
     @property
     def fingerprint(self) -> str:
-        """The name and the dimensions. The service does not report the version of its model."""
+        """The name and the dimensions. The version is not included, because the service does not report it."""
         return f"{self.name} {self.dimensions}"
 
     async def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
         """
-        Return a vector for each text, in requests as large as the service accepts.
+        Return a vector for each text. Each request contains as many texts as the service accepts.
 
         Raises:
             EmbeddingFailed: The provider's package is not installed, or a vector is missing.
@@ -164,7 +166,7 @@ class OpenAIEmbedder(ServiceEmbedder):
     Embeds with OpenAI, or a compatible service (extra ``openai``).
 
     Arguments as for `ServiceEmbedder`.
-    Its client is an ``openai.AsyncOpenAI`` or ``AsyncAzureOpenAI``; without one ``OPENAI_API_KEY`` is read.
+    The client is an ``openai.AsyncOpenAI`` or ``AsyncAzureOpenAI``. If none is given, ``OPENAI_API_KEY`` is read.
     """
 
     provider = "openai"
@@ -181,7 +183,7 @@ class OpenAIEmbedder(ServiceEmbedder):
     async def _embed_batch(self, batch: list[str], kind: Kind, options: Mapping[str, int]) -> list[Any]:
         del kind
         answer = await self.client.embeddings.create(model=self.model, input=batch, encoding_format="float", **options)
-        # Order the vectors by the index of their text.
+        # The service may return vectors in any order, so sort them by the index of their text.
         return [item.embedding for item in sorted(answer.data, key=lambda item: int(item.index))]
 
 
@@ -191,7 +193,7 @@ class CohereEmbedder(ServiceEmbedder):
     Embeds with Cohere (extra ``cohere``), as ``search_document`` or ``search_query``.
 
     Arguments as for `ServiceEmbedder`.
-    Its client is a ``cohere.AsyncClientV2``; without one ``CO_API_KEY`` is read. The service accepts 96 texts per
+    The client is a ``cohere.AsyncClientV2``. If none is given, ``CO_API_KEY`` is read. The service accepts 96 texts per
     request.
     """
 
@@ -223,8 +225,8 @@ class VoyageEmbedder(ServiceEmbedder):
     Embeds with Voyage AI (extra ``voyage``), as ``document`` or ``query``.
 
     Arguments as for `ServiceEmbedder`.
-    Its client is a ``voyageai.AsyncClient``; without one ``VOYAGE_API_KEY`` is read.
-    Nearly all models of this provider have 1024 dimensions, the default for unknown models.
+    The client is a ``voyageai.AsyncClient``. If none is given, ``VOYAGE_API_KEY`` is read.
+    Nearly all models of this provider have 1024 dimensions, so this is the default for unknown models.
     """
 
     provider = "voyage"
@@ -271,7 +273,7 @@ class SentenceTransformerEmbedder(CalibratingEmbedder):
         if not callable(getattr(self.model, "encode", None)):
             raise InvalidArgument(f"model must have encode(), got a {type(self.model).__name__}")
         if not self.dimensions:
-            # The method was renamed in version 5.
+            # sentence-transformers renamed the method in version 5.
             asked = getattr(self.model, "get_embedding_dimension", None) or self.model.get_sentence_embedding_dimension
             self.dimensions = asked()
         if not self.max_tokens:
@@ -283,7 +285,7 @@ class SentenceTransformerEmbedder(CalibratingEmbedder):
         """
         The name, the dimensions and the prefixes.
 
-        The weights are not hashed, so *name* should identify them.
+        The weights are not hashed, so *name* must identify them.
         """
         return f"sentence-transformers {self.name} {self.dimensions} {self.query_prefix!r} {self.document_prefix!r}"
 
@@ -291,7 +293,7 @@ class SentenceTransformerEmbedder(CalibratingEmbedder):
         """
         Return a unit vector for each text.
 
-        If the model has separate encode methods for queries and documents, these are used.
+        If the model has separate encode methods for queries and documents, they are used.
         """
         encode = getattr(self.model, f"encode_{kind}", None) or self.model.encode
         given = encode(
@@ -307,9 +309,9 @@ class SentenceTransformerEmbedder(CalibratingEmbedder):
 @attrs.define(eq=False)
 class _OnnxModel:
     """
-    The files of an ONNX embedder or reranker, loaded on first use.
+    The model and the tokenizer of an ONNX embedder or reranker, loaded on first use.
 
-    Raises *failure* if that fails.
+    If loading fails, *error_class* is raised.
     """
 
     owner: OnnxEmbedder | OnnxReranker
@@ -321,7 +323,7 @@ class _OnnxModel:
         _check.check_integer("threads", self.owner.threads, 1, separator=",")
 
     def run(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[Any, NDArray[np.int64]]:
-        """Return the model's first output and the attention mask (0 is padding)."""
+        """Return the model's first output, and the attention mask, which is 0 for padding."""
         session, tokenizer, inputs = self._load()
         encoded = tokenizer.encode_batch(list(texts))
         mask = np.array([one.attention_mask for one in encoded], dtype=np.int64)
@@ -471,7 +473,7 @@ class OnnxReranker:
 
     def rerank(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """
-        Return the model's score for each text: log-odds, for most of these models.
+        Return the model's score for each text. For most cross-encoders the score is a log-odds value.
 
         Raises:
             RerankingFailed: The extra ``onnx`` is not installed, a file is missing, or the model is not a
@@ -493,7 +495,7 @@ class OnnxReranker:
 
 def pool_vectors(hidden: Any, mask: Any, pooling: str) -> Vectors:
     """
-    Return one unit vector per text, pooled from its tokens if necessary.
+    Return one unit vector per text. If the model returns a vector per token, they are pooled.
 
     *mask* is 0 for padding.
     """
@@ -505,7 +507,7 @@ def pool_vectors(hidden: Any, mask: Any, pooling: str) -> Vectors:
             weights = np.asarray(mask, dtype=np.float64)[:, :, None]
             values = (values * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
     vectors, usable = normalize_rows(values)
-    # A vector without direction becomes zero, so that the caller rejects it.
+    # Replace a vector that cannot be normalized by zeros, so that the caller rejects it.
     vectors[~usable] = 0
     return vectors
 

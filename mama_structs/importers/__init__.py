@@ -1,5 +1,5 @@
 """
-Importers for memories of other programs, whose files they do not change.
+Importers for memories that other programs have stored. The files of these programs are only read.
 
 `import_from` imports memories of mem0, LangGraph stores, MCP's memory server and basic-memory.
 """

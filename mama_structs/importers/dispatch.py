@@ -1,4 +1,4 @@
-"""The supported import sources, and `import_from`, which imports a source."""
+"""Readers of the supported import sources, and `import_from`, which imports a source."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def import_data(
     again: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ImportReport:
-    """Import a source that `read_from` has read; see `import_from`."""
+    """Import data that `read_source` has returned; see `import_from`."""
     check_progress(progress)
     shared = memories._shared  # noqa: SLF001 - an internal attribute of the store
     shared.check()

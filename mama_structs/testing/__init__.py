@@ -1,5 +1,5 @@
 """
-Test utilities: Structs worlds, a fake node, faults, a clock and Hypothesis strategies.
+Test utilities: worlds of Structs data, a fake node, fault injection, a clock and Hypothesis strategies.
 
 Names are imported on first use, so that importing this package is fast. `mama_structs.testing.strategies` needs the
 extra ``testing``.

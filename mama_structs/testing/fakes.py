@@ -1,4 +1,4 @@
-"""Fakes for tests: a manually advanced clock, and an in-memory source of entities."""
+"""Fakes for tests: a clock that tests advance, and an in-memory source of entities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FakeBehaviour = Callable[[str], Awaitable[Any]] | BaseException
 @attrs.define
 class FakeClock:
     """
-    A clock for tests that advances only when the test says so. Pass its `now` as a clock.
+    A clock that advances only when the test calls `advance` or `step`. Pass its `now` as a clock.
 
     Args:
         start: The initial time, in seconds.
@@ -38,7 +38,7 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock."""
+        """Advance the clock by *seconds*, which must not be negative."""
         if seconds < 0:
             raise InvalidArgument(
                 f"seconds must be 0 or more, got {seconds!r}", hint="a monotonic clock never goes back"
@@ -53,10 +53,10 @@ class FakeClock:
         """
         Make a session use this clock.
 
-        It is used for memories, refs and conversations, but not for the cache of references.
+        Memories, refs and conversations use it, but the cache of references does not.
 
         Args:
-            session: An open session, also of `mama_structs.sync`; start the clock near the present, such as at
+            session: An open session, also of `mama_structs.sync`. Start the clock near the present, such as at
                 `time.time`.
 
         """
@@ -76,7 +76,7 @@ class FakeSource:
     Args:
         entities: The entities by id; may be changed at any time.
         scheme: The scheme of its ids; the Structs chain's by default.
-        delays: Seconds before the answer, by id; one number for all.
+        delays: The delay of each answer in seconds, by id, or one number for all.
         behaviours: Replacements for an answer, by id: an exception to raise, or an async function of the id
             that returns the answer.
         batch: Whether it has `fetch_many` instead of `fetch`.
@@ -106,12 +106,12 @@ class FakeSource:
 
     @property
     def fetch(self) -> Fetch | None:
-        """Return the function for one id, or None for a batch source."""
+        """The function that fetches a single id, or None if the source fetches in batches."""
         return None if self._batch else self._fetch_one
 
     @property
     def fetch_many(self) -> FetchMany | None:
-        """Return the function for several ids, or None unless it is a batch source."""
+        """The function that fetches several ids, or None if the source fetches single ids."""
         return self._fetch_many if self._batch else None
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol

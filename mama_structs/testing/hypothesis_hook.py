@@ -1,4 +1,4 @@
-"""Entry point that Hypothesis calls on import. It imports nothing else of this package."""
+"""Entry point that Hypothesis calls when it is imported. It therefore imports nothing else of this package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mama_structs._internal.lazy_import import call_when_loaded
 
 
 def register() -> None:
-    """Register strategies for `EntityId` and `EntityType` as soon as their module is imported."""
+    """Register the strategies for `EntityId` and `EntityType` when the module of these classes is imported."""
     call_when_loaded("mama_structs.structs.ids", _register)
 
 

@@ -1,5 +1,5 @@
 """
-Hypothesis state machines (extra ``testing``): random use of a session, with faults.
+Hypothesis state machines that use a session at random, with faults (extra ``testing``).
 
 Subclass one, add your agent's actions as rules and its guarantees as invariants, and pass its ``TestCase`` to pytest.
 """
@@ -39,19 +39,19 @@ class SessionMachine(RuleBasedStateMachine):
     """
     State machine that uses a session in its own directory in random order.
 
-    Its rules call tools with arguments that their schemas accept, observe messages with refs, advance the clock,
+    Its rules call tools with arguments that match their schemas, observe messages with refs, advance the clock,
     close and open the session, simulate a killed process, and make the disk or the embedder fail once.
-    After each step every acknowledged ref and memory must exist; at the end `Session.check` must report no problem.
+    After each step every acknowledged ref and memory must exist. At the end `Session.check` must report no problem.
     A tool may reject a call with a `MamaStructsError`; any other error fails the test.
 
     Attributes:
         options: Arguments for `Session.open` in addition to the directory.
         texts: Strategies for tool parameters by name, as for `strategies.tool_arguments`; existing memory ids and
             handles are added automatically.
-        session: The open session; replaced when it is opened again.
+        session: The current session; another object each time the session is opened again.
         clock: The clock of the session's memories and refs.
-        faults: The injected faults.
-        place: The directory.
+        faults: The faults that are injected into the session.
+        place: The directory of the session.
 
     """
 
@@ -80,16 +80,16 @@ class SessionMachine(RuleBasedStateMachine):
 
     def set_up(self, session: Session) -> Awaitable[None] | None:
         """
-        Prepare a newly opened session, for example add your agent's tools.
+        Prepare a session that was just opened, for example by adding your agent's tools.
 
-        Async or not; does nothing by default.
+        It may be async. The default does nothing.
         """
 
     async def open_session(self, **options: Any) -> Session:
         """
-        Open another session on the directory.
+        Open a session on the directory. The caller must close it.
 
-        *options* override the machine's; the caller closes it.
+        *options* override the options of this machine.
         """
         given = {"embedder": HashEmbedder(dimensions=64), **self.options, **options}
         session = await Session.open(self.place, **given)
@@ -97,7 +97,7 @@ class SessionMachine(RuleBasedStateMachine):
         return session
 
     def tools_to_call(self) -> list[str]:
-        """Return the names of the tools to call: all that a model can see."""
+        """Return the names of the tools to call: by default all tools of the session."""
         return sorted(self.session.tools)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -105,7 +105,7 @@ class SessionMachine(RuleBasedStateMachine):
         return self._runner.run(work)
 
     def attempt(self, work: Awaitable[T]) -> T | None:
-        """Await *work* and return its result, or None if a planned fault made it fail."""
+        """Return the result of *work*, or None if it fails because of an injected fault."""
 
         async def attempted() -> T | None:
             met = self.faults.met
@@ -123,7 +123,7 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tools_to_call())
     @rule(data=st.data())
     def call_a_tool(self, data: st.DataObject) -> None:
-        """Call any tool with arguments that its schema accepts."""
+        """Call a random tool with arguments that match its schema."""
         name = data.draw(st.sampled_from(self.tools_to_call()), label="tool")
         given = tool_arguments(self.session.tools[name].input_schema, texts={**self.texts, **self._existing_ids()})
         arguments = data.draw(given, label="arguments")
@@ -136,7 +136,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(planted=messages())
     def the_model_answers(self, planted: PlantedMessage) -> None:
-        """Make the session observe a message with planted refs."""
+        """Make the session observe a model's message, and assert that it finds the refs in it."""
         seen = self.attempt(self.session.observe(planted.message))
         if seen is not None:
             wanted, got = [ref.id for ref in planted.document.refs], [ref.id for ref in seen.refs]
@@ -157,7 +157,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """Continue with a copy of the directory, as after a killed process."""
+        """Simulate a killed process: open a copy of the directory that was made while the session was open."""
         left, old = self.session, self.place
         self.faults.clear()
         self.place = self._home / f"agent-{int(old.stem.partition('-')[2]) + 1}.mama"
@@ -168,7 +168,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(kind=_DISK_FAULTS)
     def the_disk_fails(self, kind: DiskFault) -> None:
-        """Make the next transaction fail."""
+        """Make the next write transaction fail."""
         self.faults.disk(kind)
 
     @rule()
@@ -180,18 +180,18 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_was_acknowledged_is_there(self) -> None:
-        """Assert that every ref has its text, and that every memory saved by a tool can be read."""
+        """Assert that every stored ref still has its text, and that every memory saved by a tool can be read."""
         for handle, text in self._refs.items():
             assert text == self.session.refs.get(handle).text, f"{handle} is not as it was stored"  # noqa: S101 - test code
         for memory_id in self._saved_ids:
             self.run(self.session.memories.get(memory_id))
 
     def teardown(self) -> None:
-        """Check the store for damage, unless a step already failed, and close everything."""
+        """Check the store for damage, unless a step has failed, and close everything."""
         try:
             if sys.exception() is self._outer_exception:
                 self.faults.clear()
-                # Write data that a fault kept from the disk.
+                # Write the data that an injected fault has prevented from being written.
                 self.run(self.session.flush())
                 assert self.run(self.session.check()).ok, "the directory is damaged"  # noqa: S101 - test code
         finally:
@@ -210,7 +210,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.faults = SessionFaults(self.session)
 
     def _existing_ids(self) -> dict[str, st.SearchStrategy[Any]]:
-        """Return strategies for existing ids and handles."""
+        """Return strategies that draw ids and handles that exist in the session."""
         known = {
             **dict.fromkeys(["id", "to_id", "decision_id", "supersedes", "implements", "ids"], self._saved_ids[-20:]),
             **dict.fromkeys(["fd", "ref_id", "evidence"], list(self._refs)[-20:]),
@@ -234,7 +234,7 @@ class MemoryMachine(SessionMachine):
 
     It saves, supersedes, deletes and searches memories, and sets outcomes of decisions.
     To test your own linking policy, embedder, reranker or judge, pass it in *options*.
-    After each step the session has exactly the acknowledged memories.
+    After each step, the session must contain exactly the acknowledged memories.
 
     Attributes:
         known: The acknowledged memories, by id.
@@ -248,7 +248,7 @@ class MemoryMachine(SessionMachine):
         super().__init__()
 
     def tools_to_call(self) -> list[str]:
-        """Return the tools that do not change memories, because the rules of this machine do."""
+        """Return the tools that do not change memories, because only this machine's rules may change them."""
         return [name for name in super().tools_to_call() if name not in MEMORY_TOOLS]
 
     @rule(record=memories())
@@ -260,7 +260,7 @@ class MemoryMachine(SessionMachine):
     @precondition(lambda self: self.known)
     @rule(data=st.data(), replaces=st.booleans(), record=memories())
     def evolve(self, data: st.DataObject, replaces: bool, record: dict[str, Any]) -> None:  # noqa: FBT001 - drawn by Hypothesis
-        """Supersede a decision, or set its outcome."""
+        """Supersede a decision, or set the outcome of one."""
         chosen = [memory.id for memory in self.known.values() if memory.type == "decision"]
         if not chosen:
             return
@@ -287,9 +287,9 @@ class MemoryMachine(SessionMachine):
     @rule(record=memories(), limit=st.integers(1, 10))
     def search(self, record: dict[str, Any], limit: int) -> None:
         """
-        Search for a random text, and check the number of hits.
+        Search for a random text, and check the hits.
 
-        Hits must be distinct existing memories, and as many as the limit allows.
+        The hits must be distinct existing memories. Their number must be the limit, or that of all memories if smaller.
         """
         hits = self.attempt(self.session.memories.search(_main_text(record), limit=limit))
         if hits is not None:
@@ -299,7 +299,7 @@ class MemoryMachine(SessionMachine):
 
     @invariant()
     def the_memories_are_those_that_were_acknowledged(self) -> None:
-        """Assert that exactly the acknowledged memories exist, each as it was returned."""
+        """Assert that the session contains exactly the acknowledged memories, each equal to the returned one."""
         there = {memory.id: memory for memory in self.run(self.session.memories.recent(limit=_MAX_MEMORIES))}
         assert there == self.known, "the memories are not those that were acknowledged"  # noqa: S101 - test code
 

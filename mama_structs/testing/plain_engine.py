@@ -1,4 +1,4 @@
-"""Memory engine over plain dicts: the reference model for other engines."""
+"""Memory engine over plain dicts. Tests use it as the reference for the results of other engines."""
 
 # ruff: noqa: D102 - methods are documented in the protocols of `mama_structs.memory.types.engine`
 
@@ -60,8 +60,8 @@ from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 
-# BM25 term weights: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009), with the
-# usual parameters, without the factor k1 + 1, as in `WordIndex`.
+# BM25 parameters with the usual values, and without the factor k1 + 1, as in `WordIndex`.
+# Reference: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009).
 _K1: Final = 1.2
 _MAX_DOCUMENT_LENGTH: Final = 200.0
 _LENGTH_SMOOTHING: Final = 30.0
@@ -69,7 +69,7 @@ _LENGTH_SMOOTHING: Final = 30.0
 
 @attrs.define
 class PlainReader(Writer):
-    """A `Reader` and `Writer` over dicts, without indexes."""
+    """A `Reader` and `Writer` over dicts. It has no indexes and scans all memories."""
 
     should_yield: bool = attrs.field(default=False, kw_only=True)
     _next: int = attrs.field(default=0, init=False)
@@ -81,7 +81,7 @@ class PlainReader(Writer):
     _contents: dict[str, str] = attrs.field(factory=dict, init=False)
     _notes: dict[str, str] = attrs.field(factory=dict, init=False)
     _inactive_vectors: dict[EmbedderRecord, dict[int, Vectors]] = attrs.field(factory=dict, init=False)
-    # The nodes that each change touched.
+    # The nodes that each change has added, modified or removed.
     _touched_nodes_by_change: list[frozenset[int]] = attrs.field(factory=list, init=False)
 
     @property
@@ -235,7 +235,7 @@ class PlainReader(Writer):
         return self._contents.keys() & set(digests)
 
     def users_of_content(self, digest: str) -> Nodes:
-        """Return the memories whose evidence refers to the stored text with this hash."""
+        """Return the memories whose evidence refers to the stored content with this hash."""
         users = (node for node, memory in self._memories.items() if digest in evidence_digests(memory.evidence))
         return np.array(sorted(users), np.int64)
 
@@ -243,11 +243,11 @@ class PlainReader(Writer):
         return {name: self._notes[name] for name in self.note_names(prefix)}
 
     def note_names(self, prefix: str = "") -> list[str]:
-        """Return the names of the notes with a prefix."""
+        """Return the names of the notes that begin with *prefix*."""
         return sorted(name for name in self._notes if name.startswith(prefix))
 
     def notes_by_name(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the notes with these names."""
+        """Return the texts of the notes with these names."""
         return {name: self._notes[name] for name in names if name in self._notes}
 
     def without_vectors(self, embedder: EmbedderRecord) -> list[str]:
@@ -342,7 +342,7 @@ class PlainReader(Writer):
         """Return a copy that later writes do not change."""
         made = copy.copy(self)
         for field in attrs.fields(PlainReader):
-            # A shallow copy suffices: nested values are replaced, never modified.
+            # A shallow copy of each dict suffices, because values are replaced and never modified.
             setattr(made, field.name, copy.copy(getattr(self, field.name)))
         return made
 
@@ -367,10 +367,10 @@ class PlainReader(Writer):
 @attrs.define
 class PlainEngine:
     """
-    An `Engine` over a `PlainReader`, for one process and one thread, without a disk.
+    An `Engine` over a `PlainReader`, for one process and one thread. It does not write to disk.
 
     Args:
-        namespace: Its name.
+        namespace: The name of its namespace.
         embedder: The embedder of the active vectors.
         memories: Its data; tests may read and write it synchronously.
 
@@ -383,18 +383,18 @@ class PlainEngine:
     _maintained_at: int = attrs.field(default=0, init=False)
 
     async def read(self, plan: Callable[[Reader], T]) -> T:
-        """Run *plan* on the current state."""
+        """Run *plan* on the current state, and return its result."""
         return plan(self.memories)
 
     async def write(self, plan: Callable[[Writer], T]) -> T:
-        """Run *plan* as a transaction, which is rolled back if it raises."""
+        """Run *plan* as a transaction, which is rolled back if *plan* raises."""
         attempt = self.memories.copy()
         answer = plan(attempt)
         self.memories = attempt
         return answer
 
     async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
-        """Return the findings: links to missing memories, which never exist here."""
+        """Return a finding for each link to a missing memory. This engine should never contain one."""
         memories = self.memories
         known = set(memories.ids(memories.window()))
         if progress is not None:
@@ -407,19 +407,19 @@ class PlainEngine:
         ]
 
     async def rebuild(self, progress: ProgressCallback | None = None) -> list[str]:
-        """Do nothing: there is no derived data."""
+        """Do nothing, because this engine has no derived data."""
         if progress is not None:
             progress(self.memories.count(), self.memories.count())
         return []
 
     async def wait_until_idle(self) -> None:
-        """Return immediately: there is no background indexing."""
+        """Do nothing, because this engine does not index in the background."""
 
     async def begin_maintenance(self, now_ms: int, every_ms: int) -> int | None:
         """
         Record the start of maintenance.
 
-        Return the time for which it judges ages, or None if it is not due.
+        Return the time as of which maintenance must judge ages, or None if maintenance is not due.
         """
         if not self.memories.change or 0 <= now_ms - self._maintained_at < every_ms:
             return None
@@ -427,7 +427,7 @@ class PlainEngine:
         return min(now_ms, before) if before else None
 
     async def adopt(self, embedder: EmbedderRecord) -> bool:
-        """Activate the vectors of an embedder and delete all others, unless memories lack vectors."""
+        """Activate the vectors of an embedder and delete all others. Return False if memories lack its vectors."""
         if embedder != self.embedder:
             if self.memories.without_vectors(embedder):
                 return False
@@ -436,7 +436,7 @@ class PlainEngine:
         return True
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:  # noqa: ARG002 - required by the protocol
-        """Return immediately: there is no disk."""
+        """Do nothing, because this engine does not write to disk."""
         return ()
 
     def figures(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Formats of provider APIs for a scripted model: complete messages and stream events."""
+"""Messages and stream events in the formats of provider APIs, for a scripted model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SplitText = Callable[[str], list[str]]
 
 @attrs.frozen
 class ScriptedToolCall:
-    """One tool call with its id."""
+    """One tool call in a message of the scripted model."""
 
     id: str
     name: str
@@ -24,15 +24,15 @@ class ScriptedToolCall:
 
     @property
     def arguments_text(self) -> str:
-        """The arguments as JSON text, as a model writes them."""
+        """The arguments as JSON text, the form in which a model sends them."""
         return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments, separators=(",", ":"))
 
     @property
     def arguments_data(self) -> Data:
         """
-        The arguments as a dict, for formats without JSON text.
+        The arguments as a dict, for formats that do not send JSON text.
 
-        Raise `InvalidArgument` for invalid JSON.
+        Raise `InvalidArgument` if they are not a JSON object.
         """
         try:
             given = json.loads(self.arguments_text)
@@ -45,7 +45,7 @@ class ScriptedToolCall:
 
 @attrs.frozen
 class ScriptedMessage:
-    """One message of the model."""
+    """One message of the scripted model, independent of a provider's format."""
 
     id: str
     text: str
@@ -53,7 +53,7 @@ class ScriptedMessage:
 
     @property
     def common_fields(self) -> Data:
-        """The fields that all formats have in common."""
+        """The fields that a message has in every format."""
         return {"id": self.id, "model": "scripted"}
 
 
@@ -187,7 +187,7 @@ def iter_message_events(answer: ScriptedMessage, split_text: SplitText) -> Itera
     yield {"type": "message_stop"}
 
 
-# Renderers by the end of the request path: for a complete answer, and for its events.
+# Renderers by the end of the request path: one for complete answers, one for stream events.
 RENDERERS_BY_PATH: Final[
     Mapping[str, tuple[Callable[[ScriptedMessage], Data], Callable[[ScriptedMessage, SplitText], Iterator[Data]]]]
 ] = {
@@ -198,7 +198,7 @@ RENDERERS_BY_PATH: Final[
 
 
 def encode_events(events: Iterable[Data]) -> str:
-    """Return the body of a server-sent event stream."""
+    """Encode events as the body of a server-sent event stream."""
     lines = [
         (f"event: {event['type']}\n" if "type" in event else "")
         + f"data: {json.dumps(event if 'object' in event else {**event, 'sequence_number': number})}\n\n"

@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "mama_session(**options): what Session.open is given for the session of the fixture mama_session."
     )
-    # pytest-asyncio in strict mode runs only fixtures of its decorator. If it is used, it is already imported.
+    # In strict mode, pytest-asyncio runs only fixtures made by its decorator. If active, it is already imported.
     made = sys.modules.get("pytest_asyncio") if config.pluginmanager.hasplugin("asyncio") else None
     fixtures: Any = types.ModuleType("mama_structs_async_fixtures")
     fixtures.session = (pytest.fixture if made is None else made.fixture)(name=_ASYNC_FIXTURE_NAME)(_open_async_session)
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _get_session_options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the options of the marker, with an embedder that is identical on all machines."""
+    """Return the options of the test's marker, with an embedder that gives the same results on all machines."""
     from mama_structs import HashEmbedder  # noqa: PLC0415 - see the module docstring
 
     marker = request.node.get_closest_marker("mama_session")
@@ -69,7 +69,7 @@ def _get_session_options(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def mama_clock() -> FakeClock:
     """
-    Return a `mama_structs.testing.FakeClock` that starts at 2026-01-01 (UTC).
+    Return a `FakeClock` that starts at 2026-01-01 (UTC).
 
     `mama_session` uses it.
     """
@@ -87,7 +87,7 @@ def mama_session(
 
     Async tests get a `Session` of their loop, other tests a `sync.Session`.
     It embeds with `HashEmbedder`, and uses ``mama_clock``.
-    The marker of the same name sets further options of `Session.open`, by name.
+    The keyword arguments of the marker ``mama_session`` are further options of `Session.open`.
     """
     if inspect.iscoroutinefunction(request.function):
         yield request.getfixturevalue(_ASYNC_FIXTURE_NAME)
@@ -102,10 +102,10 @@ def mama_session(
 @pytest.fixture
 def mama_structs_node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
     """
-    Yield a listening `mama_structs.testing.FakeNode`, for sync and async tests.
+    Yield a listening `FakeNode`, for sync and async tests.
 
     It runs in a thread with its own event loop.
-    The marker of the same name sets its options, by name; the closest marker applies.
+    The keyword arguments of the marker ``mama_structs_node`` are its options. The closest marker applies.
     Invalid options raise a `pytest.UsageError`.
     """
     marker = request.node.get_closest_marker("mama_structs_node")
@@ -114,7 +114,7 @@ def mama_structs_node(request: pytest.FixtureRequest) -> Iterator[FakeNode]:
 
 
 def _make_node(marker: pytest.Mark | None) -> FakeNode:
-    """Return the node that a marker describes, or raise a `pytest.UsageError`."""
+    """Return a node with the options of a marker. Invalid options raise a `pytest.UsageError`."""
     from mama_structs.errors import InvalidArgument  # noqa: PLC0415 - see the module docstring
     from mama_structs.testing.node.fake_node import FakeNode  # noqa: PLC0415
 

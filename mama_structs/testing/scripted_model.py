@@ -1,4 +1,4 @@
-"""Scripted model for tests: complete conversations, also streamed, without a provider."""
+"""Scripted model for tests. It plays complete conversations, with or without streaming, and needs no provider."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ModelRequest:
 
     Args:
         said: The messages of the conversation with their speakers, without recalled memories.
-        tools: The names of the offered tools, as they are on the wire.
+        tools: The names of the offered tools, in the form in which they were sent.
         messages: The conversation in the framework's own format.
         sent: The rest of the request: the whole request as a dict for the clients and the OpenAI Agents SDK, an
             ``AgentInfo`` of Pydantic AI, the options of LangChain.
@@ -86,12 +86,12 @@ ScriptStep: TypeAlias = (
 
 
 class _ScriptExhausted(LookupError):
-    """Raised if the model receives a request after the end of its script."""
+    """Raised if the model receives a request after the last message of its script."""
 
 
 class ScriptedModel:
     """
-    A model that follows a script, for several frameworks.
+    A model for several frameworks that answers with the messages of a script.
 
     It uses no network.
     A streaming framework receives text and arguments in pieces.
@@ -124,7 +124,7 @@ class ScriptedModel:
 
     @property
     def left(self) -> int:
-        """The number of remaining steps of the script."""
+        """The number of steps of the script that have not been used."""
         return len(self._script) - self._next
 
     def _next_answer(self, messages: object, tools: Iterable[str], sent: object) -> ScriptedMessage:
@@ -170,7 +170,7 @@ class ScriptedModel:
         return pieces
 
     def _iter_pieces(self, answer: ScriptedMessage) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the stream in order: pieces of the text, then pieces of each call."""
+        """Yield the parts of a streamed message: first the pieces of its text, then the pieces of each call."""
         for piece in self._split_text(answer.text) or [""] * (not answer.calls):
             yield piece, {}
         for index, one in enumerate(answer.calls):
@@ -191,7 +191,7 @@ class ScriptedModel:
         return self._make_client(importlib.import_module("anthropic"), "AsyncAnthropic")
 
     def _make_client(self, sdk: Any, name: str) -> Any:
-        # Use the HTTP client of this version of the SDK.
+        # The SDK's client class names the HTTP library that this version of the SDK uses.
         http = importlib.import_module(sdk.DefaultAsyncHttpxClient.__mro__[1].__module__)
 
         def respond(request: Any) -> Any:
@@ -264,7 +264,7 @@ class ScriptedModel:
             def _generate(self, asked: list[Any], *_: object, **options: Any) -> Any:
                 return core.generate_from_stream(self._stream(asked, **options))
 
-            # Async methods run in the event loop's thread, so that a step may use objects of that loop.
+            # Run steps in the thread of the event loop, because a step may use objects of that loop.
 
             async def _agenerate(self, asked: list[Any], *_: object, **options: Any) -> Any:
                 return self._generate(asked, **options)

@@ -1,4 +1,4 @@
-"""Injection of faults below a session: of the disk, of other writers, and of the embedder."""
+"""Injection of faults into a session: errors of the disk, locks of other writers, and errors of the embedder."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SQLITE_CODES: Final = {
 
 def inject_transaction_faults(storage: RowStorage, get_next_fault: Callable[[], DiskFault | None]) -> None:
     """
-    Inject faults into a storage's transactions.
+    Inject faults into the transactions of a storage.
 
-    *get_next_fault* returns the fault of each transaction, or None.
+    Each transaction calls *get_next_fault*, which returns the fault to inject, or None.
     """
 
     def in_transaction(work: Callable[[Rows], T], **given: Any) -> T:
@@ -56,9 +56,9 @@ def inject_transaction_faults(storage: RowStorage, get_next_fault: Callable[[], 
 
 class SessionFaults:
     """
-    Makes the storage or the embedder of a session fail, when a test says so.
+    Makes the storage or the embedder of a session fail when a test requests it.
 
-    A failing transaction is rolled back after all of its work, as on a disk that fails at the commit. A
+    A failing transaction is rolled back after all of its work, as on a disk that fails during the commit. A
     ``"busy"`` transaction does not begin, and fails without waiting.
     Sessions of this process that share the directory share the disk faults.
 
@@ -86,7 +86,7 @@ class SessionFaults:
 
     @property
     def planned(self) -> bool:
-        """True if a planned fault remains."""
+        """True if at least one requested fault has not occurred yet."""
         return any(self._remaining.values())
 
     def disk(self, kind: DiskFault = "failing", *, times: int | None = 1) -> None:
@@ -103,7 +103,7 @@ class SessionFaults:
 
     def embedder(self, *, times: int | None = 1) -> None:
         """
-        Make the next calls of the embedder fail. Cached embeddings need no call.
+        Make the next calls of the embedder fail. A text with a cached embedding does not cause a call.
 
         Args:
             times: The number of failures; None for all until `clear`.
@@ -112,7 +112,7 @@ class SessionFaults:
         self._remaining["embedder"] = math.inf if times is None else times
 
     def clear(self) -> None:
-        """Remove all planned faults."""
+        """Cancel all requested faults."""
         self._remaining = dict.fromkeys(self._remaining, 0.0)
 
     def _use_fault(self, what: str) -> bool:

@@ -1,8 +1,8 @@
 """
 Reader of YAML frontmatter, within limits on size, nesting and aliases.
 
-PyYAML, which basic-memory writes its notes with, gives the parse events. No YAML value is constructed: an alias is
-looked up and never expanded, and a tag is ignored. Scalars stay the text that is written in the note.
+PyYAML, with which basic-memory writes its notes, produces the parse events. No YAML value is constructed: aliases are
+looked up without expansion, and tags are ignored. Scalars remain texts, exactly as written in the note.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def read_fields(frontmatter: str, path: Path) -> dict[str, FieldValue] | None:
     yaml = _yaml()
     builder = FieldCollector(yaml)
     try:
-        # The pure Python loader: libyaml recurses in C, so that deep nesting could crash the process.
+        # Use the pure Python loader: libyaml recurses in C, so deep nesting could crash the process.
         for count, event in enumerate(yaml.parse(frontmatter, Loader=yaml.SafeLoader)):
             if count >= MAX_EVENTS or builder.aliases > MAX_ALIASES or len(builder.open) > MAX_DEPTH:
                 limits = f"{MAX_EVENTS:,} YAML nodes and {MAX_ALIASES} aliases, nested at most {MAX_DEPTH} deep"
@@ -83,7 +83,7 @@ class FieldCollector:
     def __init__(self, yaml: ModuleType) -> None:
         self._yaml = yaml
         self.fields: dict[str, FieldValue] = {}
-        # The open collections, each with its anchor: a list of scalars, or None for a collection of another type.
+        # The stack of open collections: the scalars of a list, or None for a mapping, and the YAML anchor.
         self.open: list[tuple[list[str] | None, str | None]] = []
         self.aliases = 0
         self._key: str | None = None
@@ -110,7 +110,7 @@ class FieldCollector:
                 self._add(items)
 
     def _add(self, value: FieldValue | None) -> None:
-        """Add a value to the innermost open collection. None represents an unsupported value."""
+        """Add a value to the innermost open collection. An unsupported value is passed as None."""
         items = self.open[-1][0] if self.open else None
         if items is not None and isinstance(value, str):
             items.append(value)

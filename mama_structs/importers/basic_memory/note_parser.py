@@ -14,7 +14,7 @@ LIST_ITEM: Final = re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+(\S.*)$")
 CODE_FENCE: Final = re.compile(r"^[ \t>]*(`{3,}|~{3,})")
 BACKTICK_RUN: Final = re.compile("`+")
 _CATEGORY: Final = re.compile(r"^\[([^\[\]()]+)\][ \t]+(.+)$")
-# Timestamps of a transcript are not categories.
+# Matches a timestamp of a transcript, such as `[01:23]`, which looks like a category.
 TIMESTAMP: Final = re.compile(r"^\d{1,3}:\d{2}(?::\d{2})?(?:[.,]\d{1,3})?(?:\s+-\s+\d{1,3}:\d{2}.*)?$")
 _TAG: Final = re.compile(r"(?:^|(?<=\s))#([^\s#]+)")
 _RELATION: Final = re.compile(
@@ -25,7 +25,7 @@ _FILE_LINK: Final = re.compile(r"(?<!!)\[[^\[\]]*\]\(<?([^()\[\]<>\s#]+?\.md)(?:
 
 
 class Observation(NamedTuple):
-    """An observation of a note: its category, text and tags."""
+    """An observation in a note: its category, text and tags."""
 
     category: str | None
     content: str
@@ -33,7 +33,7 @@ class Observation(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """A relation to another note: its word, its target, and the text in parentheses."""
+    """A relation to another note: its relationship, its target, and the context in parentheses."""
 
     word: str
     target: str
@@ -41,7 +41,7 @@ class Relation(NamedTuple):
 
 
 def split_frontmatter(text: str) -> tuple[str | None, str]:
-    """Split a note into its frontmatter (None if missing or unterminated) and its body."""
+    """Split a note into frontmatter and body. The frontmatter is None if it is missing or unterminated."""
     lines = text.lstrip("\n").split("\n")
     if FRONTMATTER_FENCE.match(lines[0]):
         for number, line in enumerate(lines[1:], start=1):
@@ -51,13 +51,13 @@ def split_frontmatter(text: str) -> tuple[str | None, str]:
 
 
 def parse_tags(value: str | list[str] | None) -> tuple[str, ...]:
-    """Return the tags in a frontmatter field, which is a list or a text with commas."""
+    """Return the tags of a frontmatter field: a list, or a comma-separated text."""
     several = value.split(",") if isinstance(value, str) else value or []
     return tuple(dict.fromkeys(one.strip().lstrip("#") for one in several if one.strip(" #")))[:_MAX_TAGS]
 
 
 def find_observations(body: str) -> list[Observation]:
-    """Return the observations of a note: list items with a category or a tag, deduplicated."""
+    """Return the deduplicated observations of a note: its list items that have a category or a tag."""
     found: dict[Observation, None] = {}
     for item, is_listed in _iter_lines(body):
         if not is_listed:
@@ -76,12 +76,12 @@ def find_observations(body: str) -> list[Observation]:
 
 
 def _is_checkbox(category: str) -> bool:
-    """Return True for the content of a task checkbox, such as ``x``, which is not a category."""
+    """Return True if the text in brackets is the mark of a task checkbox, such as ``x``, and not a category."""
     return category == "" or (len(category) == 1 and (category in "xX" or not category.isalnum()))
 
 
 def find_relations(body: str) -> list[Relation]:
-    """Return the relations of a note and its links to other notes, deduplicated."""
+    """Return the deduplicated relations of a note, and its links to other notes as relations."""
     found: dict[Relation, None] = {}
     for line, is_listed in _iter_lines(body):
         # Links inside code are examples, not relations.
@@ -100,15 +100,15 @@ def find_relations(body: str) -> list[Relation]:
 
 
 def _link_target(text: str) -> str:
-    """Return the target of a link, without its display text."""
+    """Return the target of a wiki link, without its display text."""
     return text.split("|", maxsplit=1)[0].strip().removeprefix("memory://").replace("::", "/")
 
 
 def _iter_lines(body: str) -> Iterator[tuple[str, bool]]:
     """
-    Yield the lines outside of code, each with a flag for list items.
+    Yield each line outside of code blocks, and True if it is a list item.
 
-    A list item with its continuation lines is yielded as one line.
+    A list item is yielded together with its continuation lines, as one line.
     """
     fence = None
     item: list[str] = []
@@ -144,7 +144,7 @@ def _remove_code_spans(line: str) -> str:
     """
     Return a line without its code spans.
 
-    A span ends at a run of as many backticks as it begins with.
+    A span ends at the next run of backticks that is as long as its opening run.
     """
     runs = [(match.start(), match.end()) for match in BACKTICK_RUN.finditer(line)]
     ahead: defaultdict[int, list[int]] = defaultdict(list)

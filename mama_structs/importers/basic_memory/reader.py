@@ -3,7 +3,7 @@ Reader of basic-memory notes: a folder of Markdown files.
 
 A note may have frontmatter, observations and relations.
 A note becomes a context with its title as the topic and its text as the content.
-An observation becomes an insight that is linked to its note, and a relation or ``[[link]]`` a link between notes.
+An observation becomes an insight that is linked to its note. A relation or ``[[link]]`` becomes a link between notes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SEPARATORS: Final = re.compile(r"[\s_-]+")
 
 @attrs.frozen(kw_only=True)
 class Note:
-    """A Markdown file: its path, the fields of its frontmatter, and its text."""
+    """A Markdown file: its path, the fields of its frontmatter, and its text without the frontmatter."""
 
     path: str
     title: str
@@ -93,7 +93,7 @@ def read(path: Path) -> ImportedData:
             outside.skip(OTHER_FILES, name, "no_note", problem or "it is not a Markdown file")
             continue
         outside.found[NOTES] += 1
-        # A symbolic link may have replaced the file since it was listed.
+        # Do not follow a symbolic link that has replaced the file since the folder was listed.
         data = read_bytes(file, "a note", limit=MAX_NOTE_BYTES, follow=file == path)
         size += len(data)
         if size > MAX_FOLDER_BYTES:
@@ -117,7 +117,7 @@ def read(path: Path) -> ImportedData:
         for relation in find_relations(note.body):
             target = index.find(relation.target, note.path)
             if target == note.path:
-                # Skip links from a note to itself.
+                # A memory cannot be linked to itself.
                 continue
             outside.found[RELATIONS] += 1
             word, whole = to_relationship(relation.word)
@@ -130,7 +130,7 @@ def read(path: Path) -> ImportedData:
 
 
 def _iter_files(path: Path) -> Iterator[FolderEntry]:
-    """Yield the files of a folder except hidden ones, or the path itself if it is a file."""
+    """Yield the non-hidden files of a folder. If the path is a file, yield only that file."""
     if path.is_dir():
         yield from list_files(path, hidden=False)
     elif path.exists():
@@ -141,7 +141,7 @@ def _iter_files(path: Path) -> Iterator[FolderEntry]:
 
 
 def _parse_note(file: Path, name: str, data: bytes, outside: ImportedData) -> Note:
-    """Parse a note, and report its problems."""
+    """Parse a note, and report its problems to *outside*."""
     changed = file.stat().st_mtime_ns // 1_000_000
     try:
         text = data.decode("utf-8-sig")
@@ -175,7 +175,7 @@ def _field_text(value: str | list[str] | None) -> str | None:
 
 
 def _assign_keys(notes: list[Note], outside: ImportedData) -> dict[str, str]:
-    """Return the key of each note: its permalink, which survives a move, or else its path."""
+    """Return the key of each note by path: the permalink, which survives a move, or else the path."""
     keys: dict[str, str] = {}
     taken: set[str] = set()
     for note in notes:
@@ -222,13 +222,13 @@ def _observation_memory(note: Note, observation: Observation, key: str) -> Impor
 
 @attrs.frozen
 class NoteIndex:
-    """Index of note paths by the names that links may use."""
+    """Index from the names that links may use (permalink, title, path, file name) to note paths."""
 
     paths: Mapping[str, list[str]]
 
     @classmethod
     def from_notes(cls, notes: list[Note]) -> NoteIndex:
-        """Return the index of some notes. The paths of a name are sorted by depth, then by name."""
+        """Build the index. The paths of one name are sorted by depth, then by path."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for note in sorted(notes, key=lambda one: (one.path.count("/"), one.path)):
             names = (note.permalink or "", note.title, note.path, Path(note.path).stem)
@@ -238,7 +238,7 @@ class NoteIndex:
 
     def find(self, target: str, path: str) -> str | None:
         """
-        Return the path of the linked note, or None.
+        Return the path of the note that a link in the note *path* refers to, or None.
 
         If several notes match, the one closest to the root is returned.
         """
@@ -252,6 +252,6 @@ class NoteIndex:
 
 
 def _normalize_name(name: str) -> str:
-    """Return a normalized name: titles, permalinks and paths differ in case and separators."""
+    """Normalize case and separators, in which titles, permalinks and paths of one note differ."""
     plain = normalize("NFC", name).strip().casefold().removesuffix(".md")
     return SEPARATORS.sub("-", plain)

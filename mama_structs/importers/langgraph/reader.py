@@ -70,7 +70,7 @@ async def read_store(store: Any) -> ImportedData:
         for namespace in namespaces:
             async for found in _iter_pages(store, "search", tuple(namespace), refresh_ttl=False):
                 for item in found:
-                    # A search also returns items of nested namespaces, which are read in their own iteration.
+                    # The search also returns items of nested namespaces, which are searched separately.
                     if tuple(item.namespace) == tuple(namespace):
                         items.take(tuple(namespace), item.key, item.value, created=_as_utc(item.created_at))
     return items
@@ -87,7 +87,7 @@ async def _iter_pages(store: Any, method: str, *arguments: Any, **options: Any) 
 
 
 async def _call_store(store: Any, method: str, *arguments: Any, **options: Any) -> list[Any]:
-    """Call a store's async method, or its sync method in a thread if there is no async one."""
+    """Call a store's async method. If the store implements only the sync method, call that in a thread."""
     try:
         found = await getattr(store, f"a{method}")(*arguments, **options)
     except NotImplementedError:
@@ -106,12 +106,12 @@ def _read_indexed_paths(database: SqliteCopy) -> dict[tuple[str, str], set[str]]
 
 @attrs.define
 class _ItemCollector(ImportedData):
-    """Collects items. *indexed* maps items to indexed paths; if empty, whole values are."""
+    """Collects items. *indexed* maps an item to its indexed paths; if empty, whole values are indexed."""
 
     indexed: Mapping[tuple[str, str], set[str]]
 
     def add_row(self, row: ForeignRow) -> None:
-        """Add the item of a row. An invalid value is skipped, an invalid expiry time is reported."""
+        """Add the item of a row. An item with an invalid value is skipped; an invalid expiry time is only reported."""
         prefix, key = row.text("prefix") or "", row.text("key") or ""
         name = f"{prefix.replace('.', '/')}/{key}"
         try:
@@ -145,7 +145,7 @@ class _ItemCollector(ImportedData):
         minutes: float | None = None,
         paths: tuple[str, ...] = WHOLE_VALUE_PATHS,
     ) -> None:
-        """Add an item."""
+        """Add an item. If its value is not a mapping, it is skipped and reported."""
         if not isinstance(value, Mapping):
             self.skip(ITEMS, "/".join((*namespace, key)), "no_mapping", "its value is no mapping")
             return
@@ -155,8 +155,7 @@ class _ItemCollector(ImportedData):
                 what=ITEMS,
                 labels=(*STORE_LABELS, *namespace),
                 key=key,
-                # The adapter's format: the TTL in minutes is stored with the value, because each read extends the
-                # expiry by it.
+                # The adapter stores the TTL in minutes with the value, because each read extends the expiry by the TTL.
                 value=dict(value) if minutes is None else [dict(value), minutes],
                 text=tuple(text for path in paths for text in _texts_at(value, path) if text.strip()) or None,
                 created_at=created,
@@ -166,16 +165,16 @@ class _ItemCollector(ImportedData):
 
 
 def _as_utc(moment: datetime) -> datetime:
-    """Return a time as UTC. Times of SQLite have no zone and are in UTC."""
+    """Convert a time to UTC. SQLite stores UTC times without a zone."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def _texts_at(value: Any, path: str) -> list[str]:
-    """Return the texts at a path of a value. A path with brackets selects the whole value."""
+    """Return the texts at a path of a value. A path with brackets selects the whole value as JSON."""
     if path in WHOLE_VALUE_PATHS or "[" in path or "{" in path:
         return [json.dumps(value, ensure_ascii=False, sort_keys=True)]
     for part in path.split("."):
-        # If a path has several texts, LangGraph appends an index to the path of each.
+        # For a path with several texts, LangGraph appends the list index of each text to the path.
         if isinstance(value, list) and part.isdecimal() and int(part) < len(value):
             value = value[int(part)]
         elif isinstance(value, Mapping) and part in value:

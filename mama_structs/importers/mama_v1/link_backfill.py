@@ -1,9 +1,9 @@
 """
-Links that v1.0 did not create, added once during a migration (DESIGN section 6).
+Back-filled links: links that v1.0 did not create, added once during a migration (DESIGN section 6).
 
 Memories are linked by topic, by meaning and by time.
-All links are chosen before any is written, from the memories and the links of the old file only. An interrupted
-migration therefore chooses the same links again.
+All links are chosen before any is written. The choice depends only on the memories and links of the old file, so an
+interrupted migration chooses the same links again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from mama_structs.settings import LinkingPolicy
 # The maximum number of back-filled links at one memory, in both directions.
 MAX_LINKS_PER_MEMORY: Final = 8
 MAX_ASSOCIATIONS: Final = 5
-# More than the number of links per memory, because other pairs may use up the limit first.
+# More candidates than links, because some candidates are rejected when a memory has reached its maximum of links.
 MAX_CANDIDATES: Final = 10
 MAX_TEMPORAL_LINKS: Final = 3
 MAX_TEMPORAL_DISTANCE: Final = timedelta(hours=1)
-# Only the first pieces of a long memory are compared, as in `mama_structs.memory.evidence`.
+# The pieces of a long memory that are searched. `collect_link_candidates` compares no more than these.
 MAX_COMPARED_PIECES: Final = 4
-# Type, relationship and confidence (DESIGN section 6; for evolution, the value of ADR-001 for one topic).
+# Type, relationship and confidence (DESIGN section 6; the confidence of evolution is from ADR-001, same topic).
 EVOLUTION_LINK: Final = (LinkType.EVOLUTION, "evolves_from", 0.6)
 ASSOCIATION_LINK: Final = (LinkType.ASSOCIATION, RELATED_WORD, 0.4)
 TEMPORAL_LINK: Final = (LinkType.TEMPORAL, CLOSE_IN_TIME_WORD, 0.3)
@@ -43,9 +43,9 @@ TEMPORAL_LINK: Final = (LinkType.TEMPORAL, CLOSE_IN_TIME_WORD, 0.3)
 
 class LinkCandidate(NamedTuple):
     """
-    Two memories on the same subject.
+    Two memories that probably have the same subject.
 
-    `probability` is that of the same subject, `similarity` the cosine of their nearest pieces.
+    `probability` is the probability that they do. `similarity` is the cosine of their most similar pieces.
     """
 
     newer: str
@@ -56,25 +56,26 @@ class LinkCandidate(NamedTuple):
 
 @attrs.define(eq=False, kw_only=True)
 class LinkBackfill:
-    """Chooses the links to add to the old links. Memories are ordered oldest first."""
+    """Chooses the back-filled links. *planned* contains the memories, oldest first."""
 
     planned: Sequence[PlannedMemory]
     links: Iterable[Link]
     policy: LinkingPolicy
-    # Ids of memories that were not back-filled before; every new link has such a memory at one end. Then the number
-    # of existing back-filled links by memory id.
+    # The memories that were not back-filled before. Each new link must begin or end at such a memory.
+    # `before` maps memory ids to their number of existing back-filled links.
     fresh: AbstractSet[str]
     before: Mapping[str, int]
     namespace: str
     migration: str
-    # The start time of the migration, from which the new links age.
+    # The start time of the migration. It becomes the creation time of the links.
     at: datetime
     chosen: list[Link] = attrs.field(init=False, factory=list)
     _places: dict[str, int] = attrs.field(init=False)
     _linked_ids: defaultdict[str, set[str]] = attrs.field(init=False, factory=partial(defaultdict, set))
     _degrees: Counter[str] = attrs.field(init=False)
     _chains: dict[str, str] = attrs.field(init=False, factory=dict)
-    # Caches the vectors of all memories at one change number: reading them for each slice would cost more than linking.
+    # The vectors of all memories, and the change number of the store at which they were read.
+    # They are cached, because reading them again for each batch would take longer than the linking.
     _vector_table: tuple[int, VectorTable] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
@@ -84,20 +85,20 @@ class LinkBackfill:
             self._mark_linked(link.from_id, link.to_id)
             if link.link_type is LinkType.EVOLUTION:
                 self._chains[self._find_chain(link.from_id)] = self._find_chain(link.to_id)
-        # Link each decision to its predecessor in the topic, unless the old file already relates both.
+        # Link each decision to the previous decision of its topic, unless the old file already relates the two.
         last: dict[str, str] = {}
         for one in self.planned:
             if one.memory.type is MemoryType.DECISION and one.topic is not None:
                 newer, before = one.memory.id, last.get(one.topic)
                 last[one.topic] = newer
-                # Decisions on different branches of a fork have one chain already; neither supersedes the other.
+                # Decisions in one evolution chain are already related, so neither replaces the other, even in a fork.
                 if before is not None and self._find_chain(newer) != self._find_chain(before):
                     self._add_link(newer, before, EVOLUTION_LINK)
 
     def find_candidates(
         self, reader: Reader, batch: Sequence[PlannedMemory], calibration: Calibration
     ) -> list[LinkCandidate]:
-        """Return the older memories on the same subject, most probable first for each memory."""
+        """Return pairs of a batch's memories with memories on the same subject, most probable first per memory."""
         if not self.policy.max_semantic:
             return []
         memories = [one.memory for one in batch if one.memory.type is not MemoryType.CHECKPOINT]
@@ -142,7 +143,7 @@ class LinkBackfill:
                 begun[pair.newer] += self._add_link(pair.newer, pair.older, ASSOCIATION_LINK, pair.similarity)
 
     def add_temporal_links(self) -> None:
-        """Add temporal links from each memory to those shortly before it, nearest first."""
+        """Add temporal links from each memory to the memories shortly before it, nearest in time first."""
         most = min(MAX_TEMPORAL_LINKS, self.policy.max_temporal)
         within = min(MAX_TEMPORAL_DISTANCE, timedelta(seconds=self.policy.temporal_window))
         dated = [one for one in self.planned if one.is_dated]
@@ -187,7 +188,7 @@ class LinkBackfill:
         self._linked_ids[other].add(one)
 
     def _find_chain(self, memory_id: str) -> str:
-        """Return the representative id of the evolution chain that contains a memory (union-find)."""
+        """Return the representative memory id of a memory's evolution chain (union-find with path halving)."""
         one = memory_id
         while (further := self._chains.get(one, one)) != one:
             self._chains[one] = self._chains.get(further, further)
@@ -197,18 +198,18 @@ class LinkBackfill:
 
 @attrs.frozen(eq=False)
 class VectorTable:
-    """The vectors of all memories of a migration, loaded once for a whole slice."""
+    """The vectors of all memories of a migration, loaded once for all batches."""
 
     nodes: Any
-    # Milliseconds since 1970.
+    # Creation times in milliseconds since 1970.
     created: Any
-    # All vectors in the order of the nodes, and the index of the first vector of each node.
+    # The vectors of all nodes in order. `begins` contains the index of each node's first vector.
     pieces: Vectors
     begins: Any
 
     @classmethod
     def from_ids(cls, reader: Reader, ids: Sequence[str]) -> VectorTable:
-        """Load the vectors of the memories; unknown ids are ignored."""
+        """Load the vectors of the memories. Unknown ids are ignored."""
         nodes = np.array([node for node in reader.find_many(ids) if node is not None], np.int64)
         pieces, counts = reader.pieces(nodes)
         return cls(nodes, reader.facts(nodes).created, pieces, np.cumsum(counts) - counts)
@@ -217,7 +218,7 @@ class VectorTable:
         """
         Return a replacement for `Reader.nearest` that searches these memories only.
 
-        It accepts only the vectors *asked*.
+        It accepts only vectors from *asked*, because all scores are computed in advance.
         """
         rows = {vector.tobytes(): row for row, vector in enumerate(asked)}
         cosines = self.pieces @ asked.T
@@ -239,5 +240,5 @@ class VectorTable:
 
 
 def _max_cosine(vectors: Vectors, others: Vectors) -> float:
-    """Return the cosine of the nearest two pieces, rounded to six digits."""
+    """Return the largest cosine between a piece of one memory and a piece of the other, rounded to six digits."""
     return round(float((vectors.astype(np.float64) @ others.astype(np.float64).T).max()), 6)

@@ -72,31 +72,31 @@ NOTE_PREFIX: Final = "migration/"
 BATCH_SIZE: Final = 64
 """Twice the batch size of the default embedder, and the maximum number of memories per transaction."""
 
-# The number of memories whose link candidates are searched before yielding to other tasks.
+# The number of memories whose link candidates are determined in one uninterrupted read.
 CANDIDATE_BATCH_SIZE: Final = 32
 VOLATILE_COLUMNS: Final = frozenset({"supersedes", "superseded_by", "refined_from", "updated_at"})
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# Reasons why a memory is not written when its row is read again.
+# Notes for rows whose memory is not written in a repeated migration, by status.
 ROW_STATUS_NOTES: Final = {
     "id_taken": "left out: a memory of that id is there that no migration made",
     "deleted_since": "left out: it was migrated before, and deleted since",
     "row_changed": "its row was changed since it was migrated: the memory is left as it is",
     "changed_since": "it was migrated before, and changed since: it is left as it is",
 }
-# The reasons with which no memory is in the store, and the matching explanation for a skipped link.
+# The statuses in which the store has no memory for the row, with the reason for skipping its links.
 MISSING_STATUS_NOTES: Final = {"id_taken": "has an id that was taken", "deleted_since": "was deleted since"}
 UNLINKED_NOTE: Final = "left out: it was migrated before, and taken away since"
 LINK_CHANGED_NOTE: Final = "its row was changed since it was migrated, and the link is left as it is"
 
 
-# Marks: the metadata that names the migration of a memory or link
+# Marks: metadata that names the migration that created a memory or link
 
 
 class MigrationMark(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The migration of a memory, its start time, and digests of the memory and its row.
+    The mark in a memory's metadata: its migration, the start time, and digests of the memory and its row.
 
-    The digest of the row may be empty.
+    If the digest of the row is empty, it is computed from the stored memory.
     """
 
     migration: str
@@ -106,7 +106,7 @@ class MigrationMark(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_memory(cls, memory: Memory) -> Self | None:
-        """Return a memory's mark, or None if it has no valid mark."""
+        """Return the mark of a memory, or None if it has no valid mark."""
         try:
             return msgspec.convert(memory.metadata.extra.get(MIGRATION_MARK_KEY), cls)
         except msgspec.ValidationError:
@@ -121,16 +121,16 @@ def add_mark(memory: Memory, migration: str, at: datetime) -> Memory:
 
 
 def compute_digest(memory: Memory) -> str:
-    """Return a digest that detects changes of a memory. It ignores the mark and the namespace."""
+    """Return a digest of a memory for detecting changes. It ignores the mark and the namespace."""
     extra = {name: value for name, value in memory.metadata.extra.items() if name != MIGRATION_MARK_KEY}
     plain = attrs.evolve(memory, namespace="", metadata=attrs.evolve(memory.metadata, extra=extra))
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]
 
 
 def compute_row_digest(memory: Memory) -> str:
-    """Return a digest that detects changes of a memory's row."""
-    # Ignore the update time and the references to other rows: v1.0 changes both when a row is superseded, and
-    # references become links. Ignore mentions, which depend on the host.
+    """Return a digest of the memory's row in the old file, for detecting changes of the row."""
+    # Ignore the update time and the references to other rows: v1.0 changes both when a row is superseded.
+    # Ignore mentions, because they depend on the host.
     old = memory.metadata.extra.get(OLD_COLUMNS_KEY)
     said = (
         {name: value for name, value in old.items() if name not in VOLATILE_COLUMNS} if isinstance(old, Mapping) else {}
@@ -138,7 +138,7 @@ def compute_row_digest(memory: Memory) -> str:
     metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD_COLUMNS_KEY: said})
     if isinstance(metadata, DecisionMetadata):
         metadata = attrs.evolve(metadata, outcome_at=None, history=())
-    # The context with the reason of an outcome has the update time of its row.
+    # A context made from an outcome's reason has the update time of the row as its creation time.
     created = UNKNOWN_TIME if isinstance(metadata, ContextMetadata) else memory.created_at
     return compute_digest(attrs.evolve(memory, metadata=metadata, mentions=(), created_at=created, updated_at=created))
 
@@ -149,17 +149,17 @@ def round_trip(memory: Memory) -> Memory:
 
 
 def find_migration(link: Link) -> str | None:
-    """Return the migration that created a link, or None."""
+    """Return the name of the migration that created a link, or None."""
     found = link.metadata.extra.get(MIGRATION_MARK_KEY)
     return found if isinstance(found, str) else None
 
 
 def is_backfilled(link: Link) -> bool:
-    """Return True if a migration added the link and it is not in the old file."""
+    """Return True if a migration chose the link, so that it is not from the old file."""
     return find_migration(link) is not None and bool(link.metadata.extra.get(BACKFILLED_KEY))
 
 
-# Notes: the migration state in the store. It must survive the deletion of memories, so it is not kept in their marks.
+# Notes: the state of each migration. It is stored apart from the memories, because it must survive their deletion.
 
 
 class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,8 +168,9 @@ class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
 
     Later migrations have a higher *order*, independent of the clock.
 
-    *settled* contains the keys (`key_of`) of the memories and links of the old file that existed, or were deleted, by
-    the time of completion. If one of them is missing later, it was deleted and is not imported again.
+    *settled* contains the digests (`item_key`) of memory and link ids from the old file. When the migration completed,
+    each of these memories and links existed or had been deleted. If one is missing later, it was deleted and is not
+    migrated again.
     """
 
     migration: str
@@ -181,17 +182,17 @@ class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> set[bytes]:
-        """The keys of the settled memories and links."""
+        """The digests of the ids of the settled memories and links."""
         return split_keys(self.settled)
 
     def write_state(self, writer: Writer, state: NoteState, settled: Iterable[str] = ()) -> Self:
-        """Store the note with a new state and its settled ids, and return it."""
+        """Store the note with a new state and new settled ids, and return it."""
         changed = msgspec.structs.replace(self, state=state, settled=join_keys(map(item_key, settled)))
         writer.set_note(f"{NOTE_PREFIX}{self.migration}", msgspec.json.encode(changed).decode())
         return changed
 
     def guard_plan(self, error: MigrationError, plan: Callable[[Writer], T]) -> Callable[[Writer], T]:
-        """Wrap a plan to raise *error* if the migration was rolled back or restarted since."""
+        """Wrap *plan* so that it raises *error* if the migration was rolled back or restarted in the meantime."""
 
         def life(note: MigrationNote | None) -> tuple[object, ...] | None:
             return None if note is None else (note.order, note.begun, note.state == "undone")
@@ -229,7 +230,7 @@ def begin_migration(writer: Writer, migration: str, *, checksum: str, at: dateti
     """
     Return the note of a migration that starts or resumes.
 
-    The note is written, unless the migration is in progress or complete.
+    If the migration is new or was rolled back, its note is written first.
     """
     known = read_notes(writer)
     note = known.get(migration)
@@ -241,22 +242,22 @@ def begin_migration(writer: Writer, migration: str, *, checksum: str, at: dateti
     return note.write_state(writer, "begun")
 
 
-# The status of a plan: present, missing and skipped items. It is determined completely before anything is written.
+# The status of a plan: which items exist, are missing, or are skipped. It is determined before anything is written.
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class PlanStatus:
-    """The parts of a plan that are in the store, and the handling of the rest."""
+    """Status of a plan: which of its parts are in the store, and which are written or left out."""
 
-    # The planned memories in the store, and the links that begin at these, by id.
+    # The planned memories that exist in the store, and the links that start at them, by id.
     present: Mapping[str, Memory]
     existing_links: Mapping[str, Link]
     # The memories and links that exist or will be written.
     target_memories: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
-    # The ids that need no further check once everything is written.
+    # The ids of memories and links that are stored as settled when the migration completes.
     settled: tuple[str, ...]
-    # The number of rows of each table that will not be in the store in their current form; and the reasons.
+    # The number of rows per table whose current content is not in the store. `odd` contains the reasons.
     left_out: Mapping[str, int]
     odd: tuple[OddRow, ...]
 
@@ -268,7 +269,7 @@ def determine_status(
     existing_links: Mapping[str, Link],
     was_settled: Callable[[str], bool],
 ) -> PlanStatus:
-    """Determine the handling of a plan, given its memories with mentions in *planned*."""
+    """Determine the status of a plan. *planned* are its memories with mentions."""
     odd: list[OddRow] = []
     left_out: Counter[str] = Counter()
     fates: dict[str, str | None] = {}
@@ -310,7 +311,7 @@ def determine_status(
 
 
 def _row_status(memory: Memory, present: Memory | None, was_there: Callable[[str], bool]) -> str | None:
-    """Return the difference between a stored memory and its row as a key of `ROW_STATUS_NOTES`, or None."""
+    """Compare a row's memory with the stored memory. Return a key of `ROW_STATUS_NOTES`, or None if they agree."""
     if present is None:
         return "deleted_since" if was_there(memory.id) else None
     mark = MigrationMark.from_memory(present)
@@ -380,7 +381,7 @@ class MigrationRun:
     plan: MigrationPlan
     dry_run: bool
     progress: ProgressCallback | None
-    # The stored note (None if nothing is written), and the start time of the migration.
+    # The migration's note in the store (None if it has none), and the start time of the migration.
     note: MigrationNote | None = None
     at: datetime = UNKNOWN_TIME
     added: int = 0
@@ -397,7 +398,7 @@ class MigrationRun:
         notes = await self.shared.read(read_notes)
         self.note, self.at = notes.get(self.name), self.shared.now
         if self.note is None:
-            # Memories imported from an export may name a migration without a note in this store.
+            # Memories that were imported from an export may name a migration that has no note in this store.
             marks = map(MigrationMark.from_memory, (await self._read_existing())[0].values())
             self.at = next((mark.at for mark in marks if mark and mark.migration == self.name), self.at)
         if not self.dry_run and self.plan.planned:
@@ -405,7 +406,7 @@ class MigrationRun:
             self.note = await self.shared.write(start)
         if self.note is not None:
             notes[self.name], self.at = self.note, self.note.begun
-        # Read the memories after writing the note: a concurrent rollback can no longer start unnoticed.
+        # Read the memories after the note is written: from then on `guard_plan` detects a concurrent rollback.
         present, there = await self._read_existing()
         complete = {name for name, one in notes.items() if one.state == "complete"}
         settled = set[bytes]().union(*(notes[name].keys for name in complete))
@@ -450,7 +451,7 @@ class MigrationRun:
         self._report_progress(self.total - self.done)
 
     async def _read_existing(self) -> tuple[dict[str, Memory], dict[str, Link]]:
-        """Return the planned memories in the store, and the links that begin at these."""
+        """Return the planned memories that exist in the store, and the links that start at them, by id."""
         present: dict[str, Memory] = {}
         links: dict[str, Link] = {}
         async for page in read_in_pages(
@@ -462,7 +463,7 @@ class MigrationRun:
         return present, links
 
     async def _add_mentions(self) -> list[PlannedMemory]:
-        """Return the planned memories with their mentions, in their stored form."""
+        """Return the planned memories with their mentions, as the store would return them."""
         planned = []
         for chunk in split_chunks(self.plan.planned, BATCH_SIZE):
             for one in chunk:
@@ -478,7 +479,7 @@ class MigrationRun:
             for one, memory in standing.present.items()
             if (mark := MigrationMark.from_memory(memory))
         }
-        # Memories imported from an export count as complete, because their migration cannot be resumed here.
+        # A migration without a note comes from an export. It counts as complete, because it cannot be resumed.
         done = {one for one, name in marks.items() if name in complete or name not in {*notes, self.name}}
         others = [
             link
@@ -497,7 +498,7 @@ class MigrationRun:
         )
 
     async def _write_memories(self, standing: PlanStatus, links: Sequence[Link]) -> None:
-        # Memories with the same text share the vectors of the first, because an embedder's results vary with the batch.
+        # Equal texts share the vectors of the first memory, because an embedder's results vary with the batch.
         first: dict[bytes, str] = {}
         # Outcome links count as evidence, so they must be written before links are chosen.
         outcomes = {link.from_id: link for link in links if link.metadata.original_relationship == OUTCOME_OF_WORD}
@@ -517,7 +518,7 @@ class MigrationRun:
             self._report_progress(len(chunk))
 
     async def _write(self, plan: Callable[[Writer], T], *, made_by: EmbedderRecord | None = None) -> T:
-        """Run a plan in a transaction, unless the migration is being rolled back."""
+        """Run *plan* in a transaction. Raise an error if the migration was rolled back in the meantime."""
         error = store_error(
             "the migration was taken back by somebody else while it ran", "run it again if it is wanted"
         )
@@ -561,7 +562,7 @@ class MigrationRun:
 def _find_memories_and_links(
     reader: Reader, nodes: list[int], direction: Direction = "out"
 ) -> list[tuple[Memory, list[Link]]]:
-    """Return memories with their links."""
+    """Return each memory with its links in one direction."""
     return list(zip(reader.get(nodes), reader.links_of_many(nodes, direction), strict=True))
 
 
@@ -571,10 +572,10 @@ def _put_memory(
     """
     Write a memory if it is new, and return True if it was written.
 
-    It gets the vectors of an earlier memory with the same text, if there is one.
+    If an earlier memory has the same text, the vectors of that memory are used.
     """
     memory, pieces = made
-    # Another process may migrate the same file.
+    # Another process may be migrating the same file.
     is_new = writer.find(memory.id) is None
     if is_new:
         twin = writer.find(first_ids_by_text[memory.id])
@@ -584,14 +585,14 @@ def _put_memory(
 
 
 def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> None:
-    """Write the links that begin at a memory."""
+    """Write the missing links that start at a memory."""
     memory_id, wanted = source
     node = writer.find(memory_id)
     if node is None:
         return
     there = writer.read_links(node)
     ids = {link.id for link in there}
-    # Prefer links that others have created between the same memories in the meantime.
+    # Skip a back-filled link if its ends have been linked in the meantime, and not by a migration.
     taken = {end for link in there if find_migration(link) is None for end in (link.from_id, link.to_id)}
     ends = writer.find_many([link.to_id for link in wanted])
     missing = [
@@ -619,7 +620,7 @@ def _mark_link(link: Link, migration: str) -> Link:
 
 
 class MigratedMemory(NamedTuple):
-    """A migrated memory: its mark, whether it was changed since, and its links."""
+    """A migrated memory: its id, its mark, whether it has changed since, and its links."""
 
     id: str
     mark: MigrationMark
@@ -652,7 +653,7 @@ async def rollback(
     shared.check()
     known = await shared.read(read_notes)
     found = await _find_migrated(shared)
-    # Memories imported from an export may name a migration without a note in this store.
+    # Memories that were imported from an export may name a migration that has no note in this store.
     unknown = [(0, one.mark.at, one.mark.migration) for one in found if one.mark.migration not in known]
     last = max([*unknown, *((one.order, one.begun, one.migration) for one in known.values())], default=None)
     if last is None:
@@ -669,10 +670,10 @@ async def rollback(
     lost = {item_key(one) for one in {*going, *links, *_links_of_migration(found, migration)}}
     note = await shared.write(partial(_begin_rollback, migration=migration, expected_note=noted, deleted_keys=lost))
     if noted is not None and noted.state != "complete":
-        # A concurrent migration may have added more memories before the note was changed, but none since.
+        # Read the memories again, because a concurrent migration may have added some before the note changed.
         found = await _find_migrated(shared)
         going = {one.id: one for one in found if one.mark.migration == migration}
-    # Links of this migration between memories of earlier migrations are deleted separately.
+    # Delete links of this migration between memories of earlier migrations separately: those memories stay.
     between = [
         one
         for one, link in _links_of_migration(found, migration).items()
@@ -739,12 +740,12 @@ def _data_loss_error(changed: Sequence[str], others: Sequence[Link], linked: Seq
 def _begin_rollback(
     writer: Writer, migration: str, expected_note: MigrationNote | None, deleted_keys: Collection[bytes]
 ) -> MigrationNote | None:
-    """Mark a migration as being rolled back, and return its note, or None without a note."""
+    """Mark a migration as being rolled back. Return its note, or None if the store has no note for it."""
     notes = read_notes(writer)
     if notes.pop(migration, None) != expected_note:
         raise _concurrent_run_error()
     for one in notes.values():
-        # A migration that ran concurrently counted the deleted memories as present, so it must be checked again.
+        # This other migration counts deleted memories or links among its own, so it is no longer complete.
         if one.state == "complete" and not one.keys.isdisjoint(deleted_keys):
             one.write_state(writer, "begun")
     return None if expected_note is None else expected_note.write_state(writer, "undone")

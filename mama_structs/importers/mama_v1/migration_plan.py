@@ -72,7 +72,7 @@ MAX_TITLE_CHARS: Final = 200
 MAX_REASON_CHARS: Final = 10_000
 FUTURE_TOLERANCE: Final = timedelta(days=1)
 CHECKPOINT_RANK: Final = 4
-# Columns with an equivalent in a memory. They are not stored a second time if their values are valid.
+# Columns that a memory represents. Valid values of these columns are not also stored in the extra metadata.
 DECISION_COLUMNS: Final = frozenset(
     {"id", "topic", "decision", "reasoning", "confidence", "outcome", "created_at", "updated_at"}
 )
@@ -89,37 +89,37 @@ UNKNOWN_TABLE_REASON: Final = "MAMA v1.0 has no such table"
 
 @attrs.frozen(kw_only=True)
 class PlannedMemory:
-    """A memory converted from a row, without mentions and mark, with the row's table and key."""
+    """A memory converted from a row, before mentions and mark are added, with the row's table and key."""
 
     memory: Memory
     table: str
     key: str
-    # The order at equal times: decisions, then the contexts with the reasons of their outcomes, then checkpoints.
+    # Sort order at equal times: decisions, then contexts with the reasons of their outcomes, then checkpoints.
     rank: int = 0
-    # The topic in the row; whether the row has a valid time; and the id of the decision whose outcome the memory
-    # explains.
+    # The topic in the row, and True if the row has a valid time. `outcome_of` is the id of a decision.
+    # The memory explains the outcome of that decision.
     topic: str | None = None
     is_dated: bool = True
     outcome_of: str | None = None
 
     def odd(self, kind: str, what: str) -> OddRow:
-        """Return a report entry about the memory's row."""
+        """Return a report entry about the row of this memory."""
         return OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.memory.topic)
 
 
 @attrs.frozen(kw_only=True)
 class MigrationPlan:
-    """The conversion of an old database: memories (oldest first), links, and odd rows."""
+    """The conversion of an old database: memories (oldest first), links, and report entries about malformed rows."""
 
     planned: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
     odd: tuple[OddRow, ...]
-    # Maps link ids to the edge rows that they were made from, as named in the report.
+    # Maps a link id to the names of the edge rows from which the link was created.
     edges: Mapping[str, Sequence[str]]
 
 
 def build_plan(old: OldDatabase, *, namespace: str, max_content: int) -> MigrationPlan:
-    """Convert an old database for a namespace. The result is deterministic."""
+    """Convert an old database to memories and links of a namespace. The result is deterministic."""
     rows = RowConverter(namespace, max_content)
     # Reserve all existing ids first, so that no generated id collides with one.
     names = [rows.reserve_id(row.text("id")) for row in old.decisions]
@@ -127,7 +127,7 @@ def build_plan(old: OldDatabase, *, namespace: str, max_content: int) -> Migrati
     decisions = [rows.decision(*one) for one in zip(old.decisions, names, times, strict=True)]
     times = _bound_times(old.checkpoints, "timestamp")
     checkpoints = [rows.checkpoint(*one) for one in zip(old.checkpoints, times, strict=True)]
-    # If several checkpoints have the same time, v1.0 loads the first, but this store loads the last one written.
+    # Reverse the checkpoints: of several with equal times v1.0 loads the first, but this store loads the last.
     planned = [*chain.from_iterable(decisions), *reversed(checkpoints)]
     planned.sort(key=lambda one: (one.memory.created_at, one.rank))
     active = [one for row, one in zip(old.checkpoints, checkpoints, strict=True) if row.get("status") == "active"]
@@ -156,15 +156,15 @@ def build_plan(old: OldDatabase, *, namespace: str, max_content: int) -> Migrati
 
 
 def find_future_rows(plan: MigrationPlan, now: datetime) -> Iterator[OddRow]:
-    """Yield odd rows for rows with a time in the future."""
+    """Yield a report entry for each row with a time in the future."""
     for one in plan.planned:
         if one.outcome_of is None and one.is_dated and one.memory.created_at > now + FUTURE_TOLERANCE:
             yield one.odd("future_time", f"its time lies ahead, {one.memory.created_at.isoformat()}, and is kept")
 
 
 def count_tables(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, int]) -> tuple[TableCount, ...]:
-    """Return the result for each table, given the number of *missing* (unmigrated) rows."""
-    # Edges that could not be converted to links.
+    """Return the result of each table. *missing* is the number of rows per table that were not migrated."""
+    # Also count edges that could not be converted to links.
     left = Counter(missing) + Counter({EDGES: len(old.edges) - sum(map(len, plan.edges.values()))})
     read = ((DECISIONS, old.decisions), (CHECKPOINTS, old.checkpoints), (EDGES, old.edges))
     tables: list[tuple[str, int, int, str | None]] = [(name, len(rows), left[name], None) for name, rows in read]
@@ -176,7 +176,7 @@ def count_tables(old: OldDatabase, plan: MigrationPlan, missing: Mapping[str, in
 
 
 def iter_skipped_rows(others: Iterable[SkippedTable]) -> Iterator[OddRow]:
-    """Yield odd rows for the rows of tables without memories."""
+    """Yield a report entry for each row of the tables that are not migrated."""
     for one in others:
         more = [f"and {one.rows - len(one.keys):,} more"] if one.keys and one.rows > len(one.keys) else []
         for key in (*one.keys, *more):
@@ -189,9 +189,9 @@ def _skip_reason(table: str) -> str:
 
 def _bound_times(rows: Sequence[ForeignRow], column: str) -> list[datetime | None]:
     """
-    Return an upper bound of each row's time.
+    Return an estimate of each row's time, for rows without a valid time.
 
-    It is the earlier of the times of the rows before and after it.
+    It is the earlier of the times of the nearest dated rows before and after the row.
     """
     times = [read_time(row.get(column)).at for row in rows]
     before, after = (list(accumulate([None, *some], _latest_known))[:-1] for some in (times, times[::-1]))
@@ -217,17 +217,17 @@ class RowReader:
     preserved: dict[str, Any] = attrs.field(factory=dict)
 
     def report_problem(self, kind: str, what: str, keep: str | None = None) -> None:
-        """Report a problem, and optionally preserve a column's value."""
+        """Report a problem of the row. If *keep* is given, preserve the value of that column."""
         self.odd.append(OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.topic))
         if keep is not None:
             self.keep(keep)
 
     def keep(self, column: str) -> None:
-        """Preserve a column's value that the memory does not contain in this form."""
+        """Preserve a column's original value, because the memory cannot represent it exactly."""
         self.preserved[column] = to_jsonable_value(self.row.get(column))
 
     def preserve_others(self, placed: Collection[str]) -> None:
-        """Preserve the values of all columns that have no equivalent and are not preserved yet."""
+        """Preserve the values of all other columns. *placed* columns are part of the memory."""
         for column, value in self.row.values.items():
             if value is None or column in placed or column in self.preserved:
                 continue
@@ -242,7 +242,7 @@ class RowReader:
         return {OLD_COLUMNS_KEY: self.preserved} if self.preserved else {}
 
     def text(self, column: str) -> str | None:
-        """Return a column's text, or None. Problems are reported; an incompletely read value is preserved."""
+        """Return a column's text, or None. Report problems, and preserve a value that is not fully readable."""
         found = read_text(self.row.get(column))
         if found.kind is not None:
             self.report_problem(found.kind, f"{column}: {found.note}")
@@ -251,7 +251,7 @@ class RowReader:
         return found.text
 
     def required_text(self, column: str, called: str, stand_in: str) -> str | None:
-        """Return a required text. If it is missing, report this and return None."""
+        """Return a required text. If it is missing, report that *stand_in* replaces it, and return None."""
         text = self.text(column)
         if text is not None and text.strip():
             return text
@@ -262,20 +262,20 @@ class RowReader:
         return None
 
     def content(self, column: str, most: int) -> str:
-        """Return a text, or a default text if it is missing. A text longer than *most* is reported."""
+        """Return a required text, or `DEFAULT_TEXT` if it is missing. Report a text of more than *most* characters."""
         text = self.required_text(column, column, f"{DEFAULT_TEXT!r} stands for it")
         if text is not None:
             self.check_length(column, text, most)
         return text or DEFAULT_TEXT
 
     def check_length(self, column: str, text: str, most: int) -> None:
-        """Report a text with more than *most* characters."""
+        """Report the column's text if it has more than *most* characters."""
         if len(text) > most:
             what = f"{len(text):,} characters, more than the {most:,} of a new memory, and is kept whole"
             self.report_problem("long_text", f"{column} has {what}")
 
     def json(self, column: str) -> Any:
-        """Return a column's JSON value, or None. Invalid JSON is preserved as text."""
+        """Return the parsed JSON of a column, or None. Invalid JSON is preserved as text."""
         text = self.text(column)
         if text is None or not text.strip():
             return None
@@ -286,14 +286,14 @@ class RowReader:
             return None
 
     def time(self, column: str) -> TimeResult:
-        """Read a column's time, and preserve its value if it is unusual or invalid."""
+        """Return a column's time. If its format is unusual or invalid, also preserve the value in `extra`."""
         found = read_time(self.row.get(column))
         if found.note is not None:
             self.keep(column)
         return found
 
     def read_topic(self) -> None:
-        """Read the topic. Later problems are reported with it."""
+        """Read the topic. Problems that are found afterwards are reported with it."""
         text = self.required_text("topic", "its topic", f"it is {DEFAULT_TOPIC!r} now")
         if text is None:
             return
@@ -311,7 +311,11 @@ class RowReader:
         self.topic = topic
 
     def created(self, column: str, name: str, beside: datetime | None) -> tuple[datetime, bool]:
-        """Return the creation time of a row, and True if the row's own time is valid."""
+        """
+        Return the row's creation time, and True if it is the row's own.
+
+        If its own time is invalid, use the time in its id, its update time, or the estimate *beside*, in this order.
+        """
         found = self.time(column)
         if found.at is not None:
             if found.note is not None:
@@ -329,14 +333,14 @@ class RowReader:
         return moment, False
 
     def updated(self, created: datetime) -> datetime:
-        """Return the time of the last update, never before *created*."""
+        """Return the time of the last update, but not before *created*."""
         found = self.time("updated_at")
         if found.at is None and self.row.get("updated_at") not in (None, 0):
             self.report_problem("no_time", f"updated_at: {found.note}; created_at stands for it")
         return created if found.at is None else max(created, found.at)
 
     def confidence(self) -> float:
-        """Return the confidence, clamped to 0 to 1. Invalid values are reported."""
+        """Return the confidence, clamped to the range 0 to 1. Invalid values are reported."""
         value = self.row.get("confidence")
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
@@ -358,9 +362,9 @@ class RowReader:
 
     def outcome(self) -> tuple[Outcome | None, list[tuple[str, str]]]:
         """
-        Return the outcome and all texts that explain it, with their columns.
+        Return the outcome, and (column, text) pairs for all texts that explain it.
 
-        The outcome's own reason comes first.
+        The text that matches the outcome comes first.
         """
         said = (self.text("outcome") or "").strip()
         outcome = None
@@ -379,7 +383,7 @@ class RowReader:
         return outcome, reasons
 
     def open_files(self) -> tuple[str, ...]:
-        """Return the open files. Entries that are not texts are reported and preserved."""
+        """Return the open files. Entries that are not texts are reported, and the column is preserved."""
         found = self.json("open_files")
         if isinstance(found, str) and found.strip():
             self.report_problem("bad_open_files", "open_files is one text and no list: it is taken for one file")
@@ -393,7 +397,7 @@ class RowReader:
 
 @attrs.define(eq=False)
 class RowConverter:
-    """Converts rows to memories with unique ids, and collects odd rows."""
+    """Converts rows to memories with unique ids, and collects report entries about malformed rows."""
 
     namespace: str
     max_content: int
@@ -401,7 +405,7 @@ class RowConverter:
     taken: set[str] = attrs.field(factory=set)
 
     def reserve_id(self, old: str | None) -> str | None:
-        """Return the id of a decision row, or None if it is not a valid decision id here."""
+        """Reserve and return the id of a decision row, or return None if it is taken or not a valid decision id."""
         with contextlib.suppress(InvalidArgument):
             if (
                 old is not None
@@ -414,7 +418,7 @@ class RowConverter:
         return None
 
     def new_id(self, kind: MemoryType, title: str, created_at: datetime, *said: object) -> str:
-        """Return a new unique id, derived from the given values only."""
+        """Return a new unique id that is derived only from the arguments, so that a repeated migration finds it."""
         text = repr(said)
         while True:
             name = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -425,7 +429,7 @@ class RowConverter:
             text += "'"
 
     def decision(self, row: ForeignRow, memory_id: str | None, beside: datetime | None) -> list[PlannedMemory]:
-        """Convert a decision row to a decision, and each explanation of its outcome to a context."""
+        """Convert a decision row to a decision, and each text about its outcome to a context."""
         key = row.text("id") or f"row {row.number}"
         read = RowReader(DECISIONS, key, row, self.odd)
         read.read_topic()
@@ -506,9 +510,9 @@ class RowConverter:
             content=summary,
             metadata=CheckpointMetadata(
                 open_files=files,
-                # Split the steps into lines only if no character is lost.
+                # Store each step as one item only if joining the items restores the original text.
                 next_steps=lines if not lines or "\n".join(lines) == steps else (steps,),
-                # Models save checkpoints; v1.0 does not store who requested one.
+                # In v1.0 models save checkpoints; the user who requested one is not stored.
                 created_by="llm",
                 extra=read.extra,
             ),
@@ -530,10 +534,10 @@ def link_id(namespace: str, from_id: str, to_id: str, word: str) -> str:
 
 @attrs.define(eq=False)
 class LinkCollector:
-    """Collects the links of the old file: columns, edges and ``refined_from``, deduplicated."""
+    """Collects the deduplicated links of the old file from columns, edges and ``refined_from``."""
 
     namespace: str
-    # Maps ids of old rows to ids of memories.
+    # Maps the ids of decision rows to the ids of their memories.
     ids: Mapping[str, str]
     memories: Mapping[str, Memory]
     odd: list[OddRow]
@@ -561,7 +565,7 @@ class LinkCollector:
                 self.add(memory.id, end, "refines", LinkType.ASSOCIATION)
 
     def add_edge(self, row: ForeignRow) -> None:
-        """Add the link of an edge row."""
+        """Convert an edge row to a link. An invalid edge is left out and reported."""
         ends = [row.text(column) or "" for column in ("from_id", "to_id")]
         word = (row.text("relationship") or "").strip()
         key = f"{ends[0]} -> {ends[1]} ({word})"[:600]
@@ -606,7 +610,7 @@ class LinkCollector:
         created_by: Any = "system",
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add a link, unless it exists with more details. Edges have more details than columns."""
+        """Add a link, or replace an equal link without a reason if this one has a reason or a time."""
         key = (from_id, to_id, normalize_relationship(word))
         before = self.links.get(key)
         if before is None or (before.metadata.reason is None and (reason is not None or at is not None)):
@@ -622,7 +626,7 @@ class LinkCollector:
             )
 
     def report_cycles(self) -> None:
-        """Report decisions that supersede each other in a circle, or supersede a newer decision."""
+        """Report decisions that supersede each other in a cycle, and decisions that supersede a newer decision."""
         inside: set[str] = set()
         for members in find_cycles(self.links.values()):
             inside |= set(members)
@@ -644,7 +648,7 @@ class LinkCollector:
 
 def find_cycles(links: Iterable[Link]) -> list[tuple[str, ...]]:
     """
-    Return the groups of memories that supersede each other in a circle.
+    Return the groups of memories that supersede each other in a cycle.
 
     They are the strongly connected components of the evolution links.
     """
@@ -654,7 +658,7 @@ def find_cycles(links: Iterable[Link]) -> list[tuple[str, ...]]:
         if link.link_type is LinkType.EVOLUTION:
             older[link.from_id].append(link.to_id)
             newer[link.to_id].append(link.from_id)
-    # Kosaraju's algorithm, in linear time: a file may have thousands of circles.
+    # Use Kosaraju's algorithm, which takes linear time: a file may have thousands of cycles.
     finished: list[str] = []
     seen: set[str] = set()
     for start in [*older]:

@@ -23,8 +23,8 @@ class OddRow:
     Args:
         table: The row's table.
         id: The row's key.
-        kind: The problem in one word, such as ``no_topic``.
-        what: The handling of the row.
+        kind: The type of problem, such as ``no_topic``.
+        what: How the migration handled the row.
         topic: The row's topic, if it has one.
 
     """
@@ -171,7 +171,7 @@ class RollbackReport:
 
 
 def format_ids(ids: Sequence[str]) -> str:
-    """Return the first ids as printable text, with an ellipsis if there are more."""
+    """Return the first ids as printable text, followed by an ellipsis if there are more."""
     return ", ".join(to_printable(one)[:MAX_ID_CHARS] for one in ids[:MAX_SHOWN_IDS]) + (
         ", ..." if len(ids) > MAX_SHOWN_IDS else ""
     )

@@ -26,12 +26,12 @@ VECTORS: Final = "vss_memories"
 MAX_SCHEMA_VERSION: Final = 4
 IMPORTED_TABLES: Final = (DECISIONS, EDGES, CHECKPOINTS)
 REQUIRED_COLUMNS: Final = ("id", "topic", "decision")
-# The maximum number of rows of a skipped table that are listed individually; further rows are only counted.
+# The maximum number of keys that are listed for a skipped table. Further rows are only counted.
 MAX_LISTED_ROWS: Final = 1000
 MAX_KEY_CHARS: Final = 200
 LOCATION_HINT: Final = "v1.0 keeps its own in ~/.claude/mama-memory.db unless told otherwise"
 VIRTUAL_TABLE_PATTERN: Final = re.compile(r'(?is)\s*CREATE\s+VIRTUAL\s+TABLE\s.*?\sUSING\s+"?([a-z0-9_]+)')
-# Shadow tables that vector extensions create inside a virtual table, according to their documentation.
+# Suffixes of the shadow tables that vector extensions create for a virtual table, according to their documentation.
 SHADOW_TABLE_SUFFIXES: Final[Mapping[str, str]] = {
     "vec0": "chunks|rowids|info|auxiliary|(?:vector_chunks|metadatachunks|metadatatext)[0-9]+",
     "vss0": "index|data",
@@ -40,7 +40,7 @@ SHADOW_TABLE_SUFFIXES: Final[Mapping[str, str]] = {
 
 @attrs.frozen
 class SkippedTable:
-    """A table without memories: its name, its number of rows, and the keys of the first rows."""
+    """A table that is not migrated: its name, its number of rows, and the keys of the first rows."""
 
     name: str
     rows: int
@@ -54,9 +54,9 @@ class OldDatabase:
     path: str
     # SHA-256 of the file.
     checksum: str
-    # A digest of the rows' values, independent of the file's layout.
+    # A digest of the rows' values. It does not change when SQLite rewrites the file.
     content: str
-    # The newest schema migration of the old program that was applied to the file.
+    # The highest schema version that the old program recorded in the file.
     version: int
     decisions: tuple[ForeignRow, ...]
     edges: tuple[ForeignRow, ...]
@@ -78,7 +78,7 @@ def read_old(path: Path) -> OldDatabase:
         return _read_database(database)
 
 
-# The rows
+# The rows of the imported tables.
 
 
 def _read_database(database: SqliteCopy) -> OldDatabase:
@@ -108,14 +108,14 @@ def _read_database(database: SqliteCopy) -> OldDatabase:
 def _user_tables(database: SqliteCopy) -> list[str]:
     """Return the names of all tables except internal and shadow tables."""
     names = database.table_definitions()
-    # PRAGMA table_list marks shadow tables only for modules that this SQLite has loaded.
+    # This query returns only the shadow tables of loaded extensions. The others are recognized by their names below.
     inner = {str(row[1]) for row in database.connection.execute("PRAGMA table_list") if row[2] == "shadow"}
     for name, sql in names.items():
         virtual = VIRTUAL_TABLE_PATTERN.match(sql)
         suffixes = virtual and SHADOW_TABLE_SUFFIXES.get(virtual[1].lower())
         if suffixes:
             inner |= {other for other in names if re.fullmatch(f"{re.escape(name)}_(?:{suffixes})", other)}
-    # The tables to import are never skipped, even if their names look like shadow tables.
+    # Never skip an imported table, even if its name looks like that of a shadow table.
     inner -= {*IMPORTED_TABLES, VERSIONS}
     return [name for name in names if not name.startswith("sqlite_") and name not in inner]
 
@@ -139,18 +139,18 @@ def _read_skipped_table(database: SqliteCopy, table: str) -> SkippedTable:
     try:
         ((rows,),) = database.connection.execute(f"SELECT count(*) FROM {quote_identifier(counted)}")  # noqa: S608 - quoted
     except sqlite3.OperationalError:
-        # A virtual table of a missing extension, or one without its shadow tables.
+        # The table is a virtual table whose extension or shadow tables are missing.
         return SkippedTable(table, 0, ())
     if table in {VECTORS, VERSIONS}:
         return SkippedTable(table, rows, ())
-    # Read only the keys of these rows; their other columns may be private.
+    # Read only the keys of the rows, because other columns may contain private data.
     columns = database.columns(table)
     key, form = (quote_identifier("id"), "{}") if "id" in columns else (find_rowid_alias(columns), "row {}")
-    # The fallback if the table has no rowid, or if its columns use all names of the rowid.
+    # Use row numbers if the table has no rowid, or if columns with all aliases hide the rowid.
     found: list[tuple[Any]] = [(number + 1,) for number in range(min(rows, MAX_LISTED_ROWS))]
     with contextlib.suppress(sqlite3.OperationalError):
         if key is not None:
-            # Truncate in SQL: a thousand keys could take hundreds of gigabytes of memory.
+            # Truncate keys in SQL: untruncated, a thousand keys could take hundreds of gigabytes of memory.
             cut = f"CASE WHEN typeof({key}) IN ('text', 'blob') THEN substr({key}, 1, {MAX_KEY_CHARS}) ELSE {key} END"
             keys = f"SELECT {cut} FROM {quote_identifier(table)} LIMIT {MAX_LISTED_ROWS}"  # noqa: S608 - quoted
             found = database.connection.execute(keys).fetchall()

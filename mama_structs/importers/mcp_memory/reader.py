@@ -2,7 +2,8 @@
 Reader of the knowledge graph of MCP's memory server, a JSON Lines file.
 
 The server is ``@modelcontextprotocol/server-memory``.
-An entity becomes a context with its name as topic, an observation a context of that topic, and a relation a link.
+An entity becomes a context whose topic is the entity's name. An observation becomes a context with the same topic, and
+a relation becomes a link.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OBSERVATIONS: Final = "observations"
 RELATIONS: Final = "relations"
 OTHER_LINES: Final = "lines"
 LOCATION_HINT: Final = "it is where MEMORY_FILE_PATH says, or beside the server's own program, as memory.jsonl"
-# A relationship known to `mama_structs.memory.relationships`, so that no embedder is needed to determine its type.
+# A relationship with a known type (see `look_up_type`), so that no embedder is needed to determine the type.
 ENTITY_RELATION: Final = "refers to"
 KNOWN_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "entity": frozenset({"type", "name", "entityType", "observations"}),
@@ -61,12 +62,12 @@ def read(path: Path) -> ImportedData:
 
 @attrs.define
 class _GraphCollector(ImportedData):
-    """Collects the memories and links of the graph while lines are read."""
+    """Collects the memories and links of the graph, line by line."""
 
     names: set[str] = attrs.field(init=False, factory=set)
 
     def take(self, number: int, line: bytes) -> None:
-        """Parse one line."""
+        """Parse one line, and add its entity or relation. Other lines are reported."""
         place = f"line {number}"
         try:
             item = read_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
@@ -93,7 +94,7 @@ class _GraphCollector(ImportedData):
         is_typed = isinstance(kind, str) and bool(kind.strip())
         if not is_typed:
             self.add_odd(ENTITIES, name, "no_type", "it has no type")
-        # The memory server finds only the first entity of a name; here the observations of all of them are imported.
+        # If entities share a name, the memory server uses only the first. Import the observations of all.
         if name not in self.names:
             record = {"type": "context", "content": f"{name} ({kind})" if is_typed else name}
             own = {"name": name, "entityType": kind, **extra}

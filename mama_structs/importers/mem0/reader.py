@@ -2,8 +2,8 @@
 Reader of mem0 memories.
 
 It reads the files of mem0's default local configuration, or the JSON result of ``get_all``.
-Memories become records in the format of `mama_structs.adapters.mem0`, with their ids and histories, so that a host that
-switches to that adapter finds them. Since the records have texts, all searches of the session find them too.
+Memories become records in the format of `mama_structs.adapters.mem0`, with their ids and histories. A host that
+switches to that adapter therefore finds them. Since the records have texts, searches of the session find them too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POINTS_FILE: Final = "storage.sqlite"
 _HISTORY_FILE: Final = "history.db"
 MAX_FOLDER_DEPTH: Final = 3
 NON_PAYLOAD_FIELDS: Final = frozenset({"id", "memory", "metadata", "score", "score_details"})
-# Derived by mem0 from the text, so not imported.
+# mem0 derives these fields from the text, so they are not imported.
 DERIVED_FIELDS: Final = frozenset({"text_lemmatized"})
 EVENT_COLUMNS: Final = (
     "id",
@@ -93,7 +93,7 @@ def read(path: Path, *, user: str | None = None) -> ImportedData:
 
 
 def read_expiry(value: Any) -> datetime | None:
-    """Return the time at which a memory expires: the end of its expiration date (UTC)."""
+    """Return the expiry time of a memory: the end of its expiration date in UTC."""
     if value is None:
         return None
     try:
@@ -104,12 +104,12 @@ def read_expiry(value: Any) -> datetime | None:
 
 
 def compute_hash(text: str) -> str:
-    """Return the hash of a memory as mem0 computes it."""
+    """Return the hash of a memory's text, computed as in mem0."""
     return md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).hexdigest()
 
 
 def _find_files(path: Path, found: ImportedData) -> list[Path]:
-    """Return the mem0 files below a folder, memories first, or the path itself if a file."""
+    """Return the mem0 files below a folder, files with memories first. If the path is a file, return only that."""
     if not path.is_dir():
         return [path]
     names = (POINTS_FILE, _HISTORY_FILE)
@@ -131,12 +131,12 @@ class _Mem0Collector(ImportedData):
 
     user: str | None
     payloads: dict[str, dict[str, Any]] = attrs.field(init=False, factory=dict)
-    # Events by memory, oldest first; and whether a file with the memories themselves was read.
+    # The events of each memory, oldest first. `has_points` is True if a file with the memories themselves was read.
     events: defaultdict[str, list[dict[str, Any]]] = attrs.field(init=False, factory=lambda: defaultdict(list))
     has_points: bool = attrs.field(init=False, default=False)
 
     def add_database(self, database: SqliteCopy) -> None:
-        """Add the memories or the events of a database. Raise an import error if it has neither."""
+        """Add the memories or the events of a database. Raise `MigrationError` if it contains neither."""
         tables = database.names()
         if "points" in tables:
             self._add_points(database)
@@ -168,7 +168,7 @@ class _Mem0Collector(ImportedData):
             if not isinstance(point, PickledObject) or not point.name.endswith(".PointStruct"):
                 raise ValueError("it is no point")
             payload, key = to_jsonable_data(point.field("payload")), point.field("id")
-            # Reject nested ids: their text could be arbitrarily long.
+            # Only texts and integers are valid ids. The text form of a nested value could be arbitrarily long.
             if not isinstance(key, str | int):
                 raise TypeError("its id is neither a text nor a number")
             key = str(key)
@@ -220,14 +220,14 @@ class _Mem0Collector(ImportedData):
             self._skip_items(_MESSAGES, "the table messages", database.rows("messages"))
 
     def finish(self) -> None:
-        """Add the records of all memories, and report those of which only the history is there."""
+        """Add the records of all memories. Report each memory that exists only in the history."""
         for key, events in self.events.items():
             last = events[-1]
             is_deleted = last["event"] == "DELETE" or last["is_deleted"]
             if key in self.payloads:
                 continue
             if is_deleted or (self.has_points and self.user is None):
-                # The memory is missing in the collection and only its history remains, so it was deleted.
+                # The collection was read and does not contain this memory, so it was deleted.
                 self.skip(DELETED_MEMORIES, key, *SKIP_REASONS[DELETED_MEMORIES])
             elif not self.has_points:
                 self._take(key, _rebuild_payload(events))

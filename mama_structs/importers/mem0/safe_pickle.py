@@ -1,12 +1,12 @@
 """
-Reader of pickles that never unpickles: nothing is imported, created or called.
+Safe reader of pickles: it does not unpickle, so it imports, creates and calls nothing that a pickle names.
 
-Qdrant in a folder, where mem0 keeps its memories by default, writes points as pickles, and unpickling runs any code
-that a file names. This interpreter follows the instructions that build plain data. It represents an object by an
-`Opaque` with its name and its parts, and rejects every other instruction.
+By default mem0 stores its memories in a local Qdrant folder. Qdrant writes points as pickles, and unpickling runs any
+code that a file names. This interpreter executes only the instructions that build plain data. It represents an object
+by a `PickledObject` with its name, arguments and state, and rejects every other instruction.
 
-Each collection becomes a list or a dictionary whose keys are texts. Nothing else is ever hashed or compared: the hash
-of a deeply nested tuple crashes the interpreter, and integers can be chosen so that their hashes collide.
+Each collection becomes a list, or a dictionary whose keys are texts. Other values are never hashed or compared: hashing
+a deeply nested tuple crashes Python, and integers can be chosen so that their hashes collide.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_DEPTH: Final = 50
 MAX_PARTS: Final = 1_000_000
 """The maximum number of instructions, and of values in the plain data: a pickle can reuse a part arbitrarily often."""
 _MAX_MEMO_INDEX: Final = MAX_PARTS
-# The payload of a point is nested inside the object, its state and its attributes.
+# More than MAX_DEPTH, because the payload of a point is nested in the object, its state and its attributes.
 _MAX_BUILT_DEPTH: Final = MAX_DEPTH + 10
 _MAX_NAME_LENGTH: Final = 1_000
 _MAX_INTEGER_BITS: Final = 4_096
@@ -35,7 +35,7 @@ NESTED_CHANGE_ERROR: Final = "it puts a collection into one that is itself part 
 
 
 class PickledList(list[Any]):
-    """A list, tuple or set of a pickle."""
+    """A list, tuple or set in a pickle."""
 
     __slots__ = ("depth", "is_nested")
 
@@ -46,7 +46,7 @@ class PickledList(list[Any]):
 
 
 class PickledDict(dict[str, Any]):
-    """A dictionary of a pickle."""
+    """A dictionary in a pickle."""
 
     __slots__ = ("depth", "is_nested")
 
@@ -58,7 +58,7 @@ class PickledDict(dict[str, Any]):
 
 @attrs.define(eq=False, repr=False)
 class PickledObject:
-    """An object that a pickle would create: its callable's name, arguments, and state."""
+    """An object that unpickling would create: the name of its callable, the arguments, and the state."""
 
     name: str
     arguments: Any = ()
@@ -75,7 +75,7 @@ class PickledObject:
 
 
 class _Mark:
-    """The position on the stack at which the items of a collection begin."""
+    """A marker on the stack. The items of the collection that is being built follow it."""
 
     __slots__ = ()
 
@@ -85,9 +85,9 @@ _MARK: Final = _Mark()
 
 def read_pickle(data: bytes) -> Any:
     """
-    Return the content of a pickle, with an `Opaque` for each object in it.
+    Return the content of a pickle, with a `PickledObject` for each object in it.
 
-    Tuples and sets are lists. Size, instructions, depth and memo indexes are checked before a value is built.
+    Tuples and sets become lists. Sizes, instructions, depth and memo indexes are checked before a value is built.
 
     Raises:
         ValueError: It is not a pickle, exceeds a limit, or contains more than plain data and objects.
@@ -99,10 +99,10 @@ def read_pickle(data: bytes) -> Any:
     instructions = pickletools.genops(data)
     for _ in range(MAX_PARTS):
         try:
-            # A length beyond the end of the data allocates nothing, because the reader slices the existing data.
+            # An excessive length cannot exhaust memory, because pickletools slices the existing data.
             opcode, argument, _position = next(instructions)
         except (ValueError, LookupError, ArithmeticError, StopIteration, Warning):
-            # The messages of pickletools contain data of the pickle, so they are dropped.
+            # Suppress the error of pickletools, because its message contains data of the pickle.
             raise ValueError(INVALID_PICKLE_ERROR) from None
         try:
             if opcode.name == "STOP":
@@ -126,7 +126,7 @@ def to_jsonable_data(value: Any) -> Any:
 
 @attrs.define
 class PlainConverter:
-    """Converter of pickled values to JSON-able data, with limits on parts and characters."""
+    """Converts pickled values to JSON-able data, and limits the number of values and characters."""
 
     parts: int = 0
     characters: int = 0
@@ -149,7 +149,7 @@ class PlainConverter:
         raise ValueError("it holds something that is no JSON")
 
     def text(self, value: str) -> str:
-        """Count the characters of a text and return it. Raise `ValueError` above the limit."""
+        """Return a text, and count its characters. Raise `ValueError` if the total exceeds the limit."""
         self.characters += len(value)
         if self.characters > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES:,} characters")
@@ -158,13 +158,13 @@ class PlainConverter:
 
 @attrs.define
 class PickleMachine:
-    """Interpreter of pickle instructions, with their stack and memo."""
+    """Interpreter of pickle instructions, with a stack and a memo."""
 
     stack: list[Any] = attrs.field(factory=list)
     memo: dict[int, Any] = attrs.field(factory=dict)
 
     def step(self, name: str, argument: Any) -> None:
-        """Execute one instruction. Raise `ValueError` if plain data does not need it."""
+        """Execute one instruction. Raise `ValueError` for an instruction that plain data does not need."""
         if name in PUSH_OPCODES:
             if isinstance(argument, int) and argument.bit_length() > _MAX_INTEGER_BITS:
                 raise ValueError(f"it has an integer of more than {_MAX_INTEGER_BITS:,} bits")
@@ -177,7 +177,7 @@ class PickleMachine:
             raise ValueError(f"it has the instruction {name}, which plain data does not need")
 
     def pop_to_mark(self) -> list[Any]:
-        """Remove the values above the last mark, and the mark, from the stack, and return the values."""
+        """Pop the values above the topmost mark, and the mark, and return the values."""
         place = len(self.stack) - 1
         while self.stack[place] is not _MARK:
             place -= 1
@@ -195,9 +195,9 @@ class PickleMachine:
         self.memo[index] = self.stack[-1]
 
     def nest(self, outer: PickledList | PickledDict | PickledObject, inner: list[Any]) -> None:
-        """Check and update the depth of a collection before *inner* is put into it."""
+        """Update the depth of *outer* before the values *inner* are added. Raise `ValueError` if it is too deep."""
         parts = [one for one in inner if isinstance(one, PickledList | PickledDict | PickledObject)]
-        # The depth of the enclosing collections would not be updated.
+        # If *outer* is already part of a collection, the recorded depth of that collection would become wrong.
         if parts and outer.is_nested:
             raise ValueError(NESTED_CHANGE_ERROR)
         depth = max([outer.depth, *(one.depth + 1 for one in parts)])
@@ -208,9 +208,9 @@ class PickleMachine:
             one.is_nested = True
 
     def fill(self, items: list[Any]) -> None:
-        """Put keys and values into the dictionary on top."""
+        """Add alternating keys and values to the dictionary on top of the stack."""
         entries = self.stack[-1]
-        # Entries of a mapping object are ignored, because only its attributes are read.
+        # Ignore the items of a dict-like object, because only its attributes are used.
         if not isinstance(entries, PickledDict):
             return
         if len(items) % 2:
@@ -221,7 +221,7 @@ class PickleMachine:
         entries.update(zip(items[::2], items[1::2], strict=True))
 
     def mapping(self) -> None:
-        """Create a dictionary from the keys and values since the mark."""
+        """Create a dictionary from the keys and values above the mark."""
         items = self.pop_to_mark()
         self.stack.append(PickledDict())
         self.fill(items)
@@ -234,12 +234,12 @@ class PickleMachine:
             several.extend(items)
 
     def collect(self, items: list[Any]) -> None:
-        """Create a list of items."""
+        """Push a list of the items."""
         self.stack.append(PickledList())
         self.extend(items)
 
     def make_list_of_top(self, count: int) -> None:
-        """Create a list of the topmost items of the stack."""
+        """Replace the topmost *count* values of the stack by a list of them."""
         if len(self.stack) < count:
             raise ValueError(INVALID_PICKLE_ERROR)
         items = self.stack[len(self.stack) - count :]
@@ -247,7 +247,7 @@ class PickleMachine:
         self.collect(items)
 
     def call(self) -> None:
-        """Replace a named object and its arguments by an object of that name with these arguments."""
+        """Replace a callable and its arguments on the stack by the object that the call would return."""
         arguments, called = self.stack.pop(), self.stack.pop()
         if not isinstance(called, PickledObject):
             raise TypeError(INVALID_PICKLE_ERROR)
@@ -265,7 +265,7 @@ class PickleMachine:
         made.state = state
 
     def name(self, module: Any, name: Any) -> None:
-        """Push the object named by a module and a name."""
+        """Push a `PickledObject` for the given name in a module."""
         if not isinstance(module, str) or not isinstance(name, str):
             raise TypeError(INVALID_PICKLE_ERROR)
         if len(module) + len(name) > _MAX_NAME_LENGTH:

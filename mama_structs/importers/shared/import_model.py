@@ -17,7 +17,7 @@ from mama_structs.memory.types.requests import MAX_TOPIC_CHARS
 from mama_structs.memory.types.text_analysis import normalize
 
 DIGEST_LENGTH: Final = 16
-# Labels of the importing adapter: its program and the type of item.
+# The first labels of a record name the adapter's program and the type of item.
 ADAPTER_LABEL_COUNT: Final = 2
 # Used if a relation's word contains no usable character.
 DEFAULT_RELATIONSHIP: Final = "relates to"
@@ -31,8 +31,8 @@ class OddItem:
     Args:
         what: The source's plural name for such items, such as ``"relations"``.
         id: The item's location: its id or name, a line, or a file.
-        kind: The problem in one word, such as ``"no_text"``.
-        note: The handling of the item.
+        kind: The type of problem, such as ``"no_text"``.
+        note: How the import handled the item.
 
     """
 
@@ -44,7 +44,7 @@ class OddItem:
 
 @attrs.frozen(kw_only=True)
 class ImportedMemory:
-    """A memory to import: its key in the source, its `save_many` record, and extra fields."""
+    """A memory to import: its key in the source, its record for `save_many`, and extra metadata."""
 
     what: str
     key: str
@@ -61,13 +61,13 @@ class ImportedLink:
     to_key: str
     relationship: str
     reason: str | None = None
-    # False for links that only connect parts of one item. Those are not counted.
+    # False for a link that only connects the parts of one item. Such links are not counted.
     is_explicit: bool = True
 
 
 @attrs.frozen(kw_only=True)
 class ImportedRecord:
-    """A record to import; *text* is the text that searches find it by."""
+    """A record to import. Searches find it by *text*."""
 
     what: str
     labels: tuple[str, ...]
@@ -76,21 +76,21 @@ class ImportedRecord:
     text: str | tuple[str, ...] | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
-    # True for an auxiliary record of another item. It is not counted.
+    # True for a record that only supplements another item. Such records are not counted.
     is_auxiliary: bool = False
 
     @property
     def name(self) -> str:
-        """A unique name of the record."""
+        """A unique name: the digest of the labels and the key."""
         return compute_digest(*self.labels, self.key)
 
     @property
     def source_location(self) -> str:
-        """The location in the source, without the labels that the import adds."""
+        """The record's location in the source: its labels and key, without the labels of the adapter."""
         return "/".join((*self.labels[ADAPTER_LABEL_COUNT:], self.key))
 
     def to_new_record(self, max_chars: int) -> NewRecord:
-        """Return the record to put, with each text truncated to *max_chars* characters."""
+        """Return the record for the store, with each text truncated to *max_chars* characters."""
         several = (self.text,) if isinstance(self.text, str) else self.text or ()
         return NewRecord(
             labels=self.labels,
@@ -109,11 +109,11 @@ def _zero_counts(types: Iterable[str]) -> Counter[str]:
 
 @attrs.define
 class ImportedData:
-    """The importable content of a source, which a reader collects."""
+    """The importable content of a source, as collected by a reader."""
 
     kind: str
     source: str = attrs.field(converter=str)
-    # The number of items by type. The types that are passed are reported even without an item.
+    # The number of items by type. A type given to the constructor is reported even if it has no items.
     found: Counter[str] = attrs.field(converter=_zero_counts)
     memories: list[ImportedMemory] = attrs.field(init=False, factory=list)
     links: list[ImportedLink] = attrs.field(init=False, factory=list)
@@ -121,17 +121,17 @@ class ImportedData:
     odd: list[OddItem] = attrs.field(init=False, factory=list)
 
     def add_odd(self, what: str, name: str, kind: str, note: str) -> None:
-        """Report an item as odd."""
+        """Report an item that is malformed or left out."""
         self.odd.append(OddItem(what=what, id=name, kind=kind, note=note))
 
     def skip(self, what: str, name: str, kind: str, note: str, *, count: int = 1) -> None:
-        """Count items that are left out, and report them as one odd item."""
+        """Count *count* items that are left out, and report them in one entry."""
         self.found[what] += count
         self.add_odd(what, name, kind, f"left out: {note}")
 
 
 def to_relationship(text: str) -> tuple[str, str | None]:
-    """Return a relation's word as a valid relationship, and the original text if it differs."""
+    """Convert a relation's name to a valid relationship. Also return the original text if it differs."""
     kept = "".join(sign if _is_word_character(sign) else " " for sign in normalize("NFC", text))
     word = " ".join(kept.split())[:MAX_RELATIONSHIP_CHARS].strip(" _-")
     word = word if any(sign.isalnum() for sign in word) else DEFAULT_RELATIONSHIP
@@ -143,7 +143,7 @@ def _is_word_character(sign: str) -> bool:
 
 
 def to_topic(name: str) -> str:
-    """Return a name as a topic, truncated to the maximum length."""
+    """Convert a name to a topic, truncated to the maximum length."""
     return normalize("NFC", name)[:MAX_TOPIC_CHARS].strip()
 
 

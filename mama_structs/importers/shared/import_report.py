@@ -91,7 +91,7 @@ class ImportReport:
 
 
 def count_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
-    """Return a table as lines with aligned columns. Each row has a name and counts."""
+    """Return the lines of an aligned table. Each row has a name and counts."""
     cells = [head, *((to_printable(name), *(f"{count:,}" for count in counts)) for name, *counts in rows)]
     first, *others = (max(map(len, column)) for column in zip(*cells, strict=True))
     return [
@@ -101,7 +101,7 @@ def count_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]
 
 
 def odd_lines(title: str, odd: Sequence[attrs.AttrsInstance]) -> list[str]:
-    """Return lines for the first odd items. Their first fields are type, location, problem and handling."""
+    """Return lines for the first report entries. The first four fields of an entry are printed in order."""
     lines = [to_printable("{} {}: {}: {}".format(*attrs.astuple(one))) for one in odd[:MAX_SHOWN_ITEMS]]
     more = len(odd) - MAX_SHOWN_ITEMS
     return [

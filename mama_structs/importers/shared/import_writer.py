@@ -1,8 +1,8 @@
 """
-Write the content of a source to a session's memories and records.
+Writer of imported data to the memories and records of a session.
 
 The id of each memory is derived from its key in the source, so that a repeated import finds it. A note in the store
-lists all imported items, so that items that were deleted since are not imported again.
+lists all imported items. An item that is on the list but no longer in the store was deleted, and is not imported again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ IMPORT_MARK_KEY: Final = "imported"
 """The key in a memory's metadata for the source of an imported memory."""
 NOTE_PREFIX: Final = "import/"
 BATCH_SIZE: Final = 64
-# Existing texts are imported at any length: the setting limits new memories only.
+# The configured maximum length applies to new memories only, so imported texts may be longer.
 MAX_IMPORTED_CHARS: Final = 2**28
 ID_TAKEN_NOTE: Final = "left out: a memory of that id is there that no import made"
 CHANGED_NOTE: Final = "the source has it otherwise than when it was taken over: what is here is left as it is"
@@ -56,7 +56,7 @@ DUPLICATE_NOTE: Final = "left out: the source says the same before"
 
 @attrs.define(eq=False)
 class ImportWriter:
-    """One run of `mama_structs.importers.import_from`. It adds its odd items to those of *outside*."""
+    """One run of `mama_structs.importers.import_from`. Problems are added to the report entries of *outside*."""
 
     shared: NamespaceServices
     records: RecordStore
@@ -68,7 +68,7 @@ class ImportWriter:
     known: Counter[str] = attrs.field(init=False, factory=Counter)
     done: int = attrs.field(init=False, default=0)
     settled: set[bytes] = attrs.field(init=False, factory=set)
-    # Maps keys of the source to ids of memories that exist or will be added.
+    # Maps keys of the source to the ids of memories that exist or are added in this run.
     ids: dict[str, str] = attrs.field(init=False, factory=dict)
 
     async def run(self) -> ImportReport:
@@ -81,7 +81,7 @@ class ImportWriter:
         await self._add_memories(await self._select_new_memories(drafts))
         await self._add_links()
         await self._add_records()
-        # Odd items have no separate step: count them as done.
+        # Items that were left out have no separate step, so count them as done.
         self._report_progress(self._total_steps - self.done)
         if not self.dry_run and len(self.settled) > before:
             await self.shared.write(partial(_add_imported_keys, kind=self.outside.kind, keys=self.settled))
@@ -107,7 +107,7 @@ class ImportWriter:
     # Memories
 
     async def _draft_memories(self) -> list[tuple[ImportedMemory, PreparedSave]]:
-        """Return the prepared saves, deduplicated by key. Invalid memories are reported as odd."""
+        """Return the memories to save, deduplicated by key. Invalid memories and duplicates are reported."""
         drafts: dict[str, tuple[ImportedMemory, PreparedSave]] = {}
         for position, one in enumerate(self.outside.memories):
             if position % saving.RECORDS_PER_YIELD == 0:
@@ -126,14 +126,14 @@ class ImportWriter:
         request = parse_request({**one.record, "origin": "outside"})
         memory = request.memory(self.shared.engine.namespace, now=self.shared.now, max_content=MAX_IMPORTED_CHARS)
         kind = self.outside.kind
-        # Exclude the creation time, which may come from a file's modification time.
+        # Exclude the creation time, because it may be the modification time of the file.
         said = compute_digest(memory.content, memory.topic or "", msgspec.json.encode(memory.metadata).decode())
         mark = {"from": kind, "key": one.key, "digest": said}
         title = memory.topic or memory.content
         extra = {**one.extra, IMPORT_MARK_KEY: mark}
         memory = attrs.evolve(
             memory,
-            # The time part of the id is 0, because the time in the source may change.
+            # The time part of the id is always 0, because the creation time in the source may change.
             id=f"{memory.type.value}_{make_slug(title, max_chars=40)}_{0:013}_{compute_digest(kind, one.key)[:8]}",
             metadata=attrs.evolve(memory.metadata, extra=extra),
         )
@@ -144,7 +144,8 @@ class ImportWriter:
         """
         Return the memories to add.
 
-        Memories that were deleted since, were changed since, or have a taken id are reported as odd.
+        A memory is reported instead if it was deleted after an earlier import, or if another memory has its id.
+        An existing memory is reported if the source has changed since.
         """
         new = []
         for some in split_chunks(drafts, BATCH_SIZE):
@@ -185,10 +186,10 @@ class ImportWriter:
 
     @property
     def _linking(self) -> LinkingContext:
-        """The settings of automatic linking for an import."""
+        """The settings of automatic linking during an import."""
         linking = self.shared.linking
-        # Items of one file need not belong together in time. An import reports no conflicts, and comparing each
-        # observation with several older ones would take more than half of the time.
+        # Do not link by time, because items of one file may be unrelated.
+        # Do not detect conflicts: an import does not report them, and the detection would take half of the time.
         policy = attrs.evolve(linking.policy, max_temporal=0)
         return attrs.evolve(linking, policy=policy, detects_conflicts=False)
 
@@ -220,7 +221,7 @@ class ImportWriter:
             self._report_progress(len(some))
 
     def _iter_links(self) -> Iterator[LinkToImport]:
-        """Yield the links whose ends both exist; report the others as odd."""
+        """Yield the links whose ends both exist. Report the other links."""
         for link in self.outside.links:
             name = f"{link.from_key} {link.relationship} {link.to_key}"
             missing = next((end for end in (link.from_key, link.to_key) if end not in self.ids), None)
@@ -252,7 +253,7 @@ class ImportWriter:
             self._report_progress(len(some))
 
     def _checked(self) -> list[tuple[ImportedRecord, NewRecord]]:
-        """Return the records to put. Invalid and duplicate records are reported as odd."""
+        """Return the records to store. Invalid records and duplicates are reported."""
         most = self.shared.settings.max_content
         checked: dict[str, tuple[ImportedRecord, NewRecord]] = {}
         for one in self.outside.records:
@@ -269,7 +270,7 @@ class ImportWriter:
         return list(checked.values())
 
     def _should_add(self, one: ImportedRecord, present: HostRecord | None) -> bool:
-        """Return True if a record must be added; otherwise update the counts and the odd items."""
+        """Return True if the record must be added. Otherwise count it as known, or report why it is left out."""
         if present is not None:
             self.known[one.what] += not one.is_auxiliary
             self.settled.add(item_key(one.name))
@@ -302,7 +303,7 @@ class ImportWriter:
 
 @attrs.frozen
 class LinkToImport:
-    """A link to create between two ids; *key* identifies it in the note of imported items."""
+    """A link to create between two memory ids. *key* identifies the link in the list of imported items."""
 
     link: ImportedLink
     name: str
@@ -312,7 +313,7 @@ class LinkToImport:
 
     @classmethod
     def from_link(cls, link: ImportedLink, ids: Mapping[str, str], name: str) -> LinkToImport:
-        """Return a validated link; raise InvalidArgument for a self-link or an invalid word."""
+        """Convert an imported link. Raise `InvalidArgument` for a self-link or an invalid relationship."""
         from_id, to_id = ids[link.from_key], ids[link.to_key]
         if from_id == to_id:
             raise InvalidArgument("it links a memory to itself")
@@ -321,8 +322,8 @@ class LinkToImport:
 
 
 def _save_new(writer: Writer, prepared: Sequence[PreparedSave], pace: BatchSizer, linking: LinkingContext) -> set[str]:
-    """Save some of the memories (at least one per call), and return the ids that exist now."""
-    # Another process may import the same source at the same time.
+    """Save at least one of the memories. Return the ids that exist now, even if another process saved them."""
+    # Another process may be importing the same source.
     nodes = writer.find_many([one.memory.id for one in prepared])
     there = {one.memory.id for one, node in zip(prepared, nodes, strict=True) if node is not None}
     fresh = [one for one in prepared if one.memory.id not in there]
@@ -354,7 +355,7 @@ def _is_linked(reader: Reader, asked: LinkToImport) -> bool:
 
 
 def _put_link(writer: Writer, asked: LinkToImport, types: Mapping[str, LinkType], shared: NamespaceServices) -> bool:
-    """Create a link, unless it exists already or an end was deleted."""
+    """Create a link. Return False if it already exists or if an end was deleted."""
     ends = writer.find_many([asked.from_id, asked.request.to_id])
     if None in ends or _is_linked(writer, asked):
         return False
@@ -364,7 +365,7 @@ def _put_link(writer: Writer, asked: LinkToImport, types: Mapping[str, LinkType]
 
 
 def _read_imported_keys(reader: Reader, kind: str) -> set[bytes]:
-    """Return the digests of all items that imports of a kind have processed."""
+    """Return the digests of all items of this source type that were imported before."""
     return split_keys(base64.b64decode(reader.notes(f"{NOTE_PREFIX}{kind}").get(f"{NOTE_PREFIX}{kind}", "")))
 
 

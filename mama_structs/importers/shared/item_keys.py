@@ -1,4 +1,4 @@
-"""Short keys of imported items, which the notes of a store contain, and batches of items."""
+"""Short digests of imported items, for the notes in a store, and a function that splits items into batches."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ KEY_BYTES: Final = 12
 
 
 def item_key(one: str) -> bytes:
-    """Return a short digest of a long text or of an id."""
+    """Return a short digest of an id or a text."""
     return hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest()[:KEY_BYTES]
 
 
 def join_keys(keys: Iterable[bytes]) -> bytes:
-    """Return the keys in a deterministic order as one text of bytes, deduplicated."""
+    """Return the deduplicated keys, sorted and concatenated."""
     return b"".join(sorted(set(keys)))
 
 
 def split_keys(data: bytes) -> set[bytes]:
-    """Return the keys that `join_keys` joined."""
+    """Return the keys that `join_keys` concatenated."""
     return {data[start : start + KEY_BYTES] for start in range(0, len(data), KEY_BYTES)}
 
 

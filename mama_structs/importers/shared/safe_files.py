@@ -1,4 +1,4 @@
-"""Bounded, read-only access to the files of other programs."""
+"""Read-only access to the files of other programs, with size limits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def open_file(path: Path, kind: str, *, follow: bool = True) -> FileIO:
 
 def open_regular_file(path: Path, *, follow: bool = True) -> FileIO | None:
     """Open a regular file; return None for a FIFO, a device or another kind of file."""
-    # Without O_NONBLOCK, opening a FIFO waits for its other end.
+    # Without O_NONBLOCK, opening a FIFO blocks until another process opens its other end.
     wanted = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", *(() if follow else ("O_NOFOLLOW",)))
     fd = os.open(path, sum((getattr(os, name, 0) for name in wanted), os.O_RDONLY))
     if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -91,7 +91,7 @@ def read_bytes(path: Path, kind: str, *, limit: int, follow: bool = True) -> byt
         with open_file(path, kind, follow=follow) as file:
             check_size(path, os.fstat(file.fileno()).st_size, limit)
             data = bytearray()
-            # The size of a growing file or of a file below /proc is not known in advance.
+            # Limit the reads as well, because a growing file or a file in /proc can exceed its reported size.
             while block := file.read(min(_BLOCK_BYTES, limit + 1 - len(data))):
                 data += block
                 check_size(path, len(data), limit)
@@ -111,14 +111,14 @@ def read_start(path: Path, kind: str, size: int) -> bytes:
 
 def list_files(folder: Path, *, hidden: bool = True, depth: int | None = None) -> Iterator[FolderEntry]:
     """
-    Yield the entries below a folder: each folder's files by name, then its folders.
+    Yield the entries below a folder: in each folder the files by name, then the subfolders.
 
     Symbolic links are not followed.
 
     Args:
         folder: The folder.
         hidden: Whether to include names that begin with a dot.
-        depth: How many levels of folders to descend; by default all of them.
+        depth: The maximum number of folder levels to descend; None for no limit.
 
     Raises:
         InvalidArgument: The folder cannot be listed.
@@ -126,7 +126,7 @@ def list_files(folder: Path, *, hidden: bool = True, depth: int | None = None) -
 
     """
     count = 0
-    # A stack: `os.walk` is recursive, and a folder nested a thousand deep would raise RecursionError.
+    # Use a stack, because the recursive `os.walk` would raise RecursionError for a thousand nested folders.
     waiting = [(folder, 0)]
     while waiting:
         current, level = waiting.pop()

@@ -1,10 +1,11 @@
 """
-Reader of SQLite databases of other programs, from a private copy of the file.
+Reader of SQLite databases of other programs. It reads a private copy of the file.
 
-Reading in place would change the folder: SQLite creates -wal and -shm files next to a database in WAL mode.
+Reading the original would change its folder, because SQLite creates -wal and -shm files next to a database in WAL mode.
 
 The schema is untrusted. Only ordinary tables are read, never a view, a virtual table or a generated column, so that no
-expression of the schema runs in a query. Limits of SQLite and of this module bound what a small file can expand to.
+query evaluates an expression of the schema. Limits of SQLite and of this module bound the memory that a small file can
+require.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ from mama_structs.importers.shared.safe_files import (
 from mama_structs.importers.shared.value_readers import ForeignRow, UndecodableText, Value
 from mama_structs.storage.locks import is_range_locked
 
-# In seconds: the time to wait for a program that is just saving something.
+# The maximum time to wait until another program has finished a write.
 LOCK_WAIT_SECONDS: Final = 1.0
 LOCK_POLL_SECONDS: Final = 0.05
 MAX_SHOWN_ISSUES: Final = 5
 _BLOCK_BYTES: Final = 2**20
 VIRTUAL_TABLE_PATTERN: Final = re.compile(r"\s*CREATE\s+VIRTUAL\s", re.IGNORECASE)
 BUSY_HINT: Final = "stop {}, or copy the file, and try again"
-# Messages of `integrity_check` that are harmless here, because each value is validated when it is read.
+# Ignore these findings of the integrity check, because each value is validated when it is read.
 HARMLESS_ISSUE_PATTERN: Final = re.compile(
     "CHECK constraint failed|NULL (value )?in|non-unique entry|TEXT value in|NUMERIC"
 )
 NO_MODULE_TEXT: Final = "no such module"
 TOO_BIG_TEXT: Final = "too big"
 MAX_VALUE_BYTES: Final = 2**28
-"""The largest value and row that is read."""
+"""The maximum size of a value or a row. Larger ones raise an error."""
 _MAX_TABLES: Final = 1_000
 # https://www.sqlite.org/security.html recommends low limits for a database file from an untrusted source.
 SQLITE_LIMITS: Final[Mapping[int, int]] = {
@@ -63,14 +64,14 @@ SQLITE_LIMITS: Final[Mapping[int, int]] = {
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-# The rows of a regular file take no more memory than the file on disk, or twice that for UTF-16 text. An exception is
-# the default value of an added column: the file stores it only once for all rows.
+# The rows of a regular file need at most as much memory as the file, or twice as much for UTF-16 text.
+# A file can exceed this by the default value of an added column, which it stores once for all rows.
 MAX_EXPANSION_FACTOR: Final = 2
 _EXPANSION_SLACK_BYTES: Final = 2**20
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
-# https://www.sqlite.org/fileformat2.html, 1.3: page size, change counter, number of pages, version-valid-for number.
+# Page size, change counter, number of pages, version-valid-for number: sqlite.org/fileformat2.html, section 1.3.
 HEADER_STRUCT: Final = struct.Struct(">16xH6xII60xI4x")
-# Byte offsets of SQLite's locks, from os.h and wal.c. Only the last bytes are locked, and only against writers.
+# Byte offsets of SQLite's locks, from os.h and wal.c. Shared locks of readers are ignored.
 PENDING_LOCK_OFFSET: Final = 0x40000000
 LOCK_BYTES: Final = 512
 WAL_WRITE_LOCK_OFFSET: Final = 120
@@ -79,7 +80,7 @@ WAL_LOCK_BYTES: Final = 3
 
 @attrs.frozen(eq=False)
 class SqliteCopy:
-    """The private copy of a database, with path, SHA-256 and size of the original."""
+    """The private copy of a database, with the path, SHA-256 and size of the original."""
 
     path: Path
     checksum: str
@@ -87,7 +88,7 @@ class SqliteCopy:
     connection: sqlite3.Connection
 
     def names(self) -> list[str]:
-        """Return the names of all tables, virtual ones included."""
+        """Return the names of all tables, including virtual tables."""
         return list(self.table_definitions())
 
     def table_definitions(self) -> dict[str, str]:
@@ -111,7 +112,7 @@ class SqliteCopy:
 
     def rows(self, table: str, *, newest_first: bool = False) -> Iterator[ForeignRow]:
         """
-        Yield the rows of a table by rowid, which is the order of writing.
+        Yield the rows of a table in rowid order, which is the order of insertion.
 
         Raises:
             MigrationError: The table is virtual or has no rowid, or its rows are larger than the file.
@@ -145,7 +146,7 @@ class SqliteCopy:
         """
         lines = self._run_integrity_check("100")
         if lines is None:
-            # Newer versions also check virtual tables, which may need an extension that is not installed.
+            # Newer versions of SQLite also check virtual tables, whose extensions may not be installed.
             names = (tables or self.names)()
             lines = [line for name in names for line in self._run_integrity_check(quote_identifier(name)) or ()]
         found = [
@@ -157,7 +158,7 @@ class SqliteCopy:
             raise _damage_error(self.path, found)
 
     def _run_integrity_check(self, what: str) -> list[str] | None:
-        """Return SQLite's findings, or None if the module of a virtual table is missing."""
+        """Return the findings of SQLite's integrity check, or None if a virtual table's extension is missing."""
         try:
             return [str(line) for (line,) in self.connection.execute(f"PRAGMA integrity_check({what})")]
         except sqlite3.OperationalError as error:
@@ -180,7 +181,7 @@ def open_copy(path: Path, *, kind: str, program: str) -> Iterator[SqliteCopy]:
         try:
             copy = Path(directory, "copy.db")
             checksum, size = _copy_database(path, copy, program, kind)
-            # Not read-only: opening the copy moves the pending write-ahead log into it.
+            # The connection must be writable, because SQLite merges the copied write-ahead log into the copy.
             with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
                 for category, limit in SQLITE_LIMITS.items():
                     connection.setlimit(category, limit)
@@ -200,11 +201,11 @@ def open_copy(path: Path, *, kind: str, program: str) -> Iterator[SqliteCopy]:
 
 
 def _copy_database(path: Path, copy: Path, program: str, kind: str) -> tuple[str, int]:
-    """Copy a database with its journals. Return the file's checksum and the total size."""
-    # File locks belong to the process and closing any handle drops them, so the files are closed last.
+    """Copy a database with its journals. Return the SHA-256 of the main file and the total size."""
+    # Close the files last: closing any handle of a file releases all locks that this process has on it.
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open_file(path, kind))
-        # The journals are next to the real file, not next to a symbolic link to it.
+        # SQLite stores the journals next to the real file, not next to a symbolic link.
         real = Path(os.path.realpath(path))
         head = file.read(HEADER_STRUCT.size)
         if len(head) < HEADER_STRUCT.size or not head.startswith(SQLITE_MAGIC):
@@ -232,7 +233,7 @@ def _copy_database(path: Path, copy: Path, program: str, kind: str) -> tuple[str
 
 
 def _copy_bytes(source: FileIO, target: BinaryIO, limit: int) -> None:
-    """Copy at most *limit* bytes of a file. Its checksum detects growth during the copy."""
+    """Copy at most *limit* bytes. If the file grows during the copy, the checksums differ."""
     while limit > 0 and (block := source.read(min(_BLOCK_BYTES, limit))):
         target.write(block)
         limit -= len(block)
@@ -267,7 +268,7 @@ def _is_same_file(path: Path, file: FileIO) -> bool:
 def _check_not_truncated(path: Path, head: bytes, size: int) -> None:
     page, changes, pages, as_of = HEADER_STRUCT.unpack(head)
     named = pages * (65536 if page == 1 else page)
-    # Old versions of SQLite do not update the number of pages; then the two counters differ.
+    # Old versions of SQLite do not update the number of pages. In that case the two counters differ.
     if size < named and changes == as_of:
         what = f"has {size:,} bytes of the {named:,} that its first page names: it was cut off"
         raise import_error(path, what, "copy it again, as a whole")
@@ -284,7 +285,7 @@ def _wait_for_writers(path: Path, real: Path, file: FileIO, stack: contextlib.Ex
         *([(shared, WAL_WRITE_LOCK_OFFSET, WAL_LOCK_BYTES)] if shared else []),
     ]
     until = time.monotonic() + LOCK_WAIT_SECONDS
-    # Without lock information from the system, changes are still detected by the checksums.
+    # If the system cannot report locks, the checksums still detect a concurrent write.
     while any(
         is_range_locked(one.fileno(), at, ignore_own=False, length=size, ignore_shared=True) for one, at, size in asked
     ):
@@ -318,7 +319,7 @@ def _decode_text(data: bytes) -> str | UndecodableText:
 
 
 def _size_of(value: Value) -> int:
-    """Return the size of a value in characters or bytes, or 0 for a number."""
+    """Return the size of a value in characters or bytes; 0 for a number."""
     data = value.data if isinstance(value, UndecodableText) else value
     return len(data) if isinstance(data, str | bytes) else 0
 

@@ -1,4 +1,4 @@
-"""Convert untyped values of another program's database to texts, times and JSON."""
+"""Conversion of untyped values from another program's database to texts, times and JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import msgspec
 from mama_structs._internal.validation import MAX_TIME, MIN_TIME
 from mama_structs.memory.types.model import from_milliseconds, to_milliseconds
 
-# Longer texts are truncated: SQLite allows a gigabyte, a line of an export only a quarter of that.
+# Longer texts are truncated. SQLite allows a gigabyte, but a line of an export only a quarter of that.
 MAX_TEXT_CHARS: Final = 2**24
 MAX_JSON_DEPTH: Final = 50
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# Below the first bound a number is in seconds: as milliseconds it would be before March 1973, as seconds it can reach
-# the year 5138.
+# A number below the first bound is in seconds: as seconds it can reach the year 5138.
+# As milliseconds it would be before March 1973.
 TIME_UNITS: Final = (
     (10**11, 1000, 1, "it is in seconds"),
     (10**14, 1, 1, None),
@@ -60,7 +60,7 @@ class ForeignRow:
 
 
 class TextResult(NamedTuple):
-    """A column's text (None for NULL), the problem's kind and note, and its completeness."""
+    """The text of a column (None for NULL), the problem's type and note, and whether the text is complete."""
 
     text: str | None
     kind: str | None = None
@@ -69,14 +69,14 @@ class TextResult(NamedTuple):
 
 
 class TimeResult(NamedTuple):
-    """A column's time (UTC) or None, and a note on an unusual format or the reason for None."""
+    """The time of a column in UTC, or None. The note describes an unusual format, or explains the None."""
 
     at: datetime | None
     note: str | None = None
 
 
 def read_text(value: Value) -> TextResult:
-    """Convert a column's value to the most faithful text."""
+    """Convert a column's value to text, with as little loss as possible."""
     if value is None or isinstance(value, str):
         found = TextResult(value)
     elif isinstance(value, int | float):
@@ -99,7 +99,7 @@ def read_text(value: Value) -> TextResult:
 
 
 def read_json(text: str) -> Any:
-    """Parse JSON, also if encoded twice. Raise ValueError if invalid or nested too deeply."""
+    """Parse JSON, including JSON that was encoded twice. Raise ValueError if it is invalid or nested too deeply."""
     try:
         found = msgspec.json.decode(text)
         if isinstance(found, str) and found.lstrip()[:1] in {"{", "["}:
@@ -124,8 +124,8 @@ def to_jsonable_value(value: Value) -> Any:
 
 def read_time(value: Value) -> TimeResult:  # noqa: PLR0911 - one return per type of value
     """Convert a column's value to a time."""
-    # The magnitude of a number distinguishes seconds, milliseconds, microseconds and nanoseconds. A text is such a
-    # number, an ISO 8601 time (UTC if it has no zone) or a date in the format of e-mail and HTTP.
+    # The magnitude of a number determines its unit, from seconds to nanoseconds.
+    # A text may be a number, an ISO 8601 time (UTC if it has no zone), or a date in the format of e-mail and HTTP.
     if value is None:
         return TimeResult(None, "it is NULL")
     if isinstance(value, int | float):

@@ -1,7 +1,7 @@
 """
 Log of a crash test.
 
-A file outside of the store records the started and the acknowledged changes.
+It is a file outside of the store. Writers record each change before it starts and after it is acknowledged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import attrs
 
 from mama_structs.errors import MamaStructsError
 
-# Seconds after which a process counts as hung. Even a busy machine must not reach it.
+# Seconds after which a process counts as hung. The limit is high, so that a slow machine does not exceed it.
 HANG_TIMEOUT_SECONDS: Final = 300.0
 
 
@@ -27,11 +27,11 @@ class AckLog:
     """
     A log file to which several processes append lines of JSON.
 
-    Written lines survive a killed writer.
+    A written line survives if its writer is killed.
 
     Args:
         fd: The open file.
-        store: The directory or address of the store that it belongs to, empty if no change needs it.
+        store: The directory or address of the store under test; empty if no change needs it.
 
     """
 
@@ -40,11 +40,11 @@ class AckLog:
 
     @classmethod
     def open(cls, path: Path, *, store: str = "") -> AckLog:
-        """Open a log, creating it if it is missing."""
+        """Open a log. The file is created if it does not exist."""
         return cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), store)
 
     def append(self, *what: Any) -> None:
-        """Append a line."""
+        """Append *what* as one line of JSON."""
         line = json.dumps(what, separators=(",", ":")).encode() + b"\n"
         with _without_file_size_limit():
             if os.write(self.fd, line) != len(line):
@@ -52,13 +52,13 @@ class AckLog:
 
     @staticmethod
     def read(path: Path) -> list[list[Any]]:
-        """Return the complete lines of a file."""
+        """Return the parsed lines of a file, without an incomplete last line."""
         return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
 
     def read_last(self, max_bytes: int = 2**14, *, kind: str, namespace: str) -> list[list[Any]]:
-        """Return the lines of one kind and namespace in the last *max_bytes* bytes, from all writers."""
+        """Return the lines of one kind and namespace that any writer wrote in the last *max_bytes* bytes."""
         begin = max(os.fstat(self.fd).st_size - max_bytes, 0)
-        # Incomplete lines at either end are skipped.
+        # Skip the first line if the read may have begun inside it, and the last line if it is incomplete.
         lines = os.pread(self.fd, max_bytes, begin).split(b"\n")[begin > 0 : -1]
         found = [json.loads(line) for line in lines]
         return [one for one in found if one[:2] == [kind, namespace]]
@@ -66,7 +66,7 @@ class AckLog:
 
 @contextlib.contextmanager
 def log_errors(log: AckLog) -> Iterator[None]:
-    """Log the error of a change, typed or not, and continue with the next change."""
+    """Log any error that the block raises, and suppress it, so that the next change can follow."""
     try:
         yield
     except MamaStructsError as error:
@@ -78,7 +78,7 @@ def log_errors(log: AckLog) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_file_size_limit() -> Iterator[None]:
-    """Lift the file size limit, so that a process with a full disk can still write its log."""
+    """Lift the file-size limit in the block, so that a process can write its log while its disk is full."""
     import resource  # noqa: PLC0415 - not available on Windows
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,5 +1,5 @@
 """
-Checks of a store under test.
+Checks that a store under test must pass.
 
 Each check reports one line per problem, and nothing on success.
 """
@@ -34,7 +34,7 @@ _MAX_SEARCHED_MEMORIES: Final = 24
 _MOMENT_PAUSE_SECONDS: Final = 0.05
 """Seconds between saving and the moment of a time travel search."""
 _POLL_SECONDS: Final = 0.002
-# Names that are prefixes, LIKE patterns or other cases of each other.
+# Names that a wrong comparison could confuse: by prefix, as LIKE patterns, or by case.
 _SIMILAR_NAMES: Final = ("alice", "alice-2", "Alice", "al_ce", "al%", "alice/notes", "алиса")
 
 
@@ -48,21 +48,21 @@ class ConformanceRun:
     seed: int
     rounds: int
     lacks: Mapping[str, str]
-    # Prefix of all namespaces, for checks that share a store.
+    # The prefix of all namespaces, so that checks can share a store.
     prefix: str = ""
     findings: list[str] = attrs.field(factory=list)
 
     def add_finding(self, message: str, count: int = 1, total: int | None = None) -> None:
-        """Add a finding, unless *count* is 0."""
+        """Report a problem that occurred *count* times (of *total*), unless *count* is 0."""
         if count:
             self.findings.append(message if total is None else f"{message}: {count} of {total}")
 
     def get_namespace(self, name: str) -> str:
-        """Return the prefixed namespace for a name."""
+        """Return the namespace with this name, including the prefix of this run."""
         return f"{self.prefix}{name}"
 
     def start_process(self) -> StoreProcess:
-        """Start a process and open the store in it. The caller ends it."""
+        """Start a process and open the store in it. The caller must end the process."""
         store = StoreProcess.start(self.driver, self.location, self.directory / "log")
         try:
             store("open")
@@ -100,7 +100,7 @@ CheckFunction = Callable[[ConformanceRun], None]
 
 @attrs.frozen
 class Check:
-    """A check: its name, its function, and the capabilities that it needs."""
+    """A check: its name, the capabilities that it needs from a store, and its function."""
 
     name: str
     needs: tuple[str, ...]
@@ -108,11 +108,11 @@ class Check:
 
     @property
     def sentence(self) -> str:
-        """The property that the check verifies, from the docstring of its function."""
+        """The property that the check verifies. It is the docstring of the check's function."""
         return (self.run.__doc__ or "").strip().rstrip(".")
 
     def find_excuse(self, lacks: Mapping[str, str]) -> str | None:
-        """Return the reason why a store is excused from the check, or None."""
+        """Return the store's reason for lacking a needed capability, or None if it lacks none."""
         return next((lacks[one] for one in self.needs if one in lacks), None)
 
 
@@ -235,7 +235,7 @@ def _check_deleted(
 
 @attrs.define
 class _ExpectedContent:
-    """The expected content of a store according to a log: the possible texts of each id."""
+    """The content that a store must have after the changes in a log. Each id has one or more allowed texts."""
 
     written_texts: dict[str, set[str]] = attrs.field(factory=lambda: defaultdict(set))
     acknowledged_texts: dict[str, dict[str, set[str]]] = attrs.field(factory=lambda: defaultdict(dict))
@@ -243,7 +243,7 @@ class _ExpectedContent:
     errors: list[str] = attrs.field(factory=list)
 
     def apply(self, lines: Sequence[Sequence[Any]]) -> _ExpectedContent:
-        """Apply log lines, and return self."""
+        """Apply the lines of a log in order, and return this object."""
         for line in lines:
             match line:
                 case ["saving", space, tag]:
@@ -256,7 +256,7 @@ class _ExpectedContent:
                 case ["replaced", space, own, tag]:
                     self.acknowledged_texts[space][own] = {make_text(tag)}
                 case ["deleting", space, own]:
-                    # Until the deletion is acknowledged, the memory may exist or not.
+                    # A memory whose deletion has started but is not acknowledged may exist or not.
                     self.acknowledged_texts[space].pop(own)
                 case ["deleted", space, own]:
                     self.deleted_ids[space].add(own)
@@ -266,11 +266,11 @@ class _ExpectedContent:
 
     @property
     def count(self) -> int:
-        """Number of acknowledged memories, which must exist."""
+        """The number of memories that must exist, because their saving was acknowledged."""
         return sum(map(len, self.acknowledged_texts.values()))
 
     def compare(self, trial: ConformanceRun, store: StoreProcess) -> None:
-        """Compare the store's content with the acknowledged changes."""
+        """Report differences between the store's content and the expected content."""
         lost = wrong = unknown = back = missed = 0
         searched = 0
         for space, written in self.written_texts.items():
@@ -291,7 +291,7 @@ class _ExpectedContent:
 
 
 def _start_stream(trial: ConformanceRun, store: StoreProcess, name: str, spaces: Sequence[str], count: int) -> Path:
-    """Start a stream of changes in the store's process, and return the path of its log."""
+    """Start writing random changes in the store's process without waiting. Return the path of the log."""
     path = trial.directory / f"{name}.book"
     kinds = [kind for kind, needs in (("replace", "replacing"), ("delete", "deleting")) if needs not in trial.lacks]
     store.send_call("stream", str(path), f"{trial.prefix}{name}-{trial.seed}", spaces, count, kinds)
@@ -327,7 +327,7 @@ def full_disk_loses_nothing(trial: ConformanceRun) -> None:
     store = trial.start_process()
     try:
         texts = trial.save_memories(store, space, "before", 12)
-        # First a little space, in which some saves succeed; then none.
+        # Allow 48 KiB first, so that some saves succeed, and then nothing.
         for room, count in ((48 * 1024, 60), (0, 5)):
             store("limit", room)
             for number in range(count):
@@ -355,7 +355,7 @@ def full_disk_loses_nothing(trial: ConformanceRun) -> None:
 def _check_readable_on_full_disk(
     trial: ConformanceRun, store: StoreProcess, space: str, texts: Mapping[str, str]
 ) -> None:
-    """Verify that memories saved before can be read on a full disk."""
+    """Verify that the first memories can be read while the disk is full."""
     for one, text in list(texts.items())[:12]:
         try:
             is_read = store("get", space, one) == text
@@ -387,7 +387,7 @@ def others_see_at_once(trial: ConformanceRun) -> None:
     """What one process saved or deleted is found or gone at another one's next call."""
     space = trial.get_namespace("alice")
     with trial.open_store() as one, trial.open_store() as other:
-        # Both processes have read before, so that they may have caches.
+        # Both processes read first, so that a cache that is never invalidated fails the check.
         first = trial.save_memories(one, space, "first", 4)
         _check_readable_and_found(trial, other, space, first)
         texts = trial.save_memories(one, space, "one", 6) | trial.save_memories(other, space, "other", 6)
@@ -448,7 +448,7 @@ def ids_are_of_their_namespace(trial: ConformanceRun) -> None:
         calls = {"deleting": ("delete",), "replacing": ("replace", make_text("theirs"))}
         for name, *given in [call for needs, call in calls.items() if needs not in trial.lacks]:
             for one in texts:
-                # Raising an error is correct, too.
+                # The store may also raise an error.
                 with contextlib.suppress(StoreFailed):
                     store(name, other, one, *given)
         changed = sum(store("get", mine, one) != text for one, text in texts.items())
@@ -484,9 +484,9 @@ def no_byte_is_left(trial: ConformanceRun) -> None:
 
 def _find_words_in_files(trial: ConformanceRun, texts: Sequence[str]) -> dict[str, list[Path]]:
     """
-    Return the files that contain each word of the texts.
+    Return, for each word of the texts, the files of the store that contain it.
 
-    Words are searched in any case, as UTF-8 and UTF-16.
+    Words are searched case-insensitively, as UTF-8 and UTF-16.
     """
     words = {word: (word.encode(), word.encode("utf-16-le")) for text in texts for word in text.split()}
     found = defaultdict[str, list[Path]](list)
@@ -503,7 +503,7 @@ def _find_words_in_files(trial: ConformanceRun, texts: Sequence[str]) -> dict[st
 
 @contextlib.contextmanager
 def _pause_around_now() -> Iterator[str]:
-    """Yield the current time, with a pause before and after it."""
+    """Yield the current time, with a pause before and after it, so that no change has the same time."""
     time.sleep(_MOMENT_PAUSE_SECONDS)
     yield datetime.now(UTC).isoformat()
     time.sleep(_MOMENT_PAUSE_SECONDS)
@@ -557,7 +557,7 @@ def past_shows_texts_as_they_were(trial: ConformanceRun) -> None:
 def filters_are_exact(trial: ConformanceRun) -> None:
     """A search with filters gives as many as it is asked for, of those only, however many others are nearer."""
     space, about = trial.get_namespace("alice"), make_words("matter", 3)
-    # Names that are prefixes, LIKE patterns or other cases of each other.
+    # Names that a wrong comparison could confuse: by prefix, as LIKE patterns, or by case.
     counts = {"tax": 12, "taxes": 3, "Tax": 3, "ta%": 3, "t_x": 3}
     query = " ".join(about)
     with trial.open_store() as store:

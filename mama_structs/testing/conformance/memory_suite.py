@@ -1,12 +1,12 @@
 """
-Conformance kit for memory stores: acknowledged data is kept, deleted data is gone.
+Conformance kit for memory stores. It checks that acknowledged data is not lost and that deleted data is not returned.
 
-A store is described by a small class, a `StoreDriver`.
+A small class, a `StoreDriver`, describes the store under test.
 A subclass of `MemoryStoreSuite` with this class as its driver is a test suite for pytest; ``python -m
 mama_structs.testing.conformance.memory_suite module:Class`` runs the same checks without pytest, and prints a table.
 
 Each check opens the store in separate processes, and kills some of them.
-A check for a capability that the store lacks is excused and reported with the reason.
+A check for a capability that the store lacks is skipped and reported with the reason.
 Needs a POSIX system.
 """
 
@@ -37,9 +37,9 @@ _METHOD_CAPABILITIES: Final = {"delete": "deleting", "replace": "replacing"}
 
 class StoreDriver(Protocol):
     """
-    The interface of a store for this kit; any class with these methods is accepted.
+    Interface between this kit and a store; any class with these methods is accepted.
 
-    It is created without arguments, in a separate process that opens one store and ends.
+    The kit creates a driver without arguments, in a separate process that opens one store.
     Each method may be synchronous or async. Any exception counts as a rejection.
     Other processes import the class, so it must be defined at module level.
     """
@@ -69,7 +69,7 @@ class StoreDriver(Protocol):
         /,
     ) -> Awaitable[str | None] | str | None:
         """
-        Save a text, and return when it is acknowledged.
+        Save a text. Return when the store has acknowledged it.
 
         Args:
             namespace: Its namespace: any short text without a dot.
@@ -111,14 +111,14 @@ class StoreDriver(Protocol):
         """
 
     def replace(self, namespace: str, id: str, text: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
-        """Replace the text of an id; needed unless the store lacks ``"replacing"``."""
+        """Replace the text of an id. Required unless the store lacks ``"replacing"``."""
 
     def delete(self, namespace: str, id: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
         """
-        Delete an id; needed unless the store lacks ``"deleting"``.
+        Delete an id. Required unless the store lacks ``"deleting"``.
 
-        A driver may have a method ``forget``, with the same arguments, for a store with another call for permanent
-        erasure.
+        If the store has a separate call for permanent erasure, the driver may add a method ``forget`` with the same
+        arguments.
         """
 
     def close(self) -> Awaitable[None] | None:
@@ -135,7 +135,7 @@ class CheckResult:
         sentence: The property that the check verifies.
         outcome: ``"passed"``, ``"failed"`` or ``"excused"``.
         findings: The problems, one line each, without texts of memories.
-        reason: The reason why it is excused.
+        reason: The reason for ``"excused"``: the capability that the store lacks.
         seed: Repeats the check, except for the timing of processes.
 
     """
@@ -183,7 +183,7 @@ class MemoryStoreSuite:
         Args:
             name: The name of its test, without ``test_``.
             place: A directory of the caller for the check's files.
-            prefix: The prefix of all namespaces, for checks that share a store.
+            prefix: The prefix of all namespaces; needed if several checks share a store.
 
         """
         if name not in CHECKS:
@@ -206,7 +206,7 @@ class MemoryStoreSuite:
 
 def _check_driver(driver: type | str) -> dict[str, str]:
     """
-    Return the missing capabilities of a store.
+    Return the capabilities that a driver's store lacks, with the reasons.
 
     Raise `InvalidArgument` for an invalid driver.
     """

@@ -1,5 +1,5 @@
 """
-A store under test in a separate process, and the client of that process.
+Runs a store under test in a separate process, and the client with which checks call it.
 
 Command line: ``process.py DRIVER LOCATION FD``.
 """
@@ -33,13 +33,13 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.testing.conformance.ack_log import HANG_TIMEOUT_SECONDS, AckLog
 from mama_structs.testing.conformance.sample_texts import make_text
 
-# The weighted operations of a writer.
+# The operations from which a writer chooses at random. Repetition makes an operation more frequent.
 _WRITER_OPERATIONS: Final = ("save", "save", "save", "replace", "delete", "save")
 _MAX_ERROR_CHARS: Final = 160
 
 
 class StoreFailed(Exception):
-    """A driver raised, its process ended, or it did not answer. The message is one line."""
+    """Raised if the driver raised, or if its process ended or did not answer. The message is one line."""
 
 
 def load_driver(spec: str) -> type:
@@ -68,7 +68,7 @@ def _import_module(name_or_path: str) -> ModuleType:
     if not name_or_path.endswith(".py"):
         return importlib.import_module(name_or_path)
     path = Path(name_or_path)
-    # Registered in sys.modules, so that pickle and others can find its definitions.
+    # Register the module in sys.modules, so that pickle can find its definitions.
     found = importlib.util.spec_from_file_location(f"{path.stem}_of_the_store", path)
     if found is None or found.loader is None:
         raise ImportError(name_or_path)
@@ -79,7 +79,7 @@ def _import_module(name_or_path: str) -> ModuleType:
 
 def make_driver_spec(driver: type | str) -> str:
     """
-    Return the argument with which another process can `load` a driver class.
+    Return the argument from which `load_driver` loads a driver class in another process.
 
     A text is returned unchanged.
     """
@@ -91,7 +91,7 @@ def make_driver_spec(driver: type | str) -> str:
             f"the driver {name!r} is defined within a function", hint="other processes import it: move it to the top"
         )
     file = inspect.getfile(driver)
-    # pytest may import a file under a module name that other processes cannot import.
+    # pytest may import a file under a module name that other processes cannot import. In that case use the file's path.
     tail = Path(*module.split(".")).with_suffix(".py")
     is_known = any((Path(folder) / tail).resolve() == Path(file).resolve() for folder in sys.path)
     return f"{module if is_known else file}:{name}"
@@ -101,7 +101,8 @@ def list_store_files(location: str) -> list[Path]:
     """
     Return the files of a store.
 
-    These are all files below a directory, or all siblings whose names begin with a file's name.
+    If the location is a directory, these are all files below it. If it is a file, these are the files in its folder
+    whose names begin with its name.
     """
     path = Path(location)
     found = path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.name}*") if path.exists() else ()
@@ -113,14 +114,14 @@ def list_store_files(location: str) -> list[Path]:
 
 @attrs.define
 class _DriverServer:
-    """A driver and the operations on it, which may be async."""
+    """Calls a driver, whose methods may be async, and implements the operations that use several calls."""
 
     driver: Any
     location: str
     runner: asyncio.Runner
 
     def call(self, name: str, *given: Any, **named: Any) -> Any:
-        """Call a method of the driver, synchronous or async."""
+        """Call a method of the driver, and wait for its result if the method is async."""
         return self._await_if_needed(getattr(self.driver, name)(*given, **named))
 
     def _await_if_needed(self, value: Any) -> Any:
@@ -133,7 +134,7 @@ class _DriverServer:
         self.call("open", self.location)
 
     def save(self, namespace: str, id: str, text: str, metadata: Mapping[str, str]) -> str:  # noqa: A002 - required by the protocol
-        """Save a memory, and return its id: the store's own one if there is one."""
+        """Save a memory, and return its id in the store, which is *id* unless the store assigns its own."""
         own = self.call("save", namespace, id, text, metadata)
         return id if own is None else own
 
@@ -153,7 +154,7 @@ class _DriverServer:
         self.call("forget" if hasattr(self.driver, "forget") else "delete", namespace, id)
 
     def stream(self, path: str, name: str, spaces: Sequence[str], count: int, kinds: Sequence[str]) -> None:
-        """Run random changes of the given kinds, and log the started and acknowledged ones."""
+        """Make *count* random changes of the given kinds. Log each before it starts and after it is acknowledged."""
         book, chance, mine = AckLog.open(Path(path)), random.Random(name), list[tuple[str, str]]()  # noqa: S311 - reproducible by seed
         for number in range(count):
             chosen = chance.choice(_WRITER_OPERATIONS)
@@ -183,13 +184,13 @@ class _DriverServer:
 
     def limit(self, room: int | None) -> None:
         """
-        Limit the growth of files to *room* bytes above the largest file.
+        Allow each file of the store to grow to *room* bytes above the largest file.
 
-        0 allows no write, None removes the limit.
+        0 allows no write, and None removes the limit.
         """
         import resource  # noqa: PLC0415 - not available on Windows
 
-        # Otherwise an import below the limit would leave truncated bytecode.
+        # While the limit applies, an import could write truncated bytecode, so disable bytecode files.
         sys.dont_write_bytecode = True
         most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         sizes = [path.stat().st_size for path in list_store_files(self.location)]
@@ -201,13 +202,13 @@ _SERVER_METHODS: Final = ("open", "save", "save_all", "all", "search", "forget",
 
 
 def _format_error(error: BaseException) -> str:
-    """Return an error as one line."""
+    """Return the type and the message of an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_ERROR_CHARS].rstrip(": ")
 
 
 def main(spec: str, location: str, answers: str) -> None:
-    """Read calls from lines of the standard input, and answer each with a line."""
-    # A write above the file size limit must raise an error instead of ending the process.
+    """Read calls as lines from the standard input, and write one line per result to the descriptor *answers*."""
+    # Ignore the signal, so that a write above the limit raises an error instead of ending the process.
     if hasattr(signal, "SIGXFSZ"):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with open(int(answers), "w", encoding="utf-8") as said, asyncio.Runner() as runner:  # noqa: PTH123 - a file descriptor
@@ -235,9 +236,9 @@ def main(spec: str, location: str, answers: str) -> None:
 @attrs.define(eq=False)
 class StoreProcess:
     """
-    A store in a separate process.
+    A client of a store in a separate process.
 
-    Its methods are those of the driver, and raise `StoreFailed`.
+    Calling it calls a method of the driver. It raises `StoreFailed` if the call fails.
     """
 
     process: subprocess.Popen[bytes]
@@ -247,7 +248,7 @@ class StoreProcess:
 
     @classmethod
     def start(cls, spec: str, location: str, log: Path) -> StoreProcess:
-        """Start a process. Its output is appended to a file."""
+        """Start a process. Its output is appended to the file *log*."""
         answers, answering = os.pipe()
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         with log.open("ab") as file:
@@ -260,7 +261,7 @@ class StoreProcess:
         return cls(process, log, os.fdopen(answers, "rb", buffering=0))
 
     def __call__(self, name: str, *given: Any, **named: Any) -> Any:
-        """Call a method, and return its result."""
+        """Call a method of the driver, and return its result."""
         self.send_call(name, *given, **named)
         return self.wait_for_result(name)
 
@@ -295,14 +296,14 @@ class StoreProcess:
         return f": {lines[-1][:_MAX_ERROR_CHARS]}" if lines else ""
 
     def kill(self) -> None:
-        """Kill the process with all its children, like ``kill -9``."""
+        """Kill the process and all of its children with SIGKILL."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
         self.wait_for_exit()
 
     def wait_for_exit(self) -> None:
-        """Close its input, and wait until it ends."""
+        """Close the input of the process, and wait until the process ends."""
         with contextlib.suppress(BrokenPipeError):
             if self.process.stdin is not None:
                 self.process.stdin.close()

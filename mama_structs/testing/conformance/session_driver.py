@@ -1,5 +1,5 @@
 """
-Store drivers for the sessions of this package, for the memory suite.
+Drivers with which the memory suite tests the sessions of this package.
 
 See `StoreDriver` for the contract of each method.
 """
@@ -29,12 +29,12 @@ _SERVER_LACKS: Final[Mapping[Capability, str]] = {
 
 
 class _BaseSessionDriver:
-    """Sessions on one location, one for each requested namespace."""
+    """Opens one session per namespace at the same location, when the namespace is first used."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {}
 
     async def open(self, location: str) -> None:
-        """Use a location."""
+        """Store the location. Sessions are opened on first use."""
         self._location, self._closing = location, AsyncExitStack()
         self._open: dict[str, Session] = {}
 
@@ -51,7 +51,7 @@ class _BaseSessionDriver:
 
 class SessionDriver(_BaseSessionDriver):
     """
-    Driver for the memories of sessions on a directory, one session per namespace.
+    Test driver for memories in a directory. Each namespace has its own session.
 
     Ids are memory ids.
     """
@@ -66,21 +66,21 @@ class SessionDriver(_BaseSessionDriver):
         text: str,
         metadata: Mapping[str, str],
     ) -> str:
-        """Save a context or a decision, and return its id."""
+        """Save a context or a decision, and return the id of the memory."""
         memories = await self._open_memories(namespace)
         if metadata["kind"] == "decision":
             return (await memories.save_decision(metadata["topic"], text, "as the suite says")).id
         return (await memories.save_context(text, topic=metadata["topic"])).id
 
     async def get(self, namespace: str, key: str) -> str | None:
-        """Return a text."""
+        """Return the content of a memory, or None if it does not exist."""
         try:
             return (await (await self._open_memories(namespace)).get(key)).content
         except MemoryNotFound:
             return None
 
     async def all(self, namespace: str) -> list[tuple[str, str]]:
-        """Return all ids and texts."""
+        """Return the ids and contents of all memories."""
         return [(memory.id, memory.content) async for memory in (await self._open_memories(namespace)).all()]
 
     async def search(
@@ -92,7 +92,7 @@ class SessionDriver(_BaseSessionDriver):
         where: Mapping[str, str] | None = None,
         as_of: datetime | None = None,
     ) -> list[tuple[str, str]]:
-        """Search by meaning and words, with filters."""
+        """Search memories by meaning and words, with filters."""
         given = where or {}
         hits = await (await self._open_memories(namespace)).search(
             query, limit=limit, topic=given.get("topic"), types=given.get("kind"), as_of=as_of
@@ -100,7 +100,7 @@ class SessionDriver(_BaseSessionDriver):
         return [(hit.memory.id, hit.memory.content) for hit in hits]
 
     async def replace(self, namespace: str, key: str, text: str) -> None:
-        """Correct a text."""
+        """Replace the content of a memory by a correction."""
         await (await self._open_memories(namespace)).correct(key, text)
 
     async def delete(self, namespace: str, key: str) -> None:
@@ -113,7 +113,7 @@ class SessionDriver(_BaseSessionDriver):
 
 
 class RecordsDriver(_BaseSessionDriver):
-    """Driver for the records of one session on a directory, with a label per namespace."""
+    """Test driver for records in a directory. One session contains all records, and each namespace is a label."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {"time_travel": "a search of records sees the present only"}
 
@@ -124,22 +124,22 @@ class RecordsDriver(_BaseSessionDriver):
         return await (await self._open_records()).get((namespace,), key)
 
     async def save(self, namespace: str, key: str, text: str, metadata: Mapping[str, str]) -> None:
-        """Put a record with its text."""
+        """Store a record with the text, and with the metadata as its value."""
         await (await self._open_records()).put((namespace,), key, dict(metadata), text=text)
 
     async def get(self, namespace: str, key: str) -> str | None:
-        """Return a record's text."""
+        """Return the text of a record, or None if the record does not exist."""
         found = await self._get_record(namespace, key)
         return None if found is None else found.text
 
     async def all(self, namespace: str) -> list[tuple[str, str]]:
-        """Return all keys and texts."""
+        """Return the keys and texts of all records."""
         return [(one.key, one.text or "") for one in await (await self._open_records()).list((namespace,))]
 
     async def search(
         self, namespace: str, query: str, *, limit: int, where: Mapping[str, str] | None = None
     ) -> list[tuple[str, str]]:
-        """Search below a label by meaning and words, filtered by record values."""
+        """Search the records of a label by meaning and words. *where* must match their values."""
         wanted = dict(where or {})
         hits = await (await self._open_records()).search(
             query, (namespace,), limit=limit, where=lambda one: wanted.items() <= one.value.items()
@@ -147,7 +147,7 @@ class RecordsDriver(_BaseSessionDriver):
         return [(hit.record.key, hit.record.text or "") for hit in hits]
 
     async def replace(self, namespace: str, key: str, text: str) -> None:
-        """Put the record again, with another text."""
+        """Store the record again with another text."""
         found = await self._get_record(namespace, key)
         if found is not None:
             await (await self._open_records()).put((namespace,), key, found.value, text=text)
@@ -165,15 +165,15 @@ class RecordsDriver(_BaseSessionDriver):
 
 class ServerSessionDriver(SessionDriver):
     """
-    Driver for the memories of sessions on a PostgreSQL server.
+    Test driver for memories on a PostgreSQL server.
 
-    The host cannot access the server's files.
+    The tests cannot access the server's files.
     """
 
     lacks: ClassVar[Mapping[Capability, str]] = _SERVER_LACKS
 
 
 class ServerRecordsDriver(RecordsDriver):
-    """Driver for the records of a session on a PostgreSQL server."""
+    """Test driver for records on a PostgreSQL server."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {**RecordsDriver.lacks, **_SERVER_LACKS}

@@ -1,7 +1,7 @@
 """
-A fake Structs node for tests: the chain's REST interface over real sockets.
+Fake Structs node for tests: it serves the chain's REST interface over real sockets.
 
-Answers are computed in pure modules (`World`, the routes, `Fault`); this module delays, counts and sends them.
+Pure modules (`World`, the routes, `Fault`) compute the answers. This module delays, counts and sends them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mama_structs.testing.node.world import World
 
 HEIGHT_HEADER: Final = "Grpc-Metadata-X-Cosmos-Block-Height"
 
-# gRPC code for each HTTP status of a not-found; the real chain sends 500.
+# gRPC code of a not-found answer, by the HTTP status that the test has chosen. The real chain sends 500.
 _NOT_FOUND_CODES: Final = {500: 2, 404: 5, 200: 2}
 _SHUTDOWN_SECONDS: Final = 0.1
 _JOIN_SECONDS: Final = 10.0
@@ -56,7 +56,7 @@ class NodeRequest:
         path: The path, percent-decoded.
         query: The query's parameters.
         headers: The headers, their names in lower case.
-        names: The names of the request, for counting, latency and faults.
+        names: The names by which tests count, delay or fail the request.
 
     """
 
@@ -71,7 +71,7 @@ Latency = float | Callable[[NodeRequest], float]
 
 
 class LatencyTable(UserDict[str, Latency]):
-    """Latency by request name. Names and values are validated when they are set."""
+    """Latency in seconds by request name. Names and values are validated when they are set."""
 
     def __setitem__(self, name: str, latency: Latency) -> None:
         if not callable(latency):
@@ -90,7 +90,7 @@ def _check_seconds(argument: str, seconds: object) -> None:
 
 class FakeNode:
     """
-    A node that answers like the chain's REST interface, with faults injected by a test.
+    A node that answers like the chain's REST interface. Tests can inject faults.
 
     An async context manager; `in_thread` is for code without an event loop.
 
@@ -109,7 +109,7 @@ class FakeNode:
         not_found_status: The HTTP status of a not-found: 500 as on the chain, 404, or 200 as in its documentation.
 
     Attributes:
-        in_flight: Number of requests without an answer that their client has not cancelled.
+        in_flight: Number of received requests that are not yet answered or cancelled by their client.
         most_in_flight: Maximum number of concurrent requests in flight.
         bytes_sent: Number of sent body bytes, after encoding.
 
@@ -165,7 +165,7 @@ class FakeNode:
         self.most_in_flight: int = 0
         self.bytes_sent: int = 0
         self._requests: list[NodeRequest] = []
-        # A test's own thread reads and resets the counters.
+        # A test may read and reset the counters in another thread.
         self._lock = threading.Lock()
         self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
@@ -174,7 +174,7 @@ class FakeNode:
 
     @classmethod
     def world(cls, *, seed: int = 0, players: int = 40, **options: Any) -> Self:
-        """Return a node with a generated world. *options* are the other arguments of the class."""
+        """Return a node with a generated world. *options* are further arguments of the constructor."""
         return cls(World.generate(seed=seed, players=players), **options)
 
     def __repr__(self) -> str:
@@ -183,7 +183,7 @@ class FakeNode:
 
     def __del__(self) -> None:
         """Emit a `ResourceWarning` if the node was not closed."""
-        # Invalid arguments leave an object without attributes.
+        # If the constructor has rejected an argument, the object has no attributes.
         if getattr(self, "_runner", None) is not None:
             warnings.warn(f"{self!r} was never closed", ResourceWarning, source=self, stacklevel=1)
 
@@ -198,13 +198,13 @@ class FakeNode:
 
     @property
     def height(self) -> int:
-        """The current block height of the answers."""
+        """The block height that the node currently reports."""
         passed = 0 if self._block_time is None else int((self._clock() - self._started_at) / self._block_time)
         return self._height + passed
 
     @property
     def not_found_status(self) -> int:
-        """The HTTP status of a not-found; may be changed at any time."""
+        """The HTTP status of not-found answers. It may be changed at any time."""
         return self._not_found_status
 
     @not_found_status.setter
@@ -221,24 +221,24 @@ class FakeNode:
 
     @property
     def requests_by_path(self) -> Counter[str]:
-        """The number of requests by path."""
+        """The number of requests since the last reset, by path."""
         return Counter(request.path for request in self.requests)
 
     @property
     def open_connections(self) -> int:
-        """The number of open connections, including idle ones that a client keeps alive."""
+        """The number of open connections, including idle keep-alive connections."""
         return 0 if self._server is None else len(self._server.connections)
 
     def count(self, name: str) -> int:
         """
-        Return the number of requests with this name.
+        Return the number of requests with this name since the last reset.
 
         A name is a path, an id, a route's pattern, a type, or ``*``.
         """
         return sum(name in request.names for request in self.requests)
 
     def reset_counters(self) -> None:
-        """Clear the recorded requests. Requests in flight are still counted as such."""
+        """Clear the recorded requests. The number of requests in flight is not reset."""
         with self._lock:
             self._requests.clear()
             self.most_in_flight = self.in_flight
@@ -252,10 +252,10 @@ class FakeNode:
     # Lifecycle
 
     async def start(self) -> Self:
-        """Start listening. Entering the context calls this."""
+        """Start listening. ``async with`` calls this."""
         if self._runner is not None:
             raise InvalidArgument("the node is open already")
-        # A client that disconnects must cancel its handler, so that `in_flight` is correct.
+        # If a client disconnects, its handler must be cancelled. Otherwise `in_flight` would stay too high.
         self._server = web.Server(self._handle, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=_SHUTDOWN_SECONDS)
         try:
@@ -265,11 +265,11 @@ class FakeNode:
         except BaseException:
             await self.close()
             raise
-        # Read from the socket, because the port may have been 0.
+        # Ask the socket for the port, because the argument may have been 0.
         port = self._runner.addresses[0][1]
         host = f"[{self._host}]" if ":" in self._host else self._host
         self._url = f"http://{host}:{port}"
-        clear_cooldown(self._url)  # An earlier node on this port may have a cooldown.
+        clear_cooldown(self._url)  # An earlier node on the same port may have left a cooldown.
         return self
 
     async def close(self) -> None:
@@ -300,7 +300,7 @@ class FakeNode:
         """
         Run the node in a thread with its own event loop.
 
-        For code that has no event loop, or must not share its loop with the node.
+        Use this in code that has no event loop, or that must not share its loop with the node.
         """
         loop = asyncio.new_event_loop()
 
@@ -309,13 +309,13 @@ class FakeNode:
                 loop.run_forever()
                 loop.run_until_complete(loop.shutdown_asyncgens())
             finally:
-                # Closed in this thread, because the caller's thread may be running another loop.
+                # Close the loop in this thread, because the calling thread may be running another loop.
                 loop.close()
 
         def run(coroutine: Coroutine[Any, Any, T]) -> T:
             return asyncio.run_coroutine_threadsafe(coroutine, loop).result(_JOIN_SECONDS)
 
-        # A daemon thread, so that Ctrl-C ends the process even while a test uses the node.
+        # Use a daemon thread, so that Ctrl-C ends the process even while a test uses the node.
         thread = threading.Thread(target=main, name="mama_structs FakeNode", daemon=True)
         thread.start()
         try:
@@ -352,8 +352,7 @@ class FakeNode:
             if answer.delay > 0:
                 await asyncio.sleep(answer.delay)
         finally:
-            # Before the first byte is sent: a client with its answer may send the next request, which must not be
-            # counted twice.
+            # Decrement before the answer is sent, because the client may send its next request when it arrives.
             with self._lock:
                 self.in_flight -= 1
             self._handler_tasks.discard(task)

@@ -1,7 +1,7 @@
 """
-Faults between a client and a node, as values.
+Faults that tests inject between a client and a node.
 
-A `Fault` changes a correct answer; `Faults` selects the affected requests and their number.
+A `Fault` changes a correct answer. `Faults` selects the affected requests and their number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHUNK_BYTES: Final = 2**20
 
 
 class Delivery(enum.StrEnum):
-    """The way in which an answer reaches the client."""
+    """The part of an answer that reaches the client."""
 
     WHOLE = "whole"
     CUT = "cut"
@@ -43,7 +43,7 @@ class FaultAnswer:
         headers: The headers, including ``Content-Type``.
         body: The encoded body.
         delay: Seconds to wait before it is sent.
-        delivery: Whole, truncated in the middle of the body, dropped before the first byte, or never sent.
+        delivery: Whole, cut in the middle of the body, dropped before the first byte, or never sent.
 
     """
 
@@ -59,7 +59,7 @@ class FaultAnswer:
         return cls(status, {"Content-Type": "application/json", **(headers or {})}, _encode_json(body))
 
     def with_json(self, change: Callable[[Any], Any]) -> FaultAnswer:
-        """Return a copy of the answer with the body that *change* returns."""
+        """Return a copy of the answer. *change* computes its JSON body from the original body."""
         return attrs.evolve(self, body=_encode_json(change(json.loads(self.body))))
 
 
@@ -69,7 +69,7 @@ def _encode_json(body: Any) -> bytes:
 
 @functools.lru_cache(maxsize=4)
 def _make_gzip_bomb(size: int) -> bytes:
-    """Return gzip data that decompresses to JSON of *size* bytes, about a thousand times larger."""
+    """Return compressed JSON that decompresses to *size* bytes, about a thousand times its compressed size."""
     opening, closing = b'{"Player":{"id":"', b'"}}'
     packer = zlib.compressobj(level=9, wbits=31)
     chunks, rest = divmod(max(0, size - len(opening) - len(closing)), _CHUNK_BYTES)
@@ -78,7 +78,7 @@ def _make_gzip_bomb(size: int) -> bytes:
 
 
 def _find_record(body: Any) -> Any:
-    """Return the record of an answer, the first row of a list, or the body of a flat answer."""
+    """Return the entity's record in a body: of a list the first row, of a flat body the body itself."""
     if not isinstance(body, dict):
         return {}
     for value in body.values():
@@ -92,7 +92,7 @@ def _find_record(body: Any) -> Any:
 @attrs.frozen
 class Fault:
     """
-    One fault of an answer.
+    A change of an answer that simulates an error of the node or the network.
 
     The named constructors create the common faults; a test can define another one with ``Fault("name", edit)``.
 
@@ -119,20 +119,20 @@ class Fault:
     @classmethod
     def rate_limited(cls, *, retry_after: float | str | None = 1) -> Fault:
         """
-        Status 429 with an optional Retry-After header.
+        Status 429, with an optional Retry-After header.
 
-        *retry_after* is the value of the header (seconds or an HTTP date), None sends none.
+        *retry_after* is the value of the header (seconds or an HTTP date), or None for no header.
         """
         return cls._make_html(f"rate limited, retry after {retry_after}", 429, retry_after)
 
     @classmethod
     def unavailable(cls, *, status: int = 503, retry_after: float | str | None = None) -> Fault:
-        """Status 502, 503 or 504 with the HTML page of a proxy instead of JSON."""
+        """Status 502, 503 or 504, with an HTML page as from a proxy."""
         return cls._make_html(f"status {status}", status, retry_after)
 
     @classmethod
     def error(cls, *, status: int, code: int, message: str) -> Fault:
-        """An error in the gateway's own format."""
+        """An error in the JSON format of the chain's gateway."""
         body = {"code": code, "message": message, "details": []}
         return cls(
             f"status {status}, code {code}", lambda answer: FaultAnswer.json(status, body, headers=answer.headers)
@@ -153,7 +153,7 @@ class Fault:
         """
         The connection is reset before the answer.
 
-        aiohttp's client retries once by itself, so each attempt may count as two requests.
+        aiohttp's client retries once automatically, so each attempt may count as two requests.
         """
         return cls._make_constant("dropped", delivery=Delivery.DROPPED)
 
@@ -174,18 +174,18 @@ class Fault:
 
     @classmethod
     def gzip_bomb(cls, *, size: int = 200_000_000) -> Fault:
-        """JSON of *size* bytes, compressed to about a thousandth."""
+        """Compressed JSON that decompresses to *size* bytes, about a thousand times its compressed size."""
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         return cls._make_constant(f"gzip bomb of {size} bytes", headers=headers, body=_make_gzip_bomb(size))
 
     @classmethod
     def oversized(cls, *, size: int = 20_000_000) -> Fault:
-        """The correct answer, padded with spaces to *size* bytes, which is still valid JSON."""
+        """The correct answer, padded with spaces to *size* bytes. It is still valid JSON."""
         return cls(f"{size} bytes", lambda answer: attrs.evolve(answer, body=answer.body.ljust(size)))
 
     @classmethod
     def truncated(cls) -> Fault:
-        """Half of the JSON, in a complete HTTP response."""
+        """The first half of the JSON, sent as a complete HTTP response."""
         return cls("truncated", lambda answer: attrs.evolve(answer, body=answer.body[: len(answer.body) // 2]))
 
     @classmethod
@@ -195,18 +195,18 @@ class Fault:
 
     @classmethod
     def nan(cls, *, field: str = "index") -> Fault:
-        """JSON with NaN, which is invalid."""
+        """JSON with a NaN value, which the JSON standard does not allow."""
         return cls.wrong_field(field=field, value=float("nan"))
 
     @classmethod
     def nested(cls, *, levels: int = 100_000) -> Fault:
-        """JSON nested deeper than a parser should accept."""
+        """JSON that is nested too deeply for a parser to accept."""
         return cls._make_constant(f"{levels} levels", body=b'{"Player":' + b"[" * levels + b"]" * levels + b"}")
 
     @classmethod
     def wrong_field(cls, *, field: str, value: Any) -> Fault:
         """
-        A malformed entity: one field of the record has the given value, of any type.
+        A malformed entity: one field of the record has the given value, which may be of any type.
 
         In a list, the first row is changed.
         """
@@ -219,7 +219,7 @@ class Fault:
 
     @classmethod
     def wrong_entity(cls, entity_id: str) -> Fault:
-        """The answer contains another entity than the requested one."""
+        """The answer contains another entity instead of the requested one."""
         return cls.wrong_field(field="id", value=entity_id)
 
     @classmethod
@@ -241,8 +241,9 @@ class Faults:
     Rules that select the requests with faults.
 
     May be changed at any time and from any thread.
-    The oldest matching rule that is not used up applies to a request, and no other.
-    So several `add` calls make a sequence (first a 429, then a 503), and several faults in one `add` apply together.
+    Only the oldest matching rule that is not used up applies to a request.
+    Several `add` calls therefore make a sequence, such as first a 429 and then a 503. Several faults in one `add` apply
+    together.
     """
 
     _rules: list[_FaultRule] = attrs.field(factory=list, init=False)
@@ -273,14 +274,14 @@ class Faults:
             self._rules.append(_FaultRule(faults, on, times))
 
     def clear(self, on: str | None = None) -> None:
-        """Remove the rules with this *on*, or all rules."""
+        """Remove the rules with this *on*; if it is None, remove all rules."""
         if on is not None:
             check_request_name("on", on)
         with self._lock:
             self._rules = [rule for rule in self._rules if on is not None and rule.on != on]
 
     def take(self, names: Iterable[str]) -> tuple[Fault, ...]:
-        """Return the faults for a request with these names, and count one use of their rule."""
+        """Return the faults of the first rule that matches a name of the request, and count one use of the rule."""
         wanted = frozenset(names)
         with self._lock:
             for rule in self._rules:

@@ -1,8 +1,8 @@
 """
 The chain's 56 REST routes as pure functions of a `World`.
 
-They reproduce the unexpected behaviour of the interface: not-found is a 500, filtered lists filter after paging, an
-unknown attribute name reads the first attribute, and paging has the oddities of the Cosmos SDK.
+They reproduce the unexpected behaviour of the real interface: a not-found is a 500, and filtered lists are filtered
+after paging. An unknown attribute name reads the first attribute, and paging has the oddities of the Cosmos SDK.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FALSE_TEXTS: Final = ("0", "f", "F", "FALSE", "false", "False")
 
 
 class ErrorAnswer(Exception):
-    """Raised to answer with an error instead of data."""
+    """Raised by a route to answer with an error instead of data."""
 
     def __init__(self, *, status: int, code: int, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ def _make_type_mismatch(parameter: str, error: str) -> ErrorAnswer:
 
 
 def parse_uint(text: str, *, parameter: str) -> int:
-    """Parse a uint64 as Go does: ASCII digits only."""
+    """Parse a uint64 as Go does. Only ASCII digits are accepted."""
     if text.isascii() and text.isdecimal() and int(text) <= _MAX_UINT64:
         return int(text)
     raise _make_type_mismatch(parameter, f'strconv.ParseUint: parsing "{text}": invalid syntax')
@@ -84,7 +84,7 @@ class PageRequest:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> PageRequest:
-        """Parse the parameters named ``pagination.*``; all others are ignored."""
+        """Parse the parameters named ``pagination.*``. All other parameters are ignored."""
         given = {name: query.get(f"pagination.{name}") for name in _PARSERS}
         return cls(
             **{name: _PARSERS[name](text, parameter=f"pagination.{name}") for name, text in given.items() if text}
@@ -102,7 +102,7 @@ _PARSERS: Final[Mapping[str, Any]] = {
 
 @attrs.frozen
 class PageRows:
-    """The rows of a page, by their number in the store, with its pagination."""
+    """The row numbers of a page, with the data for its ``pagination``."""
 
     row_numbers: tuple[int, ...]
     next_key: bytes | None
@@ -111,14 +111,14 @@ class PageRows:
     """The number of all rows, 0 if they were not counted."""
 
     def pagination(self) -> dict[str, str | None]:
-        """Return the answer's ``pagination``."""
+        """Return the ``pagination`` member of an answer."""
         next_key = None if self.next_key is None else base64.b64encode(self.next_key).decode()
         return {"next_key": next_key, "total": str(self.total)}
 
 
 def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 13) -> PageRows:
     """
-    Select the rows of a page from all raw keys of a store in byte order.
+    Select the rows of a page. *keys* are all raw keys of a store in byte order.
 
     *error_code* is the gRPC code of errors.
     """
@@ -130,7 +130,7 @@ def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 1
     numbers: range = range(len(keys))
     if request.key:
         at = bisect_left(keys, request.key)
-        # In reverse order, the row of the key itself is the first of the page.
+        # In reverse order, the page begins with the row of the key and continues with smaller keys.
         numbers = range(min(at, len(keys) - 1), -1, -1) if request.reverse else range(at, len(keys))
     elif request.reverse:
         numbers = range(len(keys) - 1, -1, -1)
@@ -145,7 +145,7 @@ def paginate(keys: Sequence[bytes], request: PageRequest, *, error_code: int = 1
 
 @attrs.frozen
 class RouteRequest:
-    """Input of a route's function: the data, the path parameters, the query, and the height."""
+    """Input of a route's function: the world, the path parameters, the query parameters, and the block height."""
 
     world: World
     path: Mapping[str, str]
@@ -156,9 +156,9 @@ class RouteRequest:
 @attrs.frozen
 class Route:
     """
-    A path with ``{name}`` for parameters, and the function that computes the answer.
+    A path pattern with ``{name}`` for parameters, and the function that computes the answer.
 
-    The function returns the body or raises `Refusal`.
+    The function returns the body or raises `ErrorAnswer`.
     """
 
     pattern: str
@@ -167,9 +167,9 @@ class Route:
     @property
     def kind(self) -> str:
         """
-        The type in the path.
+        The name of the route's type.
 
-        This is the segment after ``/structs/``, or the last segment of another module's route.
+        It is the path segment after ``/structs/``; for a route of another module it is the last segment.
         """
         return self.pattern.split("/")[2 if self.pattern.startswith("/structs/") else -1]
 
@@ -177,9 +177,9 @@ class Route:
 @attrs.frozen
 class RouteMatch:
     """
-    The route of a path (or None), its parameters and its request names.
+    The route that matches a path (or None), the path parameters, and the names of the request.
 
-    Tests refer to requests by these names, for counting, latency and faults.
+    Tests use these names to count, delay or fail requests.
     """
 
     route: Route | None
@@ -188,7 +188,7 @@ class RouteMatch:
 
 
 def match_route(path: str) -> RouteMatch:
-    """Return the route of a (percent-decoded) path."""
+    """Find the route of a percent-decoded path, and the names of a request for it."""
     for route, expression in _ROUTE_PATTERNS:
         if found := expression.fullmatch(path):
             parameters = found.groupdict()
@@ -197,7 +197,7 @@ def match_route(path: str) -> RouteMatch:
 
 
 def check_request_name(argument: str, name: object) -> str:
-    """Return *name* if it can name requests (see `Faults.add`), else raise `InvalidArgument`."""
+    """Return *name* if a request can have this name (see `Faults.add`). Otherwise raise `InvalidArgument`."""
     if not isinstance(name, str):
         raise InvalidArgument(f"{argument} must be the name of requests, got {name!r:.80}")
     if name == "*" or name in _ROUTE_TYPES or _PARAMETER_PATTERN.fullmatch(name) or name in _NAMES_IN_PATHS:
@@ -214,14 +214,14 @@ def check_request_name(argument: str, name: object) -> str:
 
 
 def compute_body(world: World, route_match: RouteMatch, parameters: Mapping[str, str], *, height: int) -> Body:
-    """Return the answer's body, or raise `Refusal`."""
+    """Return the body of the answer, or raise `ErrorAnswer`."""
     if route_match.route is None:
         raise make_not_implemented_error()
     return route_match.route.answer(RouteRequest(world, route_match.parameters, parameters, height))
 
 
 def make_not_implemented_error() -> ErrorAnswer:
-    """Return the gateway's error for an unknown path or method."""
+    """Return the error with which the gateway answers an unknown path or method."""
     return ErrorAnswer(status=501, code=12, message="Not Implemented")
 
 
@@ -232,7 +232,7 @@ def _make_not_found_error() -> ErrorAnswer:
 def _select_page(
     query: RouteRequest, table: ChainStore, keys: Sequence[str], *, prefix: str = ""
 ) -> tuple[list[str], Body]:
-    """Return the keys of a page's rows, and its ``pagination``."""
+    """Return the keys of the rows on the requested page, and the ``pagination`` member."""
     if table.name == "struct_type":
         raw = [int(key).to_bytes(8, "big") for key in keys]
     else:
@@ -253,7 +253,7 @@ def _make_entity_route(name: str) -> Route:
 
     def answer(query: RouteRequest) -> Body:
         entity_id = query.path["id"]
-        # The store is checked first: an id of another type, or an invalid id, is "not found" too.
+        # Look in the store first: the chain answers "not found" even for invalid ids and ids of other types.
         if query.world.get(name, entity_id) is None:
             raise _make_not_found_error()
         return query.world.envelope(entity_id)
@@ -267,7 +267,7 @@ def _make_list_route(
     """
     Return a route that lists a store.
 
-    *keep_row* filters the rows by the path parameters: before paging if *filter_before_paging*, else after it.
+    *keep_row* filters the rows by the path parameters: before paging if *filter_before_paging*, otherwise after it.
     """
     table = CHAIN_STORES[name]
 
@@ -285,12 +285,12 @@ def _make_list_route(
 
 
 def _make_indexed_route(pattern: str, name: str, field: str) -> Route:
-    """Return a route that lists the rows whose field has the value in the path."""
+    """Return a route that lists the rows in which *field* equals the path parameter."""
     return _make_list_route(name, pattern, lambda _, row, wanted: row.get(field) == wanted, filter_before_paging=True)
 
 
 def _make_record_route(pattern: str, name: str, key: Callable[[Mapping[str, str]], str]) -> Route:
-    """Return a route to one record, with a key computed from the path parameters."""
+    """Return a route to one record. *key* computes its key from the path parameters."""
 
     def answer(query: RouteRequest) -> Body:
         record = query.world.get(name, key(query.path))
@@ -307,7 +307,7 @@ def _get_value(query: RouteRequest, store: str, key: str) -> str:
 
 
 def _make_value_route(name: str, parameter: str) -> Route:
-    """Return a route to a single value, zero if the store has none."""
+    """Return a route to a single value, which is zero if the store does not contain it."""
 
     def answer(query: RouteRequest) -> Body:
         key = query.path[parameter]
@@ -336,7 +336,7 @@ def _answer_rank_permissions(query: RouteRequest) -> Body:
     """
     List the rank permissions of an object.
 
-    For a single guild the list is truncated and not paged.
+    If the path names a guild, the list is truncated instead of paged.
     """
     table = CHAIN_STORES["guild_rank_permission"]
     prefix = "".join(f"{part}/" for part in query.path.values())
@@ -347,13 +347,17 @@ def _answer_rank_permissions(query: RouteRequest) -> Body:
 
 
 def _make_module_address(text: str) -> str:
-    """Return a fake module address. It is longer than an account address."""
+    """Return a fake address of a chain module, which is longer than an account address."""
     digest = hashlib.sha256(text.encode()).digest() * 2
     return "structs1" + "".join(_BECH32[byte % 32] for byte in digest[:58])
 
 
 def _make_association_routes(name: str, owners: str, parameter: str) -> tuple[Route, Route]:
-    """Return the two routes of a computed address, which exists for every id without a record."""
+    """
+    Return the routes to one and to all addresses of a kind.
+
+    These addresses are computed from an object id without a record, so every id has one.
+    """
 
     def association(object_id: str) -> Body:
         return {"address": _make_module_address(f"{name}/{object_id}"), "objectId": object_id}
@@ -369,7 +373,7 @@ def _make_association_routes(name: str, owners: str, parameter: str) -> tuple[Ro
 
 
 def _answer_signature_check(query: RouteRequest) -> Body:
-    """Check the formats and whether the address is known. Signatures are not verified."""
+    """Check the formats of the key and the signature, and that the address is known. Do not verify the signature."""
 
     def is_wrong(name: str, size: int) -> bool:
         try:
@@ -397,7 +401,7 @@ def _answer_latest_block(query: RouteRequest) -> Body:
 _ENTITY_STORES: Final = tuple(str(member) for member in EntityType if member.has_ids)
 _LISTED_STORES: Final = tuple(name for name in CHAIN_STORES if name != "guild_rank_permission")
 
-# Route of the Cosmos SDK, not included in the 56 routes.
+# This route belongs to the Cosmos SDK, so the 56 routes do not include it.
 LATEST_BLOCK_ROUTE: Final = Route("/cosmos/base/tendermint/v1beta1/blocks/latest", _answer_latest_block)
 
 STRUCTS_ROUTES: Final = (

@@ -1,7 +1,7 @@
 """
 A small Structs chain as plain data, from which the fake node answers.
 
-`World.generate` creates one from a seed and the record templates in world.json. Nothing else here does I/O.
+`World.generate` creates a chain from a seed and the record templates in world.json. Reading that file is the only I/O.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from mama_structs.structs.ids import EntityId
 
 Record = dict[str, Any]
 
-# Attribute names of each store of numbers, in the order of their codes.
+# Attribute names of each store of attributes. An attribute's code is its position.
 ATTRIBUTES: Final = {
     "grid": tuple(member.value for member in GridAttribute),
     "struct_attribute": tuple(member.value for member in StructAttribute),
     "planet_attribute": tuple(member.value for member in PlanetAttribute),
 }
 
-# Bits of a struct's status attribute, in the order of the answer's fields.
+# Bits of a struct's status attribute, in the order in which an answer lists them.
 STATUS_BITS: Final = {
     "isMaterialized": 1,
     "isBuilt": 2,
@@ -71,7 +71,7 @@ _NAME_NOUNS: Final = (
 )
 _ALL_PERMISSIONS: Final = str(2**25 - 1)
 
-# Index of the player with each oddity.
+# Indexes of the players with unusual data (see `Oddities`).
 _ID_SHAPED_PFP_PLAYER, _EXTRA_FIELDS_PLAYER, _STALE_VISITOR_PLAYER, _PRUNED_STRUCT_PLAYER, _DEMO_PLAYER = 3, 4, 5, 6, 11
 _VISITING_PLAYERS: Final = (7, 8)
 _PLAYERS_WITH_PLANET: Final = frozenset(
@@ -85,10 +85,10 @@ _PLAYERS_WITH_PLANET: Final = frozenset(
     }
 )
 _COLLIDING_INDEXES: Final = (19, 194, 1940)
-# One more than the largest of them, because the last player owns nothing yet.
+# One more than the largest of these indexes, because the last player must not own anything.
 _MIN_PLAYERS: Final = _DEMO_PLAYER + 1
 
-# Struct types by number, and the bits of a struct's status.
+# Numbers of struct types, and values of a struct's status attribute.
 _COMMAND_SHIP_TYPE: Final = 1
 _MINE_TYPES: Final = (14, 15)
 _REFINERY_TYPES: Final = (16, 17)
@@ -103,9 +103,9 @@ _PRUNED_STATUS: Final = 1 + 2 + 32
 @attrs.frozen
 class ChainStore:
     """
-    A store of the chain.
+    A store of the chain: all records of one type.
 
-    *name* is its name in routes (``player``), *key* its key in answers (``Player``).
+    *name* is its name in routes (``player``). *key* is its name in answers (``Player``).
     """
 
     name: str
@@ -182,10 +182,10 @@ class World:
     Records may be changed at any time, through `put` and `remove` or in place.
 
     Args:
-        tables: Store name to key to record; stores of single values contain their value's text.
+        tables: The records by store name and key. A store of single values contains each value as text.
         rocks: The spendable ``ualpha`` of a player's primary address, by player id.
         given: Additional fields of an answer that override the computed ones, by id.
-        oddities: The unusual data of a generated world, None in any other.
+        oddities: The ids of unusual data in a generated world; None in any other world.
 
     """
 
@@ -215,7 +215,7 @@ class World:
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise InvalidArgument(f"seed must be a whole number, got {seed!r:.80}")
         draft = _WorldDraft(Random(f"mama_structs/{seed}/{players}"), players)  # noqa: S311 - not used for security
-        # All parts share one random generator, so their order determines the world.
+        # All generators share one random generator, so their order determines the generated data.
         for part in (
             _add_players,
             _add_guilds,
@@ -276,7 +276,7 @@ class World:
 
     def envelope(self, entity_id: str) -> Record:
         """
-        Return the answer about one entity: a copy of its record and its additional fields.
+        Return a complete answer about one entity: a copy of its record, with the additional fields.
 
         Raises:
             EntityNotFound: There is no such entity.
@@ -303,9 +303,9 @@ class World:
 
     def ids(self, type: str) -> list[str]:  # noqa: A002 - named as in the chain
         """
-        Return the keys of a type's store in the chain's order.
+        Return the keys of a type's records in the chain's order.
 
-        Keys are ids or addresses; keys of infusions contain both.
+        Keys are ids or addresses. The key of an infusion contains both.
         """
         keys = self.tables.get(_format_tables(type).name, {})
         return sorted(keys, key=int) if type == "struct_type" else sorted(keys)
@@ -315,16 +315,16 @@ class World:
         return self.tables.get(_format_tables(type).name, {}).get(key)
 
     def put(self, type: str, key: str, record: Any) -> None:  # noqa: A002 - named as in the chain
-        """Add or replace a record. *record* is stored without copying."""
+        """Add or replace a record. The record is not copied, so later changes of it are visible."""
         self.tables.setdefault(_format_tables(type).name, {})[key] = record
 
     def remove(self, entity_id: str) -> None:
-        """Delete an entity. References to it remain, as on the chain."""
+        """Delete an entity. References to it are not deleted, as on the chain."""
         if self.tables.get(get_store_of_id(entity_id).name, {}).pop(entity_id, None) is None:
             raise EntityNotFound(entity_id)
 
     def attributes(self, table: str, names: tuple[str, ...], entity_id: str) -> dict[str, str]:
-        """Return an entity's named attributes; missing ones are zero."""
+        """Return the named attributes of an entity. A missing attribute is zero."""
         values = self.tables.get(table, {})
         return {name: values.get(f"{number}-{entity_id}", "0") for number, name in enumerate(names)}
 
@@ -350,7 +350,7 @@ class World:
 
 
 def get_store_of_id(entity_id: str) -> ChainStore:
-    """Return the store of an id, or raise `InvalidArgument`."""
+    """Return the store for the type of an id. Raise `InvalidArgument` if the id is invalid."""
     entity_type = EntityId.parse(entity_id).type
     if not entity_type.has_ids:
         raise InvalidArgument(f"entities of type {entity_type} have no type-index ids, got {entity_id!r}")
@@ -386,7 +386,7 @@ def _load_struct_types() -> dict[str, dict[str, Any]]:
 
 @cache
 def _find_types(category: str, ambit: str) -> tuple[int, ...]:
-    """Return the struct types of a category (``fleet`` or ``planet``) for this ambit only."""
+    """Return the numbers of the struct types of a category (``fleet`` or ``planet``) that only this ambit allows."""
     fitting = (str(_AMBIT_MASKS[ambit]), category)
     rows = _load_struct_types().items()
     return tuple(int(number) for number, row in rows if (row["possibleAmbit"], row["category"]) == fitting)
@@ -404,20 +404,19 @@ class _WorldDraft:
     """
     A world under construction.
 
-    It also assigns ids, because records reference entities that do not exist yet.
+    It also determines ids in advance, because records may reference entities that are added later.
     """
 
     def __init__(self, rng: Random, players: int) -> None:
         self.rng, self.players = rng, players
         self.world = World()
         self.tables = self.world.tables
-        # Created first, so that the stores are in the order of the types' codes.
+        # Create these stores first, in the order of their type codes, which is the order of the stores in a world.
         self.tables |= {name: {} for name in ("guild", "player", "planet", "reactor", "substation", "struct")}
         self.indexes = sorted({*range(1, players + 1), *_COLLIDING_INDEXES})
         self.guilds = max(2, players // 25)
         self.substations = self.guilds + max(2, players // 10)
-        # A guild is owned by the player with the same number, except that of the demo player, a member of the first
-        # guild.
+        # Guild n belongs to player n, except for the demo player, who is a member of guild 1 and owns no guild.
         self.owners = {
             number: number if number != _DEMO_PLAYER else self.guilds + 1 for number in range(1, self.guilds + 1)
         }
@@ -428,7 +427,7 @@ class _WorldDraft:
         """
         Add a record from the template of its store, and return it.
 
-        *key* is for records without an id.
+        Pass *key* for a record without an id.
         """
         if values.get("owner"):
             values["creator"] = self.tables["player"][values["owner"]]["primaryAddress"]
@@ -437,7 +436,7 @@ class _WorldDraft:
         return record
 
     def set_attributes(self, store: str, entity_id: str, **values: int) -> None:
-        """Set an entity's attributes, except zeros."""
+        """Set attributes of an entity. Zeros are not stored."""
         table = self.tables.setdefault(store, {})
         names = ATTRIBUTES[store]
         table.update({f"{names.index(name)}-{entity_id}": str(value) for name, value in values.items() if value})
@@ -459,7 +458,7 @@ class _WorldDraft:
         return f"1-{self.rng.choice(self.indexes)}"
 
     def random_substation(self) -> str:
-        """Return a random substation that does not belong to a guild."""
+        """Return the id of a random substation that does not belong to a guild."""
         return f"4-{self.rng.randint(self.guilds + 1, self.substations)}"
 
     def chance(self, probability: float) -> bool:
@@ -473,7 +472,7 @@ def _add_players(draft: _WorldDraft) -> None:
     rng = draft.rng
     for index in draft.indexes:
         guild = 1 if index == _DEMO_PLAYER else draft.guild_of_owner.get(index, 0)
-        # The last player has no guild and no planet yet.
+        # The last player represents a new player, without a guild and a planet.
         if not guild and index != draft.players and draft.chance(0.85):
             guild = rng.randint(1, draft.guilds)
         primary, player_id, substation = draft.random_address(), f"1-{index}", ""
@@ -554,7 +553,7 @@ def _add_fleets(draft: _WorldDraft) -> None:
             place = draft.rng.choice(names)
         if place == stale:
             place = home
-        # The chain's zero value of the enum is "guild", shown by fleets without a location.
+        # A fleet without a location shows the zero value of the chain's enum, which is "guild".
         kind, status = "planet" if place else "guild", "onStation" if place == home else "away"
         fleet = draft.add("fleet", n=index, owner=player["id"], kind=kind, place=place, status=status)
         if place != home:
@@ -601,9 +600,9 @@ def _add_struct_in_free_slot(
     draft: _WorldDraft, player: dict[str, Any], category: str, place: dict[str, Any], *, kind: int = 0
 ) -> str:
     """
-    Add a struct in the first free slot.
+    Add a struct in the first free slot of its ambit, and return its id.
 
-    The last slot, of the pruned struct, is never reached.
+    The last slot stays free, because it may be the slot of the pruned struct.
     """
     ambit = "land" if kind else draft.rng.choice([ambit for ambit in AMBITS if _find_types(category, ambit)])
     kind = kind or draft.rng.choice(_find_types(category, ambit))
@@ -682,7 +681,7 @@ def _add_markets(draft: _WorldDraft) -> None:
             consumer = draft.tables["substation"][destination]["owner"]
             draft.add(
                 "agreement",
-                # An agreement has the same index as its allocation.
+                # An agreement and its allocation have the same index.
                 n=_add_allocation(draft, "providerAgreement", f"4-{number}", destination, consumer),
                 provider=f"10-{number}",
                 capacity=rng.randrange(1, 1_000_000),

@@ -1,8 +1,8 @@
 """
 Hypothesis strategies (extra ``testing``).
 
-For Structs data: ids, look-alikes of ids, payloads with planted ids, worlds, delays.
-For refs: documents with planted refs, messages that contain them, and splits of a text into chunks.
+For Structs data: ids, texts that look like ids, payloads with known ids, worlds, delays.
+For refs: documents with known refs, messages that contain them, and splits of a text into chunks.
 For agents: memories and arguments of tools.
 """
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the arguments of tools, from a tool's schema."""
+"""Hypothesis strategies for the arguments of a tool, derived from the tool's schema."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _values(
     schema: Mapping[str, Any], name: str, texts: dict[str, st.SearchStrategy[Any]], root: Mapping[str, Any]
 ) -> st.SearchStrategy[Any]:
     """
-    Return a strategy for the values that a JSON schema accepts.
+    Return a strategy for values that a JSON schema accepts.
 
-    Supports the schemas of function signatures.
+    It supports the schemas that are derived from function signatures.
     """
     if "$ref" in schema:
         target: Any = root
@@ -62,7 +62,7 @@ def _values(
 
 def _integers(schema: Mapping[str, Any]) -> st.SearchStrategy[int]:
     step = schema.get("multipleOf", 1)
-    # The smallest and the largest multiple within the bounds.
+    # Compute the smallest and the largest multiple of the step within the bounds.
     lows = [-(-schema["minimum"] // step)] if "minimum" in schema else []
     lows += [schema["exclusiveMinimum"] // step + 1] if "exclusiveMinimum" in schema else []
     highs = [schema["maximum"] // step] if "maximum" in schema else []
@@ -104,7 +104,7 @@ def _objects(
 ) -> st.SearchStrategy[dict[str, Any]]:
     members = {name: _values(one, name, texts, root) for name, one in schema.get("properties", {}).items()}
     required = set(schema.get("required", ()))
-    # An object with declared properties accepts no others, unless its schema describes them.
+    # Without ``additionalProperties``, an object with declared properties accepts no others.
     other = schema.get("additionalProperties", not members)
     if not members and other is not False:
         least = schema.get("minProperties", 0)

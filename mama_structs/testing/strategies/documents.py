@@ -1,7 +1,7 @@
 """
 Hypothesis strategies for model answers with known refs.
 
-They share no code with the parser, so that they can verify it.
+They share no code with the parser, so that tests can verify the parser with them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 _FIRST_ID_CHARS: Final = string.ascii_letters + string.digits
 _LINE_BREAKS: Final = ("\n", "\r\n")
 
-# Text without meaning for the parser. No concatenation of these pieces makes a tag, a fence or a code span.
+# Texts that the parser must leave unchanged. No concatenation of them makes a tag, a fence or a code span.
 _PROSE: Final = st.sampled_from(
     [
         "plain words", " ", "\n", "\r\n", "\n\n", "    ", "a < b && c > d", "<b>bold</b>", "<", ">", "/", '"', "'", "=",
@@ -26,7 +26,7 @@ _PROSE: Final = st.sampled_from(
     ]
 )  # fmt: skip
 
-# Refs inside code, which the parser must ignore. Each fence is on separate lines, and no two runs of backticks touch.
+# Refs in code, which the parser must ignore. Fences are on separate lines, and runs of backticks never touch.
 _REFS_IN_CODE: Final = st.sampled_from(
     [
         '`<ref id="decoy">no</ref>` ', '``a ` <ref id="decoy"> ` b`` ', "`<ref id='decoy'/>` ", "`</ref>` ",
@@ -36,7 +36,7 @@ _REFS_IN_CODE: Final = st.sampled_from(
     ]
 )  # fmt: skip
 
-# Code markup, which is plain text inside of refs.
+# Code markup, which is plain text inside a ref.
 _CODE_MARKUP: Final = st.sampled_from(
     ["`", "```", "\n```\n", "\n~~~\n", "``", "\n````python\nprint('<b>')\n", "~~~", "`x"]
 )
@@ -59,7 +59,7 @@ class PlantedRef:
         id: Its id.
         attributes: Its other attributes, names in lower case.
         content: Its text without the tags of inner refs, and without one line break at each end.
-        complete: False if it is not closed.
+        complete: False if its closing tag is missing.
 
     """
 
@@ -99,7 +99,7 @@ class _DocumentPart:
 
 
 def ref_ids() -> st.SearchStrategy[str]:
-    """Return a strategy for valid ref ids. Short ones are more frequent, so that ids repeat."""
+    """Return a strategy for valid ref ids. Short ids are more frequent, so that ids repeat."""
     short = st.sampled_from(["a", "b", "plan", "x.1", "A", "0", "한글-1", "план"])
     return short | st.builds(
         str.__add__, st.sampled_from(_FIRST_ID_CHARS), st.text(_FIRST_ID_CHARS + "_.-\u00e9한", max_size=63)
@@ -121,7 +121,7 @@ def _draw_attribute(draw: st.DrawFn, name: str, value: str) -> str:
 def _draw_tag(draw: st.DrawFn, ref_id: str, attributes: dict[str, str], *, empty: bool) -> str:
     members = draw(st.permutations([("id", ref_id), *attributes.items()]))
     if draw(st.booleans()):
-        # The first occurrence of a repeated attribute is the valid one.
+        # If an attribute is repeated, the parser must use its first value.
         members = [*members, (draw(st.sampled_from(members))[0], draw(_ATTRIBUTE_VALUES))]
     written = "".join(
         draw(_SPACES) + _draw_attribute(draw, name if name == "\u00e9" else _draw_case(draw, name), value)
@@ -139,7 +139,7 @@ def _draw_ref(draw: st.DrawFn, depth: int, *, closed: bool = True) -> _DocumentP
         )
     body = _draw_body(draw, depth - 1)
     if not closed:
-        # The end of the text closes all open refs, so an inner open ref must be last in the outer one.
+        # The end of the text closes all open refs, so only the last part of an open ref can be open.
         deeper = depth > 1 and draw(st.booleans())
         body += _draw_ref(draw, depth - 1, closed=False) if deeper else _make_text_part("and so on")
     content = body.visible
@@ -191,9 +191,9 @@ _FENCE_PATTERN: Final = re.compile("(`{3,}|~{3,}).*")
 
 def _has_distinct_refs(document: RefDocument) -> bool:
     """
-    Return True unless two refs of one id differ only in their fences.
+    Return False if two refs with the same id differ only in their code fences.
 
-    A store treats such refs as one version.
+    A store treats these two refs as one version.
     """
     contents = {(ref.id, ref.content) for ref in document.refs}
     fenced = {
@@ -221,7 +221,7 @@ def chunkings(text: str) -> st.SearchStrategy[list[str]]:
     """
     Return a strategy for splits of a text into chunks.
 
-    Splits are at random positions, into equal sizes, or leave the text whole.
+    The text is split at random positions, into chunks of equal size, or not at all.
 
     Args:
         text: The concatenation of the chunks; chunks may be empty.
@@ -258,8 +258,8 @@ def messages(*, documents: st.SearchStrategy[RefDocument] | None = None) -> st.S
     """
     Return a strategy for model messages in several formats.
 
-    These are plain texts, and messages of OpenAI (both APIs) and Anthropic.
-    Some have a tool call.
+    The formats are plain text, the two APIs of OpenAI, and Anthropic.
+    Some messages have a tool call.
 
     Args:
         documents: A strategy for their texts; None for `ref_documents`.

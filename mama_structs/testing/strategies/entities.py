@@ -1,4 +1,4 @@
-"""Hypothesis strategies for ids, look-alikes of ids, worlds and delays."""
+"""Hypothesis strategies for ids, texts that look like ids, worlds and delays."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mama_structs.testing.node.world import World
 
 TYPES_WITH_IDS: Final = tuple(member for member in EntityType if member.has_ids)
 
-# Small numbers, so that ids repeat; the limits of the range; and numbers that floats cannot represent.
+# Small indexes, so that ids repeat, the limits of the range, and indexes that a float cannot represent.
 _INDEXES = st.integers(1, 30) | st.sampled_from([2**53 + 1, 2**63, MAX_INDEX]) | st.integers(1, MAX_INDEX)
 
 
 def entity_types() -> st.SearchStrategy[EntityType]:
-    """Return a strategy for all types, including infusions and addresses."""
+    """Return a strategy for all entity types, including infusions and addresses."""
     return st.sampled_from(tuple(EntityType))
 
 
 def entity_ids(*, types: Iterable[EntityType] | None = None) -> st.SearchStrategy[EntityId]:
     """
-    Return a strategy for ids of the types that have ids.
+    Return a strategy for entity ids.
 
     Args:
-        types: Only these types; None for all that have ids.
+        types: The types of the ids; None for all types that have ids.
 
     """
     return st.builds(EntityId, st.sampled_from(TYPES_WITH_IDS if types is None else tuple(types)), _INDEXES)
@@ -78,7 +78,7 @@ def worlds(*, players: st.SearchStrategy[int] | None = None) -> st.SearchStrateg
 
 def latencies(ids: Collection[str], *, max: float = 0.02) -> st.SearchStrategy[dict[str, float]]:  # noqa: A002 - maximum in seconds
     """
-    Return a strategy for latencies by id, in the format of `mama_structs.testing.FakeNode`.
+    Return a strategy for latencies by id, in the format of `FakeNode`.
 
     Args:
         ids: The ids.
@@ -91,7 +91,7 @@ def latencies(ids: Collection[str], *, max: float = 0.02) -> st.SearchStrategy[d
 @attrs.frozen
 class Delays:
     """
-    A deterministic delay for every possible id.
+    Maps every possible id to a deterministic delay.
 
     Args:
         seed: Determines the delays.
@@ -104,14 +104,14 @@ class Delays:
 
     def __getitem__(self, entity_id: str) -> float:
         """Return the delay of an id in seconds."""
-        # A quarter of the delays is 0, so that answers also arrive simultaneously.
+        # A quarter of the delays is 0, so that several answers also arrive at the same time.
         delay = random.Random(f"{self.seed}/{entity_id}").uniform(-self.max / 3, self.max)  # noqa: S311 - not used for security
         return delay if delay > 0 else 0.0
 
 
 def delays(*, max: float = 0.02) -> st.SearchStrategy[Delays]:  # noqa: A002 - maximum in seconds
     """
-    Return a strategy for delays of unknown ids: ``delays["1-11"]`` is in seconds.
+    Return a strategy for mappings from any id to a delay in seconds, such as ``delays["1-11"]``.
 
     Args:
         max: The maximum, in seconds.

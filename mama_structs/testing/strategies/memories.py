@@ -14,7 +14,7 @@ _VOCABULARY: Final = (
     "shield", "raid", "guild", "login", "token", "session", "queue", "use", "keep", "not", "2-1", "42 %", "JWT",
     "마이그레이션", "로그인은", "\U0001f600", "'quoted'", "<b>", "</memory>", "a\nline",
 )  # fmt: skip
-# Texts of a small vocabulary, so that memories share subjects, and arbitrary texts.
+# Texts from a small vocabulary, so that several memories have the same subject, and arbitrary texts.
 _TEXTS: Final = st.lists(st.sampled_from(_VOCABULARY), min_size=1, max_size=8).map(" ".join) | st.text(
     st.characters(codec="utf-8"), min_size=1, max_size=40
 ).filter(str.strip)
@@ -28,7 +28,7 @@ def decisions(*, topics: st.SearchStrategy[str] = _TOPICS) -> st.SearchStrategy[
     Without ``type`` they are the arguments of `save_decision`.
 
     Args:
-        topics: Their topics; a few by default, so that topics repeat.
+        topics: A strategy for their topics; by default it draws from a few, so that topics repeat.
 
     """
     said = {"type": st.just("decision"), "topic": topics, "decision": _TEXTS, "reasoning": _TEXTS | st.just("")}

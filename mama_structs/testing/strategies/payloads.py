@@ -1,7 +1,7 @@
 """
 Hypothesis strategies for payloads with known ids.
 
-They share no code with the detector, so that they can verify it.
+They share no code with the detector, so that tests can verify the detector with them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mama_structs.testing.strategies.entities import TYPES_WITH_IDS
 _G, _P, _L, _R = EntityType.GUILD, EntityType.PLAYER, EntityType.PLANET, EntityType.REACTOR
 _S, _T, _A, _F = EntityType.SUBSTATION, EntityType.STRUCT, EntityType.ALLOCATION, EntityType.FLEET
 
-# Allowed types by field; direct relations first.
+# The entity types that each field may refer to. Fields for direct relations are separate from the others.
 _PRIMARY_FIELDS: Final = {
     "owner": (_P,), "guildId": (_G,), "planetId": (_L,), "fleetId": (_F,), "substationId": (_S,),
     "primaryReactorId": (_R,), "entrySubstationId": (_S,), "reactorId": (_R,), "locationId": (_L, _F),
@@ -38,7 +38,7 @@ _SECONDARY_FIELDS: Final = {
 _SCALAR_FIELDS: Final = _PRIMARY_FIELDS | _SECONDARY_FIELDS
 _HINTED_FIELDS: Final = {name: types for name, types in _SCALAR_FIELDS.items() if types != TYPES_WITH_IDS}
 _ARRAY_FIELDS: Final = ("space", "air", "land", "water", "structDefenders", "defending_struct_ids")
-# Names without an expected type; some need escapes in a JSON pointer.
+# Field names that do not imply an entity type. Some need escapes in a JSON pointer.
 _UNHINTED_FIELDS: Final = ("related", "target", "nearby", "a/b", "m~n", "~1", "", "대상", "0")
 _DENIED_FIELDS: Final = (
     "pfp", "pfpClientRenderAttributes", "endpoint", "name", "username", "description", "message", "error", "version",
@@ -49,7 +49,7 @@ _OTHER_VALUES: Final[st.SearchStrategy[Any]] = st.sampled_from(
     [None, True, False, 0, 11, -1.5, "", "0", "active", "structs1qypqxpq9", "0.040000000000000000", [], {}, [None, 7]]
 )
 
-# The reference fields of each type's records.
+# The fields with references in the records of each type.
 _ROW_FIELDS: Final = {
     _G: ("owner", "primaryReactorId", "entrySubstationId"),
     _P: ("guildId", "substationId", "planetId", "fleetId"),
@@ -111,9 +111,9 @@ class PlantedPayload:
 @attrs.frozen
 class _DraftValue:
     """
-    A value of a payload under construction, with its ids.
+    A value of a payload under construction, with the ids in it.
 
-    The flag of an id is True for a direct relation, None for a look-alike.
+    The flag of an id is True for a direct relation, False for another reference, and None for a look-alike.
     """
 
     value: Any
@@ -121,7 +121,7 @@ class _DraftValue:
 
 
 def _entity_ids(types: Iterable[EntityType]) -> st.SearchStrategy[str]:
-    # Few indexes, so that ids repeat.
+    # Use few indexes, so that ids repeat.
     indexes = st.integers(1, 5) | st.sampled_from([2**53 + 1, MAX_INDEX])
     return st.builds(EntityId, st.sampled_from([*types]), indexes).map(str)
 
@@ -135,13 +135,13 @@ def _look_alike_values(texts: st.SearchStrategy[str]) -> st.SearchStrategy[_Draf
 
 
 def _make_json_text(owner: str, struct: str) -> _DraftValue:
-    """Return JSON as text. Its ids have the position of the text."""
+    """Return a JSON text. The pointers of the ids in it are the pointer of the text."""
     text = json.dumps({"owner": owner, "land": ["", struct], "name": "2-1"})
     return _DraftValue(text, ((owner, True), (struct, False)))
 
 
 def _make_bare_index(index: int, kind: type) -> _DraftValue:
-    """Return the index of a struct without its type; 0 means none."""
+    """Return the index of a struct without its type prefix. Index 0 is not a reference."""
     return _DraftValue(kind(index), ((f"5-{index}", False),) if index else ())
 
 
@@ -171,7 +171,7 @@ _PAGINATION: Final = st.fixed_dictionaries(
     {"next_key": _DENIED_IDS, "first": st.tuples(_look_alike_values(st.just("1-11"))).map(list), "total": st.just("2")}
 )
 _MEMBER_STRATEGIES: Final = (
-    # Three times, so that they are chosen more often.
+    # Repeat these members three times, so that they are chosen more often.
     *(_pick_field(_REFERENCE_FIELDS) for _ in range(3)),
     _pick_name(_UNHINTED_FIELDS, _reference_values(TYPES_WITH_IDS)),
     _pick_name(_DENIED_FIELDS, _DENIED_IDS),
@@ -190,22 +190,22 @@ def _mappings(depth: int) -> st.SearchStrategy[dict[str, Any]]:
     members = [*_MEMBER_STRATEGIES]
     if depth:
         members.append(_pick_name(["attributes", "nested", "a/b", "outer~inner"], _mappings(depth - 1)))
-    # Not at the top level, where an array of objects makes the payload a list.
+    # Not at the top level: there, an array of objects would make the payload a list of rows.
     if 0 < depth < _MAX_DEPTH:
         members.append(_pick_name(["rows", "events"], st.lists(_mappings(depth - 1), max_size=3)))
     return st.lists(st.one_of(members), max_size=7).map(dict)
 
 
 def _escape_pointer_key(name: str) -> str:
-    """Escape a key for a JSON pointer."""
+    """Escape a key for use in a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def _build_payload(tree: dict[str, Any], own: Collection[EntityId] = (), **about: Any) -> PlantedPayload:
     """
-    Return the payload of a tree of values, with the positions of its ids.
+    Return the payload of a tree of draft values, with the pointers of its ids.
 
-    *own* ids are not references.
+    Ids in *own* are not references.
     """
     found: dict[str, list[tuple[str, bool]]] = {}
     look_alikes: list[str] = []
@@ -236,7 +236,7 @@ def payloads() -> st.SearchStrategy[PlantedPayload]:
     """
     Return a strategy for nested payloads with ids in many fields and many look-alikes.
 
-    Some have an own entity: ``{"Player": {"id": ..., ...}, ...}``, whose id may also occur elsewhere.
+    Some payloads describe an entity: ``{"Player": {"id": ..., ...}, ...}``. Its id may also occur elsewhere.
     """
 
     def about(subject: EntityId, record: dict[str, Any], beside: dict[str, Any], met_again: bool) -> PlantedPayload:  # noqa: FBT001 - drawn by Hypothesis
@@ -246,14 +246,14 @@ def payloads() -> st.SearchStrategy[PlantedPayload]:
         return _build_payload(entity | beside, [subject], subject=subject)
 
     subjects = st.builds(EntityId, st.sampled_from(TYPES_WITH_IDS), st.integers(1, 30))
-    # Siblings of the own entity, or all members of a payload without one.
+    # The other members of a payload that describes an entity, or all members of any other payload.
     members = _mappings(_MAX_DEPTH)
     return members.map(_build_payload) | st.builds(about, subjects, _mappings(_MAX_DEPTH - 1), members, st.booleans())
 
 
 def list_payloads(*, min_size: int = 0, max_size: int = 5) -> st.SearchStrategy[PlantedPayload]:
     """
-    Return a strategy for the chain's lists: rows of one type, and ``pagination``.
+    Return a strategy for list answers of the chain: rows of one type, and ``pagination``.
 
     Args:
         min_size: Minimum number of rows.
