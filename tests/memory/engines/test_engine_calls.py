@@ -1,8 +1,4 @@
-"""
-The number of engine calls must not grow with the number of results.
-
-An engine may be remote.
-"""
+"""The number of engine calls per operation must not grow with the number of results."""
 
 from __future__ import annotations
 
@@ -61,7 +57,7 @@ READS = {
 
 
 async def asked(path, name, count):
-    """Return the number of engine calls for a store in which *count* memories are the answer."""
+    """Return the number of engine calls of an operation whose result has *count* memories."""
     opened = OpenedDirectory.open(
         path, engines=CountingEngines(), find_mentions=lambda text: ["2-1"], find_content=lambda source: None
     )

@@ -29,7 +29,7 @@ def terms(text):
 
 
 def meet(first, second):
-    """Return the words, not syllable pairs, that two texts share."""
+    """Return the shared words of two texts, without syllable pairs."""
     return {term for term in set(terms(first)) & set(terms(second)) if not term.startswith(BIGRAM_PREFIX)}
 
 

@@ -13,7 +13,7 @@ from row_helpers import every_row
 from mama_structs.memory.types import time_expressions as time_words
 from mama_structs.memory.types.time_expressions import find_period
 
-# A Wednesday.
+# The current time of the tests, a Wednesday.
 NOW = datetime(2026, 8, 12, 15, 30, tzinfo=UTC)
 
 PHRASES = [
@@ -365,7 +365,7 @@ def test_period_in_returns_valid_period_or_none(query, now):
 
 
 def _without_surroundings(pattern):
-    """Return a pattern without lookarounds, which make generated examples very unlikely."""
+    """Return a pattern without lookarounds, because generated examples rarely satisfy them."""
     while look := re.search(r"\(\?<?[=!]", pattern):
         depth, end, is_set = 1, look.end(), False
         while depth:
@@ -386,7 +386,7 @@ def test_prefilter_accepts_texts_of_all_rules(pattern, data):
     text = lead + read + data.draw(st.sampled_from(["", " last week", " 2024", "에"]))
 
     assert pattern.search(text) is None or time_words._PREFILTER_PATTERN.search(text)
-    # Patterns without Korean characters are tested with the other rules only.
+    # The prefilter skips Korean rules for ASCII texts, so these patterns must not match any ASCII text.
     assert not (re.search("[가-힣]", pattern.pattern) and text.isascii() and pattern.search(text))
 
 

@@ -1,7 +1,7 @@
 """
 Wrapper of hnswlib.
 
-Each known hazard of the library has a test here or in test_background_graph.py.
+Each known hazard of hnswlib has a test here or in test_background_graph.py.
 """
 
 from __future__ import annotations

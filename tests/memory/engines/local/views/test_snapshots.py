@@ -26,7 +26,7 @@ from mama_structs.memory.engines.local.views import snapshots as module
 from mama_structs.memory.engines.local.views.snapshots import SnapshotPart, SnapshotStore, StoredArray
 from mama_structs.storage.locks import LockFile
 
-# Child processes import the package under test.
+# Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 
 WRITER = """
@@ -355,7 +355,7 @@ def test_previous_generation_is_loaded_when_manifest_is_damaged(tmp_path, damage
 
 
 def _resealed(folder, change):
-    """Change the manifest and update its checksum."""
+    """Change the manifest, and write it with a valid checksum."""
     path = folder / "views" / module.MANIFEST_FILE
     manifest = json.loads(path.read_bytes().partition(b"\n")[2])
     change(manifest)
@@ -407,7 +407,7 @@ def test_arrays_are_in_npy_format(tmp_path):
 
 
 class Unpickled:
-    """Creates a file when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -518,7 +518,7 @@ def test_no_modified_byte_is_loaded(data):
     with tempfile.TemporaryDirectory() as folder:
         store = store_in(folder)
         store.write(1, parts())
-        # File names are random, but their order by kind and size is not.
+        # Sort by kind and size, because the random part of a file name would make examples irreproducible.
         files = [path for path in files_of(folder) if path.stat().st_size]
         files.sort(key=lambda path: (path.name.split("-")[0], path.stat().st_size))
         path = [Path(folder) / "views" / module.MANIFEST_FILE, *files][data.draw(st.integers(0, len(files)))]
@@ -537,7 +537,7 @@ def test_no_modified_byte_is_loaded(data):
 
 
 class Fails:
-    """Makes the N-th call of some functions fail."""
+    """Makes the N-th call of the wrapped functions fail."""
 
     def __init__(self, number, code):
         self.left, self.code, self.has_failed = number, code, False
@@ -576,7 +576,7 @@ def test_failed_system_call_keeps_old_generation(tmp_path, code, caplog):
             assert number + 1 == generation.change
         if not fails.has_failed:
             break
-        # Five files per generation: two generations, or three if deleting old files failed.
+        # A generation has five files. There are two generations, or three if the deletion of the oldest failed.
         assert len(files_of(tmp_path)) <= (10 if written is None else 15)
     else:
         pytest.fail("it never came through")
@@ -658,7 +658,7 @@ def test_concurrent_writers_leave_complete_generations(tmp_path):
     children = [_start(tmp_path / "views", first, 2, 1_000_000) for first in (0, 1)]
     store = store_in(tmp_path)
     seen, looks = set(), 0
-    # Continue until enough was read, since a busy machine may schedule the reader rarely.
+    # Loop until enough was read, since a busy machine may schedule the reader rarely.
     while looks < 60 or len(seen) < 10:
         assert [None, None] == [child.poll() for child in children]
         generation = store.load()

@@ -63,7 +63,7 @@ def found(matches):
 
 
 def assert_best(expected, matches, limit):
-    """Assert that the matches have the highest scores, best first, then newest first."""
+    """Assert that the matches are those with the highest scores, sorted by score and then newest first."""
     got = found(matches)
 
     assert min(limit, len(expected)) == len(got)
@@ -75,7 +75,7 @@ def assert_best(expected, matches, limit):
 
 
 class Indexing(RuleBasedStateMachine):
-    """Add, replace, remove and reopen, compared with a dict of the existing documents."""
+    """Stateful test of a word index that is changed and reopened, compared with a dict of its documents."""
 
     @initialize()
     def start(self):
