@@ -38,7 +38,6 @@ def figures(said):
 
 def crash(*arguments, place):
     """Run the crash test, and return its exit status, its output and the numbers of its table."""
-    # A real disk, because the test's directory may be in memory, which uses other system calls.
     done = subprocess.run(
         command(*arguments, "--directory", place),
         check=False,

@@ -24,8 +24,7 @@ from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.storage.sealed_rows import MAX_KEY_CHARS
 from mama_structs.storage.sqlite_store import SqliteStorage
 
-# Rows of commit 7f2dd1b: a conversation of a session with the namespace "alice", a fork of it, and one with the longest
-# name. At that commit, names were shared by all namespaces of a directory.
+# Rows of commit 7f2dd1b, without namespaces: a conversation of "alice", its fork, and one with the longest name.
 ROWS = json.loads((Path(__file__).parents[1] / "data" / "conversations_without_namespaces.json").read_text())
 LONG = "ü" * 200
 
@@ -63,7 +62,7 @@ def moved(capsys, *arguments):
 
 
 async def assigned(place, name="c", *, namespace, origin="default"):
-    """Move a conversation like the command, inside a running loop."""
+    """Move a conversation like the command does, but inside a running event loop."""
     async with Session.open(place) as session:
         return await session._shared.home.assign(name, origin=origin, namespace=namespace)
 
@@ -74,7 +73,7 @@ def rows_on_disk(place):
 
 
 async def recorded(place, rows):
-    """Write the rows of an earlier version."""
+    """Write rows in the format of an earlier version."""
     storage = SqliteStorage.open(place / "journal")
     storage.enqueue([(key, text.encode()) for key, text in rows.items()])
     await storage.close()
@@ -235,7 +234,7 @@ async def test_assign_moves_conversation_to_another_namespace(place, capsys):
         with pytest.raises(HandleNotFound, match="deleted"):
             session.refs.get("fd:1")
         assert "fd:3" == session.refs.add("next").handle
-    # Move it back, and move one whose name is stored as a hash.
+    # Move the conversation back, and move another one whose name is stored as a hash.
     command = ("raid", place, "--from", "alice", "--namespace", "default")
     assert 0 == (await asyncio.to_thread(moved, capsys, *command))[0]
     assert "next" == (await texts(place, conversation="raid"))["fd:3"]

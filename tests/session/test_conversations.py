@@ -1,4 +1,4 @@
-"""Administration of conversations: list, delete, expire and close."""
+"""Administration of conversations: listing, deletion, expiry and closing."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ in_directory = pytest.mark.parametrize("place", ["directory"], indirect=True)
 
 @pytest.fixture(params=["directory", "server"])
 def place(request, tmp_path):
-    """Directory or server URL of the sessions."""
+    """The directory or the server URL of the sessions."""
     return tmp_path / "agent.mama" if request.param == "directory" else request.getfixturevalue("database")
 
 
@@ -47,7 +47,7 @@ def store(place):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock of all sessions, as a list with one time."""
+    """Replace the clock of all sessions. The only item of the returned list is the current time."""
     now = [datetime(2026, 1, 1, tzinfo=UTC)]
     monkeypatch.setitem(RefStore.__init__.__kwdefaults__, "clock", lambda: now[0])
     return now

@@ -1,4 +1,4 @@
-"""`Session.recall`: the memories for a message."""
+"""`Session.recall` returns the memories that are relevant to a message."""
 
 import functools
 from datetime import UTC, datetime
@@ -430,7 +430,7 @@ async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
     for some in (hits[:1], hits):
         calls = []
         plan = functools.partial(RelatedMemories.read, hits=some, where=Filter(), resuming=False)
-        # Awaited in the same iteration.
+        # The lambda runs in the same iteration, so its loop variable has the right value.
         await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023
         counts.append(len(calls))
 

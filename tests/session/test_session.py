@@ -332,7 +332,7 @@ def test_call_in_forked_child_raises_wrong_loop():
 
 async def test_warm_up_loads_embedder_before_first_search(caplog):
     """Afterwards, a search embeds only its query."""
-    # The module that caches the model.
+    # The function `_load_model` of this module caches the model.
     from mama_structs.memory.embedding import sentence_encoder as universal  # noqa: PLC0415
 
     universal._load_model.cache_clear()

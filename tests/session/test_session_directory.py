@@ -1,4 +1,4 @@
-"""The session directory: files, locks, and failures."""
+"""The directory of a session: its files, its locks, and failures."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def place(tmp_path):
 
 
 def change_rows(place, *statements):
-    """Change the database without the store."""
+    """Change rows of the database directly, without the store."""
     database = sqlite3.connect(place / "journal" / "cache.db")
     with database:
         for statement, values in statements:
@@ -40,7 +40,7 @@ def change_rows(place, *statements):
 
 
 def flip(place, key):
-    """Change one bit of a row."""
+    """Change one bit of the value of a row."""
     database = sqlite3.connect(place / "journal" / "cache.db")
     (value,) = database.execute("SELECT value FROM Cache WHERE key = ?", (key,)).fetchone()
     database.close()

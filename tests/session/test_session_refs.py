@@ -190,7 +190,7 @@ async def test_damaged_entry_is_reported_and_others_load(place):
         assert not report.ok
         assert {f"texts/{digest}", "refs/c/0000000002/ref:b@1"} <= {finding.key for finding in report.findings}
         assert "text" not in str(report).replace("texts/", "")
-        # The number is not reused, and a new version replaces the damaged one.
+        # The new version replaces the damaged one, and does not reuse its number.
         assert 2 == (await session.observe('<ref id="b">again</ref>')).refs[0].version
         assert "again" == session.refs.get("b").text
 
@@ -558,7 +558,7 @@ async def test_slow_pattern_times_out_without_blocking(place):
             while True:
                 if "mama-structs" in [thread.name for thread in threading.enumerate()]:
                     ticks.append(None)
-                # First without a delay: on a stalled machine, the search may time out earlier.
+                # Sleep without a delay first, because the search may time out earlier on a stalled machine.
                 await asyncio.sleep(0 if len(ticks) < 3 else 0.01)
 
         ticking = asyncio.create_task(tick())
@@ -775,7 +775,7 @@ async def test_fork_reads_earlier_handles_with_its_own_tools(place):
                 else:
                     assert 'type="not_found"' in read
                     assert 'type="not_found"' in got
-        # Afterwards the same number has different content.
+        # Each session now stores its own content under the same number.
         for depth, one in enumerate(sessions):
             one.refs.add(f"late {depth}")
         for depth, one in enumerate(sessions):

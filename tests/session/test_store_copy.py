@@ -1,4 +1,4 @@
-"""Copying a store."""
+"""Copies of a store: completeness, resumption after interruptions, and rejected targets."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from mama_structs.testing import PlainEngine
 from mama_structs.testing.strategies import memories
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
-# A fixed time, since scores depend on age.
+# Searches use a fixed time, since scores depend on the age of memories.
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 async def rows_of(place):
-    """Return all rows of a store, except those that differ between equal operations."""
+    """Return the rows of a store that are equal after equal operations."""
     storage = SqliteStorage.open(place / "journal")
     rows = dict(
         await storage.run_read(
@@ -63,7 +63,7 @@ async def rows_of(place):
 
 
 def files_of(place):
-    """Return the files of a store, except the two temporary files of SQLite."""
+    """Return the digests of a store's files by path, except SQLite's two temporary files."""
     found = {path: sha256(path.read_bytes()).hexdigest() for path in sorted(place.rglob("*")) if path.is_file()}
     return {path: digest for path, digest in found.items() if not path.name.endswith(("-wal", "-shm"))}
 
@@ -131,7 +131,7 @@ STEPS = st.lists(
 
 
 async def do(session, step, record, number):
-    """Execute one random operation on the existing memories."""
+    """Execute one random operation, on an existing memory if it needs one."""
     store = session.memories
     known = await store.recent(limit=100)
     chosen = known[number % len(known)] if known else None
@@ -289,7 +289,7 @@ async def test_copy_names_damaged_rows_and_copies_the_rest(source, tmp_path, cap
     counts = {one["name"]: one["counts"] for one in said["namespaces"]}
     assert memories_left == counts["default"].get("memories", 0)
     assert 1 == counts[ADA]["memories"]
-    # A second copy finds no difference.
+    # A second copy reports only the damaged rows.
     assert 1 == await asyncio.to_thread(main, ["copy", str(source), str(tmp_path / "b")])
     assert "but for what is damaged" in capsys.readouterr().out
 
@@ -377,7 +377,7 @@ async def test_copy_of_one_namespace_contains_only_that(source, tmp_path):
     assert (ADA,) == await Session.namespaces(target)
     assert wanted == await exported(target)
     assert b"Redis" not in b"".join(path.read_bytes() for path in target.rglob("*") if path.is_file())
-    # The fork was moved and depends on no other namespace, so the rest can be copied later.
+    # The copied fork depends on no other namespace, so the rest can be copied later.
     assert (await Session.copy(source, target)).ok
     assert await exported(source) == await exported(target)
 

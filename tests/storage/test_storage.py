@@ -539,7 +539,7 @@ async def test_settings_disable_eviction_and_sync_every_commit(storage):
         return {name: connection.execute(f"PRAGMA {name}").fetchall() for name in in_force}
 
     found = await storage.transact(pragmas)
-    # SQLite builds without memory mapping return no row.
+    # SQLite builds without memory mapping return no row for this setting.
     assert in_force == {name: rows or [(0,)] for name, rows in found.items()}
 
 

@@ -295,7 +295,7 @@ def test_current_successor_is_newest_end(reader, as_of):
 
     for node, reached in ahead.items():
         ends = {one for one in reached if not successors[one]}
-        # In cycles without an end, the newest memories are the ones that all reach one another.
+        # `last` are the members of final ends and cycles: all memories that they reach also reach them.
         last = {one for one in reached if all(one in ahead[other] for other in ahead[one])}
         stands = found.get(node, node)
 

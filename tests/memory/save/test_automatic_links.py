@@ -459,7 +459,7 @@ def test_likeness_is_relative_to_cosines_of_store():
             vector[0, at], vector[0, 63] = np.sqrt(1 - usual), np.sqrt(usual)
             reader.put(plain_memory(f"m{at}", f"w{at}", at=at), vectors=vector)
         new = np.zeros((1, 64), np.float32)
-        # The cosines with the first memory and with all others are equal, but in one store all vectors share a half.
+        # The new memory resembles the first one, and all others by the component that they share.
         new[0, 0], new[0, 50], new[0, 63] = np.sqrt(0.5), np.sqrt(0.5 - usual / 2), np.sqrt(usual / 2)
         found = collect_link_candidates(reader, plain_memory("new", "n", at=99), new, calibration=EMBEDDER.calibration)
         return found.cosines[0], found.features.cosine_spreads[0] - np.median(found.features.cosine_spreads)

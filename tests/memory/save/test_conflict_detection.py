@@ -296,7 +296,7 @@ async def test_copies_are_compared_with_current_text(tmp_path):
 
 
 class Counting:
-    """A reader that records its calls and counts the memories that it returns."""
+    """A reader that records its calls and counts the memories that are read."""
 
     def __init__(self, reader):
         self.reader, self.calls, self.read = reader, [], 0

@@ -42,7 +42,7 @@ def direction(*weights: float) -> np.ndarray:
 
 
 def asked(text: str = "", vector: np.ndarray | None = None, **options: object) -> SearchRequest:
-    """Return a search request. Its default vector is orthogonal to the vectors of these tests' memories."""
+    """Return a search request. Its default vector is similar to no memory of these tests."""
     return attrs.evolve(
         SearchRequest(
             text=text,
