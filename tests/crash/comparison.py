@@ -35,8 +35,7 @@ async def compare(store: Store, facts: ExpectedState) -> Verdict:
                 async with opened(store, space) as session:
                     await seen.compare_memories(session)
                     await seen.compare_records(session)
-                    # The session's check covers the rows of all namespaces, so it runs once. Views are checked per
-                    # namespace.
+                    # `Session.check` covers the rows of all namespaces, so run it once. Check views per namespace.
                     checked = session.memories.check() if place else session.check()
                     found = await checked
                     note_findings(verdict, found if isinstance(found, list) else found.findings)

@@ -92,7 +92,7 @@ class Target:
         await self.write(lambda writer: writer.put(memory))
 
     async def link(self, one: str, other: str, word: str, *, kind: LinkType, by: Any = "user") -> None:
-        """Add a link."""
+        """Write a link between two memories directly, without the rules of the store."""
         made = Link(
             id=new_link_id(),
             from_id=one,

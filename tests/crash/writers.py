@@ -229,7 +229,7 @@ def _preload(task: Task, book: AckLog, chance: random.Random) -> None:
     """
     Open the store before forking, as preloading servers do.
 
-    Two more children are forked after the earlier ones have ended.
+    Two more children are forked: one after the first children have ended, and one after that child has ended.
     """
     with _opened_parent(task, book, chance) as parent:
         for _ in range(task.children):

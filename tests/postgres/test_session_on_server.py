@@ -345,7 +345,7 @@ def files_of(database):
 
 
 def bytes_of(path):
-    """Return the content of a file, or nothing if the server has deleted it meanwhile."""
+    """Return the content of a file, or nothing if the server deletes it before the read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

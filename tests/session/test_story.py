@@ -108,7 +108,7 @@ async def story(tmp_path):
 
 
 async def test_agent_finds_all_data_of_the_previous_day(story):
-    """In another process."""
+    """The agent continues in another process."""
     monday, tuesday, files = story
 
     # The planet was resolved with its owner, and with a decision about it.

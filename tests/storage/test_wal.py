@@ -73,7 +73,7 @@ def crash(directory, seed, *, first=1, rows=20):
 
 def look(directory, saved):
     """
-    Open a store, and compare the saved rows and the issues of `check` with the expected ones.
+    Open a store after a crash, and return its losses and the issues that `check` reports.
 
     Returns:
         True if a row is lost, the issues of kind "lost", and True if there are no other issues.

@@ -99,7 +99,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 class PlainEngines:
-    """`Engines` with one `PlainEngine` per namespace, which live as long as this object."""
+    """`Engines` in memory: each namespace has a `PlainEngine`, which lives as long as this object."""
 
     def __init__(self) -> None:
         self.kept: dict[str, PlainEngine] = {}
@@ -217,7 +217,7 @@ def give_back(is_over: Callable[[Path], bool]) -> None:
 
 
 class Planned(Exception):
-    """An intended failure."""
+    """A failure that a test injects."""
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ def team(url, namespace):
 
 
 def two_roles(url):
-    """Return the URLs of two roles: one for all namespaces except the rival's, and one for the rival's."""
+    """Return the URLs of two roles: one for all namespaces except the rival's, one for the rival's namespace."""
     name = urlsplit(url).path[1:]
     own, rival = (f"{kind}_{_RUN[:12]}" for kind in ("own", "rival"))
     with _turn(_home()):
@@ -153,7 +153,7 @@ class PostgresServer:
 
     @classmethod
     def make(cls, directory):
-        """Return a server whose directory is a copy of a seed, which is created on first use."""
+        """Return a server whose directory is copied from a template directory, which the first call creates."""
         seed = directory.parent / "seed"
         with _turn(directory.parent):
             if not seed.exists():

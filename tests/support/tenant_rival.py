@@ -22,7 +22,7 @@ _process: list[subprocess.Popen[str]] = []
 
 
 def start(url: str) -> None:
-    """Let the second role work on a database until `stop`."""
+    """Start the work of the second role on a database. It continues until `stop`."""
     if not _process:
         command = [sys.executable, __file__]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

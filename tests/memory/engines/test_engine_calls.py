@@ -1,4 +1,8 @@
-"""The number of engine calls per operation must not grow with the number of results."""
+"""
+The number of engine calls per operation must not grow with the number of results.
+
+An engine may be remote, so each call may cost a round trip.
+"""
 
 from __future__ import annotations
 

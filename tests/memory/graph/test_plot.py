@@ -30,7 +30,7 @@ async def memories(tmp_path):
     opened = OpenedDirectory.open(tmp_path, clock=(START + timedelta(days=40)).timestamp)
     yield await opened.memories()
     await opened.close()
-    import matplotlib.pyplot as plt  # noqa: PLC0415 - it opens what it draws on
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - the import selects a drawing backend
 
     plt.close("all")
 

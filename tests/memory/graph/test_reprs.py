@@ -551,11 +551,7 @@ def test_attribute_error_suggests_path_to_attribute(shown, name, place):
 
 
 async def test_iterating_yields_all_memories_and_links(store):
-    """
-    In save order over many pages.
-
-    Memories that are deleted or saved meanwhile are not included.
-    """
+    """Iteration is in save order over many pages, and omits memories that are deleted or saved meanwhile."""
     first = await store.save_decision("boats", "Leave the boats open", "quick")
     await store.save_many({"type": "context", "content": f"number {number}"} for number in range(260))
     last = await store.supersede(first.id, "Cover the boats", "rain")

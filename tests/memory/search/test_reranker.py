@@ -116,7 +116,7 @@ async def test_reranker_determines_order_of_hits():
 
 
 async def test_reranking_is_off_by_default():
-    """Statistics contain no reranker then."""
+    """Without a reranker, the statistics contain none."""
     async with opening(None) as session:
         memories = await noted(session)
         hits = await memories.search("the door")
@@ -142,7 +142,7 @@ async def test_reranker_reads_more_hits_than_requested():
 
 
 async def test_number_of_reranked_hits_is_a_setting():
-    """Further hits keep their order."""
+    """Further hits keep their original order."""
     reranker = Preferring("lunch")
     async with opening(reranker, rerank_at_most=2) as session:
         memories = await noted(session)
@@ -511,7 +511,7 @@ async def test_cancelled_search_cancels_reranker_call():
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_search_cancelled_at_any_point_leaves_no_task(turns):
-    """The next search is reranked."""
+    """After the cancellation, the next search is reranked."""
     async with opening(Preferring("key"), rerank_seconds=600) as session:
         memories = await noted(session)
         before = asyncio.all_tasks()
@@ -528,7 +528,7 @@ async def test_search_cancelled_at_any_point_leaves_no_task(turns):
 
 
 async def test_close_raises_session_closed_in_waiting_search():
-    """No thread remains."""
+    """The close leaves no thread."""
     reranker = Waiting()
     session = await opening(reranker, rerank_seconds=600)
     memories = await noted(session)

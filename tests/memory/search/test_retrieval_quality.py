@@ -1,4 +1,10 @@
-"""Regression limits of search quality for all kinds of texts."""
+"""
+Regression limits of search quality for all kinds of texts.
+
+The benchmark benchmarks/retrieval.py computes all values, and names the development sets.
+
+All four sets are evaluated completely, since limits on a part would mean little. Each text is embedded once.
+"""
 
 from __future__ import annotations
 

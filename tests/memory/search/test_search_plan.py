@@ -108,7 +108,7 @@ def test_temporal_neighbours_lend_within_conversations(reader, is_talk):
 
 
 def chain(reader: PlainReader) -> None:
-    """Save a decision and two successors, each of which supersedes the previous one."""
+    """Save three decisions. The second one supersedes the first one, and the third one supersedes the second one."""
     add(reader, "old", "sessions in postgres", direction(1), at=0)
     add(reader, "middle", "bearer tokens", direction(0, 1), at=DAY)
     add(reader, "new", "signed cookies", direction(0, 0, 1), at=2 * DAY)

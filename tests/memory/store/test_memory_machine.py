@@ -151,7 +151,7 @@ class Model:
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """Two processes that share only a directory, with a model of each namespace in it."""
+    """Stateful test of two processes that share only a directory, with a model of each namespace in it."""
 
     def __init__(self):
         super().__init__()
@@ -319,7 +319,7 @@ class MemoryMachine(RuleBasedStateMachine):
         found = [memory for memory in found if memory.id in wanted]
         assert sorted(wanted) == sorted(memory.id for memory in found)
         for memory in reversed(found):
-            links = self.do(1 - actor, namespace, lambda store: store.links_of(memory.id))  # noqa: B023 - run at once
+            links = self.do(1 - actor, namespace, lambda store: store.links_of(memory.id))  # noqa: B023 - `do` waits
             # Later memories of the batch may already link to this one, so compare only its own links.
             own = [link for link in links if link.from_id == memory.id]
             assert {"system"} >= {link.created_by for link in own}
@@ -509,7 +509,7 @@ class MemoryMachine(RuleBasedStateMachine):
                     vectors=np.eye(1, 64, 3, dtype=np.float32),
                     contents=CONTENTS,
                 )
-                # The deleted memories must leave no references to their evidence texts.
+                # The change above may leave the former evidence unreferenced, so pass its texts again.
                 fresh = attrs.evolve(memory, id="fresh")
                 writer.put(fresh, vectors=np.eye(1, 64, 5, dtype=np.float32), contents=CONTENTS)
                 writer.delete(ids[1])
@@ -544,7 +544,7 @@ class MemoryMachine(RuleBasedStateMachine):
         if not divided and not is_on_server():
             assert all(failed)
             return
-        # Each call has its own transaction, so only the first call fails.
+        # Each call has its own transaction, so only one call fails.
         assert 1 == sum(failed)
         saves = len(texts) + 1
         if chosen is not None and not failed[saves]:

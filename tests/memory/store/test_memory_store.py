@@ -600,7 +600,7 @@ async def test_cancelled_call_is_complete_or_has_no_effect(tmp_path, monkeypatch
             await asyncio.sleep(0)
             if task.done():
                 break
-        # Let the store's thread run, so that the cancellation also reaches later steps of the call.
+        # Yield to the store's thread, so that the cancellation also reaches later steps of the call.
         await asyncio.sleep(0.002 * (waits % 4))
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Time expressions in English and Korean queries, and texts without any."""
+"""Periods that are found in English and Korean queries, and queries without time expressions."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def test_naive_time_is_utc():
 
 @pytest.mark.parametrize("query", ["30 February", "31 June 2026", "2026-02-31", "9999 years ago", "13월에", "2월 31일"])
 def test_impossible_date_gives_no_period(query):
-    """Such as 30 February, or a year out of range."""
+    """Examples are 30 February and a year out of range."""
     assert find_period(query, NOW) is None
 
 

@@ -46,7 +46,7 @@ def spellings(text):
 
 
 def files_with(directory, *texts):
-    """Return the files below a directory that contain one of the texts, ignoring case."""
+    """Return the files below a directory that contain any of the texts, ignoring case."""
     wanted = {one for text in texts for way in (text, text.lower(), text.upper()) for one in spellings(way)}
     holding = []
     for path in Path(directory).rglob("*"):
@@ -71,7 +71,7 @@ async def keep_traces(storage):
 
 @contextlib.asynccontextmanager
 async def filled(path, *, settings=QUIET, count=60):
-    """Yield the memories of a directory, and the id of one that will be forgotten."""
+    """Yield the memories of a directory, and the id of the memory that the test will forget."""
     place = OpenedDirectory.open(path, embedder=SMALL, settings=settings, wait=0.2)
     store = await place.memories()
     await keep_traces(place.storage)

@@ -737,7 +737,7 @@ async def test_import_rejects_existing_link_id_between_other_memories(tmp_path, 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
 async def test_import_rejects_path_that_is_no_file(make, tmp_path, embedding):
-    """It does not block on special files."""
+    """The import does not block on special files."""
     make(tmp_path / "x")
 
     with pytest.raises(InvalidArgument, match="path must be"):
@@ -748,7 +748,7 @@ async def test_import_rejects_path_that_is_no_file(make, tmp_path, embedding):
 
 
 async def test_export_file_is_private(tmp_path):
-    """Even if the replaced file was readable by others."""
+    """The file is private even if it replaces one that others could read."""
     (tmp_path / "x").write_text("old")
     (tmp_path / "x").chmod(0o666)
     await export_jsonl(filled(), tmp_path / "x", None)

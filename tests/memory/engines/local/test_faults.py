@@ -1007,7 +1007,7 @@ async def test_rebuild_with_concurrent_changes_yields_correct_views(before, mean
 
 
 class Trap:
-    """Creates a file when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path

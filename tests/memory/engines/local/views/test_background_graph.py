@@ -511,7 +511,7 @@ def _foreign(path, other):
 
 
 def _older(path, other):
-    """Replace the graph file by one of the same length from earlier vectors."""
+    """Replace the graph file by an older graph of the same length."""
     graph = HnswGraph(DIMENSIONS)
     graph.add(clustered(1_500, seed=77))
     graph.save(path, max_vectors=1_500)

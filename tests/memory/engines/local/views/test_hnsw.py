@@ -22,7 +22,7 @@ from mama_structs.memory.engines.local.views.hnsw import GraphBusy, GraphError, 
 pytest.importorskip("hnswlib")
 
 pytest.importorskip("hnswlib")
-# Child processes must import the tested package.
+# Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 
 

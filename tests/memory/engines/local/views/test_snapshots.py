@@ -140,7 +140,7 @@ def _rows_in_file(folder):
 
 
 def test_rows_of_segment_are_read_on_demand(tmp_path):
-    """In any order, repeatedly, and as slices."""
+    """Rows can be read in any order, repeatedly, and as slices."""
     rows, _ = _rows_in_file(tmp_path)
 
     assert [[9, 10, 11], [0, 1, 2], [9, 10, 11]] == rows.take(np.array([3, 0, 3])).tolist()
@@ -192,7 +192,7 @@ def test_segment_file_stays_open_while_referenced(tmp_path):
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([object()]), np.array(["2020"], "M8[s]")])
 def test_arrays_of_objects_are_rejected(tmp_path, array):
-    """They would have to be pickled."""
+    """Arrays of objects could only be stored as pickles."""
     with pytest.raises(InvalidArgument, match=r"a\.x must hold numbers"):
         store_in(tmp_path).write(1, {"a": SnapshotPart({}, {"x": array})})
 
@@ -251,7 +251,7 @@ def test_previous_generation_is_kept(tmp_path):
 
 
 def test_snapshot_of_other_journal_is_ignored(tmp_path):
-    """It is overwritten by the next snapshot."""
+    """The next snapshot overwrites it."""
     store_in(tmp_path, "b").write(9, parts(9))
     store = store_in(tmp_path)
 
@@ -261,7 +261,7 @@ def test_snapshot_of_other_journal_is_ignored(tmp_path):
 
 
 def test_snapshot_newer_than_journal_is_ignored(tmp_path):
-    """It belongs to another history."""
+    """Such a snapshot belongs to another history of the journal."""
     store = store_in(tmp_path)
     store.write(1, parts())
     store.write(5, parts(5))
@@ -271,7 +271,7 @@ def test_snapshot_newer_than_journal_is_ignored(tmp_path):
 
 
 def test_older_snapshot_does_not_replace_newer_one(tmp_path):
-    """A snapshot of the same change does."""
+    """A snapshot of the same change replaces the existing one."""
     store = store_in(tmp_path)
     store.write(5, parts(5))
 
@@ -323,7 +323,7 @@ DAMAGES = [_truncate, _flip, _page, _empty, _swap, Path.unlink]
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["words", "vectors"])
 def test_damaged_part_is_left_out(tmp_path, name, damage, caplog):
-    """It is reported as damaged, and the other parts are loaded."""
+    """The damaged part is reported, and the other parts are loaded."""
     store = store_in(tmp_path)
     store.write(1, parts())
     damage(next(path for path in files_of(tmp_path) if path.name.startswith(name) and path.stat().st_size > 60))
@@ -618,7 +618,7 @@ def test_unwritable_folder_is_logged_only(tmp_path, caplog):
 
 
 def test_snapshot_files_are_private(tmp_path):
-    """They contain texts of memories."""
+    """The files contain texts of memories."""
     store_in(tmp_path).write(1, parts())
 
     assert 0o700 == (tmp_path / "views").stat().st_mode & 0o777
@@ -626,7 +626,7 @@ def test_snapshot_files_are_private(tmp_path):
 
 
 def test_write_is_skipped_while_another_process_writes(tmp_path):
-    """It does not wait for the lock."""
+    """The writer does not wait for the lock."""
     store = store_in(tmp_path)
     store.write(1, parts())
     lock = LockFile.open(tmp_path / "views" / module.LOCK_FILE)
