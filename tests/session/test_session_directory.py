@@ -377,7 +377,7 @@ async def test_fork_with_damaged_first_row_is_rejected(place):
 
 
 async def test_conversation_without_its_first_row_is_usable(place):
-    """The conversation can be read and forked, and its name cannot be used again."""
+    """The conversation can be read and forked, and its name is still taken."""
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">1</ref>')
     change_rows(place, ("DELETE FROM Cache WHERE key = ?", ("conversations/c",)))
