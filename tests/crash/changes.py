@@ -1,4 +1,4 @@
-"""Writes of the crash test: one change per writing method, logged before and after."""
+"""Random writes for the crash test. Each writing method has one change, which is logged before and after the call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORIGINS: Final[tuple[Origin, ...]] = ("model", "tool", "outside")
 """The origins of model-written refs are excluded: their text lowers no trust that the oracle would have to compute."""
 _QUESTION: Final = 200
 _PAST: Final = datetime(2020, 1, 1, tzinfo=UTC)
-# Stored times are rounded to milliseconds.
+# Allows for the rounding of stored times to milliseconds.
 _ROUNDING: Final = timedelta(milliseconds=2)
 _LONG: Final = 12_000
 _MAX_LEARNED: Final = 1_500
@@ -32,7 +32,7 @@ _turns: Final[WeakKeyDictionary[Session, asyncio.Lock]] = WeakKeyDictionary()
 
 
 def began_at() -> str:
-    """Return a time before all calls that start from now on, for the log."""
+    """Return the current time minus the rounding error, as a lower bound for the times that later calls store."""
     return (datetime.now(UTC) - _ROUNDING).isoformat()
 
 
@@ -67,7 +67,7 @@ async def write(
 @attrs.define
 class Author:
     """
-    A writer, with the items that it may still change.
+    A writer of random changes, and the items that it may still change.
 
     Each item is changed by one writer only, and by none after a failed call on it. All possible states of the store after
     a kill are therefore known. A change removes its items from the dictionaries, and adds them again when acknowledged.
@@ -102,12 +102,12 @@ class Author:
 
     @property
     def space(self) -> str:
-        """The namespace."""
+        """The namespace of the session."""
         return self.session.memories.namespace
 
     @contextlib.contextmanager
     def change(self, tag: str, kind: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Log a change before its call, and its result after it."""
+        """Log a change before its call, and the result of the call after it."""
         answer: dict[str, Any] = {}
         self.book.append("begin", tag, self.space, kind, began_at(), arguments)
         yield answer
@@ -115,17 +115,17 @@ class Author:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> Any:
-        """Wait until no other writer of this session forks or forgets."""
+        """Hold the session's lock, so that no other writer forks or forgets during the block."""
         async with _turns.setdefault(self.session, asyncio.Lock()):
             yield
 
     def some(self, most: int) -> list[str]:
-        """Return a random sample of decisions."""
+        """Return the tags of a random sample of decisions, at most *most*."""
         return self.chance.sample(sorted(self.decisions), min(len(self.decisions), self.chance.randrange(most + 1)))
 
     @contextlib.asynccontextmanager
     async def taken(self, items: dict[Any, Any], *, back: bool = True) -> Any:
-        """Remove a random item for the duration of the block, and restore it on success."""
+        """Remove a random item from *items* during the block, and restore it on success if *back* is true."""
         key = self.chance.choice(sorted(items))
         value = items.pop(key)
         yield key, value
@@ -133,7 +133,7 @@ class Author:
             items[key] = value
 
     async def save(self, tag: str, specs: list[dict[str, Any]], call: Callable[[], Awaitable[Any]]) -> list[Memory]:
-        """Save memories by a call, log them, and return them."""
+        """Save memories with *call*, log the change, and return the saved memories."""
         is_many = len(specs) > 1
         with self.change(tag, "save", memories=specs, many=is_many) as answer:
             done = await call()
@@ -306,7 +306,7 @@ async def correct(author: Author, tag: str) -> None:
 
 
 async def merge(author: Author, tag: str) -> None:
-    """Save an insight again, which merges it."""
+    """Save an insight with the same text again, so that the store merges the two."""
     async with author.taken(author.insights) as (target, _):
         with author.change(tag, "merge", target=target) as answer:
             answer[f"memory {target}"] = plain(await _insight(author, target))
@@ -472,7 +472,7 @@ async def observe(author: Author, tag: str) -> None:
 
 
 async def revise_ref(author: Author, tag: str) -> None:
-    """Put, append to or edit a ref, which creates a new version."""
+    """Create a new version of a ref by a put, an append or an edit."""
     async with author.taken(author.refs, back=False) as (ref_id, (version, before)):
         refs, way = author.session.refs, author.chance.choice(("put", "append", "edit"))
         old = before.split(" ", 1)[0]
@@ -489,7 +489,7 @@ async def revise_ref(author: Author, tag: str) -> None:
 
 
 async def wrap(author: Author, tag: str) -> None:
-    """Wrap a long result, which is stored as a descriptor."""
+    """Wrap a long text, which the session stores as a descriptor."""
     text = f"{text_of(tag)} ".ljust(_LONG, "x")
     with _stored(author, tag, {f"?{tag}": digest_of(text)}) as answer:
         await author.session.wrap(text)
@@ -527,9 +527,9 @@ async def delete_conversation(author: Author, tag: str) -> None:
 
 async def look(author: Author, _tag: str) -> None:
     """
-    Read the memory that any process acknowledged last, by id and by search.
+    Read the most recently acknowledged memory of all processes, by id and by search.
 
-    Both must find it.
+    Log the memory as unseen unless both calls find it.
     """
     store, book = author.session.memories, author.book
     said = [(memory_id, tag) for _, _, memory_id, tag in book.read_last(kind="saved", namespace=store.namespace)]

@@ -1,4 +1,4 @@
-"""Comparison of a store with the oracle: the complete content, item by item."""
+"""Complete comparison of a store with its expected state, item by item."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOBODY: Final = "which nobody"
 
 
 async def compare(store: Store, facts: ExpectedState) -> Verdict:
-    """Open a store in this process and compare its complete content."""
+    """Open a store in this process, and compare its complete content with the expected state."""
     verdict = Verdict(wrong=list(facts.misreported))
     seen = Comparison(facts, verdict)
     with verdict.listening():
@@ -35,7 +35,7 @@ async def compare(store: Store, facts: ExpectedState) -> Verdict:
                 async with opened(store, space) as session:
                     await seen.compare_memories(session)
                     await seen.compare_records(session)
-                    # Check the rows once, but the views in each namespace.
+                    # `Session.check` covers the rows of all namespaces, so run it once. Check views per namespace.
                     checked = session.memories.check() if place else session.check()
                     found = await checked
                     note_findings(verdict, found if isinstance(found, list) else found.findings)
@@ -50,7 +50,7 @@ async def compare(store: Store, facts: ExpectedState) -> Verdict:
 
 
 def note_findings(verdict: Verdict, found: Iterable[Any]) -> None:
-    """Add the findings of a check to the verdict, except about an old SQLite or server."""
+    """Add the findings of a check to the verdict, except findings about an outdated SQLite or server."""
     verdict.findings += [
         f"{one.severity} {one.kind}: {one.message}" for one in found if one.kind not in {"sqlite", "server"}
     ]
@@ -73,7 +73,7 @@ class Comparison:
     fits: dict[Item, set[int]] = attrs.field(factory=dict)
 
     def fit(self, item: Item, actual: Any) -> None:
-        """Compare an item with the stored value, and report a loss or a difference."""
+        """Match a stored value with the possible states of an item, and report it if it matches none."""
         found = {
             place
             for place, (_, state) in enumerate(item.states)
@@ -193,7 +193,7 @@ class Comparison:
                 wrong.append(f"automatic link {link['id']} is there beside an explicit one")
 
     async def _compare_copy(self, session: Session, item: Item) -> None:
-        """Compare an imported namespace with the lines of its import file."""
+        """Compare the content of an imported namespace with the rows of its import file."""
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory) / "lines"
             await session.memories.export_jsonl(file)
@@ -293,7 +293,7 @@ class Comparison:
                 self.verdict.wrong.append(f"{operation.kind} {operation.tag} is there in part")
 
     def _is_applied(self, item: Item, tag: str) -> bool | None:
-        """Return whether an item proves that an operation was applied, or None if unclear."""
+        """Return True or False if the item shows whether the operation was applied, or None if it does not."""
         place = next((at for at, (other, _) in enumerate(item.states) if other == tag), None)
         fits = self.fits.get(item)
         if place is None or fits is None or item.is_settled:
@@ -307,7 +307,7 @@ def rows_of(lines: Iterable[str]) -> list[str]:
     rows = []
     for line in lines:
         row = json.loads(line)
-        # The first and the last line describe the file: the last one counts its memories.
+        # Skip the first and the last line, which contain the format and the number of memories.
         if "format" in row or "end" in row:
             continue
         rows += [_row(one) for one in row.pop("links", ())]

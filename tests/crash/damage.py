@@ -97,7 +97,7 @@ def _replace(path: Path, text: bytes) -> None:
 
 @attrs.frozen
 class Case:
-    """A kind of file, its damage, and the state of the store."""
+    """A test case: the damaged file, the kind of damage, and the state of the store."""
 
     file: str
     damage: str
@@ -108,7 +108,7 @@ class Case:
 
     @classmethod
     def all(cls) -> list[Case]:
-        """Return all possible cases. A closed store has no write-ahead log."""
+        """Return all cases, except damage to the write-ahead log of a closed store, which has none."""
         return [
             cls(file, damage, state)
             for state in STATES
@@ -119,7 +119,7 @@ class Case:
 
     @classmethod
     def any(cls, chance: random.Random) -> Case:
-        """Return a random case that needs no second store."""
+        """Return a random case whose damage needs no file of another store."""
         return cls(chance.choice(FILES), chance.choice(list(DAMAGES)), chance.choice(("killed", "live")))
 
     def apply(self, directory: Path, chance: random.Random, *, older: Path | None, other: Path | None) -> bool:
@@ -139,7 +139,7 @@ class Case:
 
 
 def _path(directory: Path, file: str) -> Path | None:
-    """Return the store's file of a kind, or None if it does not exist."""
+    """Return the path of the first file of this kind in a store, or None if there is no such file."""
     if file.startswith("cache.db") or file == "FORMAT":
         found = [directory / "journal" / file]
     elif file == "locks":
@@ -154,7 +154,7 @@ def _path(directory: Path, file: str) -> Path | None:
 
 @attrs.frozen
 class Sample:
-    """A store to damage copies of, its expected state, an older copy, and another store."""
+    """A template store whose copies are damaged, its expected state, and two stores with replacement files."""
 
     place: Path
     store: Path
@@ -174,7 +174,7 @@ def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: bool = False)
     shutil.rmtree(sample.place, ignore_errors=True)
     sample.place.mkdir()
     directory, errors = sample.place / "store", sample.place / "errors"
-    # Sabotage: restore the complete old store, which no check can detect.
+    # No check can detect that an older copy replaces the whole store, so the sweep must report a silent loss.
     origin = sample.older if sabotage and sample.older is not None else sample.store
     shutil.copytree(origin, directory)
     chance = random.Random(f"{seed}-{case}")
@@ -222,7 +222,7 @@ def _classified(live: Verdict, fresh: Verdict) -> tuple[str, str]:
 
 
 def _live(directory: Path, facts: ExpectedState, book: Path, pause: Callable[[], None]) -> dict[str, Any]:
-    """Use a store, wait for the damage, use all of it again, and close it."""
+    """Write to a store, pause while it is damaged, then write to it again, read all of it and check it."""
     verdict = Verdict()
     own = AckLog.open(book)
 
@@ -260,9 +260,9 @@ def _lines_of(book: Path) -> list[str]:
 @contextlib.contextmanager
 def _samples(place: Path) -> Iterator[dict[str, Sample]]:
     """
-    Create a store in several states, and an unrelated store.
+    Create the stores that the sweep damages, and yield a sample per state.
 
-    The states are: older and closed, closed, and left by a killed process.
+    Only the store of the state "closed" is closed properly. All others still have a write-ahead log.
     """
     stores = {name: place / f"sample-{name}" for name in ("older", "closed", "killed", "other")}
     book = place / "sample.jsonl"
@@ -284,7 +284,7 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
     for number, name in enumerate(("older", "closed", "killed"), start=1):
         if name != "older":
             shutil.copytree(stores["older" if name == "closed" else "closed"], stores[name])
-        # The write-ahead log can then replace that of another store.
+        # A store that is not closed keeps its write-ahead log, so its log can replace that of another store.
         fill(stores[name], f"{name}-{number}", number, dies=name != "closed")
         facts[name] = ExpectedState().hear(_lines_of(book))
     fill(stores["other"], "other-1", 9)
@@ -305,7 +305,7 @@ def sweep(
     sabotage: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Damage each kind of file in each way, or a random sample; print outcomes per file."""
+    """Damage every kind of file in every way, or a random sample of these cases, and print the outcomes per file."""
     cases = Case.all()
     if sample is not None:
         cases = random.Random(seed).sample(cases, min(sample, len(cases)))

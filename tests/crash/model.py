@@ -42,10 +42,10 @@ Mode = Literal["atomic", "prefix", "each"]
 
 
 def text_of(tag: str) -> str:
-    """Return the text that is stored under a tag; its first word is the tag."""
+    """Return the text that belongs to a tag. Its first word is the tag."""
     digest = blake2b(tag.encode(), digest_size=12).hexdigest()
     words = " ".join(_WORDS[int(digit, 16)] for digit in digest)
-    # Some texts must fill several pages of the database.
+    # Make one text in sixteen long enough to fill several database pages.
     return f"{tag} {words}" + f" {words}" * (40 if digest[0] == "0" else 0)
 
 
@@ -60,7 +60,7 @@ def digest_of(text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON-able data, with every public field of attrs classes."""
+    """Convert a value to JSON-serializable data. Objects of attrs classes become dicts of their public fields."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat()
@@ -83,7 +83,7 @@ def after(moment: str) -> dict[str, str]:
 
 
 def difference(expected: Any, actual: Any, path: str = "") -> str | None:
-    """Return the path of the first difference between pattern and value, or None."""
+    """Return the path of the first difference between a pattern and a value, or None if the value matches."""
     if isinstance(expected, dict):
         return _mapping_difference(expected, actual, path)
     if isinstance(expected, list) and isinstance(actual, list):
@@ -135,7 +135,7 @@ class Item:
 
     @property
     def now(self) -> Any:
-        """The last state."""
+        """The most recent of the possible states."""
         return self.states[-1][1]
 
     @property
@@ -147,7 +147,7 @@ class Item:
 @attrs.define(eq=False)
 class Operation:
     """
-    A change that was started.
+    A change whose call was started.
 
     Args:
         tag: The unique name.
@@ -202,7 +202,7 @@ class ExpectedState:
         return sum(one.done for one in self.operations.values())
 
     def hear(self, lines: Iterable[str]) -> ExpectedState:
-        """Apply lines of the log, and return self."""
+        """Update the expected state from lines of the log, and return self."""
         for line in lines:
             match json.loads(line):
                 case ["begin", tag, space, kind, at, arguments]:
@@ -215,9 +215,9 @@ class ExpectedState:
 
     def loosen(self) -> ExpectedState:
         """
-        Make every later operation optional, as in a copy that is made concurrently.
+        Make every later operation optional, and return self.
 
-        Return self.
+        A backup may or may not contain the operations that run while it is made.
         """
         self.is_loose = True
         return self
@@ -252,7 +252,7 @@ class ExpectedState:
             item.states = [(operation.tag, state)]
 
     def _reported(self, operation: Operation, item: Item, state: Any, result: dict[str, Any]) -> Any:
-        """Return the state completed with the values of the call's result, and report a mismatch."""
+        """Return the expected state with the values of the call's result, and report any contradiction."""
         answer = result.get(item.name)
         if answer is None or state is None:
             return state
@@ -260,7 +260,7 @@ class ExpectedState:
             item.id = answer["handle"]
             return state
         if item.name.startswith("records"):
-            # The result contains only the written records, without history.
+            # The result contains only the written records, and no history.
             answer = {key: {**answer.get(key, one), "history": one["history"]} for key, one in state.items()}
         elif item.id is None:
             item.id = answer["id"]
@@ -314,7 +314,7 @@ class ExpectedState:
         state |= {"content": text_of(given["content"]), "updated_at": after(at)}
         if given["reasoning"] is not None:
             state["metadata"]["reasoning"] = given["reasoning"]
-        # A copy under another id can also be recognized by its new text.
+        # Register the new text, so that the comparison recognizes a duplicate of this memory by it.
         self.memories[operation.space, given["content"]] = item
         yield item, state
 
@@ -371,7 +371,7 @@ class ExpectedState:
         for one, made in before.items():
             for other in sorted(behind - {one}):
                 item = self._link(space, one, other, "supersedes")
-                # With two links between the same memories, the store may use either of them.
+                # If several links connect the same memories, the store may derive the new link from any of them.
                 confidence = made[0]["confidence"] if len(made) == 1 and item.now is None else ANY
                 created_at = made[0]["created_at"] if len(made) == 1 else ANY
                 state = new_link("", "supersedes", made[0]["created_by"], confidence)
@@ -393,7 +393,7 @@ class ExpectedState:
         """
         Yield the effect of a deletion, a pop or an expiry in the past.
 
-        *keys* None means all keys.
+        If *keys* is None, all records of the group are removed.
         """
         item = self._group(operation.space, given["labels"])
         keys = given["keys"]

@@ -95,7 +95,7 @@ class Verdict:
             logger.removeHandler(handler)
 
     def joined(self, other: Verdict) -> Verdict:
-        """Return a verdict with the lines of both."""
+        """Return a verdict that contains the lines of both verdicts."""
         both = attrs.asdict(self), attrs.asdict(other)
         return Verdict(**{name: value + both[1][name] for name, value in both[0].items()})
 
@@ -107,7 +107,7 @@ async def opened(
     """
     Open a session with the namespace's current embedder.
 
-    It waits until the lease of a killed host expires.
+    If a killed host still holds a lease, retry until the lease expires.
     """
     session = None
     embedders = list(EMBEDDERS)
@@ -153,7 +153,7 @@ class Child:
     """
     A forked process that runs *work* and returns its result as JSON.
 
-    *work* is called with a function that blocks until `go_on`.
+    The argument of *work* is a function that blocks until the parent calls `go_on`.
     """
 
     pid: int
@@ -189,7 +189,7 @@ class Child:
 
     def wait(self) -> str | None:
         """
-        Return the next line, or None if the process exited or hung.
+        Return the next line of the child's output, or None if the process exited or hung.
 
         The line is the result, or empty if the process waits for `go_on`.
         """
@@ -209,9 +209,9 @@ class Child:
 
     def end(self) -> int:
         """
-        Wait for the exit, and return the status or the negative number of a signal.
+        Wait for the exit, and return the exit status, or the negative number of the signal that ended the process.
 
-        SIGALRM means that the process hung.
+        A process that hangs is killed, and -SIGALRM is returned.
         """
         os.close(self.orders)
         os.close(self.answer)
@@ -234,7 +234,7 @@ def ask(work: Callable[[], Verdict], errors: Path) -> tuple[Verdict | None, int]
 
 
 def judged(store: Store, facts: ExpectedState, errors: Path) -> tuple[Verdict | None, int]:
-    """Compare a store in a new process; see `ask`."""
+    """Run a comparison of a store with its expected state by `ask`, and return its result."""
     from crash.comparison import compare  # noqa: PLC0415 - avoids a circular import
 
     return ask(lambda: asyncio.run(compare(store, facts)), errors)
@@ -251,7 +251,7 @@ _ALWAYS: Final = (
 
 @attrs.define
 class Tally:
-    """Counts of the actions of a run by name, and a line for each fault."""
+    """Counters of a run's actions by name, and one line per fault."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
     bad: list[str] = attrs.field(factory=list)
@@ -259,7 +259,7 @@ class Tally:
     _is_held: bool = False
 
     def interrupt(self, *_: object) -> None:
-        """Interrupt the run, also if the interpreter swallows the exception that is raised here."""
+        """Handle a signal: raise KeyboardInterrupt, and set a flag for `go_on` in case the exception gets lost."""
         self.is_over = True
         if not self._is_held:
             raise KeyboardInterrupt
@@ -269,7 +269,7 @@ class Tally:
         """
         Defer interrupts during the block.
 
-        Otherwise a process that is started but not yet registered would never be ended.
+        An interrupt between the start and the registration of a process would leave the process running.
         """
         self._is_held = True
         try:

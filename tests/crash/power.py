@@ -1,12 +1,12 @@
 """
 Simulated power failures: writes that were not followed by a sync are lost.
 
-A preloaded library, built from `unsynced.c`, copies each file to a shadow directory when it is synced. After all
-writers were killed, `lose_unsynced` gives the files that content back.
+A preloaded library, built from `unsynced.c`, copies each file to a shadow directory when the file is synced. After all
+writers were killed, `lose_unsynced` restores these copies.
 
 * Modelled: unsynced writes, truncations, renames, links and deletions of files, lost or kept per file at random.
 * Not modelled: torn writes within a file, new directories (they stay), and files synced by `sync` or `syncfs`.
-* The index of SQLite's log (``cache.db-shm``) is mapped memory that is never synced: it is as it was, or missing.
+* The index of SQLite's log (``cache.db-shm``) is mapped memory that is never synced: it stays unchanged or is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEPT: Final = 0.3
 
 @functools.cache
 def build(directory: Path) -> Path | str:
-    """Build the library in a directory, and return its path, or why it cannot be built."""
+    """Build the library in a directory, and return its path, or the reason why it cannot be built."""
     if not sys.platform.startswith("linux"):
         return "unsynced writes are lost on Linux only"
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
@@ -42,7 +42,7 @@ def build(directory: Path) -> Path | str:
 
 def environment(library: Path, store: Path, shadow: Path, *, unsynced: str = "") -> dict[str, str]:
     """
-    Return the environment of a process whose syncs are recorded.
+    Return the environment variables that make a process record its syncs.
 
     Args:
         library: The preloaded library.

@@ -72,15 +72,15 @@ class Loop:
     writers: int
     sabotage: str
     table: Tally = attrs.field(factory=Tally)
-    # A server database that is one store for the whole run, and the command that restarts its server.
+    # The URL of the server database that all rounds use as one store, and the command that restarts its server.
     server: str | None = None
     restart: Sequence[str] = ()
-    # None if power failures cannot be simulated.
+    # The preloaded library, or None if power failures cannot be simulated.
     library: Path | None = None
-    # The state of the current store.
+    # The current store, and the log of its changes.
     store: Store = attrs.field(init=False)
     lines: list[str] = attrs.field(factory=list, init=False)
-    # After a fault the store is replaced, so that later rounds do not report the same fault again.
+    # True after a fault: the next round uses a new store, so that it does not report the same fault again.
     spoilt: bool = attrs.field(default=False, init=False)
 
     def round(self, number: int) -> None:
@@ -105,7 +105,7 @@ class Loop:
             kept = 0.0 if self.sabotage == UNSYNCED else KEPT
             self.table.counts["files that lost writes"] += lose_unsynced(self.store, shadow, chance, kept=kept)
         if self.sabotage == EARLY:
-            # Logged here and not by a writer, which may be killed before it logs anything.
+            # Write these log lines here, because a writer may be killed before it logs anything.
             spec = {"tag": f"r{number}-early", "type": "context", "origin": "user"}
             AckLog.open(book).append("begin", spec["tag"], "default", "save", began_at(), {"memories": [spec]})
             AckLog.open(book).append("end", spec["tag"], {})
@@ -122,7 +122,7 @@ class Loop:
             self.damage(facts, number, chance, self.store)
 
     def begin(self, number: int) -> None:
-        """Start with a new store. A store with a fault is kept on disk."""
+        """Switch to a new store, and delete the previous one unless it has a fault."""
         if number and not self.spoilt:
             shutil.rmtree(self.store)
         self.store, self.lines, self.spoilt = self.server or self.place / f"store-{number}", [], False
@@ -166,7 +166,7 @@ class Loop:
         child.end()
 
     def judge(self, facts: ExpectedState, number: int) -> None:
-        """Compare the undamaged store in a new process."""
+        """Compare the store with its expected state in a new process, and count the faults."""
         verdict, ended = judged(self.store, facts, self.place / "errors")
         self.take(verdict, ended, f"round {number}")
 
@@ -177,7 +177,7 @@ class Loop:
             return
         for kind, lines in (("lost", verdict.lost), ("duplicated", verdict.duplicated)):
             self.table.note(kind, *(f"{where}: {one}" for one in lines))
-        # Vectors that a killed process made for a new embedder are expected leftovers.
+        # A process that is killed during re-embedding leaves orphaned vectors, so this warning is expected.
         found = [one for one in verdict.findings if not one.startswith("warning orphan")]
         odd = [*verdict.wrong, *verdict.errors, *verdict.untyped, *found, *verdict.warnings]
         self.table.note("wrong", *(f"{where}: {one}" for one in odd))
@@ -188,7 +188,7 @@ class Loop:
         text = "".join(f"{line}\n" for line in said).encode()
         for path, length in facts.backups[len(ExpectedState().hear(self.lines).backups) :]:
             before = text[: text.rfind(b"\n", 0, length) + 1].decode().splitlines()
-            # The backup may contain later changes.
+            # The backup may also contain changes that were made during the copy.
             known = ExpectedState().hear([*self.lines, *before]).loosen().hear(said[len(before) :])
             verdict, ended = judged(Path(path), known, self.place / "errors")
             if not self.spoilt:
@@ -217,7 +217,7 @@ class _Round:
     number: int
     chance: random.Random
     book: Path
-    # Set in rounds that end with a power failure.
+    # The preloaded library, or None unless the round ends with a simulated power failure.
     library: Path | None = attrs.field(default=None, kw_only=True)
     pids: list[int] = attrs.field(factory=list, init=False)
     killed: set[int] = attrs.field(factory=set, init=False)
@@ -252,8 +252,7 @@ class _Round:
                     self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
                 if task.kind == "parent" and task.ending == "again":
                     self.loop.table.counts["parents that forked again"] += 1
-                # Only a few, because a new interpreter starts slowly. The library can only be preloaded into new
-                # interpreters.
+                # An interpreter starts slowly, so spawn few. Only a new interpreter can preload the library.
                 spawned = self.library is not None or chance.random() < 0.25
                 self.pids.append(self._started(task, spawned=spawned))
         finally:
@@ -269,7 +268,7 @@ class _Round:
                     stdout=errors, stderr=errors, pass_fds=[self._alive[1]], start_new_session=True,
                     env=self._environment(),
                 )  # fmt: skip
-                # The parent waits for it by its id, as for forked processes.
+                # `close` reaps the process with `waitpid`, so Popen must not wait for it.
                 process.returncode = 0
                 return process.pid
 
@@ -311,7 +310,7 @@ class _Round:
                 self.loop.table.note("dead", f"round {self.number}: processes hung")
                 for pid in set(self._born) - self._done - self.killed:
                     with contextlib.suppress(ProcessLookupError):
-                        # SIGABRT makes faulthandler write the position into the error file.
+                        # On SIGABRT, faulthandler writes the current traceback to the error file.
                         os.kill(pid, signal.SIGABRT)
                 break
 
@@ -361,7 +360,7 @@ class _Round:
                 self._done.add(json.loads(line)[1])
 
     def _anyone(self, seconds: float) -> bool:
-        """Wait, and return True if any process is alive: each holds the pipe open."""
+        """Wait at most *seconds* for all processes to exit, and return True if one is still alive."""
         ready, _, _ = select.select([self._alive[0]], [], [], seconds)
         return not ready
 
@@ -370,10 +369,10 @@ class _Round:
         with self.loop.table.held():
             for pid in self.pids:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    # Orphaned pool workers would block forever after their parent was killed.
+                    # Kill the process group, because orphaned pool workers would block forever.
                     os.killpg(pid, signal.SIGKILL)
                 with contextlib.suppress(ProcessLookupError):
-                    # The child may not have created its own process group yet.
+                    # The child may not have created its process group yet, so kill the process itself, too.
                     os.kill(pid, signal.SIGKILL)
                 _, status = os.waitpid(pid, 0)
                 self._listen()
@@ -386,7 +385,7 @@ class _Round:
 
 @contextlib.contextmanager
 def _place(directory: Path | None, table: Tally) -> Iterator[Path]:
-    """Create the directory of a run, and keep it if there are faults."""
+    """Create the directory of a run, and delete it at the end unless there are faults."""
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix="mama-structs-crash-", dir=directory))
@@ -394,7 +393,7 @@ def _place(directory: Path | None, table: Tally) -> Iterator[Path]:
         yield place
     finally:
         if table.ok:
-            # A process that was just killed may create a file during the deletion.
+            # Retry, because a process that was just killed may create a file during the deletion.
             for _ in range(_DELETIONS):
                 shutil.rmtree(place, ignore_errors=True)
                 if not place.exists():

@@ -54,7 +54,7 @@ class Target:
     session: Session
 
     def memories(self, *, having: str | None = None, kind: str | None = None) -> Iterator[Item]:
-        """Yield the acknowledged memories of a type with a value in a field, newest first."""
+        """Yield the acknowledged memories of a type in which the field *having* is set, newest first."""
         for (space, _), item in reversed(self.facts.memories.items()):
             state = item.now
             if space == self.space and item.is_settled and item.id is not None and state is not None:
@@ -63,7 +63,7 @@ class Target:
                     yield item
 
     def links(self, *, there: bool = True) -> Iterator[tuple[str, str, str]]:
-        """Yield the ends and the word of explicit links that exist, or of removed ones."""
+        """Yield the ends and the relationship word of existing explicit links, or of deleted ones if not *there*."""
         ends = {tag: item.id for (space, tag), item in self.facts.memories.items() if space == self.space and item.now}
         for (space, one, other, word), item in reversed(self.facts.links.items()):
             first, second = ends.get(one), ends.get(other)
@@ -77,7 +77,7 @@ class Target:
                 yield name, handle
 
     def records(self, *, least: int = 1) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the labels and keys of existing records with at least this version."""
+        """Yield the labels and keys of existing records whose version is at least *least*."""
         for (space, labels), item in reversed(self.facts.groups.items()):
             if space == self.space and item.is_settled:
                 yield from ((labels, key) for key, one in item.now.items() if one["version"] >= least)
@@ -87,12 +87,12 @@ class Target:
         await self.session.memories._shared.write(plan)
 
     async def change(self, item: Item, change: Callable[[Memory], Memory]) -> None:
-        """Replace a memory by a changed one."""
+        """Replace a memory by the result of *change*."""
         memory = change(await self.session.memories.get(str(item.id)))
         await self.write(lambda writer: writer.put(memory))
 
     async def link(self, one: str, other: str, word: str, *, kind: LinkType, by: Any = "user") -> None:
-        """Add a link."""
+        """Write a link between two memories directly, without the rules of the store."""
         made = Link(
             id=new_link_id(),
             from_id=one,

@@ -1,4 +1,4 @@
-"""Oracle of the crash test: every kind of planted fault in a store is found and named."""
+"""Oracle of the crash test: the comparison finds and names every kind of planted fault."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mama_structs.testing.conformance.ack_log import AckLog
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"), pytest.mark.once]
 
 SEED = 1
-# Repeated at the end, because later changes delete these again.
+# Later changes of `EVERY_CHANGE` delete the results of these kinds, so repeat them at the end.
 EXTRA_CHANGES = ("decision", "decision", "outcome", "correct", "link", "unlink", "put", "put", "put", "put", "put")
 KINDS = ("lost", "duplicated", "wrong", "errors", "findings", "warnings", "untyped")
 
 
 class Small(random.Random):
-    """Random choices with few memories per call, because comparing sixty of them is slow."""
+    """A random number generator that limits `save_many` to three memories, because comparing sixty is slow."""
 
     def choice(self, seq):
         return 3 if seq == (3, 3, 5, 60) else super().choice(seq)
@@ -47,7 +47,7 @@ def make(place, kinds, *, seed=SEED):
 
 
 def compared(store, lines):
-    """Return the report of a comparison, by kind."""
+    """Compare a store with its log, and return the reported lines by kind."""
     verdict = asyncio.run(compare(store, ExpectedState().hear(lines)))
     return {kind: lines for kind in KINDS if (lines := getattr(verdict, kind))}
 

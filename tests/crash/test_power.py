@@ -25,7 +25,7 @@ pytestmark = pytest.mark.once
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """The preloaded library."""
+    """The preloaded library. The test is skipped if it cannot be built."""
     built = build(tmp_path_factory.mktemp("library"))
     if isinstance(built, str):
         pytest.skip(built)
@@ -125,7 +125,7 @@ asyncio.run(main())
 
 
 async def ids_in(store):
-    """Return the ids of all memories, None if the database is damaged."""
+    """Return the ids of all memories, or None if the database is damaged."""
     try:
         async with Session.open(store, embedder=EMBEDDERS[0]) as session:
             return [memory.id async for memory in session.memories.all()]

@@ -30,15 +30,14 @@ def command(*arguments):
 
 
 def figures(said):
-    """Return the numbers of a table."""
+    """Parse the numbers of a printed table, by name."""
     return {
         name: int(value.replace(",", "")) for name, value in re.findall(r"^(\S.*?) {2,}([\d,]+)$", said, re.MULTILINE)
     }
 
 
 def crash(*arguments, place):
-    """Run the command. Return its exit status, its output and its table."""
-    # A real disk, because the test's directory may be in memory, which uses other system calls.
+    """Run the crash test, and return its exit status, its output and the numbers of its table."""
     done = subprocess.run(
         command(*arguments, "--directory", place),
         check=False,
@@ -51,7 +50,7 @@ def crash(*arguments, place):
     return done.returncode, done.stdout, figures(done.stdout)
 
 
-# Several tests, so that workers can run them in parallel.
+# One test per seed, so that pytest workers can run the seeds in parallel.
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_run_finds_no_fault(tmp_path, seed):
     """The run includes kills, forks, stops, full disks, failing statements and power failures."""
@@ -120,7 +119,7 @@ def test_interrupt_ends_run_with_table_of_finished_rounds(tmp_path):
         command("--minutes", 60, "--seed", 3, "--directory", tmp_path),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
     )  # fmt: skip
-    # One round is finished, and another has begun.
+    # Wait until one round is finished and another has begun.
     while not list(tmp_path.glob("*/round-1.jsonl")):
         assert process.poll() is None
         time.sleep(0.02)

@@ -50,7 +50,7 @@ _TTL: Final = 0.01
 @attrs.frozen
 class Task:
     """
-    The work of a process.
+    The task of one writing process.
 
     Args:
         kind: ``"writer"``, ``"parent"``, ``"preload"``, ``"pool"`` or ``"keeper"``.
@@ -79,12 +79,12 @@ class Task:
 
 
 def run(task: Task) -> None:
-    """Do a task in this process."""
+    """Execute a task in this process, and log its start and its end."""
     book = AckLog.open(Path(task.book), store=task.store)
     book.append("born", os.getpid(), task.kind)
     faulthandler.enable()
     chance = random.Random(task.seed)
-    # If the process ends in any other way than by returning or by a kill, the "done" line is missing.
+    # The runner counts a process as crashed if its "done" line is missing and no kill was logged.
     with log_errors(book), faulty(task.fault, task.store, chance):
         _KINDS[task.kind](task, book, chance)
     book.append("done", os.getpid())
@@ -138,7 +138,7 @@ class _Parent:
 
         def work() -> None:
             if collect:
-                # The loop stays open: closing it in a child would remove the parent's wake-ups.
+                # Do not close the event loop: closing it in a child would unregister the wake-ups of the parent.
                 self.session = None  # type: ignore[assignment]  # the parent's session is unusable here
                 gc.collect()
             run(task)
@@ -181,7 +181,7 @@ class _Parent:
 def _parent(task: Task, book: AckLog, chance: random.Random) -> None:
     with _opened_parent(task, book, chance) as parent:
         parent.write("a", task.changes // 4)
-        # Fork during a transaction or between two.
+        # In half of the runs, fork while changes are in progress.
         under_way = [parent.begin("b", 8)] if chance.random() < 0.5 else []
         for _ in range(task.children):
             parent.child(task.changes)
@@ -227,9 +227,9 @@ def _opened_parent(task: Task, book: AckLog, chance: random.Random) -> Iterator[
 
 def _preload(task: Task, book: AckLog, chance: random.Random) -> None:
     """
-    Open the store first and fork then, as preloading servers do.
+    Open the store before forking, as preloading servers do.
 
-    Killed children are replaced.
+    Two more children are forked: one after the first children have ended, and one after that child has ended.
     """
     with _opened_parent(task, book, chance) as parent:
         for _ in range(task.children):
@@ -257,7 +257,7 @@ def _pool(task: Task, book: AckLog, chance: random.Random) -> None:
 
 
 def _collected(alive: int) -> None:
-    # Workers of a killed parent block forever: close the pipe so that the runner does not wait for them.
+    # Pool workers block forever after their parent was killed. Close the pipe, so that the runner does not wait.
     os.close(alive)
     gc.collect()
 
@@ -265,7 +265,7 @@ def _collected(alive: int) -> None:
 def _keeper(task: Task, book: AckLog, chance: random.Random) -> None:
     """Do rare operations while others write: backups, exports, re-embedding, a migration."""
     at, name = _StoreAndFiles(task.store, Path(task.book).parent), task.name
-    # A server is backed up with its own tools.
+    # Skip the backup on a server, which is backed up with its own tools.
     chores = [one for one in _CHORES if one is not _back_up or not is_url(task.store)]
 
     async def main() -> None:
@@ -359,7 +359,7 @@ async def _migrate(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Ra
 
 
 async def _tend(at: _StoreAndFiles, book: AckLog, tag: str, chance: random.Random) -> None:
-    """Write, rebuild the indexes, and prune."""
+    """Write some changes, then rebuild the indexes, prune links, and run the maintenance."""
     async with opened(at.store, chance.choice(NAMESPACES)) as session:
         await write(session, book, f"{tag}-t", chance, 3)
         await session.memories.rebuild()
@@ -392,10 +392,10 @@ def faulty(fault: str, directory: str, chance: random.Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _full(directory: Path, chance: random.Random) -> Iterator[None]:
-    """Limit the file size to about the present size, with pauses without limit."""
+    """Repeatedly set a file-size limit near the current size of the database, and remove it again."""
     import resource  # noqa: PLC0415 - not available on all systems
 
-    # Prevent a module that is imported under the limit from leaving truncated bytecode for other processes.
+    # Otherwise an import while the limit is set would leave truncated bytecode for other processes.
     sys.dont_write_bytecode = True
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     over = threading.Event()

@@ -34,11 +34,11 @@ TEXTS = st.lists(st.sampled_from(ODD) | st.text(st.characters(), max_size=4), mi
 
 
 def linked(to, word, *more):
-    """Return the links of a save."""
+    """Return the argument *links* of a save with one link."""
     return [{"to_id": to, "relationship": word, **dict(zip(("reason", "tags"), more, strict=False))}]
 
 
-# Arguments: the memories, the ids of a decision and an insight, and two texts.
+# Each call takes the memories, the ids of a decision and an insight, and two texts.
 OF_MEMORIES = (
     lambda m, i, t, o: m.save_decision(t, o, t),
     lambda m, i, t, o: m.save_decision("auth", t, o, evidence=[t, o]),
@@ -83,7 +83,7 @@ OF_MEMORIES = (
     lambda m, i, t, o: m.forget(about=t, source=o),
     lambda m, i, t, o: m.forget(source=t),
 )
-# Arguments: the session and two texts.
+# Each call takes the session and two texts.
 OF_SESSIONS = (
     lambda s, t, o: s.recall(t),
     lambda s, t, o: s.remember(
@@ -106,7 +106,7 @@ CALLS = [*((True, call) for call in OF_MEMORIES), *((False, call) for call in OF
 
 
 def told(value):
-    """Return the result of a call as plain lists."""
+    """Convert the result of a call to nested lists, so that results can be compared."""
     if isinstance(value, dict):
         return [[told(one) for one in pair] for pair in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -118,7 +118,7 @@ def told(value):
 
 async def came(call):
     """
-    Return the result or the error of a call.
+    Return the result or the error of a call in comparable form.
 
     A StoreError is raised, because no text may cause one.
     """
@@ -133,9 +133,9 @@ async def came(call):
 
 async def lived(place, namespace, text, other, calls):
     """
-    Return the results of calls and the final content of a store.
+    Run calls on a store, and return their results and the final content of the store.
 
-    Ids and times depend on the calls alone.
+    Ids and times depend only on the calls, so that two stores can be compared.
     """
     found, clock, numbers = [], FakeClock(start=1_800_000_000.0), itertools.count()
     drawn = SimpleNamespace(token_hex=lambda size: f"{next(numbers):0{2 * size}x}")
@@ -183,7 +183,7 @@ def test_text_is_stored_as_in_directory(memory_server):
 
 
 async def named(place):
-    """Return the results for unusual names of namespaces, conversations and read namespaces."""
+    """Open sessions with unusual names of namespaces, conversations and read namespaces, and return the results."""
     found = []
     for name in NAMES:
         for options in ({"namespace": name, "conversation": "talk"}, {"conversation": name}, {"reads": [name]}):

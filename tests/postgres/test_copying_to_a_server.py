@@ -1,4 +1,4 @@
-"""Copy of a store to a server and back."""
+"""Copies of a store from a directory to a server and back."""
 
 import asyncio
 from itertools import count

@@ -12,12 +12,12 @@ EXPIRE = "UPDATE mama_structs.leases SET expires = clock_timestamp() - interval 
 
 
 def leases(url, *, seconds=600):
-    """Return the leases of one host."""
+    """Return the lease manager of one host."""
     return Leases(PostgresPool.open(url), seconds=seconds)
 
 
 def storage(url, held):
-    """Return a store of one host, with the first part of a key as its lease name."""
+    """Return the row storage of one host. The first part of a key is the name of its lease."""
     return PostgresStorage(
         PostgresPool.open(url), namespace="default", lease_name_of=lambda key: key.partition("/")[0], leases=held
     )

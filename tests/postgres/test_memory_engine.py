@@ -41,7 +41,7 @@ def unit(numbers):
 
 @attrs.define
 class Refused(Exception):
-    """The error raised by a plan."""
+    """Raised by a write plan, to make the engine roll it back."""
 
 
 def filters():
@@ -84,7 +84,7 @@ def new_memories(draw, memory_id):
 
 
 class Engines(RuleBasedStateMachine):
-    """Compares an engine with one on plain dicts under the same operations."""
+    """Stateful test that runs the same operations on an engine and on an engine with plain dicts."""
 
     opened = None
 
@@ -133,7 +133,7 @@ class Engines(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 3), raises=st.integers(0, 9), looks=st.booleans())
     def put_new(self, data, count, raises, looks):
-        """New memories with links to older ones, and links added when all nodes are known."""
+        """Save new memories with links to older ones, and add further links when the nodes of all are known."""
         before = self.ids()
         new = [self.new(data) for _ in range(count)]
         if before:
@@ -158,7 +158,7 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: self.ids())
     @rule(data=st.data(), pick=PICKS, with_vectors=st.booleans(), then=st.booleans())
     def put_again(self, data, pick, with_vectors, then):
-        """Another version of a memory, optionally read in the same plan."""
+        """Save another version of a memory, and optionally read it in the same plan."""
         ids = self.ids()
         old = self.plain.memories.get([self.plain.memories.find(ids[pick % len(ids)])])[0]
         new = self.new(data)
@@ -181,12 +181,12 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: len(self.ids()) > 1)
     @rule(data=st.data(), pick=PICKS, replaced=st.none() | PICKS)
     def put_link(self, data, pick, replaced):
-        """A new link, or a replacement of an existing one."""
+        """Add a link, or replace an existing one."""
         ids, links = self.ids(), self.links()
         source = ids[pick % len(ids)]
         link_id = None if replaced is None or not links else links[replaced % len(links)]
         if link_id is not None:
-            # The local engine stores a link with the memory where it begins.
+            # The local engine stores a link with its source memory, so a replacement must keep the source.
             source = self.plain.memories.find_links([link_id])[0].from_id
         link = self.link(data, source, [one for one in ids if one != source], link_id)
         self.write(lambda writer: writer.put_link(link))
@@ -220,14 +220,14 @@ class Engines(RuleBasedStateMachine):
     @precondition(lambda self: self.ids())
     @rule(picks=st.lists(PICKS, min_size=1, max_size=2))
     def put_vectors(self, picks):
-        """Vectors of another embedder, which searches ignore."""
+        """Store vectors of another embedder, which searches must ignore."""
         ids = self.ids()
         vectors = {ids[pick % len(ids)]: np.array([[1, 0]], np.float32) for pick in picks}
         self.write(lambda writer: writer.put_vectors(OTHER_RECORD, {**vectors, "none": np.array([[1, 0]], np.float32)}))
 
     @rule(where=filters(), text=TEXTS, vector=VECTORS, limit=st.none() | st.integers(0, 5))
     def search(self, where, text, vector, limit):
-        """Both engines find the same memories with the same scores."""
+        """Assert that both engines find the same memories with the same scores."""
 
         def plan(reader):
             most = 100 if limit is None else limit
@@ -243,7 +243,7 @@ class Engines(RuleBasedStateMachine):
 
     @invariant()
     def they_agree(self):
-        """Compare the answers to all queries."""
+        """Assert that both engines give the same answers to all queries."""
         ids = self.ids()
         same(
             *(self.runner.run(engine.read(lambda reader: answers(reader, ids))) for engine in (self.plain, self.engine))
@@ -262,9 +262,9 @@ class Engines(RuleBasedStateMachine):
 @attrs.frozen(eq=False)
 class RankedIds:
     """
-    Ids with scores, best first.
+    Ids with their scores, best first.
 
-    The order of scores that differ by rounding is ignored, also at the limit.
+    A comparison ignores the order of scores that differ only by rounding, also at the limit.
     """
 
     ids: list[str]
@@ -286,12 +286,12 @@ class RankedIds:
 
 
 def found(reader, matches, most):
-    """Return the results in a form that can be compared between engines."""
+    """Convert matches to a form that can be compared between engines."""
     return RankedIds(reader.ids(matches.nodes), matches.scores.tolist(), len(matches.nodes) == most)
 
 
 def answers(reader, ids):
-    """Return the answers of a reader about some memories and about all."""
+    """Return the answers of a reader to all queries, about some memories and about the whole namespace."""
     nodes = reader.find_many(ids)
     return early_answers(reader, ids) | {
         "memories": reader.get(nodes),
@@ -308,7 +308,7 @@ def answers(reader, ids):
 
 
 def early_answers(reader, ids):
-    """Return the answers that also cover memories not written yet."""
+    """Return the answers to the queries that also cover memories which are not written yet."""
     nodes = np.array(reader.find_many(ids), np.int64)
     table = reader.links(nodes)
     evolution = reader.links(nodes, "in", [LinkType.EVOLUTION])
@@ -342,7 +342,7 @@ def early_answers(reader, ids):
 
 
 def same(plain, other):
-    """Assert that two answers are equal, by name."""
+    """Assert that the answers of two engines are equal, and report the name of a different one."""
     if isinstance(plain, dict):
         for name, value in plain.items():
             assert alike(value, other[name]), (name, value, other[name])
@@ -352,7 +352,7 @@ def same(plain, other):
 
 @pytest.fixture(params=["embedded", "postgres"])
 def engines(request, tmp_path):
-    """Engines of each kind."""
+    """The local engines, or the engines on a server."""
     if request.param == "postgres":
         yield PostgresEngines(request.getfixturevalue("memory_server"))
         return
@@ -366,7 +366,7 @@ def test_engine_matches_plain_dicts(engines):
 
     class Machine(Engines):
         async def opened(self, namespace):
-            # Every fourth namespace uses an index as soon as possible.
+            # Every fourth namespace has no exact search, so it uses an index as soon as possible.
             exact_up_to = MemorySettings().exact_up_to * min(int(namespace[1:]) % 4, 1)
             return await engines.open(namespace, RECORD, MemorySettings(exact_up_to=exact_up_to))
 

@@ -52,7 +52,7 @@ def memories(namespace="default", vectors=VECTORS, start=0):
     """
     Return memories with two chunks.
 
-    Every tenth is an insight, every thirtieth has the topic ``rare``.
+    Every tenth memory is an insight, and every thirtieth has the topic ``rare``.
     """
     kinds = MemoryType.INSIGHT, MemoryType.DECISION
     return [
@@ -97,7 +97,7 @@ def at(url, **options):
 
 @contextlib.asynccontextmanager
 async def held_up(url, mode="ROW EXCLUSIVE"):
-    """Hold a transaction that an index build must wait for."""
+    """Hold a table lock for which an index build must wait."""
     connection = await asyncpg.connect(url)
     try:
         transaction = connection.transaction()
@@ -118,7 +118,7 @@ async def until(url, sql):
 
 
 def explained(server, engine, where):
-    """Return the query plan of `nearest`."""
+    """Return the server's query plan for a nearest-neighbour search."""
     graph = engine.index.usable_index(engine._head)
     statement = Statement(engine.namespace)
     asked = NearestQuery(QUERY.tobytes(), 5, where, embedder_key(RECORD), graph).select_sql(statement, "q")
@@ -133,7 +133,7 @@ def explained(server, engine, where):
 
 
 def exactly(where, limit, query=QUERY):
-    """Return the scores of the nearest memories by exact comparison."""
+    """Return the highest scores, computed by exact comparison."""
     best = [float((new.vectors @ query).max()) for new in memories() if where is None or where.matches(new.memory)]
     return sorted(best, reverse=True)[:limit]
 
@@ -150,7 +150,7 @@ WHERE = {
 
 @pytest.fixture
 def own(own_database):
-    """A database that prefers the index even for small numbers of rows."""
+    """A database whose planner prefers the index even for few rows."""
     administer(own_database, f"ALTER DATABASE {own_database.rpartition('/')[2]} SET enable_sort = off")
     return own_database
 
@@ -196,7 +196,7 @@ async def test_index_is_built_on_partition_of_namespace(own):
 @pytest.mark.parametrize("scanned", ["enough", "too little"])
 async def test_filtered_search_returns_all_nearest_memories(engine, monkeypatch, scanned):
     """With the index or by exact comparison, the number of results is complete and they are the nearest ones."""
-    # Above this number of memories a filtered search uses the index.
+    # Lower the number of matches up to which a filtered search is exact, so that it uses the index.
     monkeypatch.setattr(questions, "MAX_EXACT_FILTERED_MEMORIES", 12)
     if scanned == "too little":
         monkeypatch.setitem(indexing.SEARCH_SETTINGS, "hnsw.iterative_scan", "off")
@@ -284,7 +284,7 @@ async def test_invalid_index_of_killed_build_is_rebuilt(own):
                 await engine.index.wait_until_idle()
         await engine.read(lambda reader: reader.change)
         left = [row["indisvalid"] for row in administer(own, NAMES)], engine.figures()["vectors"]["mode"]
-        # The lease of the killed build expires after a minute.
+        # Delete the lease of the killed build, which would expire only after a minute.
         administer(own, "DELETE FROM mama_structs.leases")
         await asyncio.wrap_future(engine.index.maintain(engine._head))
 

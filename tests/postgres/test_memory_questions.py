@@ -1,4 +1,4 @@
-"""Number and cost of the server engine's statements, and visibility of rows."""
+"""SQL statements of the server engine: their number, their cost, and the visibility of rows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ READS = {
 }
 
 
-# Methods of a session besides its memories.
+# Methods of the session itself, with the maximum number of their statements.
 ANSWERS = {
     "observe": (3, lambda session: session.observe('<ref id="plan">shields first</ref>')),
     "recall": (2, lambda session: session.recall("shall we shield the planet?")),
@@ -103,7 +103,7 @@ async def place(database, tmp_path):
 
 
 async def filled(place, count=40):
-    """Fill a namespace; return its memories and the saved ids."""
+    """Fill a namespace, and return its store and the ids of the saved memories."""
     store = await place.memories()
     said = [
         {
@@ -171,7 +171,7 @@ async def test_save_many_shares_statements(place, monkeypatch):
     asked = heard(monkeypatch)
     await store.save_many(records)
 
-    # One statement checks all, two for each group of 1, 2, 4, 8, 16, 32, 32 and 5 memories, and one writes them.
+    # One statement checks all, two serve each group of 1, 2, 4, 8, 16, 32, 32 and 5 memories, and one writes them.
     assert len(asked) <= 1 + 2 * 8 + 1, [sql[:100] for sql in asked]
     assert {ids[0]} == {link.to_id for link in await store.links_of(ids[0])}
     assert 100 == len(await store.links_of(ids[0]))
@@ -194,7 +194,7 @@ async def test_statements_look_rows_up_by_key_without_statistics(place, monkeypa
     await store.load_context(ids[0])
 
     assert len(removed) > 3
-    # Only words of memories are still compared with the requested words.
+    # The remaining rows are words of memories, which are compared with the requested words.
     assert max(removed) <= 100 * 120, removed
 
 
@@ -349,7 +349,7 @@ async def test_concurrent_saves_are_all_stored_and_visible(place):
     assert [] == await place.findings()
 
 
-# Enough additional rows that a planner without cached pages would consider sequential scans.
+# Adds enough rows for a planner that assumes no cached pages to consider sequential scans.
 _FILLED = """
     INSERT INTO mama_structs.memories (namespace, node, id, entry, created, type, scripts, asking, ends, origin, trust,
                                        wording, length, terms, counts, topic_terms)

@@ -42,7 +42,7 @@ class Clock:
 
 
 async def done(store, clock, steps):
-    """Execute *steps* and return the ids of the saved memories. Ids depend on the steps alone."""
+    """Execute *steps*, and return the ids of the saved memories, which depend only on the steps."""
     numbers, ids = itertools.count(), []
     drawn = SimpleNamespace(token_hex=lambda size: f"{next(numbers):0{2 * size}x}")
     with patch.object(model, "secrets", drawn):
@@ -165,7 +165,7 @@ async def with_sample(store, clock):
 async def test_sample_searches_match_directory(memory_server, tmp_path, monkeypatch):
     """The sample queries return the same memories and scores, and the exports are equal."""
     for module in ("local.engine", "postgres.writer"):
-        # The duration of transactions would decide which memories share a batch, and so the weights of words.
+        # Remove the time limit, so that batches and word weights do not depend on the machine's speed.
         monkeypatch.setattr(f"mama_structs.memory.engines.{module}.MAX_TRANSACTION_SECONDS", 1e9)
     if not SAMPLE.exists():
         pytest.skip("the retrieval sample is not beside the checkout")

@@ -38,7 +38,7 @@ def opened(url, **options):
 
 
 def add(connection):
-    """Write one row and count a change."""
+    """Write one row, and count the change."""
     connection.execute("INSERT INTO rows VALUES ('n', gen_random_uuid()::text, '')")
     connection.note_change()
     return connection.statement_count
@@ -176,7 +176,7 @@ def test_write_is_atomic_when_connection_breaks_at_any_message(database, proxy, 
             proxy.at = proxy.seen + at
             error = server.run(add, write=True, namespace="n").exception()
             is_over, proxy.at = proxy.at is not None, None
-            # The broken connection does not affect later calls.
+            # The broken connection must not affect later calls.
             found = server.run(lambda one: one.fetch("SELECT * FROM rows"), write=False).result()
         assert error is None or type(error) is StoreUnreachable
         assert "may be stored" not in str(error)
@@ -184,7 +184,7 @@ def test_write_is_atomic_when_connection_breaks_at_any_message(database, proxy, 
         outcomes.append(len(found))
         if is_over:
             break
-    # At least begin, query and commit were interrupted, and some of the runs failed.
+    # The interrupted messages include at least begin, query and commit, and some of the runs failed.
     assert len(outcomes) >= 4
     assert {0, 1} == set(outcomes)
 
@@ -236,7 +236,7 @@ def test_commit_without_answer_raises_when_lookup_is_impossible(database, proxy)
 
     with opened(proxy.url) as server, pytest.raises(StoreUnreachable, match="may be stored, or not"):
         server.run(plan, write=True).result()
-    # The server may still be executing the commit.
+    # The server may still be executing the commit, so wait for the row.
     wait_until(lambda: rows_of(database) == 1)
 
 
@@ -251,7 +251,7 @@ def test_commit_lookup_times_out(database, proxy):
         with pytest.raises(StoreUnreachable, match="may be stored, or not"):
             server.run(plan, write=True, namespace="n").result()
         proxy.at = None
-    # The server may still be executing the commit.
+    # The server may still be executing the commit, so wait for the row.
     wait_until(lambda: rows_of(database) == 1)
 
 
@@ -297,7 +297,7 @@ def test_unresponsive_server_raises_after_timeout(proxy, monkeypatch):
 
 def test_long_statement_is_cancelled_by_server(database):
     """The transaction is rolled back and the connection stays usable."""
-    # Longer than a slow machine needs between two statements, because idle transactions have the same limit.
+    # Idle transactions have the same limit, so it must exceed the time between two statements on a slow machine.
     with opened(database, statement_timeout=3) as server:
 
         def plan(connection):
@@ -401,7 +401,7 @@ def test_pool_reconnects_after_server_restart(own_postgres):
         own_postgres.start()
         assert 0 == server.run(lambda one: one.fetch("SELECT count(*) FROM rows"), write=False).result()[0][0]
         assert 1 == server.run(add, write=True, namespace="n").result()
-        # Dead idle connections are detected when a transaction begins.
+        # The next transaction must detect dead idle connections when it begins.
         own_postgres.stop("immediate")
         own_postgres.start()
         assert 1 == server.run(add, write=True, namespace="n").result()
@@ -429,7 +429,7 @@ def failures(database, own_port):
         f"postgres@{there}/{name}?password={SECRET}&sslmode=nonsense",
         f"postgres:{SECRET}@[::bad/{name}",
         f"postgres:{SECRET}@127.0.0.1:99999/{name}",
-        # Characters that must be percent-encoded.
+        # These characters must be percent-encoded in a URL.
         f"postgres:{SECRET}/a@{there}/{name}",
         f"postgres:a?{SECRET}@{there}/{name}",
         f"postgres:{SECRET}#a@{there}/{name}",
@@ -452,7 +452,7 @@ def failures(database, own_port):
 
 
 def unknown_host(host, *arguments, known=socket.getaddrinfo, **keywords):
-    """Resolve names like a resolver without this host, without a network query."""
+    """Simulate a resolver that does not know this host, without a network query."""
     if host == "unknown.invalid":
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     return known(host, *arguments, **keywords)

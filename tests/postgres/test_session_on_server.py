@@ -164,7 +164,7 @@ CHANGES = {
 @pytest.mark.parametrize("what", CHANGES)
 async def test_change_is_atomic_when_connection_breaks_at_any_message(database, proxy, tmp_path, monkeypatch, what):
     """After a failure the state is unchanged, and the change can be repeated."""
-    # Saves share a transaction only within its time limit.
+    # Raise the time limit of transactions, so that all saves share one.
     monkeypatch.setattr("mama_structs.memory.engines.postgres.writer.MAX_TRANSACTION_SECONDS", 3600)
 
     async def state():
@@ -184,7 +184,7 @@ async def test_change_is_atomic_when_connection_breaks_at_any_message(database, 
                 await CHANGES[what](session.memories, ids)
             except StoreUnreachable as error:
                 failed.append(str(error))
-                # Forgotten memories are deleted, although their space could not be reclaimed.
+                # `forget` also fails if only the space cannot be reclaimed. The memories are deleted then.
                 is_right = before == await state() or what == "forget"
             else:
                 is_right = before != await state()
@@ -291,7 +291,7 @@ async def test_forget_reclaims_space_when_no_older_transaction_is_open(own_datab
 async def test_forgotten_text_is_in_no_row_or_index_on_disk(own_database):
     """No page item of a table, TOAST table or index contains it; only free space of pages and the log may."""
     database = own_database
-    # Large tables, because for a small ratio of deleted rows VACUUM skips indexes by default.
+    # Fill the tables, because VACUUM skips indexes by default if the ratio of deleted rows is small.
     administer(database, *(OTHERS.format(*one) for one in OTHER_ROWS), "VACUUM")
     word = f"word{uuid.uuid4().hex[:12]}"
     long = " ".join(f"{at * at * 7919 % 100_003}" for at in range(1_200))
@@ -299,7 +299,7 @@ async def test_forgotten_text_is_in_no_row_or_index_on_disk(own_database):
         await session.memories.save_context("what stays")
         saved = await session.memories.save_decision(word, f"{word} {long}", word, evidence=[f"{word} {long}"])
         more = await session.memories.save_many([{"type": "context", "content": f"{word} {at}"} for at in range(30)])
-        # As autovacuum may do at any time: the planner's statistics contain words and ids, too.
+        # Collect statistics, as autovacuum may do at any time. They contain words and ids, too.
         administer(database, "ANALYZE", "CHECKPOINT")
         before, planned = items_with(word, database), administer(database, STATISTICS.format(word))
         receipt = await session.memories.forget([saved.id, *(memory.id for memory in more)])
@@ -311,7 +311,7 @@ async def test_forgotten_text_is_in_no_row_or_index_on_disk(own_database):
     assert not {"entry", "terms", "text", "topic_terms", "value"} & names
     assert () == receipt.pending
     assert [] == administer(database, STATISTICS.format(word))
-    # The server vacuums old rows of its catalog itself, as soon as no transaction sees them.
+    # The server vacuums its catalog only when no transaction sees the old rows, so retry.
     for _ in range(60):
         administer(database, "VACUUM pg_statistic", "CHECKPOINT")
         if not items_with(word, database):
@@ -345,7 +345,7 @@ def files_of(database):
 
 
 def bytes_of(path):
-    """Return the content of a file, or nothing if the server has deleted it meanwhile."""
+    """Return the content of a file, or nothing if the server deletes it before the read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -353,12 +353,12 @@ def bytes_of(path):
 
 
 def items_with(word, database):
-    """Return a file name for each occurrence of a text in a page item, ignoring free space."""
+    """Return a file name for each occurrence of a text in a page, except in the page's free space."""
     found = []
     for path in files_of(database):
         data = path.read_bytes()
         for place in (one.start() for one in re.finditer(word.encode(), data)):
-            # As in PostgreSQL's bufpage.h: after 12 bytes of a page come the start and the end of its free space.
+            # Bytes 12 to 15 of a page contain the start and the end of its free space (PostgreSQL's bufpage.h).
             lower, upper = struct.unpack_from("<HH", data, place // 8192 * 8192 + 12)
             found += [] if lower <= place % 8192 < upper else [path.name]
     return found
@@ -536,12 +536,12 @@ async def test_failover_to_lagging_replica_invalidates_caches(own_postgres):
         wait_until(lambda: not administer(own_postgres.url, "SELECT 1 FROM pg_stat_replication"))
         lost = await here.memories.save_context("nobody else has this")
         await here.memories.link(first.id, lost.id, "refines")
-        # This client caches these links.
+        # This query fills the client's cache of links.
         assert {kept.id, lost.id} == {one.memory.id for one in await here.memories.connected(first.id)}
         own_postgres.stop("immediate")
         replica.promote()
         async with opened(replica.url) as there:
-            # The same number of changes as was lost, so that equal change numbers must not be confused.
+            # Make as many changes as were lost, so that only the change numbers are equal.
             new = await there.memories.save_context("after it")
             await there.memories.link(first.id, new.id, "refines")
             assert {kept.id, new.id} == {one.memory.id for one in await here.memories.connected(first.id)}
@@ -574,7 +574,7 @@ async def test_unnamed_fork_does_not_wait_for_server(database, monkeypatch):
 
         monkeypatch.setattr(PostgresPool, "run", noted)
         fork = session.fork()
-        # Claims are renewed periodically in a thread.
+        # A thread renews the claims periodically, so ignore its calls.
         assert set() == {*asking} - {"mama-structs leases"}
         await fork.observe('<ref id="own">mine</ref>')
         with pytest.raises(StoreBusy, match="open in another"):

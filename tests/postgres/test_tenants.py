@@ -1,4 +1,4 @@
-"""Isolation of roles with the policies of the guide, and migration of shared rows."""
+"""Isolation of database roles by the policies of the guide, and migration of formerly shared rows."""
 
 import json
 import uuid
@@ -199,7 +199,7 @@ async def test_reads_grant_of_the_guide_shows_memories_and_no_refs(own_database)
         kept = await session.memories.save_decision("auth", "use tokens", "stateless", evidence=["ref:secret"])
     with team(own_database, "raids") as url:
         role = url.partition("://")[2].partition("@")[0]
-        # Run both blocks again, as after an update of the package.
+        # Run both scripts again, as an administrator does after an update of the package.
         for script in (team_block(role, "raids", heading=READS), team_block(role, "raids").split("\n", 2)[2]) * 2:
             administer(own_database, script=script)
         administer(own_database, script=team_block(role, "raids", heading=READS))
@@ -261,7 +261,7 @@ async def test_copy_to_a_server_makes_forks_independent_of_other_namespaces(own_
 
 @pytest.fixture
 def earlier_database(empty_database):
-    """The URL of a database as commit 561ec94 left it."""
+    """The URL of a database in the state that commit 561ec94 produced."""
     script = [MIGRATIONS]
     for number, name, sql in load_migrations():
         if number <= 4:

@@ -180,7 +180,7 @@ def test_write_transactions_are_durable_when_synchronous_commit_is_off(own_datab
     elif level == "database":
         administer(own_database, f"ALTER DATABASE {name} {setting}")
     else:
-        # For this database only, because all tests share the role.
+        # Change the setting for this database only, because all tests share the role.
         administer(own_database, f"ALTER ROLE postgres IN DATABASE {name} {setting}")
     with opened(url) as server:
         storage = PostgresStorage(PostgresPool.open(url), namespace="n")
@@ -193,7 +193,7 @@ def test_write_transactions_are_durable_when_synchronous_commit_is_off(own_datab
         storage.close_now()
 
         assert ["on"] * 5 == [*(one.result() for one in found), of_rows]
-        # A read transaction uses the configured setting.
+        # A read transaction keeps the configured setting.
         assert "off" == server.run(lambda one: one.fetch(SETTING)[0]["found"], write=False).result()
 
 
@@ -210,7 +210,7 @@ async def test_acknowledged_saves_survive_server_kill_when_synchronous_commit_is
     """Acknowledged memories, records and refs exist after the server was killed."""
     administer(
         own_postgres.url,
-        # The background writer would otherwise flush commits that were not durable when they returned.
+        # Otherwise the background writer would flush commits that were not durable when they returned.
         "ALTER SYSTEM SET wal_writer_delay = '10s'",
         "ALTER ROLE postgres SET synchronous_commit = off",
         "SELECT pg_reload_conf()",

@@ -234,7 +234,7 @@ async def test_force_static_shows_all_tools_for_every_message():
 
 
 async def test_session_without_memory_tools_has_working_memories():
-    """The deprecated tools are missing, too."""
+    """The session has no deprecated memory tools either."""
     async with Session.open(embedder=HashEmbedder(), settings=Settings(tools=ToolSettings(memory=False))) as session:
         assert ("read_fd", "list_refs", "get_ref", "search_fd", "edit_ref", "put_ref") == session.tools.names
         with pytest.raises(UnknownTool):
@@ -253,7 +253,7 @@ async def test_session_and_fork_use_given_exposure():
 
 
 async def test_deprecated_tools_are_hidden_but_callable(session):
-    """With the setting, they are visible, too."""
+    """A setting makes them visible."""
     reset_warnings()
     with pytest.warns(DeprecationWarning, match="list_decisions"):
         answer = await session.call("list_decisions")
@@ -307,13 +307,13 @@ async def test_loaded_memories_leave_space_for_refs():
 
         assert all(answer["more"][0]["fd"] for answer in answers)
         assert ["plan"] == [ref.id for ref in ingested.refs]
-        # Half of the quota, and the omitted parts of the last answer.
+        # The memories use at most half of the quota, plus the omitted parts of the last answer.
         assert session.refs.usage.handles <= 20 // 2 + 3
         assert "long long" in await session.call("read_fd", {"fd": answers[-1]["more"][0]["fd"]})
 
 
 async def test_host_tool_with_deprecated_name_replaces_deprecated_tool(session):
-    """It is never hidden, and its answers are unchanged."""
+    """The host's tool is never hidden, and its answers are unchanged."""
 
     async def update_outcome(path: str) -> dict[str, str]:
         """Save the weights of a model."""

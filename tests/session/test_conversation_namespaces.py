@@ -1,4 +1,4 @@
-"""Conversations belong to a namespace. A host can move one to another namespace."""
+"""Conversations belong to a namespace. A host can move a conversation to another namespace."""
 
 import asyncio
 import json
@@ -24,8 +24,7 @@ from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.storage.sealed_rows import MAX_KEY_CHARS
 from mama_structs.storage.sqlite_store import SqliteStorage
 
-# Rows of commit 7f2dd1b: a conversation of a session with the namespace "alice", a fork of it, and one with the longest
-# name. At that commit, names were shared by all namespaces of a directory.
+# Rows of commit 7f2dd1b, without namespaces: a conversation of "alice", its fork, and one with the longest name.
 ROWS = json.loads((Path(__file__).parents[1] / "data" / "conversations_without_namespaces.json").read_text())
 LONG = "ü" * 200
 
@@ -63,7 +62,7 @@ def moved(capsys, *arguments):
 
 
 async def assigned(place, name="c", *, namespace, origin="default"):
-    """Move a conversation like the command, inside a running loop."""
+    """Move a conversation like the command does, but inside a running event loop."""
     async with Session.open(place) as session:
         return await session._shared.home.assign(name, origin=origin, namespace=namespace)
 
@@ -74,7 +73,7 @@ def rows_on_disk(place):
 
 
 async def recorded(place, rows):
-    """Write the rows of an earlier version."""
+    """Write rows in the format of an earlier version."""
     storage = SqliteStorage.open(place / "journal")
     storage.enqueue([(key, text.encode()) for key, text in rows.items()])
     await storage.close()
@@ -84,7 +83,7 @@ async def recorded(place, rows):
 
 
 async def test_equal_names_in_two_namespaces_are_separate_conversations(place):
-    """Both are open in one process."""
+    """Both conversations are open in one process."""
     async with opened(place, "alice") as alice, opened(place, "bob") as bob, opened(place) as host:
         await alice.observe('<ref id="plan">of alice</ref>')
         alice.refs.add("the same text")
@@ -143,7 +142,7 @@ async def test_conversation_of_any_namespace_is_open_in_one_process_only(place):
 
 
 async def test_fork_in_namespace_keeps_text_that_its_parent_deleted(place):
-    """Unreferenced texts are deleted from disk."""
+    """Only texts without references are deleted from disk."""
     async with opened(place, "bob") as session:
         session.refs.add("of both")
         session.refs.add("of the parent")
@@ -169,7 +168,7 @@ LONGEST_HANDLE = f"ref:{'x' * 64}@{10**18 - 1}"
 @example(one=ConversationKey("x", LONG), other=ConversationKey("default", f"x%.{'%C3%BC' * 200}"))
 @example(one=ConversationKey("é" * 100, LONG), other=ConversationKey("e" * 100, LONG))
 def test_different_conversations_have_different_rows_and_locks(one, other):
-    """Keys are ASCII and short enough for the longest handle."""
+    """All keys are ASCII, and short enough even with the longest handle."""
     key = f"{one.changes}{10**17:010}/{LONGEST_HANDLE}"
 
     assert (one == other) == (one.key_part == other.key_part) == (one.lock_name == other.lock_name)
@@ -195,7 +194,7 @@ async def test_store_of_earlier_version_opens_in_default_namespace(place):
 
 
 async def test_default_namespace_keeps_earlier_row_format(place):
-    """An earlier version can open the conversation."""
+    """An earlier version of the package can open the conversation."""
     async with opened(place, conversation=LONG) as session:
         await session.observe('<ref id="a">long name</ref>')
     async with opened(place, conversation="raid") as session:
@@ -210,7 +209,7 @@ async def test_default_namespace_keeps_earlier_row_format(place):
 
 
 async def test_earlier_version_rejects_conversation_of_other_namespace(place):
-    """It treats the first row as damaged, and so deletes no text."""
+    """An earlier version treats the first row as damaged, and so deletes no text."""
     async with opened(place, "bob") as session:
         session.refs.add("x")
     key = ConversationKey("bob", "c").start
@@ -224,7 +223,7 @@ async def test_earlier_version_rejects_conversation_of_other_namespace(place):
 
 
 async def test_assign_moves_conversation_to_another_namespace(place, capsys):
-    """Texts, tombstones and numbers move along; the old name is free."""
+    """Texts, tombstones and numbers are moved, and the old name can be used again."""
     await recorded(place, ROWS)
     code, said = await asyncio.to_thread(moved, capsys, "raid", place, "--namespace", "alice")
 
@@ -235,7 +234,7 @@ async def test_assign_moves_conversation_to_another_namespace(place, capsys):
         with pytest.raises(HandleNotFound, match="deleted"):
             session.refs.get("fd:1")
         assert "fd:3" == session.refs.add("next").handle
-    # Move it back, and move one whose name is stored as a hash.
+    # Move the conversation back, and move another one whose name is stored as a hash.
     command = ("raid", place, "--from", "alice", "--namespace", "default")
     assert 0 == (await asyncio.to_thread(moved, capsys, *command))[0]
     assert "next" == (await texts(place, conversation="raid"))["fd:3"]
@@ -245,7 +244,7 @@ async def test_assign_moves_conversation_to_another_namespace(place, capsys):
 
 @pytest.mark.parametrize("order", [("c",), ("fork",), ("c", "fork", "last"), ("last", "fork", "c"), ("fork", "c")])
 async def test_forks_keep_texts_when_they_or_their_parents_move(place, order):
-    """Also if the parent deletes and stores more, or others take the old name."""
+    """Forks are also complete if the parent deletes and stores more, or if another conversation takes the old name."""
     async with opened(place) as session:
         session.refs.add("first")
         session.refs.add("second")
@@ -277,7 +276,7 @@ async def test_forks_keep_texts_when_they_or_their_parents_move(place, order):
 
 
 async def test_fork_that_opens_while_its_parent_moves_is_complete(place, monkeypatch):
-    """It reads its own rows and its parent's at one change number; otherwise it would reuse their numbers."""
+    """A fork reads its own and its parent's rows at one change number. Otherwise it would reuse their numbers."""
     async with opened(place) as session:
         session.refs.add("inherited")
         async with session.fork("fork"):
@@ -303,7 +302,7 @@ async def test_fork_that_opens_while_its_parent_moves_is_complete(place, monkeyp
 
 
 async def test_assign_rejects_open_conversation(place, capsys):
-    """In any namespace and any process."""
+    """The conversation may be open in any namespace and in any process."""
     command = ("conversations", "assign", "c", place, "--namespace", "bob")
     run = "import sys; from mama_structs.cli.main import main; sys.exit(main(sys.argv[1:]))"
     async with opened(place) as session:

@@ -1,4 +1,4 @@
-"""Administration of conversations: list, delete, expire and close."""
+"""Administration of conversations: listing, deletion, expiry and closing."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ in_directory = pytest.mark.parametrize("place", ["directory"], indirect=True)
 
 @pytest.fixture(params=["directory", "server"])
 def place(request, tmp_path):
-    """Directory or server URL of the sessions."""
+    """The directory or the server URL of the sessions."""
     return tmp_path / "agent.mama" if request.param == "directory" else request.getfixturevalue("database")
 
 
@@ -47,7 +47,7 @@ def store(place):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock of all sessions, as a list with one time."""
+    """Replace the clock of all sessions. The only item of the returned list is the current time."""
     now = [datetime(2026, 1, 1, tzinfo=UTC)]
     monkeypatch.setitem(RefStore.__init__.__kwdefaults__, "clock", lambda: now[0])
     return now
@@ -73,7 +73,7 @@ async def names(place, **options):
 
 
 async def stored(place):
-    """Return the keys of all rows, except those of memories."""
+    """Return the keys of all rows, except the rows of memories."""
     storage = store(place)
     keys = await storage.run_read(lambda rows: rows.keys())
     await storage.close()
@@ -81,7 +81,7 @@ async def stored(place):
 
 
 def child(code, *arguments):
-    """Run code in a new process."""
+    """Run code in a new process, and return the finished process."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         capture_output=True, text=True, timeout=600, check=False,
@@ -92,7 +92,7 @@ def child(code, *arguments):
 
 
 async def test_conversations_lists_names_times_handles_and_sizes(place, clock):
-    """The last used one is first."""
+    """The conversation that was used last is first."""
     begun = clock[0]
     async with opened(place, "old") as session:
         await session.observe('<ref id="a">é</ref><ref id="a">2</ref>')
@@ -115,7 +115,7 @@ async def test_conversations_lists_names_times_handles_and_sizes(place, clock):
 
 
 async def test_opening_a_conversation_updates_used_at(place, clock):
-    """Even if nothing is stored."""
+    """The time changes even if nothing is stored."""
     async with opened(place) as session:
         session.refs.add("x")
     clock[0] += DAY
@@ -138,7 +138,7 @@ async def test_conversations_lists_and_deletes_only_its_namespace(place):
 
 
 async def test_conversation_of_another_process_is_listed_as_open(place):
-    """Listing does not lock it."""
+    """Listing does not lock the conversation."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -153,7 +153,7 @@ async def test_conversation_of_another_process_is_listed_as_open(place):
 
 @pytest.mark.parametrize("location", ["nowhere", "file", "empty"])
 async def test_conversations_rejects_directory_without_store(tmp_path, location):
-    """Nothing is created."""
+    """The rejected call creates nothing."""
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidArgument):
@@ -178,7 +178,7 @@ async def test_conversations_skips_damaged_first_row(place, caplog):
 
 
 async def test_delete_removes_conversation_and_its_texts(place):
-    """Texts of other conversations and evidence remain; the name is free."""
+    """Texts of other conversations and evidence remain, and the name can be used again."""
     async with opened(place) as session, opened(place, "other") as other:
         for text in ("secret", "shared", "evidence"):
             session.refs.add(text)
@@ -209,7 +209,7 @@ async def test_delete_of_unknown_conversation_names_existing_ones(place):
 
 
 async def test_delete_rejects_open_conversation(place):
-    """In this process or another one."""
+    """The conversation may be open in this process or in another one."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -276,7 +276,7 @@ def test_forks_keep_texts_when_ancestors_are_deleted(steps, order, kept):
 
 @in_directory
 async def test_delete_rejects_conversation_with_damaged_row_that_a_fork_needs(place):
-    """Without the fork it is deleted."""
+    """After the fork was deleted, the conversation can be deleted, too."""
     async with opened(place) as session:
         session.refs.add("x")
         await session.flush()
@@ -326,7 +326,7 @@ async def test_killed_delete_is_atomic(place):
 
 
 async def test_unused_conversations_expire_at_next_opening(place, clock):
-    """Only with the setting, and together with their texts."""
+    """They expire only if the setting has a TTL, and their texts are deleted, too."""
     for name in ("old", "read", "forked"):
         async with opened(place, name) as session:
             session.refs.add(f"text of {name}")
@@ -346,7 +346,7 @@ async def test_unused_conversations_expire_at_next_opening(place, clock):
 
 
 async def test_open_conversations_and_other_namespaces_do_not_expire(place, clock):
-    """Nor does the conversation that is being opened."""
+    """The conversation that is being opened does not expire either."""
     for options in ({"conversation": "mine"}, {"conversation": "busy"}, {"namespace": "bob"}):
         async with opened(place, **options) as session:
             session.refs.add("x")
@@ -400,7 +400,7 @@ def run(capsys, *arguments):
 
 
 async def test_conversations_command_lists_and_deletes(place, capsys, tmp_path):
-    """As text and as JSON."""
+    """The command prints its result as text or as JSON."""
     async with opened(place, "raid\n2") as session:
         session.refs.add("x")
     code, said = await asyncio.to_thread(run, capsys, "list", place)
@@ -421,7 +421,7 @@ async def test_conversations_command_lists_and_deletes(place, capsys, tmp_path):
 
 @pytest.mark.parametrize("kept", [True, False])
 async def test_refs_of_closed_session_raise_session_closed(place, kept):
-    """Objects that were read before remain usable."""
+    """Objects that were read before the close remain usable."""
     async with Session.open(place if kept else None, conversation="c") as session:
         await session.observe('<ref id="a">1</ref>')
         refs, ref = session.refs, session.refs.get("a")

@@ -1,4 +1,4 @@
-"""`Session.recall`: the memories for a message."""
+"""`Session.recall` returns the memories that are relevant to a message."""
 
 import functools
 from datetime import UTC, datetime
@@ -36,7 +36,7 @@ async def login(session):
 
 
 async def test_recall_contains_relevant_decision(session, login):
-    """In the text and among the hits."""
+    """The decision is part of the text and of the hits."""
     recalled = await session.recall(LOGIN)
 
     assert recalled
@@ -63,7 +63,7 @@ async def test_recall_uses_last_user_message(session, login):
 
 @pytest.mark.parametrize("message", ["continue from yesterday", "어제 하던 거 이어서 하자"])
 async def test_recall_contains_checkpoint_when_work_continues(session, message):
-    """With the memories that carry it out."""
+    """Recall also contains the memories that carry out the checkpoint."""
     await session.memories.save_checkpoint("The parser reads headers", next_steps=["read bodies"])
     decision = await session.memories.save_decision("parser", "Write it by hand", "no generator fits")
     newest = await session.memories.save_checkpoint(
@@ -79,7 +79,7 @@ async def test_recall_contains_checkpoint_when_work_continues(session, message):
 
 
 async def test_recall_omits_memories_that_are_no_longer_valid(session, login):
-    """Checkpoints, memories that carry them out, and contradictory memories."""
+    """Covers checkpoints, memories that carry them out, and contradictory memories."""
     ended = {"valid_until": datetime(2026, 1, 2, tzinfo=UTC), "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
     other = await session.memories.save_decision("auth", "Keep no sessions at all", "we scale", **ended)
     await session.memories.link(other.id, login.id, "contradicts")
@@ -100,7 +100,7 @@ async def test_recall_omits_checkpoint_for_other_messages(session):
 
 
 async def test_recall_contains_failed_decision_with_reason_once(session, login):
-    """Regardless of whether the decision or its reason was found; its successor is named."""
+    """The search may have found the decision or its reason. The text also names the successor."""
     await session.memories.set_outcome(login.id, "FAILED", reason="the server sessions were lost at each restart")
     instead = await session.memories.supersede(login.id, "Keep login sessions in the database", "it outlives restarts")
 
@@ -114,7 +114,7 @@ async def test_recall_contains_failed_decision_with_reason_once(session, login):
 
 
 async def test_recall_contains_failed_predecessor_of_current_decision(session, login):
-    """Although only the successor is relevant to the message."""
+    """Only the successor is relevant to the message."""
     await session.memories.set_outcome(login.id, "FAILED", reason="they were lost")
     await session.memories.supersede(login.id, "Passkeys open the front door", "no state at all")
 
@@ -127,7 +127,7 @@ async def test_recall_contains_failed_predecessor_of_current_decision(session, l
 
 
 async def test_recall_omits_superseded_decision(session, login):
-    """The successor names the predecessor if that was recalled before."""
+    """If the predecessor was recalled before, its successor names it."""
     await session.recall(LOGIN)
     instead = await session.memories.supersede(login.id, "Use login sessions in the database", "servers restart")
 
@@ -139,7 +139,7 @@ async def test_recall_omits_superseded_decision(session, login):
 
 
 async def test_recall_reports_conflict_of_linked_memories(session, login):
-    """Only if both are current."""
+    """A conflict is reported only if both memories are current."""
     other = await session.memories.save_decision(
         "signing in",
         "No state is kept anywhere",
@@ -182,7 +182,7 @@ async def test_recall_replaces_lone_surrogate_in_message(session, login):
 
 
 async def test_recall_marks_origin(session):
-    """Texts by outside authors, or based on them."""
+    """Texts by outside authors are marked, and so are memories that are based on such texts."""
     await session.memories.save_insight("The login server allows 9 sessions", origin="outside")
     await session.memories.save_insight("The login server allows sessions of 5 hours", origin="tool")
     await session.memories.save_insight("The login server allows sessions from 3 hosts", origin="model")
@@ -272,7 +272,7 @@ async def test_fact_with_unreadable_log_row_is_recalled_again(tmp_path):
 
 
 async def test_recall_log_contains_only_hashes(tmp_path):
-    """A text could not be erased from the rows."""
+    """Texts in these rows could not be erased."""
     async with Session.open(tmp_path, embedder=HashEmbedder()) as session:
         await session.memories.save_decision("auth", "Use server sessions for login", "tokens cannot be revoked")
         await session.recall(LOGIN)
@@ -290,7 +290,7 @@ async def test_recall_log_contains_only_hashes(tmp_path):
 
 
 async def test_is_recalled_recognizes_recalled_texts(session, login):
-    """The block, a line of it, and the words of a recalled memory."""
+    """It recognizes the whole block, a line of it, and the words of a recalled memory."""
     recalled = await session.recall(LOGIN)
 
     for text in (
@@ -430,7 +430,7 @@ async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
     for some in (hits[:1], hits):
         calls = []
         plan = functools.partial(RelatedMemories.read, hits=some, where=Filter(), resuming=False)
-        # Awaited in the same iteration.
+        # The lambda runs in the same iteration, so its loop variable has the right value.
         await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023
         counts.append(len(calls))
 
@@ -439,7 +439,7 @@ async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
 
 
 async def test_recall_takes_one_search_and_one_read(session, login, monkeypatch):
-    """Only the search if nothing was found."""
+    """If the search finds nothing, the read is omitted."""
     reads = []
     read = NamespaceServices.read
 

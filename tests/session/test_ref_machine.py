@@ -1,4 +1,4 @@
-"""State machine: refs of sessions compared with a model, with edits, deletions, forks and reopening."""
+"""Stateful test of refs: sessions are edited, forked, moved and reopened, and compared with models."""
 
 import attrs
 import pytest
@@ -15,13 +15,13 @@ from mama_structs.testing.machines import SessionMachine
 NAMESPACES = st.sampled_from(["default", "bob"])
 NAMES = st.sampled_from(["x", "y"])
 IDS = st.sampled_from(["a", "b", "plan.md", "한글-1"])
-# Texts without tags and fences, whose outer line breaks are unambiguous.
+# Texts without tags and fences, so that it is clear which line breaks belong to a text.
 TEXTS = st.text(st.sampled_from("xyz é\r\n&"), max_size=12)
 
 
 @attrs.define
 class Model:
-    """The expected content of a conversation: handles and texts in order, and the used numbers."""
+    """The expected content of a conversation: texts by handle in order, and the used numbers."""
 
     held: dict = attrs.field(factory=dict)
     deleted: set = attrs.field(factory=set)
@@ -65,7 +65,7 @@ class Model:
 
     @property
     def is_begun(self):
-        """True if anything was ever stored, and therefore written to disk."""
+        """True if anything was ever stored, so that the conversation exists on disk."""
         return bool(self.last_fd or self.versions)
 
 
@@ -81,10 +81,10 @@ class Pair:
 
 
 class RefsAgainstAModel(SessionMachine):
-    """Several sessions and their models are equal after every step."""
+    """Stateful test: several sessions must equal their models after every step."""
 
     pairs = Bundle("pairs")
-    # Steps that the models do not support.
+    # Disable the inherited steps that the models do not support.
     call_a_tool = the_model_answers = the_disk_fails = the_embedder_fails = None
 
     def __init__(self):
@@ -92,7 +92,7 @@ class RefsAgainstAModel(SessionMachine):
         super().__init__()
 
     async def set_up(self, session):
-        """Close and reopen the other sessions together with the machine's own."""
+        """Close and reopen all other sessions when the machine's own session is reopened."""
         for pair in self.open:
             await pair.session.close()
         for pair in self.open:
@@ -111,7 +111,7 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule(pair=pairs, ref_id=IDS, text=TEXTS, flags=st.tuples(st.booleans(), st.booleans(), st.booleans()))
     def observe(self, pair, ref_id, text, flags):
-        """Append or not, complete or truncated, as a message or as a stream."""
+        """Observe a ref that is appended or not, complete or truncated, in a message or in a stream."""
         append, cut, streamed = flags
         answer = f'so <ref id="{ref_id}"{" append" * append}>\n{text}{"" if cut else chr(10) + "</ref>"}'
         if streamed:
@@ -133,7 +133,7 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule(pair=pairs, new=TEXTS, data=st.data())
     def edit(self, pair, new, data):
-        """Replace a part of a version that occurs in it once."""
+        """Replace a part of a version that occurs in the version exactly once."""
         handle = data.draw(st.sampled_from(sorted(one for one in pair.model.held if one[0] == "r") or [""]))
         text = pair.model.held.get(handle, "")
         start = data.draw(st.integers(0, len(text)))
@@ -233,7 +233,7 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule()
     def crash(self):
-        """Flushed refs survive a crash of the process, or on a server the loss of all connections."""
+        """Simulate a crash after a flush, or on a server the loss of all connections. Flushed refs must survive."""
         for pair in self.open:
             self.run(pair.session.flush())
         if is_on_server():
@@ -263,6 +263,6 @@ class RefsAgainstAModel(SessionMachine):
         super().teardown()
 
 
-# Each step waits for the disk.
+# Each step waits for the disk, so limit the number of steps.
 TestRefs = RefsAgainstAModel.TestCase
 TestRefs.settings = settings(max_examples=max(10, settings.default.max_examples // 5), stateful_step_count=25)

@@ -59,7 +59,7 @@ class TestOpening:
         await session.close()
 
     async def test_unopened_session_explains_how_to_open_it(self):
-        """In its repr and in errors, if `await` or `async` is missing."""
+        """The repr and all errors explain a missing `await` or `async`."""
         opening = session_on()
 
         assert "Session that is not open" in repr(opening)
@@ -98,7 +98,7 @@ class TestOpening:
         ],
     )
     def test_open_rejects_wrong_arguments_immediately(self, arguments, message):
-        """Before anything is opened or awaited."""
+        """The error is raised before anything is opened or awaited."""
         with pytest.raises(InvalidArgument, match=message):
             Session.open(**arguments)
 
@@ -187,7 +187,7 @@ class TestWhichSession:
             assert "Entity not found" == failed["error"]
 
     async def test_unbound_tool_uses_only_open_session(self):
-        """As in a notebook, where each cell runs in its own context."""
+        """In a notebook, each cell runs in its own context, so the context of a call contains no session."""
         opened = []
 
         async def first_cell():
@@ -331,8 +331,8 @@ def test_call_in_forked_child_raises_wrong_loop():
 
 
 async def test_warm_up_loads_embedder_before_first_search(caplog):
-    """Afterwards, a search embeds only its query."""
-    # The module that caches the model.
+    """After the warm-up, a search embeds only its query."""
+    # The function `_load_model` of this module caches the model.
     from mama_structs.memory.embedding import sentence_encoder as universal  # noqa: PLC0415
 
     universal._load_model.cache_clear()

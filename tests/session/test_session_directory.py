@@ -1,4 +1,4 @@
-"""The session directory: files, locks, and failures."""
+"""The directory of a session: its files, its locks, and failures."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def place(tmp_path):
 
 
 def change_rows(place, *statements):
-    """Change the database without the store."""
+    """Change rows of the database directly, without the store."""
     database = sqlite3.connect(place / "journal" / "cache.db")
     with database:
         for statement, values in statements:
@@ -40,7 +40,7 @@ def change_rows(place, *statements):
 
 
 def flip(place, key):
-    """Change one bit of a row."""
+    """Change one bit of the value of a row."""
     database = sqlite3.connect(place / "journal" / "cache.db")
     (value,) = database.execute("SELECT value FROM Cache WHERE key = ?", (key,)).fetchone()
     database.close()
@@ -128,7 +128,7 @@ async def test_conversation_stays_locked_until_its_rows_are_written(place, monke
 
 
 async def test_conversation_that_failed_to_close_can_be_reopened(place, monkeypatch):
-    """The pending rows are written first."""
+    """The reopening writes the pending rows first."""
     async with Session.open(place) as other:
         session = await Session.open(place, conversation="c")
         session.refs.ingest('<ref id="a">1</ref>')
@@ -147,7 +147,7 @@ async def test_conversation_that_failed_to_close_can_be_reopened(place, monkeypa
 
 
 def test_conversation_of_ended_loop_can_be_reopened(place):
-    """In another thread and in another process, with all stored data."""
+    """Another thread or another process can reopen it with all stored data."""
     left = []
 
     async def forget():
@@ -172,7 +172,7 @@ def test_conversation_of_ended_loop_can_be_reopened(place):
 
 
 def test_conversation_cannot_be_shared_by_two_running_loops(place):
-    """Even in one thread, because objects belong to one loop."""
+    """Objects belong to one loop, so this also applies to two loops of one thread."""
 
     async def opened():
         return await Session.open(place, conversation="c")
@@ -232,7 +232,7 @@ async def test_failed_fork_releases_the_name(place, monkeypatch):
 
 
 async def test_open_that_is_cancelled_twice_closes_the_directory(place):
-    """At any point."""
+    """The cancellations may happen at any point."""
     for turns in range(40):
         opening = asyncio.create_task(Session.open(place, conversation="c")._open())
         for _ in range(turns):
@@ -261,7 +261,7 @@ async def test_invalid_lock_file_raises_and_leaves_nothing_open(place):
 
 @pytest.mark.parametrize("location", ["", "a\0b", "x/" + "y" * 300, "\ud800", b"bytes", 7, "$HOME/x"])
 def test_open_rejects_invalid_location_immediately(location, tmp_path, monkeypatch):
-    """Nothing is created."""
+    """The rejected call creates nothing."""
     monkeypatch.chdir(tmp_path)
 
     class Odd:
@@ -333,7 +333,7 @@ def test_find_session_tolerates_concurrent_changes():
 
 @pytest.mark.parametrize("name", ["대화" * 100, "😀" * 200, "x" * 200, "%" * 200])
 async def test_long_names_in_any_script_work(place, name):
-    """With the longest ids, forks and deletes."""
+    """Conversations with such names can have the longest ids, and can be forked and deleted."""
     async with Session.open(place, conversation=name) as session:
         await session.observe(f'<ref id="{"i" * 64}">1</ref>')
         async with session.fork(name[:-1] + "y") as child:
@@ -344,7 +344,7 @@ async def test_long_names_in_any_script_work(place, name):
 
 
 async def test_export_cannot_write_to_session_directory(place, monkeypatch):
-    """By any path."""
+    """No path leads into the directory, whether relative, absolute or through a link."""
     monkeypatch.chdir(place.parent)
     (place.parent / "link").symlink_to(place)
     async with Session.open(place, conversation="c", files=place.parent) as session:
@@ -377,7 +377,7 @@ async def test_fork_with_damaged_first_row_is_rejected(place):
 
 
 async def test_conversation_without_its_first_row_is_usable(place):
-    """It can be read and forked, and its name is taken."""
+    """The conversation can be read and forked, and its name is still taken."""
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">1</ref>')
     change_rows(place, ("DELETE FROM Cache WHERE key = ?", ("conversations/c",)))
@@ -411,7 +411,7 @@ async def test_row_with_invalid_key_is_reported_and_skipped(place, key):
 
 
 async def test_damaged_change_prevents_deletion_of_texts(place):
-    """The row may refer to any of them."""
+    """The damaged row may refer to any text."""
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">1</ref><ref id="b">2</ref>')
     flip(place, "refs/c/0000000002/ref:b@1")
@@ -477,7 +477,7 @@ async def test_text_that_is_added_during_reclaim_remains(place, monkeypatch):
 
 @pytest.mark.once
 async def test_long_chain_of_forks_can_be_reclaimed(place):
-    """Each fork deleted its inherited text."""
+    """Each fork deleted the text that it inherited."""
     sessions = [await Session.open(place)]
     sessions[0].refs.add("x")
     for _ in range(1_200):

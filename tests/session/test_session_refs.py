@@ -69,7 +69,7 @@ async def echo(text: str) -> str:
 
 
 async def test_refs_persist_with_their_conversation(place):
-    """Versions, descriptors, tombstones and numbers."""
+    """Versions, descriptors, tombstones and numbers are restored."""
     async with Session.open(place, conversation="raid") as session:
         await session.observe('<ref id="plan" type="text" title="the plan">\nshields\r\nfirst\n</ref>')
         await session.observe('<ref id="plan">v2</ref><ref id="open">no end')
@@ -90,7 +90,7 @@ async def test_refs_persist_with_their_conversation(place):
 
 
 async def test_fresh_conversation_is_empty(place):
-    """Its name reopens it."""
+    """A new conversation can be reopened by its name."""
     async with Session.open(place) as first:
         await first.observe('<ref id="a">1</ref>')
         name = first.conversation
@@ -133,7 +133,7 @@ async def test_session_without_location_writes_nothing(tmp_path, monkeypatch):
 
 
 async def test_acknowledged_refs_survive_kill(place):
-    """Refs of observe, wrap, call and a closed stream."""
+    """Covers refs of `observe`, `wrap`, `call` and a closed stream."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -170,7 +170,7 @@ async def test_acknowledged_refs_survive_kill(place):
 
 
 async def test_damaged_entry_is_reported_and_others_load(place):
-    """For a flipped bit in a text, a change or a first row."""
+    """The flipped bit is in a text, in a change or in a first row."""
     async with Session.open(place, conversation="c") as session:
         await session.observe('<ref id="a">text one</ref><ref id="b">text two</ref><ref id="c">text three</ref>')
         digest = session.refs.get("a").content.hash
@@ -190,7 +190,7 @@ async def test_damaged_entry_is_reported_and_others_load(place):
         assert not report.ok
         assert {f"texts/{digest}", "refs/c/0000000002/ref:b@1"} <= {finding.key for finding in report.findings}
         assert "text" not in str(report).replace("texts/", "")
-        # The number is not reused, and a new version replaces the damaged one.
+        # The new version replaces the damaged one, and does not reuse its number.
         assert 2 == (await session.observe('<ref id="b">again</ref>')).refs[0].version
         assert "again" == session.refs.get("b").text
 
@@ -210,7 +210,7 @@ async def test_check_reports_missing_text(place):
 
 
 async def test_foreign_file_is_reported_as_damage(place):
-    """The file is unchanged."""
+    """The foreign file stays unchanged."""
     (place / "journal").mkdir(parents=True)
     database = place / "journal" / "cache.db"
     database.write_bytes(b"nothing of the kind" * 1_000)
@@ -222,7 +222,7 @@ async def test_foreign_file_is_reported_as_damage(place):
 
 
 async def test_deleted_text_is_removed_unless_a_fork_uses_it(place):
-    """When the session closes; forks of forks count."""
+    """Texts are removed when the session closes. Forks of forks also protect a text."""
     only, shared, grand = "only here " * 100, "shared " * 100, "grandchild " * 100
     async with Session.open(place, conversation="c") as session:
         for text in (only, shared, grand):
@@ -246,7 +246,7 @@ async def test_deleted_text_is_removed_unless_a_fork_uses_it(place):
 
 
 async def test_conversation_is_shared_by_two_sessions(place):
-    """Closing one leaves the other one open."""
+    """If one session is closed, the other one stays open."""
     first, second = await asyncio.gather(
         Session.open(place, conversation="c")._open(), Session.open(place / ".." / place.name, conversation="c")._open()
     )
@@ -267,7 +267,7 @@ async def test_conversation_is_opened_with_equal_settings_only(place):
 
 
 async def test_conversation_cannot_be_opened_by_another_process(place):
-    """It raises immediately, and can open it after the close. Other conversations are free."""
+    """The opening raises immediately, and succeeds after the close. Other conversations can be opened."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -294,7 +294,7 @@ async def test_conversation_cannot_be_opened_by_another_process(place):
 
 
 async def test_processes_write_to_one_directory_concurrently(place):
-    """Each has its own conversation."""
+    """Each process has its own conversation."""
     code = """
         import asyncio, sys
         from mama_structs import Session
@@ -398,7 +398,7 @@ async def test_ref_tools_return_typed_errors(tmp_path, tool, arguments, word):
 
 
 async def test_extract_over_quota_returns_error(tmp_path):
-    """Nothing is stored."""
+    """The failed call stores nothing."""
     async with Session.open(settings=typed(max_handles=1)) as session:
         session.refs.add("text")
         answer = await session.call("read_fd", {"fd": "fd:1", "extract_to_new_fd": True})
@@ -441,7 +441,7 @@ async def test_file_is_written_below_working_directory_at_open(tmp_path, monkeyp
 
 
 async def test_fork_has_tools_of_its_origin():
-    """Including removed and replaced ready-made tools."""
+    """A fork inherits removed and replaced ready-made tools, too."""
 
     async def search_fd(query: str) -> str:
         return f"looked for {query}"
@@ -474,7 +474,7 @@ async def test_session_without_files_directory_has_no_export_tool(tmp_path, monk
 
 @pytest.mark.parametrize("way", ["argument", "setting", "variable"])
 async def test_files_directory_is_set_by_argument_setting_or_variable(tmp_path, way):
-    """It is created with the first file, and forks use it, too."""
+    """The directory is created with the first file, and forks use it, too."""
     out = tmp_path / "new" / "out"
     environ = {"MAMA_STRUCTS_DESCRIPTORS_ROOT": str(out)}
     settings = {"argument": None, "setting": typed(root=out), "variable": Settings.from_env(environ)}[way]
@@ -558,7 +558,7 @@ async def test_slow_pattern_times_out_without_blocking(place):
             while True:
                 if "mama-structs" in [thread.name for thread in threading.enumerate()]:
                     ticks.append(None)
-                # First without a delay: on a stalled machine, the search may time out earlier.
+                # Sleep without a delay first, because the search may time out earlier on a stalled machine.
                 await asyncio.sleep(0 if len(ticks) < 3 else 0.01)
 
         ticking = asyncio.create_task(tick())
@@ -570,7 +570,7 @@ async def test_slow_pattern_times_out_without_blocking(place):
 
 
 async def test_handles_in_arguments_are_replaced_by_texts(place):
-    """At any depth; other values are unchanged."""
+    """Handles are replaced at any depth, and other values are unchanged."""
     seen = []
 
     async def take(text: str, more: dict, several: list) -> str:
@@ -608,7 +608,7 @@ async def test_ref_tools_accept_reference_to_handle():
 
 
 async def test_get_ref_rejects_descriptor():
-    """The error names read_fd."""
+    """The error recommends the tool read_fd."""
     async with Session.open() as session:
         session.refs.add("x")
         answer = await session.call("get_ref", {"ref_id": "fd:1"})
@@ -618,7 +618,7 @@ async def test_get_ref_rejects_descriptor():
 
 
 async def test_result_over_quota_is_truncated_with_notice(caplog):
-    """The log names it without its text."""
+    """The log names the result without its text."""
     async with Session.open(settings=typed(max_bytes=10)) as session:
         session.tools.add(echo)
         for shown in (await session.call("echo", {"text": "x" * 9_000}), await session.wrap("x" * 9_000)):
@@ -633,7 +633,7 @@ async def test_result_over_quota_is_truncated_with_notice(caplog):
 
 @pytest.mark.parametrize(("max_chars", "most"), [("settings", 8_000), (500, 500), (20_000, 20_000), (None, 10**6)])
 async def test_call_max_chars_overrides_settings(max_chars, most):
-    """None returns the complete result."""
+    """The value None returns the complete result."""
     async with Session.open() as session:
         session.tools.add(long_list)
         shown = await session.call("long_list", {"count": 9_000}, max_chars=max_chars)
@@ -644,7 +644,7 @@ async def test_call_max_chars_overrides_settings(max_chars, most):
 
 @pytest.mark.parametrize("max_chars", [99, -1, True, 3.5, "8000"])
 async def test_call_rejects_too_small_max_chars(max_chars):
-    """Before the tool runs."""
+    """The error is raised before the tool runs."""
     async with Session.open() as session:
         session.tools.add(long_list)
         with pytest.raises(InvalidArgument, match="max_chars"):
@@ -681,7 +681,7 @@ async def test_truncation_can_be_disabled():
 
 
 async def test_decorated_tool_returns_descriptor_for_long_result():
-    """Unbound, with a store, on a method and on a callable object. Names and signatures are unchanged."""
+    """Unbound tools, tools with a store, methods and callable objects keep their names and signatures."""
 
     class Tools:
         @with_descriptors
@@ -703,7 +703,7 @@ async def test_decorated_tool_returns_descriptor_for_long_result():
 
 
 async def test_decorated_tool_without_session_explains_binding():
-    """Before it runs."""
+    """The error is raised before the tool runs."""
     ran = []
 
     @with_descriptors
@@ -722,7 +722,7 @@ def test_with_descriptors_rejects_other_stores(store):
 
 
 async def test_with_descriptors_works_above_with_references(mama_structs_node):
-    """References have their own share of the budget."""
+    """References have a separate share of the budget."""
     async with Session.open(structs=mama_structs_node.url) as session:
 
         @with_descriptors
@@ -755,7 +755,7 @@ async def test_unbound_decorated_tool_uses_calling_session():
 
 
 async def test_fork_reads_earlier_handles_with_its_own_tools(place):
-    """New handles are separate; four levels deep."""
+    """New handles belong to one fork only, even in forks four levels deep."""
     async with Session.open(place) as session:
         session.tools.add(echo)
         sessions = [session]
@@ -775,7 +775,7 @@ async def test_fork_reads_earlier_handles_with_its_own_tools(place):
                 else:
                     assert 'type="not_found"' in read
                     assert 'type="not_found"' in got
-        # Afterwards the same number has different content.
+        # Each session now stores its own content under the same number.
         for depth, one in enumerate(sessions):
             one.refs.add(f"late {depth}")
         for depth, one in enumerate(sessions):
@@ -792,7 +792,7 @@ async def test_fork_reads_earlier_handles_with_its_own_tools(place):
 
 
 async def test_separate_sessions_do_not_share_handles(place):
-    """With one directory and without."""
+    """Handles are separate with a common directory and without one."""
     for location in (place, None):
         async with Session.open(location) as first, Session.open(location) as second:
             for session, word in ((first, "one"), (second, "two")):
@@ -807,7 +807,7 @@ async def test_separate_sessions_do_not_share_handles(place):
 
 
 async def test_fork_shares_tools_and_references_and_closes_separately(mama_structs_node):
-    """The resolver stays open until the last of them closes."""
+    """The resolver stays open until the last session that uses it is closed."""
     async with Session.open(structs=mama_structs_node.url, settings=typed(enabled=False)) as session:
         session.tools.add(echo)
         child = session.fork()
@@ -826,7 +826,7 @@ async def test_fork_shares_tools_and_references_and_closes_separately(mama_struc
 
 
 async def test_fork_rejects_existing_name(place):
-    """Open or on disk."""
+    """A conversation with this name may be open, or stored on disk."""
     async with Session.open(place, conversation="old") as session:
         await session.observe('<ref id="a">1</ref>')
     async with Session.open(place, conversation="c") as session:
@@ -885,7 +885,7 @@ async def test_stream_returns_events_and_stores_refs_on_close(place):
 
 
 def test_methods_without_io_need_no_running_loop(place):
-    """Prompt, stream and fork."""
+    """These methods create prompts, streams and forks."""
 
     async def opened():
         return await Session.open(place, conversation="c")
@@ -916,7 +916,7 @@ async def test_prompt_names_existing_tools_only():
 
 
 async def test_close_waits_for_disk_and_is_idempotent(place):
-    """Afterwards all methods raise."""
+    """All methods raise after the close."""
     session = await Session.open(place, conversation="c")
     session.refs.ingest('<ref id="a">1</ref>')
     await asyncio.gather(session.close(), session.close())
@@ -933,7 +933,7 @@ async def test_close_waits_for_disk_and_is_idempotent(place):
 
 
 async def test_cancelled_close_completes(place):
-    """Lock, store and conversation are released."""
+    """The close releases the lock, the store and the conversation."""
     for turns in range(12):
         session = await Session.open(place, conversation="c")
         session.refs.ingest(f'<ref id="a">{turns}</ref>')
@@ -976,7 +976,7 @@ async def test_cancelled_observe_stores_the_ref(place):
 
 
 def test_session_of_another_loop_raises_wrong_loop(place):
-    """The session stays open."""
+    """The error does not close the session."""
 
     async def open_one():
         return await Session.open(place)
@@ -1057,7 +1057,7 @@ async def test_conversation_open_in_another_thread_is_rejected(place):
 
 
 async def test_full_disk_does_not_lose_result_of_tool(place, monkeypatch, caplog):
-    """The next flush raises."""
+    """The call returns the result, and the next flush raises."""
     async with Session.open(place, conversation="c") as session:
         session.tools.add(echo)
 
@@ -1093,7 +1093,7 @@ async def test_result_that_cannot_be_measured_is_returned(caplog):
 
 
 async def test_error_does_not_repeat_text_of_handle(place):
-    """For a wrong type, and for a broken bound."""
+    """The text may have the wrong type, or violate a limit."""
 
     async def number(n: int) -> int:
         """Take a number."""
@@ -1147,7 +1147,7 @@ class Lookup:
 
 
 async def test_decorated_tool_keeps_name_and_has_no_output_schema():
-    """The result may be text."""
+    """The result has no schema, because it may be a text."""
 
     async def look(first: int, second: int) -> dict[str, int]:
         """Look."""

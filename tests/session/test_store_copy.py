@@ -1,4 +1,4 @@
-"""Copying a store."""
+"""Copies of a store: completeness, resumption after interruptions, and rejected targets."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from mama_structs.testing import PlainEngine
 from mama_structs.testing.strategies import memories
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mama_structs.__file__).parents[1])}
-# A fixed time, since scores depend on age.
+# Searches use a fixed time, since scores depend on the age of memories.
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 async def rows_of(place):
-    """Return all rows of a store, except those that differ between equal operations."""
+    """Return the rows of a store that are equal after equal operations."""
     storage = SqliteStorage.open(place / "journal")
     rows = dict(
         await storage.run_read(
@@ -63,7 +63,7 @@ async def rows_of(place):
 
 
 def files_of(place):
-    """Return the files of a store, except the two temporary files of SQLite."""
+    """Return the digests of a store's files by path, except SQLite's two temporary files."""
     found = {path: sha256(path.read_bytes()).hexdigest() for path in sorted(place.rglob("*")) if path.is_file()}
     return {path: digest for path, digest in found.items() if not path.name.endswith(("-wal", "-shm"))}
 
@@ -81,7 +81,7 @@ def source(made, tmp_path):
 
 
 async def test_copy_is_equal_to_source(source, tmp_path):
-    """Memories, versions, links, vectors, texts, records, refs, forks and recall logs."""
+    """The copy has all memories, versions, links, vectors, texts, records, refs, forks and recall logs."""
     target = tmp_path / "b"
     before = files_of(source)
     steps = []
@@ -131,7 +131,7 @@ STEPS = st.lists(
 
 
 async def do(session, step, record, number):
-    """Execute one random operation on the existing memories."""
+    """Execute one random operation, on an existing memory if it needs one."""
     store = session.memories
     known = await store.recent(limit=100)
     chosen = known[number % len(known)] if known else None
@@ -157,7 +157,7 @@ async def do(session, step, record, number):
 @settings(max_examples=5)
 @given(steps=STEPS)
 def test_copy_exports_and_finds_the_same_after_random_operations(steps):
-    """Also if a copy is started in between."""
+    """A copy that is started between the operations does not change the result."""
 
     async def run(place):
         source, target = place / "a", place / "b"
@@ -182,7 +182,7 @@ def test_copy_exports_and_finds_the_same_after_random_operations(steps):
 
 @pytest.mark.skipif(os.name != "posix", reason="nothing is killed so elsewhere")
 async def test_killed_copy_can_be_continued(source, tmp_path):
-    """For each SQL statement."""
+    """The process is killed at each SQL statement."""
     target = tmp_path / "b"
     with killed_commands("copy", source, target) as is_killed:
         for steps in count(2, 8):
@@ -195,7 +195,7 @@ async def test_killed_copy_can_be_continued(source, tmp_path):
 
 
 async def test_cancelled_copy_can_be_continued(source, tmp_path):
-    """No temporary files remain."""
+    """A cancelled copy leaves no temporary files."""
     target = tmp_path / "b"
     for wanted in count(1):
         told = []
@@ -217,7 +217,7 @@ async def test_cancelled_copy_can_be_continued(source, tmp_path):
 
 
 async def test_concurrent_copies_have_the_same_result(source, tmp_path):
-    """Two processes and a task."""
+    """Two processes and a task of this process copy concurrently."""
     command = [sys.executable, "-m", "mama_structs", "copy", str(source), str(tmp_path / "b")]
     both = [await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT, stdout=-3) for _ in range(2)]
     await asyncio.gather(Session.copy(source, tmp_path / "c"), Session.copy(source, tmp_path / "c"))
@@ -279,7 +279,7 @@ async def spoil(place, prefix, number=0):
     ],
 )
 async def test_copy_names_damaged_rows_and_copies_the_rest(source, tmp_path, capsys, prefix, memories_left):
-    """For each kind of row; the command exits with 1."""
+    """Rows of each kind may be damaged. The command exits with 1."""
     spoilt = await spoil(source, prefix)
     code = await asyncio.to_thread(main, ["copy", str(source), str(tmp_path / "b"), "--json"])
     said = json.loads(capsys.readouterr().out)
@@ -289,13 +289,13 @@ async def test_copy_names_damaged_rows_and_copies_the_rest(source, tmp_path, cap
     counts = {one["name"]: one["counts"] for one in said["namespaces"]}
     assert memories_left == counts["default"].get("memories", 0)
     assert 1 == counts[ADA]["memories"]
-    # A second copy finds no difference.
+    # A second copy reports only the damaged rows.
     assert 1 == await asyncio.to_thread(main, ["copy", str(source), str(tmp_path / "b")])
     assert "but for what is damaged" in capsys.readouterr().out
 
 
 async def test_copy_rejects_target_with_other_data(source, tmp_path):
-    """Nothing is written, and the error names the namespace."""
+    """The rejected copy writes nothing, and the error names the namespace."""
     first = tmp_path / "first"
     await Session.copy(source, first)
 
@@ -363,7 +363,7 @@ async def test_copy_rejects_unsuitable_targets(source, tmp_path):
 
 
 async def test_copy_of_one_namespace_contains_only_that(source, tmp_path):
-    """A fork of a conversation that is not copied is complete."""
+    """A fork is complete even if its parent's conversation is not copied."""
     async with opened(source):
         pass
     assert 0 == await asyncio.to_thread(main, ["conversations", "assign", "branch", str(source), "--namespace", ADA])
@@ -377,13 +377,13 @@ async def test_copy_of_one_namespace_contains_only_that(source, tmp_path):
     assert (ADA,) == await Session.namespaces(target)
     assert wanted == await exported(target)
     assert b"Redis" not in b"".join(path.read_bytes() for path in target.rglob("*") if path.is_file())
-    # The fork was moved and depends on no other namespace, so the rest can be copied later.
+    # The copied fork depends on no other namespace, so the rest can be copied later.
     assert (await Session.copy(source, target)).ok
     assert await exported(source) == await exported(target)
 
 
 async def test_copy_of_source_in_use_is_a_snapshot(source, tmp_path):
-    """Later saves are not included, and no link leads to them."""
+    """The copy contains no later saves, and no links to them."""
     async with opened(source) as session:
         await session.memories.save_context("just before")
         late = []

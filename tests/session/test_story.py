@@ -1,4 +1,4 @@
-"""One agent with references, memory and refs, on two days in two processes."""
+"""End-to-end test: an agent uses references, memory and refs on two days, in two processes."""
 
 import asyncio
 import json
@@ -108,10 +108,10 @@ async def story(tmp_path):
 
 
 async def test_agent_finds_all_data_of_the_previous_day(story):
-    """In another process."""
+    """The agent continues in another process."""
     monday, tuesday, files = story
 
-    # The planet came with its owner, and with a decision about it.
+    # The planet was resolved with its owner, and with a decision about it.
     assert "hollow-anvil" == monday["owner"]
     assert [{"id": monday["before"], "decision": "Mine 2-1 without shields"}] == monday["remembered"]
     assert PLAN == (files / "plan.md").read_text()
@@ -119,19 +119,19 @@ async def test_agent_finds_all_data_of_the_previous_day(story):
     assert "load/checkpoint" == tuesday["tools"][0]
     assert "evolve/outcome" not in tuesday["tools"]
     assert ["build the first shield"] == tuesday["checkpoint"]["next_steps"]
-    # The decision and the failure before it, with its reason.
+    # The search finds the decision, and the failed one before it with the reason of the failure.
     found = {one["id"]: one for one in tuesday["found"]["found"]}
     assert "Shield 2-1 before mining" == found[monday["decided"]]["content"]
     assert ("FAILED", "raided at night", monday["decided"]) == tuple(
         found[monday["before"]][key] for key in ("outcome", "outcome_reason", "superseded_by")
     )
-    # The evidence is stored outside of its conversation, which still contains it, too.
+    # The evidence is stored outside of its conversation, and the conversation still contains it.
     assert [PLAN] == tuesday["kept"]
     assert PLAN in json.dumps(tuesday["whole"], ensure_ascii=False).replace("\\n", "\n")
     assert PLAN == tuesday["plan"]
-    # The planet has the later decisions, newest first.
+    # The planet is resolved with the later decisions, newest first.
     assert [monday["planned"], monday["decided"], monday["before"]] == [one["id"] for one in tuesday["remembered"]]
     assert "[FAILED] Mine 2-1 without shields" == tuesday["remembered"][-1]["decision"]
-    # A memory's id is resolved like an entity's.
+    # The id of a memory is resolved like the id of an entity.
     assert ("decision", "FAILED") == (tuesday["named"]["reference_type"], tuesday["named"]["outcome"])
     assert tuesday["ok"]

@@ -38,7 +38,7 @@ class OnServer:
 
 @pytest.fixture(params=["directory", "server"])
 def place(request, tmp_path):
-    """Return an object whose `open` opens the same store repeatedly."""
+    """Return an object whose method `open` opens the same store at each call."""
     if request.param == "directory":
         return InDirectory(tmp_path)
     return OnServer(request.getfixturevalue("database"))

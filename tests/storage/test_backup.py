@@ -1,4 +1,4 @@
-"""Backups: complete and consistent, or not created at all."""
+"""A backup is complete and consistent, or it is not created at all."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ asyncio.run(main())
 
 @pytest.fixture
 async def source(tmp_path):
-    """Return a session's directory with an open store, most of whose rows are in the log."""
+    """The directory of a session with an open store, most of whose rows are in the write-ahead log."""
     storage = SqliteStorage.open(tmp_path / "a" / "journal")
     for number in range(ROWS):
         storage.enqueue([(f"k{number:04}", b"%d" % number * 1000)])
@@ -53,7 +53,7 @@ async def source(tmp_path):
 
 
 async def rows_of(directory, prefix=""):
-    """Return the keys of a store, and assert that it has no issues."""
+    """Return the keys of a store, and assert that `check` reports no issue."""
     storage = SqliteStorage.open(directory / "journal")
     keys = await storage.keys(prefix)
     findings = [one for one in await storage.check() if one.kind != "sqlite"]
@@ -93,7 +93,7 @@ async def test_backup_is_consistent_while_another_process_writes(tmp_path, monke
     assert len(first) > 100
     assert [f"w{number:06}" for number in range(len(first))] == first
     assert [key.replace("w", "z") for key in first] == second
-    # Concurrent writes do not restart the copy.
+    # The total number of pages never changes, so concurrent writes did not restart the copy.
     assert sorted(told) == told
     assert 1 == len({total for _, total in told})
 
@@ -260,7 +260,7 @@ async def test_cancelled_backup_leaves_nothing(source, tmp_path, monkeypatch):
         task.cancel()
 
     def patient(callback, *arguments):
-        """Continue in the copy's thread after the loop has run the callback."""
+        """Pass a callback to the event loop, and let the copy continue only after the loop has run it."""
         handle = tell_loop(callback, *arguments)
         if callback is cancel:
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)

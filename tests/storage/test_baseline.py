@@ -20,7 +20,7 @@ NAMESPACES = ("default", "team")
 
 @pytest.fixture
 def root(tmp_path):
-    """The directory of the extracted files."""
+    """The directory with the files of the extracted archive."""
     with tarfile.open(STORE) as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path
@@ -55,7 +55,7 @@ async def test_store_of_the_baseline_has_the_same_memories(root, expected, names
             one.id: [one.type.value, one.content, one.topic, [each.text for each in await memories.evidence_of(one.id)]]
             async for one in memories.all()
         }
-        # The export has all stored fields of memories and links.
+        # Compare an export, too, because it contains all stored fields of memories and links.
         lines = await exported(session, root)
 
     assert expected[namespace]["memories"] == found

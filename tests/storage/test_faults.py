@@ -109,7 +109,7 @@ def test_killed_process_loses_no_acknowledged_rows(tmp_path):
     acknowledged = set()
     for turn in range(12):
         writer = start_writer(tmp_path / "journal", f"t{turn}", seed=chance.randrange(2**32), count=10_000)
-        # Odd turns are killed while writing, even turns while opening.
+        # In odd turns the writer is killed while it writes, in even turns while it opens the store.
         if turn % 2:
             for line in writer.stdout:
                 acknowledged.add(line.strip())
@@ -297,7 +297,7 @@ async def test_write_raises_store_busy_when_lock_is_held(tmp_path):
     await storage.flush()
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
         stuck.execute("BEGIN IMMEDIATE")
-        started = time.monotonic()  # before the enqueue, because the writer starts to wait on its own
+        started = time.monotonic()  # before the enqueue, because the writer starts to wait immediately afterwards
         storage.enqueue([("a", b"2"), ("b", b"1")])
         with pytest.raises(StoreBusy) as caught:
             await storage.flush()
@@ -648,7 +648,7 @@ def quick_path(tmp_path):
 
 
 class Plan:
-    """The number and time of the statement that fails, and the count of statements."""
+    """Selects the statement that fails, and counts statements. The failure is before or after the execution."""
 
     def __init__(self):
         self.at = 0
@@ -674,7 +674,7 @@ def plan(monkeypatch):
                 plan.fail(statement)
             result = super().execute(statement, *arguments)
             if plan.count == plan.at:
-                # An open cursor in the traceback would keep its lock.
+                # The traceback would keep the cursor open, and an open cursor keeps its lock.
                 result.close()
                 plan.fail(statement)
             return result
@@ -802,7 +802,7 @@ def test_open_raises_read_only_when_directory_is_not_writable(tmp_path):
     """A new store, an existing store and a read-only database file are named in the error."""
     fill(tmp_path / "journal", 1)
     (tmp_path / "journal" / "cache.db").chmod(0o644)
-    # The other user must be able to traverse pytest's private directories.
+    # Allow the other user to traverse pytest's private directories.
     above = list(tmp_path.parents)[:2]
     for directory in above:
         directory.chmod(0o711)
@@ -957,7 +957,7 @@ def test_open_store_needs_no_further_descriptor(tmp_path):
     """Without free descriptors an open store still writes, and opening another one raises a clear error."""
     said = run(DESCRIPTORS, tmp_path).lower()
 
-    # SQLite's own message, if a descriptor was free for the directory but not for the database.
+    # SQLite reports "unable to open" if a descriptor was free for the directory but not for the database.
     assert "open files" in said or "unable to open" in said
 
 

@@ -98,7 +98,7 @@ def begin():
     assert ended(child) == 0
 
 """
-# The function must be defined before the child begins.
+# Start the child at the end of the script, because its function must be defined before.
 PARENT_GOES = (
     PARENT_GOES.replace("parent = child_of(lambda: begin())\n", "")
     + """

@@ -75,7 +75,7 @@ def end(process):
 
 
 def claimed_elsewhere(directory, *names):
-    """Return for each of *names* whether another process can claim it."""
+    """Return True for each of *names* that another process can claim, False for the others."""
     process = start(CLAIM, directory, *names)
     answers = [process.stdout.readline().strip() for _ in names]
     end(process)
@@ -84,7 +84,7 @@ def claimed_elsewhere(directory, *names):
 
 @pytest.fixture(params=["of the opening", "of the process"])
 def kind(request, monkeypatch):
-    """Both kinds of locks, if the platform has both."""
+    """The kind of locks to test. The test is skipped if the platform does not have it."""
     if request.param == "of the process":
         monkeypatch.setattr(locks_module, "fcntl", WithoutOwnLocks())
     elif not locks_module.HAS_OFD_LOCKS:
@@ -93,7 +93,7 @@ def kind(request, monkeypatch):
 
 
 class WithoutOwnLocks:
-    """A kernel without open-file-description locks."""
+    """A fake `fcntl` module of a kernel without open-file-description locks."""
 
     def __getattr__(self, name):
         return getattr(fcntl, name)

@@ -72,7 +72,7 @@ async def test_queue_is_free_during_a_transaction(tmp_path):
             waiting.submit_job(lambda: (waiting._open().enter_queue(), waiting._open().leave_queue())).result()
         )
 
-    # Within one process as well, where both stores share one kernel lock.
+    # The queue must also be free within one process, where both stores share one kernel lock.
     await writing.transact(work)
 
     assert [(True, None)] == begun
@@ -195,7 +195,7 @@ async def test_truncated_grown_index_is_damage(tmp_path):
     index = storage.directory / "cache.db-shm"
     opened = index.stat().st_size
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as reader:
-        # While it reads, the log cannot restart, and 17 MB of log need a second page of the index.
+        # The open read prevents a restart of the log, so 17 MB of log need a second page of the index.
         reader.execute("BEGIN")
         reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
         await storage.transact(lambda rows: [rows.put(f"{number}", b"x" * 2**20) for number in range(20)] and None)
@@ -203,7 +203,7 @@ async def test_truncated_grown_index_is_damage(tmp_path):
         with index.open("r+b") as file:
             file.truncate(opened)
 
-        # The function must not run, because accessing the truncated map would crash the process.
+        # The function must not run, because access to the truncated memory map would crash the process.
         with pytest.raises(StoreDamaged, match="while it was open"):
             await storage.transact(lambda rows: None)
         with index.open("r+b") as file:
@@ -212,7 +212,7 @@ async def test_truncated_grown_index_is_damage(tmp_path):
     await storage.close()
 
 
-# SQLite itself detects truncated files, except the memory-mapped index.
+# SQLite itself detects truncated files, except for the memory-mapped index, so only the index is truncated.
 CHANGES = [(name, how) for name in ("cache.db", "cache.db-wal", "cache.db-shm") for how in ("deleted", "replaced")]
 
 

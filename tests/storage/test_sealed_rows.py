@@ -1,4 +1,4 @@
-"""Stored form of rows."""
+"""The stored form of rows: their checksums, and their robustness against damage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHANGES = st.none() | st.binary(max_size=5) | st.builds(NewValue, st.binary(max_
 
 
 class Trap:
-    """Creates a file when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path

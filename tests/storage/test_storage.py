@@ -539,7 +539,7 @@ async def test_settings_disable_eviction_and_sync_every_commit(storage):
         return {name: connection.execute(f"PRAGMA {name}").fetchall() for name in in_force}
 
     found = await storage.transact(pragmas)
-    # SQLite builds without memory mapping return no row.
+    # SQLite builds without memory mapping return no row for this setting.
     assert in_force == {name: rows or [(0,)] for name, rows in found.items()}
 
 
@@ -651,7 +651,7 @@ async def test_check_reports_old_sqlite_when_other_processes_are_undetectable(st
     assert [("warning", "sqlite")] == [(f.severity, f.kind) for f in await storage.check()]
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of what is open")  # noqa: PTH112 - of no path
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of what is open")  # noqa: PTH112 - needs no Path
 async def test_check_keeps_sqlite_locks_and_leaks_no_descriptor(tmp_path):
     """Closing any descriptor of a file would release SQLite's locks on it, so a check must not do that."""
     storage = SqliteStorage.open(tmp_path / "journal")
@@ -664,7 +664,7 @@ async def test_check_keeps_sqlite_locks_and_leaks_no_descriptor(tmp_path):
         own.execute("ROLLBACK")
     await storage.close()
 
-    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - names are enough
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - needs only names
     assert not [link for link in links if str(tmp_path) in str(link.resolve())]
 
 

@@ -21,11 +21,11 @@ ROWS = st.lists(st.tuples(KEYS, st.none() | VALUES | st.builds(NewValue, VALUES)
 
 
 class Refused(Exception):
-    """The error raised by the transaction function."""
+    """Raised by a transaction function, to make the store roll back."""
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Applies the same operations to a store and a dict."""
+    """Stateful test that applies the same operations to a store and to a dict."""
 
     def __init__(self):
         super().__init__()
@@ -70,7 +70,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(calls=st.lists(ROWS, max_size=4))
     def save_at_once(self, calls):
-        """Several tasks enqueue and flush concurrently."""
+        """Enqueue and flush in several concurrent tasks."""
 
         async def save(rows):
             self.storage.enqueue(rows)
@@ -144,12 +144,12 @@ TestStore = StoreMachine.TestCase
 
 def test_server_store_behaves_like_dict(database):
     """The same stateful test on a PostgreSQL server."""
-    # Keep one reference open, because connecting takes longer than everything else.
+    # Keep the connections open, because connecting takes longer than everything else.
     kept = PostgresPool.open(database)
 
     class ServerMachine(StoreMachine):
         def prepare(self):
-            """A server store needs no directory."""
+            """Do nothing, because a server store needs no directory."""
 
         def open(self):
             return PostgresStorage(PostgresPool.open(database), namespace="default")

@@ -20,19 +20,19 @@ NEWER = "written by a newer version"
 
 
 def raise_in_place(journal):
-    """Overwrite the mark inside the file."""
+    """Overwrite the version mark inside its file."""
     with (journal / "FORMAT").open("r+b") as file:
         file.write(NEXT_VERSION_HEADER)
 
 
 def raise_by_rename(journal):
-    """Replace the mark file by another file."""
+    """Replace the file of the version mark by another file."""
     (journal / "new").write_bytes(NEXT_VERSION_HEADER)
     (journal / "new").replace(journal / "FORMAT")
 
 
 def rows_of(journal):
-    """Return all rows in stored form."""
+    """Return all rows in their stored form."""
     with closing(sqlite3.connect(journal / "cache.db")) as connection:
         return connection.execute("SELECT key, mode, value FROM Cache ORDER BY key").fetchall()
 

@@ -61,7 +61,7 @@ for number in itertools.count(first):
 
 
 def crash(directory, seed, *, first=1, rows=20):
-    """Kill a process that writes rows, and return the number of its last durable row."""
+    """Kill a process while it writes rows, and return the number of its last durable row."""
     command = [sys.executable, "-c", WRITER, str(directory), str(seed), str(first)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as writer:
         for _ in itertools.islice(writer.stdout, rows):
@@ -73,7 +73,7 @@ def crash(directory, seed, *, first=1, rows=20):
 
 def look(directory, saved):
     """
-    Open a store, and return whether a saved row is lost and which issues `check` reports.
+    Open a store after a crash, and return its losses and the issues that `check` reports.
 
     Returns:
         True if a row is lost, the issues of kind "lost", and True if there are no other issues.
@@ -121,7 +121,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def kill(directory):
     """
-    Run a process that saves forty rows, all in the log, and kills itself.
+    Run a process that saves forty rows and kills itself, so that all rows are in the log.
 
     Return the path of the log.
     """
@@ -184,7 +184,7 @@ def test_crash_without_damage_is_not_reported(tmp_path):
     sys.stdout.write(f"seed {seed}\n")
     chance = random.Random(seed)
     saved = 0
-    # Each run has its own seed, so that many runs cover many crashes.
+    # Each run of this test has its own seed, so that many runs cover many crashes.
     for _ in range(6):
         rows = chance.choice([1, 5, 30])
         saved = crash(tmp_path / "journal", chance.randrange(2**32), first=saved + 1, rows=rows)

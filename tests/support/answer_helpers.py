@@ -25,7 +25,7 @@ class Answer:
 
     @property
     def next(self):
-        """Arguments of the continuation call, or None at the end."""
+        """The arguments of the call that returns the next part, or None at the end."""
         if (call := self.get("next")) is None:
             return None
         (expression,) = ast.parse(call).body
@@ -33,7 +33,7 @@ class Answer:
 
 
 def attributes_in(text):
-    """Parse attributes."""
+    """Parse the attributes of a tag."""
     return {name: html.unescape(value) for name, value in ATTRIBUTE.findall(text)}
 
 

@@ -29,7 +29,7 @@ BAD_TEXTS = [
 
 
 def from_schema(schema, ids):
-    """Return a strategy for valid arguments of a tool, with existing ids and handles."""
+    """Return a strategy for valid arguments of a tool, which refer to existing ids and handles."""
     known = {
         **dict.fromkeys(["id", "to_id", "decision_id", "supersedes", "implements"], st.sampled_from(ids)),
         **dict.fromkeys(["fd", "ref_id", "evidence"], st.sampled_from(HANDLES)),
@@ -66,7 +66,7 @@ wrong_names = st.sampled_from(
 
 @st.composite
 def broken(draw, right):
-    """Replace, rename, add or remove some arguments of a valid call."""
+    """Draw invalid arguments: replace, rename, add or remove some arguments of a valid call."""
     given = dict(draw(right))
     for _ in range(draw(st.integers(1, 3))):
         what = draw(st.sampled_from(["replace", "replace", "inside", "text", "leave out", "add", "rename"]))

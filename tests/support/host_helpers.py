@@ -19,7 +19,7 @@ from mama_structs.testing.scripted_model import ScriptedModel
 
 @attrs.define
 class Run:
-    """Result of a conversation: tool answers, final texts, messages and streams."""
+    """The result of a conversation: tool answers, final texts, messages and streams."""
 
     outputs: list[str] = attrs.field(factory=list)
     answers: list[str] = attrs.field(factory=list)
@@ -43,7 +43,7 @@ class Run:
 
 @attrs.define
 class Watched:
-    """A stream whose host shows events to people, and stores the refs at the end of the message."""
+    """A message stream. The host displays its events to people, and stores the refs at its end."""
 
     stream: Any
     shown: list[str] = attrs.field(factory=list)
@@ -62,7 +62,7 @@ def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
 
 
 def texts_of_users(messages: list[Any]) -> Iterator[str]:
-    """Yield the user's texts of a conversation, as the model received them."""
+    """Yield the texts of the user in a conversation, as the model received them."""
     for message in messages:
         if not isinstance(message, dict):
             yield from ([message.content] if getattr(message, "type", "") == "human" else ())
@@ -178,7 +178,7 @@ async def in_openai_agents(session, model: ScriptedModel, *turns, history=(), st
     assert all(tool.strict_json_schema for tool in tools if tool.name in {"get_ref", "measure"})
     agent = agents.Agent(name="agent", model=model.openai_agents(), tools=tools)
     for said in turns:
-        # Created for each run, as in a web server.
+        # Create the hooks for each run, as a web server does.
         hooks = adapter.hooks(session, **options)
         config = agents.RunConfig(tracing_disabled=True, call_model_input_filter=hooks.with_recalled)
         items = [*run.history, {"role": "user", "content": said}]

@@ -1,4 +1,4 @@
-"""Memories that try to escape their quotation, and checks that they did not."""
+"""Memories with texts that try to escape their quotation, and checks that they did not succeed."""
 
 import json
 import re
@@ -12,7 +12,7 @@ ROWS = [
     for line in (Path(__file__).parents[1] / "data/hostile/memories.jsonl").read_text(encoding="utf-8").splitlines()
 ]
 TEXTS = [row["content"] * row.get("repeat", 1) for row in ROWS]
-# Random combinations of the pieces of hostile texts and other texts.
+# Random mixtures of words of hostile texts, special characters and other texts.
 pieces = st.sampled_from(sorted({piece for text in TEXTS for piece in text[:200].split(" ")}))
 signs = st.sampled_from([*"<>/|[]{}:\"'`~&;#\\ \n", "\u200b", "\u202e", "\x1b", "\x1b[", "ref:", "fd:", "&lt", "INST"])
 hostile_texts = st.lists(st.one_of(pieces, signs, st.text(max_size=5)), max_size=30).map("".join)
@@ -34,11 +34,11 @@ _FRAME = re.compile(
     r"</recalled>"
 )
 _QUOTED = re.compile(r'"([^"\n]*)"')
-# Visible Arabic and Kaithi signs whose Unicode category is format character.
+# Visible Arabic and Kaithi signs, which Unicode classifies as format characters.
 _SEEN = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
-# Start of a tag, also in brackets of other scripts.
+# Matches the start of a tag, also with similar brackets of other scripts.
 _TAG = re.compile(r"[<\u2039\u3008\u27e8\u276e\u2770\u02c2\u1438](?:[^\s\d=….-]|\s*[/\\\u2044\u2215])")
-# Start of other markup: entities, fences, turn markers, handles, and the end of a quotation.
+# Matches the start of other markup: entities, fences, turn markers and handles.
 _MARKUP_PATTERN = re.compile(
     r"&(?:lt|#0*60|#x0*3c)\b|```|~~~|[\[\uff3b][/\uff0f]?(?-i:[A-Z][A-Z_]{2,})[\]\uff3d]|(?<![\w\\])(?:ref|fd)[:\uff1a]\S",
     re.IGNORECASE,
@@ -47,7 +47,7 @@ _QUOTATION_MARK = re.compile('["\u201c\u201d\u201e\u201f\u301d\u301e\u2033\uff02
 
 
 async def save(memories, row):
-    """Save a hostile memory with an outside origin."""
+    """Save a hostile memory whose origin is "outside"."""
     kind, content = row["type"], row["content"] * row.get("repeat", 1)
     if kind == "checkpoint":
         more = {name: row[name] for name in ("next_steps", "open_files")}
@@ -60,7 +60,7 @@ async def save(memories, row):
 
 
 def check_plain(text):
-    """Assert that a quoted text contains only plain words, and does not end its quotation."""
+    """Assert that a quoted text contains no markup and cannot end its quotation."""
     check_prose(text)
 
     assert None is _QUOTATION_MARK.search(text), text

@@ -1,4 +1,4 @@
-"""Files of other memory programs, which need not be installed."""
+"""Creation of files in the formats of other memory programs, which need not be installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEM0: Path = Path(__file__).parents[1] / "data" / "mem0"
 
 
 def listing(folder: Path) -> dict[str, tuple[str, int]]:
-    """Return hash and modification time of each file in a folder."""
+    """Return the hash and the modification time of each file in a folder."""
     return {
         path.relative_to(folder).as_posix(): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
@@ -25,7 +25,7 @@ def listing(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def mem0_home(folder: Path) -> Path:
-    """Unpack both folders of mem0's default configuration into one."""
+    """Unpack the files of both default folders of mem0 into one folder."""
     points = folder / "qdrant" / "collection" / "mem0"
     points.mkdir(parents=True)
     for target in (points / "storage.sqlite", folder / "history.db"):
@@ -44,7 +44,7 @@ class PointStruct:
 
 
 def points(file: Path, payloads: Iterable[tuple[str, Mapping[str, Any] | bytes]]) -> Path:
-    """Write a collection of Qdrant's local mode. Bytes are written as a raw row."""
+    """Write a collection in the format of Qdrant's local mode. A payload of bytes is stored unchanged."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with sqlite3.connect(file) as database:
         database.execute("CREATE TABLE IF NOT EXISTS points (id TEXT PRIMARY KEY, point BLOB)")
@@ -59,7 +59,11 @@ def points(file: Path, payloads: Iterable[tuple[str, Mapping[str, Any] | bytes]]
 def langgraph_store(
     file: Path, rows: Iterable[tuple[Any, ...]], *, indexed: Iterable[tuple[str, str, str]] = ()
 ) -> Path:
-    """Write the file of a SqliteStore. A row is prefix, key, value, and optionally creation, expiry and TTL minutes."""
+    """
+    Write the database of a LangGraph SqliteStore.
+
+    A row consists of prefix, key, value, and optionally creation time, expiry time and TTL in minutes.
+    """
     with sqlite3.connect(file) as database:
         database.execute(
             "CREATE TABLE store (prefix text NOT NULL, key text NOT NULL, value text NOT NULL, created_at TIMESTAMP, "
@@ -78,7 +82,7 @@ def langgraph_store(
 
 
 def graph(file: Path, *items: Any) -> Path:
-    """Write the file of MCP's memory server. A text is written as a raw line."""
+    """Write the file of MCP's memory server. An item of type str becomes a raw line."""
     file.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in items), encoding="utf-8")
     return file
 

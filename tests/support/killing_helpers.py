@@ -1,4 +1,4 @@
-"""Kill the command line before a chosen SQL statement, of a directory or of a server."""
+"""Kill a command of the command line before a chosen SQL statement, on a directory or on a server."""
 
 import contextlib
 import signal
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 
-# One interpreter for all commands: each runs in a fork that has all modules loaded.
+# One interpreter runs all commands. Each runs in a fork, in which all modules are already loaded.
 _RUNNER = """
     import importlib, os, signal, sys
     from mama_structs.cli.main import main
@@ -45,7 +45,7 @@ _RUNNER = """
 
 @contextlib.contextmanager
 def killed_commands(*arguments):
-    """Yield a function that runs the command up to a number of statements, and returns True if it was killed."""
+    """Yield a function that runs the command up to a given number of statements, and returns True if it was killed."""
     command = [sys.executable, "-c", textwrap.dedent(_RUNNER), *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runner:
 

@@ -1,4 +1,4 @@
-"""A meter for the work of one event loop callback, independent of the machine's speed."""
+"""Measurement of the work of single event loop callbacks, independent of the machine's speed."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from mama_structs.refs.store import text
 
 class LoopMeter:
     """
-    Maximum number of calls and bytes of one callback, that is, between two suspensions.
+    The maximum number of calls and bytes of one callback, which is the code between two suspensions.
 
     Attributes:
         calls: Calls of Python and C functions.
@@ -76,5 +76,5 @@ def metered(monkeypatch):
         try:
             yield meter
         finally:
-            # The rest of the current callback is not measured.
+            # The current callback has not ended, so do not measure the rest of it.
             meter.end()

@@ -62,7 +62,7 @@ _WHY: Final = ("it failed under load", "the team knows it", "it is simpler to ru
 @attrs.frozen(eq=False)
 class OldStore:
     """
-    A v1.0 database that is being written.
+    A v1.0 database to which a test writes.
 
     Args:
         path: The file.
@@ -85,11 +85,11 @@ class OldStore:
 
         """
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-            # Durability is not needed.
+            # Test databases need no durability.
             database.execute("PRAGMA synchronous = OFF")
             if wal:
                 database.execute("PRAGMA journal_mode = WAL")
-            # Real files contain invalid rows, written by hand or by other programs.
+            # Allow invalid rows, because real files contain some that were written by hand or by other programs.
             database.execute("PRAGMA ignore_check_constraints = ON")
             database.executescript(SCHEMA)
             database.execute("BEGIN")
@@ -97,7 +97,7 @@ class OldStore:
             database.execute("COMMIT")
 
     def row(self, table: str, **columns: Any) -> None:
-        """Write a row with the schema's defaults for omitted columns."""
+        """Write a row. Omitted columns get the defaults of the schema."""
         names = ", ".join(columns)
         marks = ", ".join("?" * len(columns))
         self.database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(columns.values()))

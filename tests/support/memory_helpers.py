@@ -49,7 +49,7 @@ def plain_memory(
     at: datetime | float = 0.0,
     **metadata: Any,
 ) -> Memory:
-    """Return a memory for a test."""
+    """Return a memory with test defaults for all fields that are not passed."""
     created = at if isinstance(at, datetime) else _START + timedelta(seconds=at)
     return Memory(
         id=memory_id,
@@ -76,7 +76,7 @@ def plain_link(
     at: datetime | float = 0.0,
     similarity: float | None = None,
 ) -> Link:
-    """Return a link for a test."""
+    """Return a link with test defaults for all fields that are not passed."""
     return Link(
         id=f"{from_id}>{to_id}:{relationship}" if link_id is None else link_id,
         from_id=from_id,
@@ -90,7 +90,7 @@ def plain_link(
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Return True if two answers are equal, with numbers compared to six digits."""
+    """Return True if two values are equal. Floats may differ by less than 2e-6."""
     if isinstance(one, float):
         return abs(one - other) < 2e-6
     if isinstance(one, list | tuple):
@@ -99,7 +99,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 class PlainEngines:
-    """`Engines` with one `PlainEngine` per namespace, which live as long as this object."""
+    """`Engines` in memory: each namespace has a `PlainEngine`, which lives as long as this object."""
 
     def __init__(self) -> None:
         self.kept: dict[str, PlainEngine] = {}
@@ -114,7 +114,7 @@ class PlainEngines:
         return engine.embedder if engine is not None and engine.memories.change else None
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> PlainEngine:
-        """Return a namespace's engine. Another embedder than the stored one raises."""
+        """Return the engine of a namespace, and raise if its memories have another embedder."""
         if namespace not in self.kept:
             self.kept[namespace] = PlainEngine(namespace, embedder=embedder)
         recorded = await self.stored_embedder(namespace)
@@ -153,12 +153,12 @@ def is_on_server() -> bool:
 
 
 def has_roles() -> bool:
-    """Return True if tests use the database as a role with policies while a second role deletes in its namespace."""
+    """Return True if tests run as a role with policies, while a second role deletes in its own namespace."""
     return os.environ.get(ENGINE) == "postgres-roles"
 
 
 def url_of(path: Path) -> str:
-    """Return the database URL for a directory; opening it again returns the same memories."""
+    """Return the database URL of a directory. The same directory always has the same database."""
     known = path.with_name(f"{path.name}.database")
     if not known.exists():
         from postgres_helpers import borrowed  # noqa: PLC0415 - needed on a server only
@@ -178,7 +178,7 @@ def url_of(path: Path) -> str:
 
 
 def without_vacuum() -> None:
-    """Report every vacuum as done: a role cannot vacuum, and the transactions of the second role would delay it."""
+    """Skip every vacuum, because a role cannot vacuum, and transactions of the second role would delay it."""
 
     def vacuum(_self: PostgresPool, *_tables: str, wait: float) -> Future[None]:
         done: Future[None] = Future()
@@ -189,7 +189,7 @@ def without_vacuum() -> None:
 
 
 def sessions_on_server() -> None:
-    """Store the sessions of directories on a server, except in tests that inspect the directory."""
+    """Redirect the sessions of directories to a server, except in tests that inspect the directory."""
     at = Backend.open.__func__  # type: ignore[attr-defined]  # it is a class method
 
     async def mapped(cls: type[Backend], place: Path | str | None, **options: Any) -> Backend:
@@ -201,7 +201,7 @@ def sessions_on_server() -> None:
 
 
 def give_back(is_over: Callable[[Path], bool]) -> None:
-    """Return the databases of unused directories for reuse."""
+    """Release the databases of the directories for which *is_over* is true, so that other tests reuse them."""
     for path in [path for path in _LENT if is_over(path)]:
         from postgres_helpers import give_back  # noqa: PLC0415 - needed if one was borrowed only
 
@@ -217,12 +217,12 @@ def give_back(is_over: Callable[[Path], bool]) -> None:
 
 
 class Planned(Exception):
-    """An intended failure."""
+    """A failure that a test injects."""
 
 
 @contextlib.contextmanager
 def failing_after(writer: Any, count: int) -> Iterator[None]:
-    """Make the write or query fail that follows *count* others."""
+    """Make the write or query fail that follows *count* successful ones."""
     target = writer._connection if is_on_server() else writer._rows_to_write
     left = iter(range(count))
 
@@ -234,7 +234,7 @@ def failing_after(writer: Any, count: int) -> Iterator[None]:
 
         return one
 
-    # The methods belong to a shared transaction object, so they are restored afterwards.
+    # Restore the methods afterwards, because other plans share this transaction object.
     changed = {
         name: counted(getattr(target, name)) for name in ("put", "delete", "fetch", "execute") if hasattr(target, name)
     }
@@ -247,14 +247,14 @@ def failing_after(writer: Any, count: int) -> Iterator[None]:
 
 
 def vectors_settled(store: MemoryStore) -> None:
-    """Wait for a vector index that is built in the background. A server's index grows with each save."""
+    """Wait until the background build of a vector index has ended. On a server, each save updates the index."""
     if not is_on_server():
         store._engine._views.vectors.wait_until_idle(30)
 
 
 @attrs.define(eq=False)
 class OpenedDirectory:
-    """A session's directory, opened without sharing state with this process; created by `open`."""
+    """A session's directory that shares no state with other sessions of this process. Created by `open`."""
 
     path: Path
     storage: SqliteStorage
@@ -300,7 +300,7 @@ class OpenedDirectory:
         )
 
     async def memories(self, namespace: str = "default", *, reads: Sequence[str] = ()) -> MemoryStore:
-        """Return the memories of a namespace and of those that it reads; they stay open until `close`."""
+        """Return the memory store of a namespace, which also reads *reads*. It stays open until `close`."""
         names = (namespace, *reads)
         if names not in self._open:
             self._open[names] = await open_memories(

@@ -30,7 +30,7 @@ from mama_structs.storage.postgres.schema_migrations import load_migrations
 
 SERVER_URL_VARIABLE = "MAMA_STRUCTS_TEST_POSTGRES"
 _NOBODY = 65534
-# The workers of a run, and the processes that its tests start, share a server.
+# All workers of a run, and the processes that its tests start, share one server.
 _RUN = os.environ.setdefault("MAMA_STRUCTS_TEST_RUN", os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex)
 EMPTIED = []
 """Databases that tests have returned for reuse."""
@@ -44,7 +44,7 @@ BEGIN
     END LOOP;
 END $$
 """
-# Durable settings: `check` reports others, and tests check that acknowledged data survives a crash of the server.
+# Durable settings, because `check` reports other ones and tests crash the server.
 _SETTINGS = ["fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=32MB", "max_connections=150"]
 
 
@@ -63,7 +63,11 @@ def block(heading):
 
 
 def administer(url, *statements, script=""):
-    """Run statements outside of a transaction, and return the rows of the last one. A *script* runs at once."""
+    """
+    Run statements one by one outside of a transaction, and return the rows of the last one.
+
+    A *script* is sent to the server as one string, which may contain several statements.
+    """
     asyncpg = pytest.importorskip("asyncpg")
     found = []
 
@@ -82,7 +86,7 @@ def administer(url, *statements, script=""):
 
 
 def _in_thread(work):
-    """Run *work* in a thread without an event loop."""
+    """Run *work* in a thread without an event loop, and raise its exception."""
     failures = []
 
     def run():
@@ -99,7 +103,7 @@ def _in_thread(work):
 
 
 def team_block(role, namespace, *, heading="Give each team its own namespaces"):
-    """Return a block of the guide for another role and namespace."""
+    """Return the SQL of a block of the guide, adapted to another role and namespace."""
     return block(heading).replace("raiders", role).replace("raids", namespace)
 
 
@@ -116,7 +120,7 @@ def team(url, namespace):
 
 
 def two_roles(url):
-    """Return the URLs of two roles: one for all namespaces except the rival's, and one for the rival's."""
+    """Return the URLs of two roles: one for all namespaces except the rival's, one for the rival's namespace."""
     name = urlsplit(url).path[1:]
     own, rival = (f"{kind}_{_RUN[:12]}" for kind in ("own", "rival"))
     with _turn(_home()):
@@ -125,7 +129,7 @@ def two_roles(url):
             if administer(url, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'"):
                 script = script.replace(f"CREATE ROLE {role} LOGIN;", "")
             administer(url, script=script)
-            # Tests end connections, which the page about roles does not allow them.
+            # Tests end connections of other clients, which the guide's policies do not permit.
             administer(url, f"GRANT pg_signal_backend TO {role}")
     return tuple(in_database(url, name, user=role) for role in (own, rival))
 
@@ -149,7 +153,7 @@ class PostgresServer:
 
     @classmethod
     def make(cls, directory):
-        """Return a server whose directory is a copy of a seed, which is created on first use."""
+        """Return a server whose directory is copied from a template directory, which the first call creates."""
         seed = directory.parent / "seed"
         with _turn(directory.parent):
             if not seed.exists():
@@ -192,16 +196,16 @@ class PostgresServer:
         return PostgresServer(directory)
 
     def promote(self):
-        """Promote it to primary."""
+        """Promote the replica to a primary."""
         self._pg_ctl("promote")
 
     def stop(self, mode="fast"):
-        """Stop it; ``immediate`` simulates a crash."""
+        """Stop the server. The mode ``immediate`` simulates a crash."""
         self._pg_ctl("stop", "-m", mode)
 
     @property
     def restart(self):
-        """Command that crashes and restarts the server."""
+        """The command that crashes and restarts the server."""
         return [sys.executable, "-c", _RESTART, str(Path(__file__).parent), str(self.directory)]
 
     def _pg_ctl(self, what, *arguments):
@@ -229,7 +233,7 @@ def _give_away(*paths):
 
 def _run(*command):
     other = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    # No pipes: the server would inherit them, so reading them would never end.
+    # Do not use pipes: the server would inherit them, so a read would never end.
     with Path(os.devnull).open("r+b") as nowhere:
         subprocess.run(
             list(map(str, command)), check=True, stdin=nowhere, stdout=nowhere, stderr=nowhere, cwd="/", **other
@@ -249,7 +253,7 @@ def _turn(directory):
         yield
 
 
-# Waits until all processes that use the server have ended, and then removes it.
+# Waits until all processes that use the server have ended, then stops the server and deletes its files.
 _WATCHER = """
 import os, pathlib, shutil, subprocess, sys, time
 users, stop, data = pathlib.Path(sys.argv[1]), sys.argv[2:], pathlib.Path(sys.argv[1]).parent
@@ -286,14 +290,14 @@ def shared_server():
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            # It outlives this process, which must not wait for it.
+            # The watcher outlives this process, so Popen must not wait for it.
             watcher.returncode = 0
             known.write_text(server.url)
         return known.read_text()
 
 
 def _home():
-    """Return the directory of the run's servers, which another user can traverse."""
+    """Return the directory of the run's servers, and allow other users to traverse it."""
     home = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()) / f"mama-structs-pg-{_RUN}"
     home.mkdir(exist_ok=True)
     return home
@@ -323,7 +327,7 @@ def drop_database(url):
 
 def template(url):
     """Return the name of a database with our schema, which the first worker creates."""
-    # An external server keeps it, so the name depends on the schema version.
+    # An external server keeps this database after the run, so its name depends on the schema version.
     name = f"mama_structs_{blake2b(repr(load_migrations()).encode(), digest_size=6).hexdigest()}"
     with _turn(_home()):
         if not administer(url, f"SELECT 1 FROM pg_database WHERE datname = '{name}'"):
@@ -335,8 +339,8 @@ def template(url):
 
 
 def borrowed():
-    """Return the URL of a database with our schema and no rows; returned with `give_back`."""
-    # Creating and dropping a database takes longer than most tests.
+    """Return the URL of a database with our schema and no rows. Release it with `give_back`."""
+    # Reuse databases, because creating and dropping one takes longer than most tests.
     if EMPTIED:
         return EMPTIED.pop()
     url = shared_server()
@@ -344,7 +348,7 @@ def borrowed():
 
 
 def give_back(url):
-    """Return a database for reuse, if only its rows were changed."""
+    """Delete the rows of a database, so that other tests can reuse it. Its schema must be unchanged."""
     try:
         administer(url, _EMPTY)
     except Exception:
@@ -354,7 +358,7 @@ def give_back(url):
 
 
 def wait_until(holds, seconds=20):
-    """Wait until a condition becomes true that another process fulfils."""
+    """Poll until another process has made a condition true."""
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until
@@ -363,10 +367,10 @@ def wait_until(holds, seconds=20):
 
 class Proxy:
     """
-    A proxy between a host and its server that cuts or holds the connection at the *at*-th message of the host.
+    A proxy that cuts or holds the connection of a host to its server at the *at*-th message of the host.
 
-    With *is_heard*, the server receives the message, and its answer is lost. With *holds*, all traffic stops at the
-    message. With *stays*, later messages are cut, too. *instead* is called instead of any of these.
+    If *is_heard* is true, the server receives the message and only its answer is lost. If *holds* is true, all traffic
+    stops at the message. If *stays* is true, later messages are cut, too. If *instead* is set, it is called instead.
     """
 
     def __init__(self, url):

@@ -1,4 +1,4 @@
-"""Check many rows in one test, if a row is cheap and needs no name in the report."""
+"""Decorator that checks many rows in one test, for rows that are cheap and need no test id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 class _Rows:
-    """Results of the rows so far."""
+    """The rows of one test, and the results so far."""
 
     def __init__(self, names, rows):
         self._names = names if isinstance(names, tuple) else (names,)
@@ -43,7 +43,7 @@ def every_row(names, rows):
     The rows share the test's fixtures.
     """
     rows = _Rows(names, rows)
-    # Includes failed assertions and missing exceptions. Later rows are checked in any case.
+    # `pytest.raises` raises pytest.fail.Exception, which is no Exception. The next row is checked in any case.
     failures = (Exception, pytest.fail.Exception)
 
     def decorate(test):

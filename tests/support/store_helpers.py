@@ -1,4 +1,4 @@
-"""A correct memory store in one file, and incorrect variants, to test the conformance suite."""
+"""A correct memory store in one file, and incorrect variants, as subjects of the conformance suite."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import ClassVar
 
 
 class FileStore:
-    """Appends a line per change synchronously, and reads the whole file in each call."""
+    """A correct store. It appends a line per change synchronously, and reads the whole file in each call."""
 
     lacks: ClassVar = {}
 
@@ -98,7 +98,7 @@ class FileStore:
 
 
 class AsyncStore(FileStore):
-    """An async variant that assigns its own ids."""
+    """An async variant of the store that assigns its own ids."""
 
     async def save(self, namespace, key, text, metadata):
         super().save(namespace, f"own-{key}", text, metadata)
@@ -112,7 +112,7 @@ class AsyncStore(FileStore):
 
 
 class LackingStore(FileStore):
-    """Declares missing capabilities, and lacks some of their methods."""
+    """A store that declares the capabilities which it lacks. It has no methods for some of them."""
 
     lacks: ClassVar = {
         "time_travel": "it keeps no past",
@@ -122,7 +122,7 @@ class LackingStore(FileStore):
     replace = delete = forget = None
 
 
-# Each class violates one requirement.
+# Each of the following classes violates one requirement.
 
 
 class LosesTheFifth(FileStore):
@@ -135,7 +135,7 @@ class LosesTheFifth(FileStore):
 
 
 class WritesAtTheEnd(FileStore):
-    """Sees its own changes, but writes them only when it is closed."""
+    """Sees its own changes immediately, but writes them only when it is closed."""
 
     def open(self, location):
         super().open(location)
@@ -153,7 +153,7 @@ class WritesAtTheEnd(FileStore):
 
 
 class WritesInHalves(FileStore):
-    """Writes a text in two steps, so that a kill leaves half of it."""
+    """Writes a text in two steps, so that a kill between them leaves half of the text."""
 
     def save(self, namespace, key, text, metadata):
         self.append("save", namespace, key, text[: len(text) // 2], metadata)
@@ -185,7 +185,7 @@ class SwallowsErrors(FileStore):
 
 
 class KeepsHalfALine(FileStore):
-    """Leaves a partial line on a full disk, which it cannot read afterwards."""
+    """Leaves a partial line on a full disk, and cannot read the file afterwards."""
 
     def append(self, *entry):
         with self.path.open("a") as file:
@@ -266,7 +266,7 @@ class DeletesEverywhere(FileStore):
 
 
 class DeletesForNow(FileStore):
-    """Hides deleted memories only until it is opened again."""
+    """Hides deleted memories only until the store is opened again."""
 
     def open(self, location):
         super().open(location)
@@ -299,7 +299,7 @@ class KeepsFormerBytes(FileStore):
 
 
 class FindsWhatWas(FileStore):
-    """Searches the originally saved texts, even if they were replaced."""
+    """Searches the texts that were saved first, even if they were replaced later."""
 
     def search(self, namespace, query, *, limit, where=(), as_of=None):
         first = {line[3]: line[4:] for line in self.lines() if line[1] == "save" and line[2] == namespace}
@@ -312,14 +312,14 @@ class SeesTheFuture(FileStore):
 
 
 class RewritesThePast(FileStore):
-    """Stores creation times, but only the current text."""
+    """Selects memories by their creation times, but returns their current texts."""
 
     def of(self, namespace, as_of=None):
         return {own: self.rows()[namespace, own] for own in super().of(namespace, as_of)}
 
 
 class FiltersAfterwards(FileStore):
-    """Filters after the search, which returns four times the limit."""
+    """Filters only the first results of a search, four times the limit, so further matches are missing."""
 
     def search(self, namespace, query, *, limit, where=(), as_of=None):
         near = super().search(namespace, query, limit=4 * limit, as_of=as_of)
@@ -348,7 +348,7 @@ class FindsTwenty(FileStore):
 
 
 class FindsOnlyAlike(FileStore):
-    """Finds only memories with a shared word, like a lexical search."""
+    """Finds only memories that share a word with the query, like a lexical search."""
 
     def ranked(self, rows, query, where):
         words = set(query.split())

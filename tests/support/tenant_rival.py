@@ -15,14 +15,14 @@ import threading
 from datetime import UTC, datetime
 
 NAMESPACE = "rivals"
-# The tests store equal texts.
+# The tests store the same texts in their own namespaces.
 KEPT = {"plan": "shields first", "a": "1", "b": "x"}
 PAUSE_SECONDS = 0.1
 _process: list[subprocess.Popen[str]] = []
 
 
 def start(url: str) -> None:
-    """Let the second role work on a database until `stop`."""
+    """Start the work of the second role on a database. It continues until `stop`."""
     if not _process:
         command = [sys.executable, __file__]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -30,12 +30,12 @@ def start(url: str) -> None:
         _process.append(
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         )
-        # It ends with its input, so no test needs to wait for it.
+        # The process ends when its input ends, so no test needs to wait for it.
     _send(url)
 
 
 def stop() -> None:
-    """Wait for the end of the current round, at least one, and raise if the role lost a ref."""
+    """Wait for the end of the current round, or for one complete round, and raise if the role lost a ref."""
     _send("")
     answer = _process[0].stdout.readline() if _process[0].stdout is not None else ""
     if answer != "ok\n":
@@ -51,7 +51,7 @@ def _send(line: str) -> None:
 
 
 async def one_round(url: str, number: int) -> None:
-    """Delete, expire and erase, and check that all kept refs can be read."""
+    """Delete, expire and erase once, and check that the remaining refs can be read."""
     from mama_structs import HashEmbedder, Session  # noqa: PLC0415 - not needed in the process of the tests
     from mama_structs.session.backend import open_backend  # noqa: PLC0415 - as above
 
@@ -80,7 +80,7 @@ async def one_round(url: str, number: int) -> None:
 
 
 def main() -> None:
-    """Work on one database after the other until the input ends."""
+    """Work on the databases in the input one after the other, until the input ends."""
     for line in iter(sys.stdin.readline, ""):
         if line == "\n":
             continue

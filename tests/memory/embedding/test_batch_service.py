@@ -20,7 +20,7 @@ HASH = HashEmbedder(dimensions=32)
 
 
 class Recorder:
-    """An embedder that records its calls, and can be made to fail."""
+    """An embedder that records its calls, and fails for texts that the test chooses."""
 
     name = "recorder"
     dimensions = 32
@@ -43,7 +43,7 @@ class Recorder:
 
 
 class Direct:
-    """An async embedder that needs no thread."""
+    """An async embedder that returns vectors without starting a thread."""
 
     name = "direct"
     dimensions = 32
@@ -55,7 +55,7 @@ class Direct:
 
 
 class Gate:
-    """An async embedder that blocks until it is released."""
+    """An async embedder that blocks until the test releases it."""
 
     name = "gate"
     dimensions = 32
@@ -73,7 +73,7 @@ class Gate:
 
 
 async def until(condition):
-    while not condition():  # noqa: ASYNC110 - what is waited for is another's list
+    while not condition():  # noqa: ASYNC110 - the condition has no event
         await asyncio.sleep(0.001)
 
 
@@ -166,7 +166,7 @@ async def test_batches_do_not_exceed_batch_size(recorder):
 
 
 async def test_query_is_embedded_before_waiting_documents():
-    """It is part of the next call."""
+    """The query becomes part of the next call of the embedder."""
     gate = Gate()
     service = EmbeddingService(gate, batch_size=2)
     saving = asyncio.create_task(service.embed_documents([f"text {n}" for n in range(6)]))
@@ -430,7 +430,7 @@ def test_service_works_after_keyboard_interrupt():
 
 
 async def test_call_from_other_loop_raises(service):
-    """The call must not wait forever."""
+    """Without an error, the call would wait forever."""
     await service.embed_documents(["one"])
 
     with pytest.raises(WrongLoop):
@@ -466,7 +466,7 @@ async def test_unknown_embedder_is_calibrated_once_before_first_use():
 
 
 async def test_long_texts_do_not_block_event_loop(service):
-    """Other tasks run while ten thousand texts and a huge one are prepared."""
+    """Other tasks run while ten thousand texts and one huge text are prepared."""
     turns = 0
 
     async def watch():

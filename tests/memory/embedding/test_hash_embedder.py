@@ -13,7 +13,7 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.memory.embedding import hash_embedder as hashed
 from mama_structs.memory.embedding.hash_embedder import HashEmbedder
 
-ANY = st.text(st.characters(), max_size=200)  # includes lone surrogates
+ANY = st.text(st.characters(), max_size=200)  # includes lone surrogates, which cannot be encoded as UTF-8
 HASH = HashEmbedder()
 
 
@@ -43,7 +43,7 @@ def test_vector_does_not_depend_on_other_texts_of_the_call(texts, data):
 
 @given(texts=st.lists(ANY, max_size=6), size=st.integers(1, 300))
 def test_splitting_large_batches_does_not_change_vectors(texts, size):
-    """The position of the split makes no difference."""
+    """Vectors do not depend on the position at which a batch is split."""
     whole = HASH.embed(texts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hashed, "MAX_CHARS_PER_BATCH", size)

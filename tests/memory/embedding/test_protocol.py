@@ -1,4 +1,4 @@
-"""Common behaviour of embedders: calibration, fingerprints, the default, and checks of vectors."""
+"""Common behaviour of embedders: calibration, fingerprints, the default embedder, and validation of vectors."""
 
 import copy
 import logging
@@ -98,7 +98,7 @@ def test_fit_recovers_curve_that_generated_labels(midpoint, slope, seed, count):
     other=st.lists(COSINES, min_size=1, max_size=20),
 )
 def test_fit_returns_valid_calibration_for_any_cosines(same, other):
-    """Also if the classes are separable, equal or reversed."""
+    """The classes may be separable, equal or in reversed order."""
     found = fit_calibration([np.array(same)], [np.array(other)])
 
     assert 0 < found.slope <= 200
@@ -135,7 +135,7 @@ def test_fingerprint_identifies_source_of_vectors():
     plain = as_embedder(len, name="x", dimensions=3)
 
     assert fingerprint_of(plain) == fingerprint_of(as_embedder(max, name="x", dimensions=3))
-    # Stored in databases, so it contains the name of the first module of the class.
+    # Databases store this fingerprint, so it must keep the original module name of the class.
     assert "e484ddb72e90019723ab9ea2588cf62b" == fingerprint_of(plain)
     assert "mine" == fingerprint_of(as_embedder(len, name="x", dimensions=3, fingerprint="mine"))
     assert 4 == len(
@@ -149,7 +149,7 @@ def test_fingerprint_identifies_source_of_vectors():
 
 
 def test_default_is_hash_embedder_without_extra(monkeypatch, caplog):
-    """It is logged once per process."""
+    """The choice of the default is logged once per process."""
     monkeypatch.setattr(callables, "is_installed", lambda: False)
     callables._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, logger="mama_structs"):
@@ -161,7 +161,7 @@ def test_default_is_hash_embedder_without_extra(monkeypatch, caplog):
 
 
 def test_default_is_sentence_encoder_if_installed(monkeypatch, caplog):
-    """Nothing is logged then."""
+    """The choice of this default is not logged."""
     monkeypatch.setattr(callables, "is_installed", lambda: True)
 
     assert UniversalSentenceEmbedder() == default_embedder()
@@ -209,7 +209,7 @@ async def test_unknown_embedder_is_calibrated_on_sample_sentences():
 
     def shifted(texts):
         vectors = inner.embed(texts)
-        return np.hstack((vectors, np.full((len(texts), 1), 3.0)))  # all cosines above 0.9
+        return np.hstack((vectors, np.full((len(texts), 1), 3.0)))  # raises all cosines above 0.9
 
     async def later(texts):
         return inner.embed(texts)
@@ -227,7 +227,7 @@ async def test_unknown_embedder_is_calibrated_on_sample_sentences():
 
 
 async def test_given_calibration_is_not_refitted():
-    """Nothing is embedded for calibration."""
+    """An embedder with its own calibration embeds no text for calibration."""
     known = Calibration(0.8, 30)
     embedder = as_embedder(len, name="x", dimensions=3, calibration=known)
 

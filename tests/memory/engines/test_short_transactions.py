@@ -22,14 +22,14 @@ from mama_structs.memory.engines.postgres.engine import PostgresEngine
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
 from mama_structs.settings import MemorySettings
 
-# A transaction may take 100 ms.
+# A transaction may take 100 ms, and a write takes 40 ms, so a transaction contains at most three writes.
 STEP, MOST = 0.04, 3
 
 
 @attrs.define
 class Slow:
     """
-    A slow disk: every write of a plan takes a while.
+    A simulated slow disk: each write takes some time.
 
     Records the number of writes per transaction.
     """
@@ -40,7 +40,7 @@ class Slow:
 
     def slowed(self, method):
         def slow(writer, first, *given, **named):
-            # Nested calls are counted in the outer call.
+            # A nested call is part of the outer call, which has already counted it.
             count = 0 if self.depth else len(first) if method.__name__ == "put_new" else 1
             self.now += STEP * count
             self.counts[-1] += count
@@ -58,13 +58,13 @@ WRITER, ENGINE = (PostgresWriter, PostgresEngine) if is_on_server() else (Journa
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Slow down every write and deletion of a memory by 40 ms."""
+    """Make every write and deletion of a memory take 40 ms of simulated time."""
     disk = Slow()
     for module in (embedded_engine, postgres_writer):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: disk.now))
     for name in ("put", "put_new", "delete", "put_vectors", "delete_links"):
         monkeypatch.setattr(WRITER, name, disk.slowed(getattr(WRITER, name)))
-    # The method that starts each transaction.
+    # Find the method that starts a transaction, to count the transactions.
     owner, name = (PostgresWriter, "__init__") if is_on_server() else (LocalEngine, "_write_group")
     begun = getattr(owner, name)
 
@@ -77,7 +77,7 @@ def slow(monkeypatch):
 
 
 async def filled(store, count=40):
-    """Save memories, each with a link to the previous one."""
+    """Save *count* memories in one call of `save_many`."""
     records = [{"type": "insight", "content": f"note {number} about raids"} for number in range(count)]
     return await store.save_many(records)
 
@@ -191,7 +191,7 @@ async def test_single_saves_run_between_transactions_of_save_many(tmp_path, slow
     write = ENGINE.write
 
     async def watched(engine, plan):
-        # Count only transactions while the plan waits, since a busy machine may start others before and after.
+        # Count only the transactions while the plan waits. A busy machine may start others before and after.
         before = len(slow.counts)
 
         def run(writer):
@@ -207,7 +207,7 @@ async def test_single_saves_run_between_transactions_of_save_many(tmp_path, slow
     await loading
 
     assert len(waits) > 10
-    # The running transaction, one more of `save_many`, and the save's own transaction.
+    # The save waits for the running transaction, at most one more of `save_many`, and its own.
     assert max(waits) <= 3
     await place.close()
 

@@ -1,4 +1,4 @@
-"""Plots of memories: their contents, and robustness against any text."""
+"""Plots of memories: their contents, and their robustness against arbitrary texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mama_structs.errors import InvalidArgument, MemoryNotFound
 from mama_structs.memory.graph import plot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-# Mathematical markup, a label that legends omit, escape sequences and HTML.
+# Invalid mathematical markup, a leading underscore (legends omit such labels), escape sequences and HTML.
 HOSTILE = "$\\frac{a$ _x \u202e\x1b[31m\n<b>{}%s"
 
 
@@ -30,19 +30,19 @@ async def memories(tmp_path):
     opened = OpenedDirectory.open(tmp_path, clock=(START + timedelta(days=40)).timestamp)
     yield await opened.memories()
     await opened.close()
-    import matplotlib.pyplot as plt  # noqa: PLC0415 - it opens what it draws on
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - the import selects a drawing backend
 
     plt.close("all")
 
 
 def texts_of(axes):
-    """Return all texts of a plot, after drawing it again."""
+    """Render a plot, and return all its texts."""
     axes.figure.savefig(io.BytesIO())
     return "\n".join(text.get_text() for text in axes.figure.findobj(mpl.text.Text))
 
 
 async def drawn(memories, memory_id, topic):
-    """Return every plot by name."""
+    """Draw all kinds of plots, and return them by name."""
     plot = memories.plot
     return {
         "evolution": await plot.evolution(topic),
@@ -175,7 +175,7 @@ def test_sync_facade_has_plots():
         axes = session.memories.plot.timeline()
 
         assert "boats" in texts_of(axes)
-        # A notebook cell shows the returned axes, since pyplot displays only plots of the main thread.
+        # The notebook displays the returned axes itself, since pyplot displays only plots of the main thread.
         assert axes._repr_png_().startswith(b"\x89PNG")
 
 

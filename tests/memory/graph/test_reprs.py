@@ -76,7 +76,7 @@ texts = st.one_of(
 
 @st.composite
 def shown_things(draw):
-    """Objects with a one-line repr, and the texts that they contain."""
+    """Draw an object with a one-line repr, and the texts that it contains."""
     kind = draw(st.sampled_from(MemoryType))
     word, said, other = draw(texts), draw(texts), draw(texts)
     slug = draw(st.sampled_from(["a", "boats", "가" * 24, "x" * 50]))
@@ -219,7 +219,7 @@ class VisibleTextParser(HTMLParser):
 
 
 def seen_in_html(text):
-    """Return a text as displayed, with normalised whitespace."""
+    """Return a text as a browser displays it, with normalized whitespace."""
     return "".join("".join(one if one in "\n\t\u200c\u200d" else escape_unprintable(one) for one in text[:600]).split())
 
 
@@ -250,7 +250,7 @@ def test_html_is_bounded():
 
 @st.composite
 def told_things(draw):
-    """Other objects that callers receive, with arbitrary texts and any number of items."""
+    """Draw an object of any other type that callers receive, with arbitrary texts and any number of items."""
     said, many = draw(texts), draw(st.sampled_from([0, 1, 60]))
     kept = [
         DecisionMetadata(
@@ -538,7 +538,7 @@ def test_attribute_error_suggests_path_to_attribute(shown, name, place):
     with pytest.raises(AttributeError, match=re.escape(f"no attribute {name!r}. Did you mean {place!r}?")) as caught:
         getattr(one, name)
     assert "secret" not in str(caught.value)
-    operator.attrgetter(place)(one)  # Raises AttributeError if the suggested path does not exist.
+    operator.attrgetter(place)(one)  # raises AttributeError if the suggested path does not exist
     for unknown in ("colour", "_content", "__deepcopy__"):
         with pytest.raises(AttributeError, match=f"no attribute '{unknown}'$"):
             getattr(one, unknown)
@@ -551,11 +551,7 @@ def test_attribute_error_suggests_path_to_attribute(shown, name, place):
 
 
 async def test_iterating_yields_all_memories_and_links(store):
-    """
-    In save order over many pages.
-
-    Memories that are deleted or saved meanwhile are not included.
-    """
+    """Iteration is in save order over many pages, and omits memories that are deleted or saved meanwhile."""
     first = await store.save_decision("boats", "Leave the boats open", "quick")
     await store.save_many({"type": "context", "content": f"number {number}"} for number in range(260))
     last = await store.supersede(first.id, "Cover the boats", "rain")

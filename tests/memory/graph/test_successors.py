@@ -1,4 +1,4 @@
-"""Lookup of the memories that superseded others."""
+"""Lookup of the successors of superseded memories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY = 86_400.0
 
 
 def store(chain: list[tuple[int, int]], size: int, **fields: object) -> PlainReader:
-    """Return memories 0, 1, …, one day apart, with pairs of (successor, predecessor)."""
+    """Return a reader with *size* memories, one day apart, and a link per (successor, predecessor) in *chain*."""
     reader = PlainReader()
     for number in range(size):
         reader.put(plain_memory(f"m{number}", at=number * DAY))

@@ -1,4 +1,4 @@
-"""Traversals, evolution chains and supersession, compared with plain definitions."""
+"""Traversals, evolution chains and supersession, compared with simple reference implementations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TYPES = tuple(LinkType)
 
 @st.composite
 def readers(draw, *, types=TYPES, most=8):
-    """Readers with cycles, forks, parallel links, gaps and memories in random order of time."""
+    """Draw a reader whose links contain cycles, forks and parallel links, with deleted memories and random times."""
     count = draw(st.integers(1, most))
     reader = PlainReader()
     for node in range(count):
         reader.put(plain_memory(f"m{node}", topic=draw(st.sampled_from([None, "x", "y"])), at=draw(st.integers(0, 5))))
     nodes = st.integers(0, count - 1)
-    # Lists without a minimum size are usually short.
+    # Hypothesis draws mostly short lists unless they have a minimum size.
     ends = st.lists(
         st.tuples(nodes, nodes).filter(lambda pair: pair[0] != pair[1]), min_size=draw(st.integers(0, 12)), max_size=20
     )
@@ -51,7 +51,7 @@ def readers(draw, *, types=TYPES, most=8):
 
 
 def chain_of(*pairs, at=None, count=None):
-    """Return a reader in which the first memory of each pair supersedes the second."""
+    """Return a reader in which the first memory of each pair supersedes the second one."""
     reader = PlainReader()
     for node in range(count or 1 + max(map(max, pairs))):
         reader.put(plain_memory(f"m{node}", topic="x", at=node if at is None else at[node]))
@@ -65,12 +65,12 @@ def alive(reader):
 
 
 def edges_of(reader, direction, types, as_of_ms=None):
-    """Return (from, to, strength) for each traversable direction of each existing link."""
+    """Return (from, to, strength) for each link that exists, in each direction in which it can be traversed."""
     made = {node: to_milliseconds(reader.get([node])[0].created_at) for node in alive(reader)}
     ways = []
     for link in {link.id: link for node in alive(reader) for link in reader.read_links(node)}.values():
         source, target = reader.find(link.from_id), reader.find(link.to_id)
-        # Automatic links count from the creation of their ends.
+        # An automatic link has no creation time here: it exists as soon as both its memories exist.
         linked = 0 if link.created_by == "system" else to_milliseconds(link.created_at)
         exists = as_of_ms is None or max(made[source], made[target], linked) <= as_of_ms
         if exists and (types is None or link.link_type in types):
@@ -81,7 +81,7 @@ def edges_of(reader, direction, types, as_of_ms=None):
 
 
 def plainly_traversed(reader, start, *, types, max_depth, direction, min_strength, limit):
-    """Return (node, depth, strength) in order, computed by scanning all edges in every round."""
+    """Return (node, depth, strength) in traversal order. This reference scans all edges at each depth."""
     ways = edges_of(reader, direction, types)
     level, seen, found = {start: 1.0}, {start}, []
     for depth in range(1, min(max_depth, 5) + 1):
@@ -118,7 +118,7 @@ def test_traverse_matches_plain_definition(reader, options, data):
     steps = graph.traverse(reader, start, now_ms=NOW_MS, **options)
     expected = plainly_traversed(reader, start, **options)
 
-    # Strengths are in single precision: they may differ by rounding, but not in order.
+    # Strengths have single precision, so the values may differ by rounding, but the order may not.
     assert [found[:2] for found in expected] == [(step.node, step.depth) for step in steps]
     assert [found[2] for found in expected] == pytest.approx([step.strength for step in steps], abs=5e-6)
 
@@ -178,7 +178,7 @@ def test_context_neighbourhood_has_depth_two():
 
 
 def members(reader, begun):
-    """Return the nodes that evolution links connect with some nodes."""
+    """Return some nodes, and all nodes that evolution links connect with them."""
     found = set(begun)
     ways = edges_of(reader, "both", {LinkType.EVOLUTION})
     while more := {there for here, there, _ in ways if here in found} - found:
@@ -295,7 +295,7 @@ def test_current_successor_is_newest_end(reader, as_of):
 
     for node, reached in ahead.items():
         ends = {one for one in reached if not successors[one]}
-        # Without an end there are only cycles. The last ones are those whose members all reach each other.
+        # `last` are the members of final ends and cycles: all memories that they reach also reach them.
         last = {one for one in reached if all(one in ahead[other] for other in ahead[one])}
         stands = found.get(node, node)
 

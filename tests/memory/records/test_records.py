@@ -1,4 +1,4 @@
-"""Records: compared with a plain dict, and in combination with memories."""
+"""Records: comparison with a plain dict, and their combination with memories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ START = 1_790_000_000
 NOON = from_milliseconds(START * 1000)
 ALICE, BOB = ("users", "alice"), ("users", "bob")
 NAMES = itertools.count()
-# The end of this text exceeds the embedded pieces.
+# Only the start of a long text is embedded, so no vector covers the end of this text.
 LONG = "x y " * 17_000 + "treasure oak " * 2_000
 
 
@@ -521,7 +521,7 @@ async def test_read_namespace_is_searched_but_not_written(place):
     assert [] == await reader.records.list()
 
 
-# Memories that are records
+# Records with a text, which are also memories
 
 
 async def test_forget_removes_record_from_its_key(store):
@@ -792,7 +792,7 @@ async def test_list_raises_for_damaged_record_and_sweep_skips_it(store):
     assert [] == await records.labels()
 
 
-# Against a dict
+# Comparison with a dict
 
 KEYS = st.sampled_from(["a", "b", "c/d", "=", "키"])
 LABELS = st.sampled_from([(), ("x",), ("x", "y"), ("x/y",), ("ÿ",)])
@@ -815,12 +815,12 @@ STEPS = st.one_of(
 
 
 def quoted(place):
-    """Return labels and a key in comparable form."""
+    """Return labels and a key in a form that can be sorted and compared."""
     return [quote(label, safe="") for label in place[0]], quote(place[1], safe="")
 
 
 class Model:
-    """A model of records as a dict: value, version, text, expiry and former values."""
+    """Reference model of records: a dict with value, version, text, expiry and former values."""
 
     def __init__(self):
         self.now, self.there = 0, {}
@@ -902,7 +902,7 @@ class Model:
 
 
 async def done(records, clock, what, *given):  # noqa: PLR0911 - one for each step
-    """Run an operation of the model on real records, and return its result."""
+    """Execute one step of the model on real records, and return its result."""
     now = from_milliseconds(int(clock.now() * 1000))
 
     def end(lasts):

@@ -1,4 +1,4 @@
-"""Automatic links: their limits, and that they connect memories on the same subject."""
+"""Automatic links connect memories on the same subject, within the limits of their number."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -35,13 +35,13 @@ WORDS = ("shield", "raid", "ore", "Kestrel", "cookie", "token", "대체", "결�
 
 
 def vectors_of(memory):
-    """Return the single vector of a memory."""
+    """Return the vector of a memory, as one row."""
     found = np.asarray(EMBEDDER.embed([embedded_text(memory)]), np.float32)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
 
 
 def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
-    """Return the automatic links of a memory."""
+    """Return the automatic links that saving a memory would create."""
     vectors = vectors_of(memory) if vectors is None else vectors
     asked = PendingLinks(memory=memory, vectors=vectors, explicit=explicit, node=reader.find(memory.id))
     linking = LinkingContext(policy=policy or LinkingPolicy.default(), calibration=EMBEDDER.calibration)
@@ -52,7 +52,7 @@ def links_of(reader, memory, *, policy=None, explicit=(), vectors=None):
 
 
 def saved(*memories, policy=None):
-    """Return a reader with memories saved in order, with their automatic links."""
+    """Return a reader in which the memories were saved in order, with their automatic links."""
     reader = PlainReader()
     for memory in memories:
         links = links_of(reader, memory, policy=policy)
@@ -70,7 +70,7 @@ def temporal(links):
 
 @st.composite
 def stores(draw):
-    """Memories in any order of time with few words, topics and mentions, so that all kinds of links occur."""
+    """Draw memories in random order of time. Few words, topics and mentions make all kinds of links occur."""
     number = draw(st.integers(0, 8))
     memories = [
         plain_memory(
@@ -192,7 +192,7 @@ def test_shared_mention_raises_probability():
 
 
 def words_shared(reader, memory, target):
-    """Return the word feature of one candidate, 0 if it is no candidate."""
+    """Return the word feature of a link candidate, or 0 if the memory is no candidate."""
     found = collect_link_candidates(reader, memory, vectors_of(memory), calibration=EMBEDDER.calibration)
     ids = reader.ids(found.nodes)
     return float(found.features.words[ids.index(target)]) if target in ids else 0.0
@@ -459,7 +459,7 @@ def test_likeness_is_relative_to_cosines_of_store():
             vector[0, at], vector[0, 63] = np.sqrt(1 - usual), np.sqrt(usual)
             reader.put(plain_memory(f"m{at}", f"w{at}", at=at), vectors=vector)
         new = np.zeros((1, 64), np.float32)
-        # Equally close to the first memory and to all others, in a store in which half of each vector is equal.
+        # The new memory resembles the first one, and all others by the component that they share.
         new[0, 0], new[0, 50], new[0, 63] = np.sqrt(0.5), np.sqrt(0.5 - usual / 2), np.sqrt(usual / 2)
         found = collect_link_candidates(reader, plain_memory("new", "n", at=99), new, calibration=EMBEDDER.calibration)
         return found.cosines[0], found.features.cosine_spreads[0] - np.median(found.features.cosine_spreads)

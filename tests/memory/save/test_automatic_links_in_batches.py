@@ -1,4 +1,4 @@
-"""Automatic links within a batch: the same limits as for single saves, and no links to later memories."""
+"""Automatic links within a batch have the limits of single saves, and never lead to later memories."""
 
 import attrs
 import numpy as np
@@ -21,13 +21,13 @@ WORDS = ("shield", "raid", "ore", "Kestrel", "cookie", "token", "대체", "결�
 
 
 def vectors_of(memory):
-    """Return the single vector of a memory."""
+    """Return the vector of a memory, as one row."""
     found = np.asarray(EMBEDDER.embed([embedded_text(memory)]), np.float32)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
 
 
 def saved_together(reader, memories, policy, explicit=()):
-    """Save memories with their automatic links as one batch, and return the links of each."""
+    """Save memories as one batch, and return the automatic links of each."""
     usual, linking = (
         SimilarityBaseline.from_reader(reader, EMBEDDER.calibration),
         LinkingContext(policy=policy, calibration=EMBEDDER.calibration),

@@ -16,7 +16,7 @@ SAMPLE = Path(__file__).parents[3].parent / "shared" / "data" / "retrieval"
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    """Import the benchmark without coverage, which would take most of the time."""
+    """Import the benchmark without coverage tracing, which would dominate the run time."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     tracing = sys.gettrace()
     sys.settrace(None)

@@ -1,4 +1,4 @@
-"""Limits of code structure: how many functions and modules a save involves."""
+"""Structural limits: a save runs through a limited number of functions, modules and packages."""
 
 import ast
 import sys
@@ -8,11 +8,10 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-# Three of the modules belong to `MemoryStore`, two to conflict detection, and one each to telemetry, records,
-# provenance and offloading.
+# Some modules serve single features: conflict detection (two), telemetry, records, provenance and offloading.
 MAX_MODULES_IN_LOOP, MAX_MODULES = 19, 41
 MAX_PACKAGES = 7
-# Values and helpers that every package uses, and the session's callback that finds mentions.
+# Excluded: values and helpers that every package uses, and the session's callback that finds mentions.
 NOT_COUNTED = {".", "_internal", "memory/types", "session"}
 PACKAGE = Path(mama_structs.__file__).parent
 
@@ -33,7 +32,7 @@ def test_decision_parameters_occur_in_few_functions():
 
 async def test_save_runs_through_few_packages_and_modules(tmp_path, monkeypatch):
     """Counted from the store's method to the engine, and in the store's thread to the rows."""
-    # Other tests may have imported it, and then saves are instrumented.
+    # If another test has imported OpenTelemetry, saves run through additional modules.
     monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
     entered = set()
 
@@ -41,7 +40,7 @@ async def test_save_runs_through_few_packages_and_modules(tmp_path, monkeypatch)
         if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
             entered.add((threading.get_ident(), str(Path(frame.f_code.co_filename).relative_to(PACKAGE))))
 
-    # Also profile threads that start later, such as the store's.
+    # `threading.setprofile` covers threads that start later, such as the store's thread.
     threading.setprofile(enter)
     sys.setprofile(enter)
     try:

@@ -1,4 +1,4 @@
-"""Conflicts and near duplicates that a save reports, and the merging of copies."""
+"""Detection of conflicts and near duplicates by a save, and merging of duplicates."""
 
 import asyncio
 from datetime import timedelta
@@ -296,7 +296,7 @@ async def test_copies_are_compared_with_current_text(tmp_path):
 
 
 class Counting:
-    """A reader that counts its calls."""
+    """A reader that records its calls and counts the memories that are read."""
 
     def __init__(self, reader):
         self.reader, self.calls, self.read = reader, [], 0

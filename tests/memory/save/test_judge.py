@@ -1,4 +1,4 @@
-"""Judges of hosts classify a new memory against older ones."""
+"""Judges that a host passes to the session, and that classify a new memory against older ones."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from mama_structs.settings import MemorySettings
 
 
 class Judge:
-    """Returns one verdict for every memory, or the result of *answer*."""
+    """A judge that returns the same verdict for all memories, or the result of *answer* if that is a function."""
 
     def __init__(self, answer="none"):
         self.answer, self.asked = answer, []
@@ -149,7 +149,7 @@ async def test_judge_is_called_again_if_candidates_changed(times):
     async def judge(new, candidates):
         asked.append([one.content for one in candidates])
         if len(asked) <= times and new.content == "Use sessions":
-            # Memories on another subject, because otherwise the judge would be called for them too.
+            # Save about another subject, because otherwise these saves would call the judge, too.
             await other.memories.save_many(
                 [{"type": "decision", "topic": "login", "decision": f"Use keys {len(asked)}", "reasoning": ""}]
             )

@@ -1,4 +1,4 @@
-"""Validation and normalisation in saves, and supersession."""
+"""Save plans: validation, normalization and supersession."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +16,7 @@ MARCH = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 class Clock:
-    """A wall clock that may step back."""
+    """A wall clock that a test can set, also backwards."""
 
     def __init__(self):
         self.now = MARCH.timestamp()

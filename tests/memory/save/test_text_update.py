@@ -1,4 +1,4 @@
-"""Corrections change a memory's text and store the former text as history."""
+"""A correction changes the text of a memory, and stores the former text in its history."""
 
 from __future__ import annotations
 

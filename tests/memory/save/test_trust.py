@@ -1,7 +1,7 @@
 """
 Trust of a memory is limited by its evidence and the memories it builds on.
 
-These are the memories that it implements or supersedes (DESIGN section 6a).
+A memory builds on the memories that it implements or supersedes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data that search plans read about candidates."""
+"""Signals that search plans read about each candidate."""
 
 from __future__ import annotations
 

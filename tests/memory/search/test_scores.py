@@ -1,4 +1,4 @@
-"""Scores of candidates: evidence, borrowed scores and reordering."""
+"""Scores of candidates: combination of signals, borrowed scores and reordering."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ scores = hnp.arrays(np.float64, st.integers(1, 12), elements=st.floats(0, 50))
 
 
 def clues(nearness=(), matches=None, **known):
-    """Return signals of candidates. Omitted signals are equal for all candidates."""
+    """Return the signals of candidates. A signal that is not passed is equal for all of them."""
     count = len(nearness)
     return CandidateSignals(
         nearness=np.array(nearness, np.float64),

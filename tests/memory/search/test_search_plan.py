@@ -1,4 +1,4 @@
-"""The search plan, tested with a brute-force model engine."""
+"""The search plan, tested with an engine that compares all memories."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ NOW = START + timedelta(days=100)
 
 
 def direction(*weights: float) -> np.ndarray:
-    """Return a normalised vector with four dimensions."""
+    """Return a normalized vector with four dimensions."""
     vector = np.zeros(4, np.float32)
     vector[: len(weights)] = weights
     return vector / max(float(np.linalg.norm(vector)), 1e-9)
 
 
 def asked(text: str = "", vector: np.ndarray | None = None, **options: object) -> SearchRequest:
-    """Return a search request. By default its vector is not similar to any memory."""
+    """Return a search request. Its default vector is similar to no memory of these tests."""
     return attrs.evolve(
         SearchRequest(
             text=text,
@@ -56,14 +56,14 @@ def asked(text: str = "", vector: np.ndarray | None = None, **options: object) -
 
 @attrs.frozen
 class Scored:
-    """A search result with its score."""
+    """The scores of a search result."""
 
     score: float
     relevance: float
 
 
 def search(reader: PlainReader, request: SearchRequest) -> list[RankedCandidate]:
-    """Return the best results without folding."""
+    """Return the best results, without folding near duplicates."""
     found = collect_candidates(reader, request, WEIGHTS)
     return [] if found is None else rank_candidates(found)[0][: request.limit]
 
@@ -108,7 +108,7 @@ def test_temporal_neighbours_lend_within_conversations(reader, is_talk):
 
 
 def chain(reader: PlainReader) -> None:
-    """Save a decision, its successor, and the successor of that one."""
+    """Save three decisions. The second one supersedes the first one, and the third one supersedes the second one."""
     add(reader, "old", "sessions in postgres", direction(1), at=0)
     add(reader, "middle", "bearer tokens", direction(0, 1), at=DAY)
     add(reader, "new", "signed cookies", direction(0, 0, 1), at=2 * DAY)
@@ -300,7 +300,7 @@ def test_memories_of_same_topic_gain_from_good_hit(reader):
 
 @st.composite
 def stores(draw: st.DrawFn) -> PlainReader:
-    """Draw a small store with all kinds of links, including cycles."""
+    """Draw a small store with links of all types, which may form cycles."""
     reader = PlainReader()
     size = draw(st.integers(0, 8))
     words = st.sampled_from(["backup", "lock", "token", "raid", "백업", "토큰을"])

@@ -4,7 +4,7 @@ Stateful test of memories against plain dicts.
 It has several processes and namespaces, and injects failures.
 """
 
-# Hypothesis passes drawn values by name. The engine has no event for a growing queue.
+# Hypothesis passes drawn values by name. Tests poll the engine's queue, because it has no event for its growth.
 # ruff: noqa: PLR0917, RUF028
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ TEXTS = st.sampled_from(
         "use JWT",
     ]
 )
-# Relationship words that an exact table maps to a type, so that no embedding decides.
+# These words are mapped to link types by an exact table, so the types do not depend on an embedder.
 WORDS = st.sampled_from(["refines", "contradicts", "Refines", "implements", "supersedes"])
 SHARES = st.sampled_from([0.0, 0.15, 0.5, 0.8, 1.0])
 TIMES = st.sampled_from([0.001, 60.0, 3500.0, 86400.0, 31 * 86400.0, -3600.0, -10 * 86400.0])
 CREATORS = st.sampled_from(["user", "llm"])
-# Two handles with the same text, one with another text, and one with an empty text.
+# Two handles have the same text, one has another text, and one has an empty text.
 HANDLES = {
     "ref:x": ("ref:x@1", "the text\r\nof x, 근거"),
     "ref:y": ("ref:y@2", "the text\r\nof x, 근거"),
@@ -95,7 +95,7 @@ def kept(evidence):
 
 
 def contents_of(reader):
-    """Return all texts that the engine stores, by their hashes."""
+    """Return all evidence texts that the engine stores, by their hashes."""
     if is_on_server():
         rows = reader.fetch_rows("SELECT digest, text FROM texts WHERE namespace = $1")
         return {row["digest"]: row["text"].decode() for row in rows}
@@ -104,7 +104,7 @@ def contents_of(reader):
 
 
 class Refused(Exception):
-    """An error raised by a plan itself."""
+    """Raised by a write plan, to make the engine roll it back."""
 
 
 @attrs.define(eq=False)
@@ -131,7 +131,7 @@ class Model:
         return sorted({link.id for memory_id in self.ids() for link in self.links_of(memory_id)})
 
     def trust_no_more(self, link):
-        """Lower the trust of all memories that are based on a memory, recursively."""
+        """Limit the trust of the memories that are based on the target of a link, recursively."""
         resting = {LinkType.EVOLUTION, LinkType.IMPLEMENTATION}
         front = [link] if link.link_type in resting else []
         while front:
@@ -151,7 +151,7 @@ class Model:
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """Two processes that share only a directory, with a model of each namespace in it."""
+    """Stateful test of two processes that share only a directory, with a model of each namespace in it."""
 
     def __init__(self):
         super().__init__()
@@ -164,7 +164,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.actors = []
         self.models = collections.defaultdict(Model)
         self.outer = sys.exception()
-        # Lower the limits, so that few links to a deleted memory count as many.
+        # Lower the limits, so that a memory with few links is deleted like one with many.
         self.small = patch.multiple(plans, MAX_IMMEDIATE_CLEANUPS=1, CLEANUP_PART_SOURCES=2)
         self.small.start()
 
@@ -185,7 +185,7 @@ class MemoryMachine(RuleBasedStateMachine):
         """
         Return the time of a new memory.
 
-        It is never earlier than what it supersedes, even if the clock steps back.
+        The time is never earlier than that of the superseded memory, even if the clock steps back.
         """
         return self.now if supersedes is None else max(self.now, model.get(supersedes).created_at)
 
@@ -204,7 +204,7 @@ class MemoryMachine(RuleBasedStateMachine):
         return self.run(call(self.store(actor, namespace)))
 
     def learn(self, actor, namespace, memory, explicit=()):
-        """Add a saved memory to the model, after comparing its links from the other process."""
+        """Read a saved memory and its links in the other process, compare them, and add them to the model."""
         model = self.models[namespace]
         seen = self.store(1 - actor, namespace)
         assert memory == self.run(seen.get(memory.id))
@@ -245,7 +245,7 @@ class MemoryMachine(RuleBasedStateMachine):
         model = self.models[namespace]
         example = None if like is None else model.pick(like)
         if example is not None:
-            # A stored text can be used as evidence again.
+            # Evidence in its stored form must be accepted again.
             evidence += model.get(example).evidence
         targets = [one for one in map(model.pick, picks) if one is not None]
         supersedes = None if replaced is None else model.pick(replaced, {MemoryType.DECISION})
@@ -299,7 +299,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=1, max_size=5), topic=TOPICS)
     def save_at_once(self, actor, namespace, texts, topic):
-        """Concurrent saves that share a transaction. A failing one must not affect the others."""
+        """Run concurrent saves that share a transaction. The failing one must not affect the others."""
 
         async def work(store):
             good = [store.save_context(text, topic=topic) for text in texts]
@@ -313,14 +313,14 @@ class MemoryMachine(RuleBasedStateMachine):
         self.learn_all(actor, namespace, results)
 
     def learn_all(self, actor, namespace, memories):
-        """Add memories with the same time to the model, in save order."""
+        """Add memories that were saved at the same time to the model, in the order of their saves."""
         wanted = {memory.id for memory in memories}
         found = self.do(1 - actor, namespace, lambda store: store.recent(limit=MAX_RESULTS))
         found = [memory for memory in found if memory.id in wanted]
         assert sorted(wanted) == sorted(memory.id for memory in found)
         for memory in reversed(found):
-            links = self.do(1 - actor, namespace, lambda store: store.links_of(memory.id))  # noqa: B023 - run at once
-            # Memories that are saved later may already link to it.
+            links = self.do(1 - actor, namespace, lambda store: store.links_of(memory.id))  # noqa: B023 - `do` waits
+            # Later memories of the batch may already link to this one, so compare only its own links.
             own = [link for link in links if link.from_id == memory.id]
             assert {"system"} >= {link.created_by for link in own}
             self.models[namespace].plain.put(memory, links=own, contents=CONTENTS)
@@ -337,7 +337,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, evidence=EVIDENCE)
     def rests_on_other_things(self, actor, namespace, pick, evidence):
-        """Change the evidence of a memory. The store has no such method, but the engine allows it."""
+        """Replace the evidence of a memory through the engine, because the store has no method for this."""
         model = self.models[namespace]
         chosen = model.pick(pick)
         if chosen is None:
@@ -400,7 +400,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 link.confidence, link.created_by, link.created_at, link.metadata.original_relationship
             )  # fmt: skip
             if creator != "system":
-                # In either direction.
+                # An explicit link replaces automatic links in either direction.
                 between = [old for old in model.links_of(source) if {old.from_id, old.to_id} == {source, target}]
                 model.plain.delete_links([old.id for old in between if is_automatic(old)])
         model.plain.put_link(link)
@@ -454,7 +454,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES, pick=PICKS, is_killed=st.booleans())
     def delete(self, actor, namespace, pick, is_killed):
-        """Delete a memory and all its links, even if the links could not be removed from the rows."""
+        """Delete a memory and all its links, also if the process is killed before the cleanup of the rows."""
         clean_up = JournalWriter.clean_up
         with patch.object(JournalWriter, "clean_up", (lambda _writer: False) if is_killed else clean_up):
             self.deleted(actor, namespace, pick)
@@ -480,7 +480,7 @@ class MemoryMachine(RuleBasedStateMachine):
         before = model.maintained
         if model.plain.change and not 0 <= (self.now - before).total_seconds() < self.settings.prune_every:
             model.maintained = self.now
-        # Maintenance uses the time of the previous run, and prunes nothing in the first run.
+        # Maintenance prunes by the time of the previous run, so the first run prunes nothing.
         expected = model.prune(min(before, self.now), self.settings) if done.due else 0
         assert expected == done.pruned
         assert not self.do(1 - actor, namespace, lambda store: store.maintain()).due
@@ -490,7 +490,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.clock.step(seconds)
         for actor in self.actors:
             for memories, _ in actor._open.values():
-                # Strengths are cached for some minutes of a clock that the test does not control.
+                # Cached strengths expire by a clock that this test does not control, so clear the cache.
                 memories._shared.cache.clear()
 
     # Failures
@@ -509,7 +509,7 @@ class MemoryMachine(RuleBasedStateMachine):
                     vectors=np.eye(1, 64, 3, dtype=np.float32),
                     contents=CONTENTS,
                 )
-                # No memory may refer to its previous evidence any more.
+                # The change above may leave the former evidence unreferenced, so pass its texts again.
                 fresh = attrs.evolve(memory, id="fresh")
                 writer.put(fresh, vectors=np.eye(1, 64, 5, dtype=np.float32), contents=CONTENTS)
                 writer.delete(ids[1])
@@ -536,7 +536,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 calls.append(store.delete(chosen))
             return await self.together(actor, store, calls, seconds=-1 if divided else math.inf)
 
-        # Load the views first, so that the transaction contains only the calls under test.
+        # Load the views first, so that the failing transaction contains only the calls under test.
         self.run(self.store(actor, namespace).count())
         self.fail_once(actor, "failing")
         results = self.do(actor, namespace, work)
@@ -544,7 +544,7 @@ class MemoryMachine(RuleBasedStateMachine):
         if not divided and not is_on_server():
             assert all(failed)
             return
-        # Each call has its own transaction, and the first transaction fails.
+        # Each call has its own transaction, so only one call fails.
         assert 1 == sum(failed)
         saves = len(texts) + 1
         if chosen is not None and not failed[saves]:
@@ -567,9 +567,9 @@ class MemoryMachine(RuleBasedStateMachine):
         self.learn_all(actor, namespace, results)
 
     async def together(self, actor, store, calls, *, seconds=math.inf):
-        """Block the store's thread until all calls are waiting, so that they share a transaction."""
+        """Block the store's thread until all calls are queued, so that they share a transaction."""
         if is_on_server():
-            # Each call has its own transaction.
+            # On a server, each call has its own transaction.
             return await asyncio.gather(*calls, return_exceptions=True)
         gate = threading.Event()
         with patch.object(embedded_engine, "MAX_TRANSACTION_SECONDS", seconds):
@@ -583,7 +583,7 @@ class MemoryMachine(RuleBasedStateMachine):
             return await asyncio.gather(*tasks, return_exceptions=True)
 
     def fail_once(self, actor, kind):
-        """Make the next transaction of an engine fail after its work is done."""
+        """Make the next transaction fail after its work is done and before it is committed."""
         kinds = iter([kind])
         if (server := self.actors[actor].server) is not None:
             run = server.run
@@ -608,7 +608,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self):
-        """Simulate a crash: copy the directory as it is now, or drop all connections of a server."""
+        """Simulate a crash by a copy of the open directory, or on a server by dropping all connections."""
         before, old = self.actors, self.place
         if is_on_server():
             administer(before[0].server.url, END_CONNECTIONS)
@@ -734,7 +734,7 @@ class MemoryMachine(RuleBasedStateMachine):
         hits = self.do(actor, namespace, lambda store: store.search(text, types=kinds, topic=topic, limit=5))
         found = [memory_id for hit in hits for memory_id in (hit.memory.id, *hit.copies)]
         assert len(found) == len(set(found))
-        # Near duplicates are folded into other hits.
+        # Near duplicates are folded into other hits, so `found` also contains the copies.
         assert expected == set(found) if len(hits) < 5 else expected >= set(found)
 
     def teardown(self):
@@ -753,7 +753,7 @@ class MemoryMachine(RuleBasedStateMachine):
             for actor in self.actors:
                 self.run(actor.close())
         try:
-            # After a failed step the model is outdated. Raise the original error instead.
+            # After a failed step the model is outdated, so a comparison would hide the original error.
             if sys.exception() is self.outer:
                 self.look_again()
         finally:
@@ -771,7 +771,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
 
 TestMemories = MemoryMachine.TestCase
-# A step takes some milliseconds, so limit the number of steps.
+# A step takes some milliseconds, so limit the steps per example.
 TestMemories.settings = settings(
     max_examples=max(10, settings.default.max_examples // 6),
     stateful_step_count=30,
@@ -781,7 +781,7 @@ TestMemories.settings = settings(
 
 @pytest.fixture
 def machine():
-    """Return a machine for manual steps. Its final state is checked at the end of the test."""
+    """Return a machine whose steps the test calls. Its final state is compared at the end of the test."""
     state = MemoryMachine()
     state.begin(exact_up_to=0)
     yield state

@@ -1,6 +1,6 @@
 """Results, validation and failure behaviour of each method of `MemoryStore`."""
 
-# File system calls in async tests are fast enough here. Sets are compared, not spelled out.
+# Blocking file system calls are fast enough in these tests. Lambdas keep the tables of calls uniform.
 # ruff: noqa: ASYNC240, PLW0108
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def clock():
 
 @pytest.fixture(params=["exact", "graph", "plain"])
 async def place(request, clock):
-    """A directory with exact search, one with graph search, and the engine on plain dicts."""
+    """A directory with exact search, a directory with graph search, or an engine on plain dicts."""
     memory = Path("/dev/shm")
     options = {"exact_up_to": 0} if request.param == "graph" else {}
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as home:
@@ -523,7 +523,7 @@ async def test_concurrent_calls_share_transactions(tmp_path, monkeypatch):
 
     A failing call does not affect the others.
     """
-    # A slow machine would end a transaction before it contains all waiting calls.
+    # Without a time limit, a slow machine cannot end the transaction before it contains all waiting calls.
     monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", 1e9)
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
@@ -580,7 +580,7 @@ async def test_cancelled_call_is_complete_or_has_no_effect(tmp_path, monkeypatch
 
     Each memory that exists has all its links.
     """
-    # On a busy machine a transaction would end early.
+    # Without a time limit, a busy machine cannot end the transaction early.
     monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", 1e9)
     source = OpenedDirectory.open(tmp_path / "source")
     exported = await source.memories()
@@ -600,7 +600,7 @@ async def test_cancelled_call_is_complete_or_has_no_effect(tmp_path, monkeypatch
             await asyncio.sleep(0)
             if task.done():
                 break
-        # Yield to threads now and then, or only the first waits would ever be reached.
+        # Yield to the store's thread, so that the cancellation also reaches later steps of the call.
         await asyncio.sleep(0.002 * (waits % 4))
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -668,7 +668,7 @@ async def test_save_with_failing_embedder_saves_nothing(tmp_path):
     await place.close()
 
 
-# The rest
+# Empty results and other cases
 
 
 async def test_methods_return_empty_results_for_empty_store(store):

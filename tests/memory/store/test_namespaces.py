@@ -1,6 +1,6 @@
 """Isolation of the namespaces in one directory, for every method."""
 
-# File system calls in async tests are fast enough here.
+# Blocking file system calls are fast enough in these tests. Lambdas keep the tables of calls uniform.
 # ruff: noqa: ASYNC240, PLW0108
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORLDS = st.lists(
     min_size=2,
     max_size=7,
 )
-# The same texts in every namespace, so that they share hashes.
+# Every namespace stores these texts, so that equal hashes occur in all of them.
 KEPT = {text_digest(text): text for text in ("a long report", "근거")}
 OTHER_MARK = "of the other namespace"
 
@@ -50,7 +50,7 @@ def mentions(text):
 
 
 def built(world, namespace, mark, prefix=""):
-    """Return memories and links with equal ids per namespace, but different contents."""
+    """Return memories and links whose ids are equal in every namespace, but whose contents differ."""
     memories, links, kept = [], [], list(KEPT)
     for number, (text, topic, kind, targets) in enumerate(world):
         memory = plain_memory(
@@ -89,7 +89,7 @@ async def gathered(items):
     return [one async for one in items]
 
 
-# Example arguments of each method. New methods must be added here.
+# One example call per method. A new method of `MemoryStore` must be added here or to `APART`.
 READS = {
     "all": lambda store, memory_id: gathered(store.all()),
     "links": lambda store, memory_id: gathered(store.links()),
@@ -137,7 +137,7 @@ WRITES = {
     "forget": lambda store, memory_id: store.forget(source="outcome_of"),
     "delete": lambda store, memory_id: store.delete(memory_id),
 }
-# Excluded: they need a file or an embedder, report on the process, or return the same memories.
+# Excluded: methods that need a file or an embedder, report on the process, or return the same memories.
 APART = {"resolving", "warm_up", "export_jsonl", "import_jsonl", "reembed", "stats", "figures", "close"}
 
 
@@ -153,7 +153,7 @@ def test_memory_store_methods_are_listed():
 
 
 async def answers(store, ids):
-    """Return the results of every reading method, as text."""
+    """Return the results of all reading methods as comparable values."""
     said = {}
     for name, call in READS.items():
         for memory_id in ids if "id" in inspect.signature(getattr(MemoryStore, name)).parameters else ids[:1]:
@@ -162,7 +162,7 @@ async def answers(store, ids):
 
 
 def told(value):
-    """Return a value as text, without parts that depend on the current time."""
+    """Convert a result to comparable values, without parts that depend on the current time."""
     if isinstance(value, list | tuple):
         return [told(one) for one in value]
     if isinstance(value, float):
@@ -204,7 +204,7 @@ async def test_changes_in_one_namespace_do_not_affect_another(kind, world, names
             try:
                 await call(other, ids[0] if name != "delete" else ids[-1])
             except (MemoryNotFound, LinkNotFound, InvalidArgument):
-                # This example has no such decision or link.
+                # This example has no memory or link that the call could change.
                 continue
             for one in (store, distant):
                 assert (name, expected) == (name, await answers(one, ids))
@@ -218,7 +218,7 @@ async def test_changes_in_one_namespace_do_not_affect_another(kind, world, names
         await elsewhere.close()
 
 
-# Methods that answer from the namespace of the memory, and like that namespace alone.
+# These methods take the id of a memory. Their results contain only the namespace of that memory.
 BY_ID = ["get", "evidence_of", "evolution", "links_of", "traverse", "connected", "load_context"]
 SECRET = "of a namespace that nobody granted"
 

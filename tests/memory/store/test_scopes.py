@@ -110,7 +110,7 @@ async def test_search_over_two_namespaces_finds_hits_of_one():
 
 @pytest.fixture
 async def home(tmp_path):
-    """A directory in which a team namespace has a decision, a checkpoint and an insight."""
+    """A directory whose team namespace has a decision, a checkpoint and an insight."""
     async with Session.open(tmp_path, namespace=TEAM, embedder=SMALL) as session:
         await session.memories.save_decision("auth", "Use JWT for logins of 2-1", "stateless")
         await session.memories.save_checkpoint("the team moves to JWT")
@@ -196,7 +196,7 @@ async def test_tools_show_namespace_and_cannot_change_or_extend_reads(home):
     async with ada(home, settings=Settings(tools=ToolSettings(deprecated=True))) as session:
         own = await session.call("save/insight", {"content": "JWT is what Ada dislikes"})
         found = (await session.call("search/by_context", {"query": "JWT"}))["found"]
-        # The best hit of each namespace is shown, however much better the other one's hits are.
+        # Each namespace shows its best hit, even if all hits of the other one score higher.
         assert (own["id"], None) == (found[0]["id"], found[0].get("namespace"))
         assert {TEAM} == {one["namespace"] for one in found[1:]}
         (version,) = (await session.call("search/by_topic", {"topic": "auth"}))["versions"]
@@ -215,7 +215,7 @@ async def test_tools_show_namespace_and_cannot_change_or_extend_reads(home):
         assert not taken & {"namespace", "namespaces", "reads", "scope"}
         seen = await session.resolver.enrich({"because_of": version["id"]})
         assert "Use JWT for logins of 2-1" == seen["references"][version["id"]]["content"]
-        # The v1.0 tool supersedes the newest own decision of the topic, not the team's.
+        # The v1.0 tool supersedes the newest decision of the session's own namespace, not that of the team.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             await session.call("save_decision", {"topic": "auth", "decision": "Ada stays", "reasoning": "habit"})
@@ -296,12 +296,12 @@ async def test_star_in_reads_is_an_ordinary_name(home):
 
 
 class Shortest:
-    """A reranker that prefers short texts."""
+    """A reranker that gives short texts higher scores."""
 
     name = "shortest"
 
     def rerank(self, _query, texts):
-        """Return one score per text."""
+        """Return the negative length of each text as its score."""
         return [-float(len(text)) for text in texts]
 
 

@@ -1,6 +1,6 @@
-"""Evidence texts: the text of a handle at the time of saving is stored as long as a memory refers to it."""
+"""Evidence texts: a save stores the text of each handle for as long as a memory refers to it."""
 
-# Blocking file system calls are fast here.
+# Blocking file system calls are fast enough in these tests.
 # ruff: noqa: ASYNC240
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3
 
 @attrs.define(eq=False)
 class Handles:
-    """Handles of a session. Each text has its own version."""
+    """A fake for the handles of a session. Each new text of a handle gets a new version."""
 
     texts: dict = attrs.field(factory=dict)
     asked: list = attrs.field(factory=list)
@@ -74,7 +74,7 @@ async def opened(path, find_content=saving.no_content, **options):
 
 
 async def rows_of(store):
-    """Return the keys of stored texts and of references to them, without the namespace."""
+    """Return the keys of stored texts and of the references to them, without their namespace prefix."""
 
     def plan(reader):
         if isinstance(reader, PostgresReader):
@@ -92,7 +92,7 @@ async def kept_in(store):
 
 
 async def plant(store, work):
-    """Write sealed rows, or run statements."""
+    """Write rows with valid checksums, or run statements on a server."""
     await store._engine.write(lambda writer: work(writer._connection if is_on_server() else writer._rows_to_write))
 
 
@@ -291,7 +291,7 @@ STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*
 
 
 @given(plans=st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=5), st.booleans()), max_size=8))
-# Regression: the last node of a transaction belonged to a memory that it deleted again.
+# Regression: the transaction's last node belonged to a memory that the same transaction deleted.
 @example(plans=[([("a", set()), ("a", None), ("a", set()), ("a", None)], False)])
 @settings(max_examples=settings.default.max_examples // 2)
 async def test_texts_after_transaction_match_plain_model(plans):
@@ -399,7 +399,7 @@ async def test_cancelled_save_stores_memory_with_text_or_neither(tmp_path):
     handles = Handles()
     async with opened(tmp_path, handles) as store:
         for waits in range(12):
-            # Long enough to be hashed in a separate thread.
+            # A text of this length is hashed in a separate thread.
             handles.texts = {"ref:a": f"{waits}" * 2**21 if waits % 3 == 2 else f"{waits}"}
             task = asyncio.ensure_future(decision(store, "ref:a"))
             for _ in range(waits):
@@ -408,7 +408,7 @@ async def test_cancelled_save_stores_memory_with_text_or_neither(tmp_path):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        # Started writes are finished before this one.
+        # Writes run in order, so all earlier writes are finished after this one.
         await store.save_context("the last one")
         there = await store.recent(limit=100)
 
@@ -486,7 +486,7 @@ async def test_damaged_text_is_never_returned(tmp_path, name):
         assert not (tmp_path / "x").exists()
         assert bad == await store.get(bad.id)
         assert "whole" == (await store.evidence_of(good.id))[0].text
-        # Other changes are still possible.
+        # A memory with a damaged text can still be changed.
         await store.set_outcome(bad.id, "SUCCESS")
         await decision(store, "ref:a")
         assert "secret" == (await store.evidence_of(bad.id))[0].text
@@ -607,7 +607,7 @@ async def test_session_stores_texts_of_own_refs(tmp_path):
         assert (await session.check()).ok
 
 
-# The plain engine as a model
+# The plain engine as a reference
 
 
 async def test_plain_engine_stores_and_deletes_evidence_texts():

@@ -1,4 +1,4 @@
-"""Expired memories (valid_until): omitted by queries, but still stored."""
+"""Expired memories (valid_until): queries omit them, but the store keeps them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def place(request, tmp_path):
 
 
 async def found(store):
-    """Return the contents that each query method finds."""
+    """Return the contents that each query method returns."""
     latest = await store.latest_checkpoint()
     return {
         "search": [hit.memory.content for hit in await store.search("mirror for 2-1 builds")],

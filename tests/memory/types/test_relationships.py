@@ -1,4 +1,4 @@
-"""Relationship words: validation, and the link type of each."""
+"""Relationship words: validation, and the link type that belongs to each word."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""Request classes: each type of memory defines its arguments once."""
+"""Request classes: the arguments of each memory type are defined in one place."""
 
 import inspect
 

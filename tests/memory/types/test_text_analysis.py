@@ -29,7 +29,7 @@ def terms(text):
 
 
 def meet(first, second):
-    """Return the words, not syllable pairs, that two texts share."""
+    """Return the shared words of two texts, without syllable pairs."""
     return {term for term in set(terms(first)) & set(terms(second)) if not term.startswith(BIGRAM_PREFIX)}
 
 
@@ -102,7 +102,7 @@ def test_similar_looking_words_share_no_term(first, second):
 
 @pytest.mark.parametrize("text", ["lantern_sid", "x-lantern-key", "m.room", "v1.2.3", "1-11", "2026-03-04", "p95"])
 def test_identifier_is_a_term(text):
-    """In addition to its parts."""
+    """An identifier is a term in addition to its parts."""
     assert text in terms(f"It was {text.upper()} that failed.")
 
 
@@ -156,7 +156,7 @@ def test_mixed_text_gives_terms_of_both_languages():
 
 
 def test_query_omits_stop_words():
-    """They would match any text."""
+    """Stop words would match any text."""
     assert {"cach", "polici"} == set(query_terms("What is the cache policy?"))
     assert "어떻게" not in query_terms("결정은 어떻게 했나")
     assert {"weather"} == set(query_terms("They're what we'll weather"))

@@ -1,4 +1,4 @@
-"""Time expressions in English and Korean queries, and texts without any."""
+"""Periods that are found in English and Korean queries, and queries without time expressions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from row_helpers import every_row
 from mama_structs.memory.types import time_expressions as time_words
 from mama_structs.memory.types.time_expressions import find_period
 
-# A Wednesday.
+# The current time of the tests, a Wednesday.
 NOW = datetime(2026, 8, 12, 15, 30, tzinfo=UTC)
 
 PHRASES = [
@@ -287,7 +287,7 @@ def test_naive_time_is_utc():
 
 @pytest.mark.parametrize("query", ["30 February", "31 June 2026", "2026-02-31", "9999 years ago", "13월에", "2월 31일"])
 def test_impossible_date_gives_no_period(query):
-    """Such as 30 February, or a year out of range."""
+    """Examples are 30 February and a year out of range."""
     assert find_period(query, NOW) is None
 
 
@@ -365,7 +365,7 @@ def test_period_in_returns_valid_period_or_none(query, now):
 
 
 def _without_surroundings(pattern):
-    """Return a pattern without lookarounds, which make generated examples very unlikely."""
+    """Return a pattern without lookarounds, because generated examples rarely satisfy them."""
     while look := re.search(r"\(\?<?[=!]", pattern):
         depth, end, is_set = 1, look.end(), False
         while depth:
@@ -386,7 +386,7 @@ def test_prefilter_accepts_texts_of_all_rules(pattern, data):
     text = lead + read + data.draw(st.sampled_from(["", " last week", " 2024", "에"]))
 
     assert pattern.search(text) is None or time_words._PREFILTER_PATTERN.search(text)
-    # Patterns without Korean characters are tested with the other rules only.
+    # ASCII texts are checked without the Korean rules, so no Korean rule may match one.
     assert not (re.search("[가-힣]", pattern.pattern) and text.isascii() and pattern.search(text))
 
 

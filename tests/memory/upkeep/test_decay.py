@@ -1,4 +1,4 @@
-"""Decay of link strength, and selection of links to prune."""
+"""Decay of link strength, and selection of the links to prune."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forgotten memories are found by no call and occur in no file of the store."""
+"""After a memory is forgotten, no call returns it and no file of the store contains its text."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ WORDS = ("quokkafish", "zürichsee", "비밀계좌", "\U0001f512")
 
 
 def spellings(text):
-    """Return encodings of a text that files may contain: UTF-8, and JSON with either kind of escapes."""
+    """Return all encodings in which a file may contain a text: UTF-8, and JSON with either kind of escapes."""
     short, long = (json.dumps(text, ensure_ascii=escaped)[1:-1].encode() for escaped in (False, True))
     return {text.encode(), short, long, long.replace(rb"\u", rb"\U"), text.encode("utf-16-le")}
 
 
 def files_with(directory, *texts):
-    """Return the files below a directory that contain one of the texts, ignoring case."""
+    """Return the files below a directory that contain any of the texts, ignoring case."""
     wanted = {one for text in texts for way in (text, text.lower(), text.upper()) for one in spellings(way)}
     holding = []
     for path in Path(directory).rglob("*"):
-        # A snapshot that is being written may disappear meanwhile.
+        # An unfinished snapshot may be deleted between the listing and the read.
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             held = path.read_bytes()
             holding += [path.name] if any(one in held for one in wanted) else []
@@ -62,7 +62,7 @@ def opened(path, **options):
 
 
 async def keep_traces(storage):
-    """Disable secure deletion in SQLite, which some builds enable by default."""
+    """Disable SQLite's secure deletion, which some builds enable and which would hide remaining traces."""
     await storage.transact(lambda rows: None)
     connection = storage._database.connection
     done = storage.submit_job(lambda: connection.execute("PRAGMA secure_delete = 0").fetchall())
@@ -71,7 +71,7 @@ async def keep_traces(storage):
 
 @contextlib.asynccontextmanager
 async def filled(path, *, settings=QUIET, count=60):
-    """Yield the memories of a directory, and the id of one that will be forgotten."""
+    """Yield the memories of a directory, and the id of the memory that the test will forget."""
     place = OpenedDirectory.open(path, embedder=SMALL, settings=settings, wait=0.2)
     store = await place.memories()
     await keep_traces(place.storage)
@@ -87,7 +87,7 @@ async def filled(path, *, settings=QUIET, count=60):
 
 
 async def life_of_a_secret(session):
-    """Save a secret in all fields of a memory, and return the decision."""
+    """Put a secret into all fields of a memory by ordinary calls, and return the decision."""
     memories = session.memories
     session.refs.put("plan", f"```text\n{SECRET} plan\n```")
     session.refs.put("other", "a plan of no interest")
@@ -471,14 +471,14 @@ async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
         await session.call("load/context", {"id": decision.id})
         await session.call("read_fd", {"fd": "fd:2", "extract_to_new_fd": True})
         await session.call("search/recent", {"limit": 50}, max_chars=100)
-        # The warning is only issued once per process.
+        # Suppress the deprecation warning, which is issued only once per process.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             await session.call("load_checkpoint")
         await session.wrap({"rows": [f"{decision.id} is remembered"] * 500})
         pasted = refs.add(f"as {decision.id.replace('quokkafish', 'x')} says", source="user_input").handle
         kept = [one.handle for one in refs.descriptors()]
-        # A deleted entry still records its source.
+        # The row of a deleted descriptor still contains its source.
         refs.delete(kept[0])
         await session.flush()
         nothing = [await memories.forget(about="nothing", dry_run=dry) for dry in (True, False)]

@@ -1,4 +1,4 @@
-"""Export and import of evidence texts, each deduplicated."""
+"""Export and import of evidence texts: each text is transferred once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "secret-content"
 
 
 class Backend(PlainEngine):
-    """A plain engine with a fixed embedder that can fail or call a hook at the n-th write."""
+    """A plain engine that can fail or call a function at the n-th write."""
 
     def __init__(self, *, before=None):
         super().__init__(embedder=EmbedderRecord("four", "four-1", DIMENSIONS))
@@ -48,7 +48,7 @@ def named(text, source="ref:x@1"):
 
 
 def filled(*evidence):
-    """Return a backend with one memory per list of texts."""
+    """Return a backend with one memory per list, whose texts are the evidence of that memory."""
     backend = Backend()
     for number, texts in enumerate(evidence):
         backend.memories.put(

@@ -60,7 +60,7 @@ RECORD = EmbedderRecord("four", "four-1", DIMENSIONS)
 
 @attrs.define
 class Backend(PlainEngine):
-    """A plain engine with an embedder record that counts its calls and can fail."""
+    """A plain engine that records its calls, and can fail at a given write."""
 
     embedder: EmbedderRecord = attrs.field(default=RECORD, kw_only=True)
     writes: int = attrs.field(default=0, kw_only=True)
@@ -79,7 +79,7 @@ class Backend(PlainEngine):
 
     @property
     def state(self):
-        """Return the whole content in comparable form."""
+        """Return all memories, vectors and links in comparable form."""
         found = self.memories.scan()
         return [
             (
@@ -92,13 +92,13 @@ class Backend(PlainEngine):
 
 
 def unit(seed=0, pieces=1):
-    """Return normalised vectors."""
+    """Return normalized vectors."""
     vectors = np.random.default_rng(seed).standard_normal((pieces, DIMENSIONS)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def link_between(one, other):
-    """Return the id of the link between two memories of `filled`."""
+    """Return the id of the link that `filled` creates between two memories."""
     return f"link_{one:012x}{other:012x}"
 
 
@@ -106,7 +106,7 @@ def filled(count=5, *, namespace="default"):
     """
     Return an engine with a chain of memories, each linked to the previous one.
 
-    The first is linked to the last.
+    The first memory is linked to the last one.
     """
     backend = Backend(namespace)
     for number in range(count):
@@ -157,12 +157,12 @@ async def test_export_is_complete_when_plan_is_repeated(tmp_path):
 
 
 def memory_lines(path):
-    """Return all lines but the header, which contains the embedder."""
+    """Return all lines except the header, which contains the embedder."""
     return lines_of(path)[1:]
 
 
 def changed(path, number, change):
-    """Rewrite the JSON of one line of a file by *change*. Lines are counted from 1."""
+    """Change the JSON of one line of a file by *change*. Line numbers begin at 1."""
     lines = lines_of(path)
     line = json.loads(lines[number - 1])
     change(line)
@@ -252,7 +252,7 @@ def memories(draw, number):
 
 @st.composite
 def stores(draw):
-    """Return an engine with some memories of all types and links in both directions."""
+    """Draw an engine with memories of all types, and with links in both directions."""
     backend = Backend()
     made = [draw(memories(number)) for number in range(draw(st.integers(0, 6)))]
     for memory in made:
@@ -286,7 +286,7 @@ def stores(draw):
 
 
 @given(backend=stores(), chunk=st.integers(1, 4))
-@settings(max_examples=40)  # Each example writes two files.
+@settings(max_examples=40)  # each example writes two files
 async def test_export_and_import_restore_memories(backend, chunk):
     """Export, import into an empty store and export again give equal lines."""
     other = Backend()
@@ -737,7 +737,7 @@ async def test_import_rejects_existing_link_id_between_other_memories(tmp_path, 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)])
 async def test_import_rejects_path_that_is_no_file(make, tmp_path, embedding):
-    """It does not block on special files."""
+    """The import does not block on special files."""
     make(tmp_path / "x")
 
     with pytest.raises(InvalidArgument, match="path must be"):
@@ -748,7 +748,7 @@ async def test_import_rejects_path_that_is_no_file(make, tmp_path, embedding):
 
 
 async def test_export_file_is_private(tmp_path):
-    """Even if the replaced file was readable by others."""
+    """The file is private even if it replaces one that others could read."""
     (tmp_path / "x").write_text("old")
     (tmp_path / "x").chmod(0o666)
     await export_jsonl(filled(), tmp_path / "x", None)

@@ -1,4 +1,4 @@
-"""Change of the embedder: state before, during and after `reembed`."""
+"""Change of the embedder: the state of the store before, during and after `reembed`."""
 
 import sqlite3
 from contextlib import closing
@@ -14,7 +14,7 @@ OLD, NEW = HashEmbedder(dimensions=64), HashEmbedder(dimensions=128)
 
 
 class Breaking:
-    """An embedder that fails after some texts."""
+    """An embedder that fails after a given number of texts."""
 
     name, dimensions, max_tokens, batch_size = "breaking", 128, 1000, 4
     calibration = Calibration()

@@ -33,7 +33,7 @@ class Capture:
 
 
 def stored(rows, prefix):
-    """Return rows as the server returns them."""
+    """Return the rows below a prefix in the form in which the server returns them."""
     return [
         {"namespace": "raids", "key": key, "value": seal(key, row)}
         for key, row in rows.items()

@@ -1,4 +1,4 @@
-"""Batched reads return the same as single reads, and caches are never stale."""
+"""Batched reads return the same results as single reads, and caches never return stale results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEPS = st.lists(
 
 @given(STEPS, DOCUMENTS)
 def test_word_scores_do_not_depend_on_earlier_searches(steps, query):
-    """An index that was searched between changes scores like one that was not, even for unknown nodes."""
+    """Indexes with equal changes give equal scores, although only one was searched between the changes."""
     searched, fresh = WordIndex(), WordIndex()
     nodes = np.array([*range(14), -1, 10**6])
     for what, node, terms in steps:
@@ -94,7 +94,7 @@ def test_sample_depends_only_on_present_memories(steps, bits):
 
 @pytest.mark.parametrize(("count", "expected"), [(0, 0), (1, 1), (1_023, 1_023), (1_024, 512), (2_047, 1_023)])
 def test_sample_contains_all_of_few_and_some_of_many(count, expected):
-    """Below 1,024 all memories are in the sample, otherwise 512 to 1,023 at equal distances."""
+    """The sample has all of fewer than 1,024 memories, otherwise 512 to 1,023 of them at equal distances."""
     assert expected == len(range(count)[engine.sample_slice(count)])
     assert 512 <= len(range(7 * count + 512)[engine.sample_slice(7 * count + 512)]) < 1_024
 

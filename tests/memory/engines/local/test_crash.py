@@ -30,10 +30,10 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "OMP_NUM_THREADS": "1",
 }
-# The nightly profile has many more examples.
+# The nightly profile runs many more rounds.
 ROUNDS = 200 if settings.default.max_examples > 1000 else 20
 
-# Prints each call before it starts and after it was acknowledged. A call in between may or may not be stored.
+# Prints a line before each call and after its acknowledgement. A call without the second line may be stored.
 WRITER = """
 import asyncio, json, random, sys
 from pathlib import Path
@@ -97,7 +97,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
 
 
 class Oracle:
-    """Record of the output of killed processes, stored outside of the tested directory."""
+    """The calls that killed processes printed, recorded outside of the tested directory."""
 
     def __init__(self):
         self.saved = {}
@@ -126,7 +126,7 @@ class Oracle:
                     self.deleted.add(memory_id)
 
     async def ask(self, path):
-        """Compare a directory with the recorded calls, and return the number of memories."""
+        """Compare a directory with the recorded calls, and return the number of its memories."""
         place = OpenedDirectory.open(path, embedder=SMALL)
         try:
             store = await place.memories()
@@ -148,7 +148,7 @@ class Oracle:
             if memory_id in there:
                 told = [change.reason for change in there[memory_id].metadata.history]
                 assert reasons <= set(told)
-                # The outcome and the memory of its reason are written together.
+                # One transaction stores the outcome and the memory of its reason, so both exist.
                 ends = [
                     link.from_id for link in links[memory_id] if link.metadata.original_relationship == "outcome_of"
                 ]
@@ -157,14 +157,14 @@ class Oracle:
             if memory_id in there:
                 assert [f"{handle}@1" for handle in handles] == [one.source for one in evidence[memory_id]]
         for found in evidence.values():
-            # A memory is stored together with its evidence texts, even if the call was not acknowledged.
+            # A memory and its evidence texts share a transaction, so all texts exist even without an acknowledgement.
             assert all(200 * f"{one.source.removesuffix('@1')} " == one.text for one in found)
         for link_id, (one, other) in self.linked.items():
             if one in there and other in there:
                 assert link_id in {link.id for link in links[one]}
         said = {memory.content for memory in there.values()}
         for memory in there.values():
-            # A call that saves several memories stores a prefix of them, even if it was not acknowledged.
+            # A call that saves several memories stores a prefix of them, so the previous one exists.
             if memory.type == "context" and (part := re.search(r" tokens ([12])$", memory.content)):
                 assert f"{memory.content[:-1]}{int(part[1]) - 1}" in said
         return len(there)
@@ -177,7 +177,7 @@ def start(path, name, seed, tasks):
 
 def end(process, oracle):
     process.kill()
-    # `communicate` would lose output that was buffered while reading the first line.
+    # Read directly: `communicate` would lose output that is buffered since the first line was read.
     with process:
         said, errors = process.stdout.read(), process.stderr.read()
     oracle.hear(said)
@@ -188,7 +188,7 @@ def end(process, oracle):
 
 @pytest.fixture
 def place():
-    """A directory on a real disk: memory-backed files would not exercise fsync."""
+    """A directory on a real disk, because fsync has no effect on files in memory."""
     directory = Path(f"/tmp/mama-structs-crash-{os.getpid()}-{random.randrange(10**9)}")
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
@@ -217,11 +217,11 @@ def test_sigkill_loses_no_acknowledged_call(place, processes, tasks):
     oracle = Oracle()
     for turn in range(ROUNDS // (processes * 2) if processes > 1 else ROUNDS // 2):
         writers = [start(place, f"t{turn}-{n}", chance.randrange(2**32), tasks) for n in range(processes)]
-        # Some processes are killed while they open the store.
+        # In every fourth turn, read no line first, so that processes are killed while they open the store.
         if turn % 4 != 3:
             for writer in writers:
                 oracle.hear(writer.stdout.readline())
-        # On a busy machine, all other processes may be killed before the first acknowledgement.
+        # Wait for one acknowledgement, since a busy machine may kill all processes before their first save.
         while turn == 0 and not oracle.saved and (line := writers[0].stdout.readline()):
             oracle.hear(line)
         time.sleep(chance.uniform(0.0, 0.35))
@@ -285,7 +285,7 @@ def test_copy_during_writes_contains_complete_calls_only(place):
                     shutil.copytree(place / "a", image)
                     return known
 
-                # Copy in the store's thread, because otherwise a checkpoint could run between the copies of two files.
+                # Copy in the store's thread. Otherwise a checkpoint could run between the copies of two files.
                 images.append((image, await session._shared.home.storage.run_read(copy)))
                 await asyncio.sleep(0.01)
             await asyncio.gather(*writing)

@@ -29,12 +29,12 @@ BY_PARTS = pytest.mark.of_the_directory("a server deletes a memory with all its 
 
 
 def unit(number=0):
-    """Return vectors of a memory."""
+    """Return the vectors of a memory, one normalized row."""
     return SMALL.embed([f"note {number}"])[0].reshape(1, -1)
 
 
 async def wheel(store, count):
-    """Save a hub with *count* incoming links and one outgoing link, faster than one by one."""
+    """Save a hub with *count* incoming links and one outgoing link, in bulk to save time."""
     vectors, ids = unit(), (f"link_{number:024x}" for number in itertools.count())
 
     def plan(writer):
@@ -69,7 +69,7 @@ async def links_to(store, memory_id):
 
 
 def rows_of(place, kind):
-    """Return the rows of one kind."""
+    """Return the journal rows of one kind."""
     return place.storage.submit_job(
         lambda: place.storage.run_read_in_job(lambda rows: rows.items(f"memories/default/{kind}/"))
     ).result()
@@ -77,7 +77,7 @@ def rows_of(place, kind):
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """Disable cleanup, as if the process were killed right after the deletion."""
+    """Disable the cleanup of links, as if the process were killed right after the deletion."""
     monkeypatch.setattr(JournalWriter, "clean_up", lambda _writer: False)
     return monkeypatch
 
@@ -99,7 +99,7 @@ async def test_delete_with_many_links_lets_readers_run_between_batches(tmp_path,
     def one_row(rows, key, value):
         counts[-1] += 1
         if len(counts) == 2 and not order:
-            # In the middle of the second transaction.
+            # Request a read in the middle of the second transaction.
             order.append("asked")
             reading = asyncio.run_coroutine_threadsafe(store.links_of("rim"), loop)
             reading.add_done_callback(lambda done: order.append(len(done.result())))
@@ -202,7 +202,7 @@ async def test_reused_id_gets_no_links_of_deleted_memory(tmp_path, interrupted, 
 
 @BY_PARTS
 async def test_check_finds_dangling_link_during_cleanup(tmp_path, interrupted):
-    """Only links to the deleted memory are excused. A malformed cleanup note is reported too."""
+    """A pending cleanup excuses only links to the deleted memory. A malformed cleanup note is reported, too."""
     place = opened(tmp_path)
     store = await place.memories()
     await wheel(store, 300)

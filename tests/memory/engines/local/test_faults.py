@@ -1,6 +1,6 @@
 """Memories under failing disks, files, clocks and embedders."""
 
-# The tests wait for other processes with blocking calls.
+# The tests use blocking calls to wait for child processes.
 # ruff: noqa: ASYNC221
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ IN_FILES = pytest.mark.of_the_directory("what goes wrong is of its journal, its 
 
 @pytest.fixture
 def quick_path(tmp_path):
-    """A directory in memory if available."""
+    """A directory in memory if the system has one, because some tests create many stores."""
     memory = Path("/dev/shm")
     if not memory.is_dir() or not os.access(memory, os.W_OK):
         yield tmp_path
@@ -82,13 +82,13 @@ async def opened(path, namespace="default", **options):
 
 @contextlib.contextmanager
 def rows_of(path):
-    """Yield a connection to a journal outside of any engine."""
+    """Yield a connection to the journal's database that bypasses the engine."""
     with closing(sqlite3.connect(path / "journal" / "cache.db")) as connection, connection:
         yield connection
 
 
 async def filled(memories, count=12):
-    """Save decisions that supersede one another, and related contexts."""
+    """Save decisions that supersede one another, and context memories on the same topic."""
     saved = [await memories.save_decision("auth", "number 0 of the login", "why")]
     for number in range(1, count):
         if number % 3:
@@ -111,7 +111,7 @@ async def contents(memories):
 
 
 class Plan:
-    """Selects the statement that fails, before or after its execution, and counts statements."""
+    """Selects the statement that fails, and counts statements. The failure is before or after the execution."""
 
     def __init__(self):
         self.at = 0
@@ -139,7 +139,7 @@ def plan(monkeypatch):
                 plan.fail(statement)
             result = super().execute(statement, *arguments)
             if plan.count == plan.at:
-                # An open cursor in the traceback would keep its lock.
+                # The traceback would keep the cursor open, and an open cursor keeps its lock.
                 result.close()
                 plan.fail(statement)
             return result
@@ -183,7 +183,7 @@ async def test_call_is_atomic_when_any_statement_fails(quick_path, plan, after, 
                     plan.at = 0
                     now = await contents(store)
                     assert now == await contents(others)
-                    # A commit may reach the disk although its statement fails afterwards. Everything is stored then.
+                    # If COMMIT fails after its execution, the whole change is stored.
                     if (plan.failed, after) != ("COMMIT", True):
                         assert before == now
                     elif before != now:
@@ -222,7 +222,7 @@ async def test_engine_opens_on_retry_after_failed_statement(quick_path, plan, al
                 if plan.count < number:
                     break
             plan.at = 0
-            # Changes of other writers are processed in the next round.
+            # The other engine must process these changes in its next call.
             memory = await writer.save_context(f"more {number} of the login")
             await writer.set_outcome(expected[-1].id, "PARTIAL")
             if number % 3 == 0:
@@ -304,7 +304,7 @@ def small_disk(tmp_path):
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("this user cannot mount a small file system")
     yield directory
-    # The captured log contains errors whose frames hold open files, so unmount lazily.
+    # Unmount lazily, because errors in the captured log keep files open.
     subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
@@ -387,7 +387,7 @@ async def test_open_unwritable_directory_raises_typed_error(tmp_path):
     directory = tmp_path / "agent.mama"
     async with opened(directory) as (_, store):
         await store.save_context("the login")
-    # Only directories that pytest made for this user, never the system's own directory.
+    # Change only directories that pytest made for this user, never the system's own directory.
     above = {one: one.stat().st_mode for one in tmp_path.parents if TEMPORARY in one.parents}
     for one in above:
         one.chmod(0o711)
@@ -411,7 +411,7 @@ async def test_open_unwritable_directory_raises_typed_error(tmp_path):
 
 
 async def views_of(path, **options):
-    """Make a directory with two generations of snapshots, and return its contents."""
+    """Create a directory with two generations of snapshots, and return all its readable data."""
     async with opened(path, **options) as (_, store):
         await filled(store, 9)
     async with opened(path, **options) as (_, store):
@@ -463,7 +463,7 @@ async def test_damaged_snapshot_is_ignored(quick_path, always_snapshots, damage)
                 file.write_bytes(chance.choice(like or others[damage]).read_bytes())
         async with opened(place) as (directory, store):
             assert expected == await contents(store)
-            # A watermark of another store is reported with that store.
+            # If the watermark belongs to another store, the findings report it.
             is_told = damage == "foreign" and name == "last"
             assert (["lost"] if is_told else []) == [finding.kind for finding in await directory.findings()]
             hits = await store.search("one more about the login")
@@ -490,7 +490,7 @@ async def test_swapped_snapshot_directory_is_ignored(quick_path, always_snapshot
 
     async with opened(quick_path / "whole") as (place, store):
         assert expected == await contents(store)
-        # The directory name identifies the store whose changes it contains.
+        # The name of the directory identifies its store, so views of another store are reported as lost changes.
         assert ({"lost"} if name == "foreign" else set()) == {finding.kind for finding in await place.findings()}
 
 
@@ -650,7 +650,7 @@ asyncio.run(main(sys.argv[1]))
 @IN_FILES
 @pytest.mark.parametrize("known_by", ["witness", "snapshot"])
 async def test_lost_write_ahead_log_is_reported(quick_path, known_by, caplog):
-    """The opening and every check report both change numbers until a rebuild, regardless of later saves."""
+    """Opening the store and every check report both change numbers until a rebuild, regardless of later saves."""
     place = quick_path / "agent"
     async with opened(place) as (_, store):
         await filled(store, 6)
@@ -689,11 +689,7 @@ async def test_lost_write_ahead_log_is_reported(quick_path, known_by, caplog):
 
 @IN_FILES
 async def test_backup_under_newer_views_is_reported(tmp_path):
-    """
-    A backup in its own directory reports nothing.
-
-    Its journal alone in the old directory does.
-    """
+    """A backup in its own directory has no finding. Its journal alone in the original directory has one."""
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         await filled(session.memories, 6)
         await session.backup(tmp_path / "b")
@@ -705,7 +701,7 @@ async def test_backup_under_newer_views_is_reported(tmp_path):
     shutil.copytree(tmp_path / "b" / "journal", tmp_path / "a" / "journal")
     async with Session.open(tmp_path / "a", embedder=SMALL) as session:
         assert 1 == len(went_back((await session.check()).findings))
-        # Re-embedding does not restore lost memories.
+        # Re-embedding restores no lost memories, so the finding stays.
         await session.memories.reembed(OTHER_EMBEDDER)
         assert 1 == len(went_back((await session.check()).findings))
         await session.memories.rebuild()
@@ -749,7 +745,7 @@ async def test_other_processes_and_reembed_raise_no_false_alarm(tmp_path):
 @IN_FILES
 @pytest.mark.parametrize("other", ["nothing", "one with less", "one with more"])
 async def test_journal_of_other_store_is_reported(tmp_path, other, caplog):
-    """The opening and every check report it until a rebuild accepts it."""
+    """Opening the store and every check report the other journal until a rebuild accepts it."""
     ends = {"nothing": ["0"], "one with less": ["1"], "one with more": ["9"]}[other]
     for name, count in (("a", 6), ("b", {"nothing": 0, "one with less": 0, "one with more": 9}[other])):
         async with Session.open(tmp_path / name, embedder=SMALL) as session:
@@ -808,7 +804,7 @@ async def test_removed_directory_is_not_created_again(tmp_path, caplog):
     store = await place.memories()
     await filled(store, 12)
     for _ in range(2):
-        # The first call waits for the last write, the second one for the snapshot after it.
+        # The first call waits for the last write, and the second one for the snapshot after that write.
         await store.count()
     shutil.rmtree(tmp_path / "agent")
 
@@ -824,7 +820,7 @@ async def test_removed_directory_is_not_created_again(tmp_path, caplog):
 
 @IN_FILES
 async def test_snapshot_bytes_grow_linearly_with_saves(tmp_path, monkeypatch):
-    """Each snapshot contains all memories, so the distances between snapshots increase."""
+    """A snapshot contains all memories, so snapshots are written less often as the store grows."""
     written, write = [], SnapshotStore.write
     monkeypatch.setattr(
         SnapshotStore, "write", lambda self, *given, **more: written.append(given[0]) or write(self, *given, **more)
@@ -1011,7 +1007,7 @@ async def test_rebuild_with_concurrent_changes_yields_correct_views(before, mean
 
 
 class Trap:
-    """Creates a file when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -1236,7 +1232,7 @@ async def test_maintenance_is_due_weekly_despite_wrong_clock(tmp_path):
         clock.now += 60
         await store.save_context("the weather of yesterday")
         assert ["close_in_time"] == [link.metadata.original_relationship for link in await store.links_of(first.id)]
-        # In a new store nothing is old.
+        # A new store has no old links, so no maintenance is due.
         assert not (await store.maintain()).due
         clock.now += 6 * 86400
         assert not (await store.maintain()).due
@@ -1244,7 +1240,7 @@ async def test_maintenance_is_due_weekly_despite_wrong_clock(tmp_path):
         assert (True, 0) == attrs.astuple(await store.maintain())[::-1]
         assert not (await store.maintain()).due
         clock.now += 3650 * 86400
-        # Ages are computed from the time of the previous run.
+        # Ages are computed for the time of the previous run, so this run prunes nothing.
         assert (True, 0) == attrs.astuple(await store.maintain())[::-1]
         clock.now -= 3600 * 86400
         assert (True, 1) == attrs.astuple(await store.maintain())[::-1]

@@ -28,10 +28,10 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "OMP_NUM_THREADS": "1",
 }
-# Number of reads of the fifth process before the four others are stopped.
+# The reads that the fifth process performs before it stops the other four.
 LOOKS = 150 if settings.default.max_examples > 1000 else 8
 
-# Answers each command line with one line, so that the test controls the order of operations.
+# Answers each command with one line, so that the test controls the order of operations in both processes.
 SERVANT = """
 import asyncio, json, sys, threading
 from mama_structs import Session
@@ -58,7 +58,7 @@ asyncio.run(main(sys.argv[1]))
 
 
 class Servant:
-    """Another process with an open directory, which executes commands."""
+    """A second process that has the directory open and executes commands."""
 
     def __init__(self, path):
         command = [sys.executable, "-W", "ignore", "-c", SERVANT, str(path)]
@@ -132,7 +132,7 @@ os.kill(os.getpid(), 9)
 
 @contextlib.contextmanager
 def held(journal, *, after_a_crash):
-    """Hold the write lock from an unrelated process, optionally after a crash that left a write-ahead log."""
+    """Hold the write lock in another process, on request after a crash that left a write-ahead log."""
     if after_a_crash:
         command = [sys.executable, "-c", KILLED, str(journal)]
         assert 0 != subprocess.run(command, check=False, env=ENVIRONMENT).returncode
@@ -260,7 +260,7 @@ def test_four_processes_write_and_search_one_directory(tmp_path):
         thread.start()
 
     async def watch():
-        """A fifth process, which must see all saves that were acknowledged before each read."""
+        """Read in a fifth session. Each read must contain all saves that were acknowledged before it."""
         looks = 0
         async with Session.open(tmp_path, embedder=SMALL) as session:
             while any(thread.is_alive() for thread in threads):
@@ -268,7 +268,7 @@ def test_four_processes_write_and_search_one_directory(tmp_path):
                     told = set(acknowledged)
                 assert told <= {memory.id for memory in await session.memories.recent(limit=10**6)}
                 looks += 1
-                # Stop by count instead of time, because a busy machine needs longer for the same work.
+                # Stop after a number of reads, because the time that they take depends on the machine.
                 if looks > LOOKS and len(told) > 40:
                     stop.touch()
                 await asyncio.sleep(0.2)
@@ -408,7 +408,7 @@ def test_loop_closed_without_session_does_not_block_directory(tmp_path):
     asyncio.run(again())
     with pytest.raises(WrongLoop):
         asyncio.run(session.memories.count())
-    # Otherwise it would be reported as unclosed in a later test.
+    # Mark the session as closed, so that no later test reports it as unclosed.
     session._closed = True
 
 

@@ -1,4 +1,4 @@
-"""Rows with a valid checksum but invalid content, and traces of deleted memories in views."""
+"""Rows with a valid checksum but invalid content, and remains of deleted memories in views."""
 
 import json
 import os
@@ -32,7 +32,7 @@ ROW_KEYS = RowKeys("default", RECORD, "/journal")
 
 
 class Opposite:
-    """An embedder with the form of `SMALL` but other vectors."""
+    """An embedder with the dimensions of `SMALL` whose vectors point in the opposite direction."""
 
     name, fingerprint, dimensions, max_tokens = "opposite", "opposite-1", SMALL.dimensions, 1000
     calibration = Calibration()
@@ -51,7 +51,7 @@ async def opened(path, **options):
 
 
 async def plant(path, work):
-    """Write rows with valid checksums."""
+    """Write rows to the journal without validation of their content. Their checksums are valid."""
     storage = SqliteStorage.open(path / "journal")
     await storage.transact(work)
     await storage.close()
@@ -62,7 +62,7 @@ def key_of(number):
 
 
 def rewrite(number, change):
-    """Return a function that changes the JSON of a memory row."""
+    """Return a function that changes the JSON of a memory row by *change*."""
 
     def work(rows):
         row = json.loads(rows.get(key_of(number)))
@@ -175,7 +175,7 @@ def test_stored_vectors_must_be_nearly_unit_length(length):
 
 
 class SomeKeys:
-    """Rows with keys only."""
+    """A fake row store that contains keys without values."""
 
     def __init__(self, keys):
         self.all = sorted(keys)
@@ -307,7 +307,7 @@ async def test_export_during_rebuild_contains_every_memory_once(tmp_path, monkey
 async def test_import_during_reembed_stores_no_old_vectors(tmp_path, monkeypatch):
     """The import fails, and a repeated one embeds everything with the new embedder."""
     monkeypatch.setattr(transfer, "CHUNK_LINES", 2)
-    # Write a whole chunk per transaction, even on a busy machine.
+    # Remove the time limit of transactions, so that a chunk is one transaction even on a busy machine.
     monkeypatch.setattr(engine_module, "MAX_TRANSACTION_SECONDS", 1e9)
     async with opened(tmp_path / "a") as (_, store):
         for number in range(6):
@@ -352,7 +352,7 @@ async def test_memory_table_forgets_deleted_memory(tmp_path):
         assert await engine.snapshot()
         before = bytes_in(tmp_path / "views")
         await store.delete(gone.id)
-        # The previous generation is kept until the next snapshot.
+        # Each snapshot deletes the generation before the previous one, so write two.
         await engine.snapshot()
         await store.save_context("another one")
         await engine.snapshot()

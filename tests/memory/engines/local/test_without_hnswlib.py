@@ -1,4 +1,4 @@
-"""Without hnswlib, which is optional, large stores are searched exactly, with one warning."""
+"""Without the optional hnswlib, large stores are searched exactly, and one warning is logged."""
 
 from __future__ import annotations
 

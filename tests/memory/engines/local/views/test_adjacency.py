@@ -43,13 +43,13 @@ one_step = (
     | st.tuples(st.just("remove_node"), nodes)
     | st.tuples(st.just("reload"))
 )
-# Lists without a minimum size are usually short.
+# Hypothesis draws mostly short lists unless they have a minimum size.
 steps = st.lists(one_step, max_size=8) | st.lists(one_step, min_size=15, max_size=40)
 
 
 @pytest.fixture(scope="module", params=[(2, 2), (1024, 64)], ids=["merged", "not merged"])
 def merging(request):
-    """Merge changes into the arrays every few changes, or never in a small test."""
+    """Merge changes into the arrays after a few changes, or never."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalogue, "MIN_ROWS_TO_MERGE", request.param[0])
         patch.setattr(catalogue, "UNMERGED_ROWS_DIVISOR", request.param[1])
@@ -67,7 +67,7 @@ def row_of(source, target, link):
 
 
 def played(steps):
-    """Return the adjacency lists and the plain model after some steps."""
+    """Apply the steps to adjacency lists and to a plain dict of links, and return both."""
     links, model, made = Adjacency(), {}, 0
     for kind, *values in steps:
         if kind == "add":

@@ -1,4 +1,4 @@
-"""Graph search: used only with verified recall, and failures never affect results."""
+"""Graph search: the index uses it only with verified recall, and its failures never affect results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mama_structs.memory.engines.local.views.snapshots import SnapshotStore
 from mama_structs.memory.engines.local.views.vector_index import VectorIndex
 
 pytest.importorskip("hnswlib")
-# Child processes import the package under test.
+# Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 DIMENSIONS = 24
 
 
 def clustered(count, *, seed=0):
-    """Return clustered vectors, for which a graph has high recall, as for vectors of texts."""
+    """Return clustered vectors. As for the vectors of texts, a graph has high recall for them."""
     random = np.random.default_rng(seed)
     centres = np.random.default_rng(99).standard_normal((40, DIMENSIONS))
     vectors = centres[random.integers(0, 40, count)] + 0.5 * random.standard_normal((count, DIMENSIONS))
@@ -92,7 +92,7 @@ def test_graph_is_built_in_background_above_limit(monkeypatch):
 def test_vector_missing_in_graph_is_found(index):
     """A new vector is found by the next search, before the graph contains it."""
     fresh = clustered(200, seed=7)
-    # Complete the graph: the number of rows that arrived during the build depends on the machine.
+    # Add all rows to the graph, because the machine's speed decides how many arrived during the build.
     index._graph._fill(index._graph.verified_graph.graph, index._rows.count)
     before = len(index._graph.verified_graph.graph)
     for at, vector in enumerate(fresh):
@@ -286,7 +286,7 @@ def test_filtered_search_fills_limit(index, share):
 
         assert min(20, mask.sum()) == len(matches)
         assert mask[matches.nodes].all()
-    # Only the nodes that are farthest from the query pass, so the graph cannot fill the limit.
+    # The mask accepts only the farthest nodes, so the graph alone cannot fill the limit.
     query = vectors[0]
     far = np.argsort(vectors @ query)[:700]
     mask = np.zeros(1_500, np.bool_)
@@ -511,7 +511,7 @@ def _foreign(path, other):
 
 
 def _older(path, other):
-    """Return an older graph of the same rows with the same length."""
+    """Replace the graph file by an older graph of the same length."""
     graph = HnswGraph(DIMENSIONS)
     graph.add(clustered(1_500, seed=77))
     graph.save(path, max_vectors=1_500)

@@ -1,7 +1,7 @@
 """
 Wrapper of hnswlib.
 
-Each known hazard of the library has a test here or in test_background_graph.py.
+Each known hazard of hnswlib has a test here or in test_background_graph.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mama_structs.memory.engines.local.views.hnsw import GraphBusy, GraphError, 
 pytest.importorskip("hnswlib")
 
 pytest.importorskip("hnswlib")
-# Child processes must import the tested package.
+# Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 
 

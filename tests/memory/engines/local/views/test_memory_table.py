@@ -44,7 +44,7 @@ one_step = (
     | st.tuples(st.just("ask"))
     | st.tuples(st.just("reload"))
 )
-# Lists without a minimum size are usually short.
+# Hypothesis draws mostly short lists unless they have a minimum size.
 steps = st.lists(one_step, max_size=8) | st.lists(one_step, min_size=15, max_size=30)
 moments = st.none() | st.integers(2 * BASE - 1, 2 * BASE + 13).map(
     lambda half: from_milliseconds(half // 2) + (half % 2) * timedelta(microseconds=500)
@@ -60,7 +60,7 @@ fields = {
     "trust": st.sampled_from(ORIGINS),
     "evidence": st.frozensets(st.just(EVIDENCE), max_size=1),
 }
-# Filters that set all fields rarely match anything.
+# Draw filters with a single field, too, because filters with all fields rarely match.
 filters = st.sampled_from(sorted(fields)).flatmap(lambda name: st.builds(Filter, **{name: fields[name]}))
 filters |= st.builds(Filter, **{name: st.none() | values for name, values in fields.items()})
 
@@ -70,7 +70,7 @@ def mentioned(catalogue, mention):
 
 
 def played(steps, where=None):
-    """Return the table and its plain model after some steps: the memories by node, and the removed ones."""
+    """Apply the steps to a table and to a plain dict of rows by node. Return both, and the number of used nodes."""
     catalogue, model, removed, holes, versions = MemoryTable(), {}, {}, set(), itertools.count(100)
     for kind, *values in steps:
         known = removed if kind == "restore" else model
@@ -98,13 +98,13 @@ def played(steps, where=None):
             model[values[0]] = removed.pop(values[0])
             catalogue.restore(values[0], MemoryRow(**model[values[0]]))
         elif kind == "ask":
-            # Cached masks must be invalidated by the next change.
+            # Fill the cached masks, which the next change must invalidate.
             catalogue.mask(where)
             catalogue.mask(None)
             catalogue.window()
         elif kind == "reload":
             catalogue = MemoryTable.from_state(*catalogue.state())
-            # Removed memories leave only gaps.
+            # A reloaded table keeps the node numbers of removed memories as gaps, and cannot restore them.
             holes |= removed.keys()
             removed.clear()
     return catalogue, dict(sorted(model.items())), len(model) + len(removed) + len(holes)

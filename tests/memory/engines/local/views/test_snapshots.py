@@ -26,7 +26,7 @@ from mama_structs.memory.engines.local.views import snapshots as module
 from mama_structs.memory.engines.local.views.snapshots import SnapshotPart, SnapshotStore, StoredArray
 from mama_structs.storage.locks import LockFile
 
-# Child processes import the package under test.
+# Child processes must import the package under test.
 SRC = str(Path(mama_structs.__file__).parents[1])
 
 WRITER = """
@@ -140,7 +140,7 @@ def _rows_in_file(folder):
 
 
 def test_rows_of_segment_are_read_on_demand(tmp_path):
-    """In any order, repeatedly, and as slices."""
+    """Rows can be read in any order, repeatedly, and as slices."""
     rows, _ = _rows_in_file(tmp_path)
 
     assert [[9, 10, 11], [0, 1, 2], [9, 10, 11]] == rows.take(np.array([3, 0, 3])).tolist()
@@ -192,7 +192,7 @@ def test_segment_file_stays_open_while_referenced(tmp_path):
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([object()]), np.array(["2020"], "M8[s]")])
 def test_arrays_of_objects_are_rejected(tmp_path, array):
-    """They would have to be pickled."""
+    """Arrays of objects could only be stored as pickles."""
     with pytest.raises(InvalidArgument, match=r"a\.x must hold numbers"):
         store_in(tmp_path).write(1, {"a": SnapshotPart({}, {"x": array})})
 
@@ -251,7 +251,7 @@ def test_previous_generation_is_kept(tmp_path):
 
 
 def test_snapshot_of_other_journal_is_ignored(tmp_path):
-    """It is overwritten by the next snapshot."""
+    """The next snapshot overwrites it."""
     store_in(tmp_path, "b").write(9, parts(9))
     store = store_in(tmp_path)
 
@@ -261,7 +261,7 @@ def test_snapshot_of_other_journal_is_ignored(tmp_path):
 
 
 def test_snapshot_newer_than_journal_is_ignored(tmp_path):
-    """It belongs to another history."""
+    """Such a snapshot belongs to another history of the journal."""
     store = store_in(tmp_path)
     store.write(1, parts())
     store.write(5, parts(5))
@@ -271,7 +271,7 @@ def test_snapshot_newer_than_journal_is_ignored(tmp_path):
 
 
 def test_older_snapshot_does_not_replace_newer_one(tmp_path):
-    """A snapshot of the same change does."""
+    """A snapshot of the same change replaces the existing one."""
     store = store_in(tmp_path)
     store.write(5, parts(5))
 
@@ -323,7 +323,7 @@ DAMAGES = [_truncate, _flip, _page, _empty, _swap, Path.unlink]
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", ["words", "vectors"])
 def test_damaged_part_is_left_out(tmp_path, name, damage, caplog):
-    """It is reported as damaged, and the other parts are loaded."""
+    """The damaged part is reported, and the other parts are loaded."""
     store = store_in(tmp_path)
     store.write(1, parts())
     damage(next(path for path in files_of(tmp_path) if path.name.startswith(name) and path.stat().st_size > 60))
@@ -355,7 +355,7 @@ def test_previous_generation_is_loaded_when_manifest_is_damaged(tmp_path, damage
 
 
 def _resealed(folder, change):
-    """Change the manifest and update its checksum."""
+    """Change the manifest, and write it with a valid checksum."""
     path = folder / "views" / module.MANIFEST_FILE
     manifest = json.loads(path.read_bytes().partition(b"\n")[2])
     change(manifest)
@@ -407,7 +407,7 @@ def test_arrays_are_in_npy_format(tmp_path):
 
 
 class Unpickled:
-    """Creates a file when it is unpickled."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -518,7 +518,7 @@ def test_no_modified_byte_is_loaded(data):
     with tempfile.TemporaryDirectory() as folder:
         store = store_in(folder)
         store.write(1, parts())
-        # File names are random, but their order by kind and size is not.
+        # Sort by kind and size, because the random part of a file name would make examples irreproducible.
         files = [path for path in files_of(folder) if path.stat().st_size]
         files.sort(key=lambda path: (path.name.split("-")[0], path.stat().st_size))
         path = [Path(folder) / "views" / module.MANIFEST_FILE, *files][data.draw(st.integers(0, len(files)))]
@@ -537,7 +537,7 @@ def test_no_modified_byte_is_loaded(data):
 
 
 class Fails:
-    """Makes the N-th call of some functions fail."""
+    """Makes the N-th call of the wrapped functions fail."""
 
     def __init__(self, number, code):
         self.left, self.code, self.has_failed = number, code, False
@@ -576,7 +576,7 @@ def test_failed_system_call_keeps_old_generation(tmp_path, code, caplog):
             assert number + 1 == generation.change
         if not fails.has_failed:
             break
-        # Five files per generation: two generations, or three if deleting old files failed.
+        # A generation has five files. There are two generations, or three if the deletion of the oldest failed.
         assert len(files_of(tmp_path)) <= (10 if written is None else 15)
     else:
         pytest.fail("it never came through")
@@ -618,7 +618,7 @@ def test_unwritable_folder_is_logged_only(tmp_path, caplog):
 
 
 def test_snapshot_files_are_private(tmp_path):
-    """They contain texts of memories."""
+    """The files contain texts of memories."""
     store_in(tmp_path).write(1, parts())
 
     assert 0o700 == (tmp_path / "views").stat().st_mode & 0o777
@@ -626,7 +626,7 @@ def test_snapshot_files_are_private(tmp_path):
 
 
 def test_write_is_skipped_while_another_process_writes(tmp_path):
-    """It does not wait for the lock."""
+    """The writer does not wait for the lock."""
     store = store_in(tmp_path)
     store.write(1, parts())
     lock = LockFile.open(tmp_path / "views" / module.LOCK_FILE)
@@ -658,7 +658,7 @@ def test_concurrent_writers_leave_complete_generations(tmp_path):
     children = [_start(tmp_path / "views", first, 2, 1_000_000) for first in (0, 1)]
     store = store_in(tmp_path)
     seen, looks = set(), 0
-    # Continue until enough was read, since a busy machine may schedule the reader rarely.
+    # Loop until enough was read, since a busy machine may schedule the reader rarely.
     while looks < 60 or len(seen) < 10:
         assert [None, None] == [child.poll() for child in children]
         generation = store.load()

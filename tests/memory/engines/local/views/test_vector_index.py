@@ -57,7 +57,7 @@ def filled(vectors, *, exact_up_to=10**6):
 
 
 def check_many(index, queries, limit, mask=None):
-    """Compare batched with single queries: equal cosines, and equal nodes except for ties."""
+    """Assert that batched and single queries agree: equal cosines, and equal nodes except for ties."""
     if len({len(query) for query in queries}) == 1 < len(queries[0]):
         for query, at_once in zip(queries, index.nearest_many(np.stack(queries), limit, mask), strict=True):
             alone = index.nearest(query, limit, mask)
@@ -68,7 +68,7 @@ def check_many(index, queries, limit, mask=None):
 
 
 def check_nearest(index, model, query, limit, mask=None):
-    """Compare with the brute-force result over a dict of vectors."""
+    """Assert that a query returns the result of a brute-force search over a dict of vectors."""
     scores = {
         node: float((vectors @ query).max())
         for node, vectors in model.items()
@@ -82,7 +82,7 @@ def check_nearest(index, model, query, limit, mask=None):
     assert sorted(scores.values(), reverse=True)[: len(nodes)] == pytest.approx(values, abs=1e-5)
     assert [scores[node] for node in nodes] == pytest.approx(values, abs=1e-5)
     assert sorted(zip(values, nodes, strict=True), reverse=True) == list(zip(values, nodes, strict=True))
-    # Equal vectors have equal scores, and are sorted newest first.
+    # Equal vectors have equal scores, so the newest of them come first.
     tied = {node: model[node].tobytes() for node in scores}
     for node in nodes:
         newer = [other for other, same in tied.items() if same == tied[node] and other > node]
@@ -91,7 +91,7 @@ def check_nearest(index, model, query, limit, mask=None):
 
 @attrs.define
 class Run:
-    """An index and the dict that it must agree with."""
+    """An index, and the dict of vectors with which its results must agree."""
 
     exact_up_to: int
     store: SnapshotStore
@@ -148,7 +148,7 @@ class Run:
 def test_index_agrees_with_brute_force(exact_up_to, held, steps):
     """After any changes and snapshots, in exact and graph mode, in memory and in files."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        # Small limits, so that a few vectors reach all of them.
+        # Lower all size limits, so that a few vectors reach them.
         for owner, name, value in (
             (os, "fsync", lambda fd: None),
             (rows_module, "BLOCK_ROWS", 8),

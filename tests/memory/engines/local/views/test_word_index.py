@@ -63,7 +63,7 @@ def found(matches):
 
 
 def assert_best(expected, matches, limit):
-    """Assert that the matches have the highest scores, best first, then newest first."""
+    """Assert that the matches have the highest scores, sorted by score and then newest first."""
     got = found(matches)
 
     assert min(limit, len(expected)) == len(got)
@@ -75,7 +75,7 @@ def assert_best(expected, matches, limit):
 
 
 class Indexing(RuleBasedStateMachine):
-    """Add, replace, remove and reopen, compared with a dict of the existing documents."""
+    """Stateful test of a word index that is changed and reopened, compared with a dict of its documents."""
 
     @initialize()
     def start(self):
@@ -315,7 +315,7 @@ def test_unused_words_are_dropped():
 
 
 def test_snapshot_restores_terms_of_any_characters():
-    """Such as combining marks, surrogates and characters beyond the basic plane."""
+    """Examples are combining marks, surrogates and characters beyond the basic plane."""
     document = {"\u0001결정": 1.0, "": 1.0, "\ud800": 1.0, "😀": 1.0, "a\nb": 2.0}
     index = WordIndex()
     index.add(3, document)
