@@ -62,7 +62,7 @@ class ToolCalls:
         ready_made: Iterable[Tool],
         added: Iterable[Tool],
     ) -> None:
-        self.tools = ToolSet()
+        self.tools: ToolSet = ToolSet()
         self._memories = memories
         self._refs = refs
         self._heard = heard

@@ -36,7 +36,7 @@ LIST_TYPES: Final = frozenset(
     {list, tuple, set, frozenset, abc.Collection, abc.Sequence, abc.MutableSequence, abc.Set, abc.MutableSet}
 )
 MAPPING_TYPES: Final = frozenset({dict, abc.Mapping, abc.MutableMapping})
-JSON_CONSTANTS = {None: "null", True: "true", False: "false"}
+JSON_CONSTANTS: Final[dict[bool | None, str]] = {None: "null", True: "true", False: "false"}
 
 
 def describe_value(value: object) -> str:

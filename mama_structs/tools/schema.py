@@ -394,7 +394,7 @@ def _describe_constraints(schema: JSONSchema) -> Iterator[str]:
 HOST_PARAMETERS = frozenset({"ctx", "run_context", "tool_context"})
 
 ANY_OBJECT_SCHEMA: dict[str, Any] = {"type": "object"}
-REFERENCE_FIELD_SCHEMAS = {
+REFERENCE_FIELD_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "references": {
         "type": "object",
         "description": "What the ids in the result stand for, by id",

@@ -85,7 +85,7 @@ class FieldCollector:
         self.fields: dict[str, FieldValue] = {}
         # The stack of open collections: the scalars of a list, or None for a mapping, and the YAML anchor.
         self.open: list[tuple[list[str] | None, str | None]] = []
-        self.aliases = 0
+        self.aliases: int = 0
         self._key: str | None = None
         self._is_value = False
         self._anchors: dict[str, FieldValue] = {}

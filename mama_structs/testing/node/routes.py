@@ -42,7 +42,9 @@ class ErrorAnswer(Exception):
 
     def __init__(self, *, status: int, code: int, message: str) -> None:
         super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+        self.status: int = status
+        self.code: int = code
+        self.message: str = message
 
 
 def _make_type_mismatch(parameter: str, error: str) -> ErrorAnswer:

@@ -97,6 +97,8 @@ class FileRows:
             # Do not close the file at exit, because a thread that builds a graph may still read from it.
             weakref.finalize(self, os.close, self._file).atexit = False
             self._seen = self._verify_file()
+            self.dtype: np.dtype[Any]
+            self.shape: tuple[int, ...]
             self.dtype, self.shape, self._start = _header(file)
         self._width = self.dtype.itemsize * math.prod(self.shape[1:])
         if self._start + len(self) * self._width != stored.size:
