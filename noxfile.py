@@ -159,6 +159,7 @@ COUNTED = [
 ]
 # Exclude the kit's checks for records, because other tests cover the same behaviour of records.
 KIT_OF_RECORDS = "--deselect=tests/testing/conformance/test_memory_suite.py::TestRecords"
+NOT_ONCE = ["-m", "not once"]
 ONLY_ONCE = _without("tests/benchmarks", *ONCE, *QUALITY)
 # The tests of session behaviour, which run on each interpreter.
 OF_SESSIONS = [
@@ -167,9 +168,10 @@ OF_SESSIONS = [
 ]
 
 
-# If another interpreter is installed, CI runs each ordinary test once: these tests run in the session `tests`.
-# All others run on the first of the other interpreters. Coverage is measured over both.
-HERE_IN_CI = [f"tests/{name}" for name in ("adapters", "docs", "internal", "references", "refs", "structs", "tools")]
+# `.ci/run` sets the variable. If there are several interpreters, each ordinary test then runs on one of them only: these
+# tests in the session `tests`, all others on the first of the other interpreters. Coverage is measured over both.
+EACH_TEST_ONCE = bool(os.environ.get("MAMA_STRUCTS_EACH_TEST_ONCE")) and bool(PRESENT)
+HERE_IF_SPLIT = [f"tests/{name}" for name in ("adapters", "docs", "internal", "references", "refs", "structs", "tools")]
 COVERAGE_HERE = Path(".coverage.here")
 
 
@@ -181,14 +183,14 @@ def tests(session: nox.Session) -> None:
     Tests that start servers or take minutes are excluded. Large memories are searched exactly, because only `others`
     builds hnswlib.
     """
-    if os.environ.get("CI") and PRESENT and not session.posargs:
-        _install(session, *HERE_IN_CI)
+    if EACH_TEST_ONCE and not session.posargs:
+        _install(session, *HERE_IF_SPLIT)
         COVERAGE_HERE.unlink(missing_ok=True)
         counting = ["--cov", "--cov-report=", *ON_ALL_CORES]
         env = QUICKLY | {"COVERAGE_FILE": str(COVERAGE_HERE)}
-        session.run("pytest", *counting, *HERE_IN_CI, "tests/test_public_names.py", *ONLY_ONCE, env=env)
+        session.run("pytest", *counting, *HERE_IF_SPLIT, "tests/test_public_names.py", *ONLY_ONCE, env=env)
         return
-    elsewhere = [] if os.environ.get("CI") else [*ONLY_ONCE, *_without(*COUNTED)]
+    elsewhere = [*ONLY_ONCE, *_without(*COUNTED)] if PRESENT or not os.environ.get("CI") else []
     _install(session)
     if session.posargs or not elsewhere:
         _install_hnswlib(session)
@@ -217,8 +219,8 @@ def postgres(session: nox.Session) -> None:
     session.install("--no-compile", ".[test-server]")
     opening = [*_suites_on_server(), "tests/hosts/test_mem0.py"]
     on_server = QUICKLY | {"MAMA_STRUCTS_TEST_ENGINE": "postgres"}
-    # In CI, the session `others` runs the tests of the server itself, because they count for the coverage.
-    of_servers = "tests/postgres/test_same_memories.py" if os.environ.get("CI") and PRESENT else "tests/postgres"
+    # If the tests are split, `others` runs the tests of the server itself, because they count for the coverage.
+    of_servers = "tests/postgres/test_same_memories.py" if EACH_TEST_ONCE else "tests/postgres"
     session.run("pytest", *(session.posargs or [*ON_ALL_CORES, of_servers, *opening, KIT_OF_RECORDS]), env=on_server)
     if not session.posargs:
         session.run("pytest", *ON_ALL_CORES, *ROLES_BRIEFLY, env=AS_ROLES)
@@ -235,16 +237,15 @@ def others(session: nox.Session) -> None:
     if is_first:
         # Exclude the server samples, which the session `postgres` runs, and tests that do not depend on the version.
         same = ["tests/docs", "tests/test_public_names.py", "tests/postgres/test_same_memories.py"]
-        counted_before = COVERAGE_HERE.exists()
-        left_out = _without(*same, *(HERE_IN_CI if counted_before else []))
+        left_out = _without(*same, *(HERE_IF_SPLIT if EACH_TEST_ONCE else []))
         left_out += [*(_without("tests/benchmarks", *QUALITY) if is_last else ONLY_ONCE), KIT_OF_RECORDS]
         here = ".coverage.first"
-        counting = ["--cov", "--cov-report=", *ON_ALL_CORES, "-m", "not once"]
+        counting = ["--cov", "--cov-report=", *ON_ALL_CORES, *([] if EACH_TEST_ONCE or is_last else NOT_ONCE)]
         session.run("pytest", *counting, *left_out, env=QUICKLY | {"COVERAGE_FILE": here})
-        session.run("coverage", "combine", here, *([str(COVERAGE_HERE)] if counted_before else []))
+        session.run("coverage", "combine", here, *([str(COVERAGE_HERE)] if EACH_TEST_ONCE else []))
         session.run("coverage", "report", "--fail-under=95")
     else:
-        session.run("pytest", *ON_ALL_CORES, "-m", "not once", *OF_SESSIONS, *once, env=QUICKLY)
+        session.run("pytest", *ON_ALL_CORES, *([] if is_last else NOT_ONCE), *OF_SESSIONS, *once, env=QUICKLY)
     if is_last:
         # Use one process, because each worker would compute the samples again.
         session.run("pytest", *QUALITY, env=QUICKLY)
