@@ -67,7 +67,7 @@ class SharedState:
     loop: LoopGuard
     closing: AsyncExitStack
     # Tools of the sources, including those excluded by the profile.
-    ready_made: Sequence[Tool]
+    source_tools: Sequence[Tool]
     users: int = 0
 
     async def leave(self, conversation: OpenConversation) -> None:

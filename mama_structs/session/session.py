@@ -78,7 +78,7 @@ class Session:
         *,
         settings: Settings,
         exposure: mama_structs.Exposure | None,
-        added: Iterable[mama_structs.Tool] = (),
+        inherited_tools: Iterable[mama_structs.Tool] | None = None,
     ) -> None:
         from mama_structs.refs.store.observed_messages import ObservedMessages  # noqa: PLC0415
         from mama_structs.session.tool_calls import ToolCalls  # noqa: PLC0415 - lazy import
@@ -103,8 +103,8 @@ class Session:
             self.refs,
             self._observed_messages,
             settings=settings,
-            ready_made=common.ready_made,
-            added=added,
+            source_tools=common.source_tools,
+            inherited=inherited_tools,
         )
         self.tools: mama_structs.ToolSet = self._tool_calls.tools
         self.exposed: ToolView = ToolView(self.tools, exposure=exposure, mode=settings.tools.dynamic)
@@ -569,7 +569,7 @@ class Session:
             forked,
             settings=self.settings,
             exposure=self._exposure,
-            added=[tool for tool in self.tools.values() if not self._tool_calls.is_own(tool)],
+            inherited_tools=[tool for tool in self.tools.values() if not self._tool_calls.is_own(tool)],
         )
         for name in set(session.tools) - set(self.tools):
             session.tools.remove(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import mama_structs  # for annotations: the session's module imports this one
@@ -47,8 +47,8 @@ class ToolCalls:
         refs: The store of the handles in arguments and results.
         heard: Receives a note about each insertion of texts.
         settings: The session's settings.
-        ready_made: Ready-made tools of the session's sources.
-        added: Tools of the host, which replace others with the same name.
+        source_tools: Ready-made tools of the session's sources.
+        inherited: Tools of a fork's parent, except its memory and ref tools, in their order; None unless it is a fork.
 
     """
 
@@ -59,8 +59,8 @@ class ToolCalls:
         heard: ObservedMessages,
         *,
         settings: Settings,
-        ready_made: Iterable[Tool],
-        added: Iterable[Tool],
+        source_tools: Sequence[Tool],
+        inherited: Iterable[Tool] | None,
     ) -> None:
         self.tools: ToolSet = ToolSet()
         self._memories = memories
@@ -71,13 +71,12 @@ class ToolCalls:
         if settings.tools.memory:
             deprecated = self._deprecated.values() if settings.tools.deprecated else ()
             own = [*make_memory_tools(memories, refs, forget=settings.tools.forget), *own, *deprecated]
-        tools = [*own, *ready_made]
-        chosen = select_profile(settings.tools.profile, [tool.name for tool in tools])
+        chosen = select_profile(settings.tools.profile, [tool.name for tool in (*own, *source_tools)])
         self._own = {tool.name: tool for tool in own if tool.name in chosen}
-        for tool in tools:
+        for tool in own if inherited is not None else (*own, *source_tools):
             if tool.name in chosen:
                 self.tools.add(tool)
-        for tool in added:
+        for tool in inherited or ():
             self.tools.add(tool, replace=True)
 
     @functools.cached_property

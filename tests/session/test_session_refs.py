@@ -35,6 +35,7 @@ from mama_structs.errors import (
     WrongLoop,
 )
 from mama_structs.refs.markup.parser import Text
+from mama_structs.testing import FakeSource
 from mama_structs.tools.tool import ErrorText
 
 
@@ -455,6 +456,31 @@ async def test_fork_has_tools_of_its_origin():
                 assert "looked for ore" == await one.call("search_fd", {"query": "ore"})
                 with pytest.raises(UnknownTool):
                     await one.call("edit_ref", {})
+
+
+async def test_fork_keeps_order_of_tools_when_host_replaced_a_tool_of_a_source():
+    """The order matters for the prompt caches of providers."""
+
+    class SourceWithTools(FakeSource):
+        def tools(self, resolver):
+            async def first_list(page: str = "") -> dict[str, str]:
+                return {"page": page}
+
+            async def second_list(page: str = "") -> dict[str, str]:
+                return {"page": page}
+
+            return [first_list, second_list]
+
+    async def first_list(page: str = "") -> dict[str, str]:
+        return {"own": page}
+
+    async with Session.open(sources=[SourceWithTools()]) as session:
+        session.tools.remove("first_list")
+        session.tools.add(first_list)
+        async with session.fork() as child:
+            assert ["second_list", "first_list"] == list(session.tools)[-2:]
+            assert list(session.tools) == list(child.tools)
+            assert {"own": "3"} == await child.call("first_list", {"page": "3"})
 
 
 async def test_session_without_files_directory_has_no_export_tool(tmp_path, monkeypatch):

@@ -43,7 +43,6 @@ from mama_structs.importers.shared.item_keys import item_key, join_keys, split_c
 from mama_structs.memory.store.memory_store import MemoryStore
 from mama_structs.memory.types.codec import Entry, decode_memory, encode_entry
 from mama_structs.memory.types.engine import (
-    Direction,
     EmbedderRecord,
     ProgressCallback,
     Reader,
@@ -559,11 +558,9 @@ class MigrationRun:
         )
 
 
-def _find_memories_and_links(
-    reader: Reader, nodes: list[int], direction: Direction = "out"
-) -> list[tuple[Memory, list[Link]]]:
-    """Return each memory with its links in one direction."""
-    return list(zip(reader.get(nodes), reader.links_of_many(nodes, direction), strict=True))
+def _find_memories_and_links(reader: Reader, nodes: list[int]) -> list[tuple[Memory, list[Link]]]:
+    """Return each memory with its outgoing links."""
+    return list(zip(reader.get(nodes), reader.links_of_many(nodes, "out"), strict=True))
 
 
 def _put_memory(
@@ -708,10 +705,16 @@ async def _find_migrated(shared: NamespaceServices) -> list[MigratedMemory]:
     """Return all migrated memories in the order in which they were saved."""
 
     def page(reader: Reader, nodes: list[int]) -> list[MigratedMemory]:
+        marks = [
+            (node, memory, MigrationMark.from_memory(memory))
+            for node, memory in zip(nodes, reader.get(nodes), strict=True)
+        ]
+        migrated = [(node, memory, mark) for node, memory, mark in marks if mark is not None]
+        # Read no links of other memories, because rows of unrelated links may be damaged.
+        links = reader.links_of_many([node for node, _, _ in migrated])
         return [
-            MigratedMemory(memory.id, mark, compute_digest(memory) != mark.digest, links)
-            for memory, links in _find_memories_and_links(reader, nodes, "both")
-            if (mark := MigrationMark.from_memory(memory)) is not None
+            MigratedMemory(memory.id, mark, compute_digest(memory) != mark.digest, own_links)
+            for (_, memory, mark), own_links in zip(migrated, links, strict=True)
         ]
 
     every = await shared.read(lambda reader: reader.ids(sorted(reader.window(newest_first=False).tolist())))

@@ -52,7 +52,8 @@ PLAIN_DTYPE_KINDS: Final = "biuf"
 # Exceptions that parsing damaged, foreign or hostile files can raise.
 PARSE_ERRORS: Final = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError),
-    *(EOFError, SyntaxError, TokenError),  # raised for the headers of arrays
+    # NumPy raises these for malformed array headers, and a warning for headers of Python 2.
+    *(EOFError, SyntaxError, TokenError, Warning),
 )
 # Number of segment rows to copy per step.
 COPY_ROWS: Final = 1024
