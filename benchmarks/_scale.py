@@ -269,9 +269,15 @@ class Ours:
     def wait_until_idle(self) -> None:
         """Wait until the vector graph and the word index are up to date."""
         engine = self.session.memories._engine  # noqa: SLF001 - measured
-        self.runner.run(engine.wait_until_idle())
+        if hasattr(engine, "wait_until_idle"):
+            self.runner.run(engine.wait_until_idle())
+            if self.url is None:
+                engine._views.vectors.wait_until_idle(3_600.0)  # noqa: SLF001 - measured
+            return
+        # A revision given by --against, before the methods were renamed.
+        self.runner.run(engine.settled())
         if self.url is None:
-            engine._views.vectors.wait_until_idle(3_600.0)  # noqa: SLF001 - measured
+            engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - measured
 
     def save(self, start: int, stop: int) -> tuple[list[float], list[Any]]:
         taken = []
