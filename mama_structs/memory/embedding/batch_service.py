@@ -316,7 +316,7 @@ class EmbeddingService:
     def _resolve(self, one: _PendingPiece, outcome: NDArray[np.float32] | EmbeddingFailed | None) -> None:
         self._texts.pop(one.key, None)
         if not one.done.done():
-            # Setting a result fails if the loop was closed. Then no caller can be waiting.
+            # Setting a result fails if the loop was closed. In this case no caller is waiting.
             with contextlib.suppress(RuntimeError):
                 one.done.set_result(outcome)
 

@@ -113,7 +113,7 @@ def _find_spans(ranks: NDArray[np.int8], summed: NDArray[np.float64], limit: flo
 
 
 def _max_weight(text: str) -> float:
-    """Return an upper bound of the tokens per character. It shows quickly that a text is short enough."""
+    """Return an upper bound of the tokens per character, which quickly identifies texts that are short enough."""
     if text.isascii():
         return 1.0
     return 1.5 if max(text) <= MAX_BMP_CHARACTER else 4.0
@@ -124,7 +124,7 @@ def _codepoints(text: str) -> NDArray[np.uint32]:
 
 
 def _estimate_weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return the estimated number of tokens of each character, at least a quarter of that of the worst model."""
+    """Return the estimated number of tokens of each character. No model needs more than four times as many."""
     weights = np.full(len(points), 1.5)  # Hangul, Han and Kana have three bytes in UTF-8.
     weights[points <= MAX_TWO_BYTE_CODEPOINT] = 1.0
     weights[points > ord(MAX_BMP_CHARACTER)] = 4.0
@@ -138,7 +138,7 @@ def _estimate_weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
     first = letter.copy()
     first[1:] &= ~letter[:-1]
     weights[first] = 0.75
-    # Letters from the ninth of a run on: compare the position with that of the last character that is no letter.
+    # Select the letters after the eighth of a run: their distance to the last non-letter exceeds MAX_WORD_LETTERS.
     place = np.arange(len(points))
     before = np.maximum.accumulate(np.where(letter, -1, place))
     weights[letter & (place - before > MAX_WORD_LETTERS)] = 0.5

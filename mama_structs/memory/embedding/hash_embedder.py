@@ -174,7 +174,7 @@ def _hash_texts(prepared: Sequence[str], dimensions: int) -> Vectors:
     spaces = np.concatenate(([0], np.cumsum(space)))
     wides = np.concatenate(([0], np.cumsum(wide)))
     ending = np.zeros(len(points), dtype=bool)
-    # An n-gram that starts at the last character of a text would reach into the next text.
+    # Exclude n-grams that start at the last character of a text, because they would reach into the next text.
     ending[np.cumsum(lengths) - 1] = True
     for size in sorted({*NGRAM_LENGTHS, *WIDE_NGRAM_LENGTHS}):
         begin = np.arange(max(0, len(points) - size + 1))

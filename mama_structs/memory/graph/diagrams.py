@@ -10,13 +10,13 @@ from mama_structs.memory.types.model import Link, LinkType, Memory, Outcome
 
 _MAX_LABEL_CHARS: Final = 60
 _MAX_NODES: Final = 100
-# Apart from letters and digits, only these characters are not escaped, because others may be Mermaid syntax.
+# All characters except letters, digits and these are escaped, because they may be Mermaid syntax.
 _UNESCAPED_CHARS: Final = frozenset(" ,.-'!?:/()…")
 _SOLID_LINK_TYPES: Final = frozenset({LinkType.EVOLUTION, LinkType.IMPLEMENTATION})
 
 
 def outcome_value(memory: Memory) -> str | None:
-    """Return a decision's outcome, or None for an open decision or another memory."""
+    """Return a decision's outcome, or None if it has no outcome yet or the memory is no decision."""
     outcome = getattr(memory.metadata, "outcome", None)
     return None if outcome is None else str(outcome.value)
 

@@ -36,8 +36,9 @@ _LINK_COLOURS: Final = {
     LinkType.TEMPORAL: "#9a9a9a",
 }
 _PALETTE: Final = ("#3b7dd8", "#d1495b", "#1f9e89", "#c98a1b", "#8a63d2", "#4fa3c7", "#c2679f", "#6b8f3c")
-# Width of a character and height of a line, relative to the size of a map.
+# Width of a character of a label, relative to the width of the map.
 _CHAR_WIDTH_RATIO: Final = 0.0105
+# Height of a line of a label, relative to the height of the map.
 _LINE_HEIGHT_RATIO: Final = 0.038
 _GREY: Final = "#8a8a8a"
 _OTHER_COLOUR: Final = "#bbbbbb"
@@ -272,7 +273,7 @@ _FALLBACK_FONTS: Final = ("Noto Sans CJK KR", "Noto Sans CJK JP", "Malgun Gothic
 # Parts of the names of fonts that draw a box for each character, or that matplotlib cannot render.
 _UNUSABLE_FONT_WORDS: Final = ("Last", "Emoji")
 _REPLACEMENT_CHAR: Final = "\ufffd"
-# Numbers of installed fonts for which the warning was issued. It is repeated after fonts are installed.
+# Numbers of installed fonts at which the warning was issued. It is repeated only after fonts were installed.
 _warned_font_counts: Final[set[int]] = set()
 _MAX_LISTED_CHARS: Final = 10
 

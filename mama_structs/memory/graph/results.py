@@ -518,7 +518,7 @@ def traversal(
 def add_previews(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:
     """Return links with previews of the memories at both ends."""
     memories: list[Memory] = []
-    # If any of the memories is damaged, ids take the place of the previews.
+    # If any of the memories is damaged, all previews are replaced by ids.
     with contextlib.suppress(StoreDamaged):
         ends = list({end for link in links for end in (link.from_id, link.to_id)})
         memories = reader.get([node for node in reader.find_many(ends) if node is not None])

@@ -52,7 +52,8 @@ T = TypeVar("T")
 
 _EVOLUTION_ONLY: Final = frozenset({LinkType.EVOLUTION})
 _NO_NODES: Final = np.empty(0, np.int64)
-# At this depth of a chain, and at each doubling, all memories of its topics are loaded too.
+# At this depth of a chain, and at each doubling of the depth, all memories of the chain's topics are loaded.
+# This saves one query per link.
 _LONG_CHAIN_LEVELS: Final = 16
 
 
@@ -206,8 +207,8 @@ def find_evolution(reader: Reader, starts: int | Nodes) -> ChainNodes:
 def find_superseded(links: Iterable[tuple[K, K]], newest_first: Iterable[K]) -> dict[K, K]:
     """Return each superseded memory with its current successor, according to *links*."""
     # The current successor is the newest direct or indirect successor that nothing supersedes.
-    # If all successors lead into cycles, it is the newest memory of a cycle that leads nowhere else.
-    # All answers must use this rule.
+    # If all successors lead into cycles, it is the newest memory of a cycle from which no link leads out.
+    # All callers must use this rule, so that their answers agree.
     newer: dict[K, list[K]] = {one: [] for one in newest_first}
     older: dict[K, list[K]] = {one: [] for one in newer}
     for source, target in links:
@@ -332,8 +333,8 @@ def load_answer_extras(reader: Reader, memory_ids: Iterable[str]) -> dict[str, A
 
 def links_as_of(table: LinkTable, as_of: datetime | None) -> LinkTable:
     """Return the links of a table that existed at *as_of*."""
-    # Links of users and models count from their creation.
-    # An automatic link counts as soon as both ends exist, because a migration may create it much later.
+    # Links by users and models exist from their creation time on.
+    # An automatic link exists as soon as both ends exist, because a migration may create it much later.
     if as_of is None or not len(table):
         return table
     return select_rows(table, (table.creators == SYSTEM_CREATOR_INDEX) | (table.created <= to_milliseconds(as_of)))
@@ -434,8 +435,8 @@ class _CachedResult(Generic[T]):
     made: float
 
 
-# Results with at least this many nodes are cached at their second request only.
-# Thousands of cached objects slow down garbage collection, which then runs during every few traversals.
+# Results with at least this many nodes are cached only when they are requested for the second time.
+# Otherwise thousands of cached objects would slow down garbage collection.
 _MIN_LARGE_RESULT_NODES: Final = 256
 
 

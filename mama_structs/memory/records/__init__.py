@@ -1,1 +1,1 @@
-"""Records of hosts: the record store and its plans."""
+"""Host records: the record store and its plans."""

@@ -52,7 +52,7 @@ RECORD_TYPES: Final = frozenset({MemoryType.RECORD})
 
 
 def find_stored(reader: Reader, places: Iterable[RecordPlace]) -> dict[RecordPlace, StoredRecord]:
-    """Return the stored records at some places, including expired ones."""
+    """Return the stored records at the given places, including expired ones."""
     unique = list(dict.fromkeys(places))
     if not unique:
         return {}
@@ -117,7 +117,7 @@ class RecordListing:
     where: RecordPredicate | None = None
 
     def select_names(self, places: Mapping[str, str]) -> list[str]:
-        """Return the names that match the listing, ordered by place. The limit is not applied."""
+        """Return the names whose places match the listing, ordered by place. Ignores the limit of the listing."""
         found = sorted(places, key=lambda name: _place_sort_key(places[name]), reverse=self.last_first)
         if self.prefix:
             begin = record_path(self.labels, self.prefix)
@@ -232,7 +232,7 @@ def find_expired(reader: Reader, *, now: datetime) -> list[RecordPlace]:
 
 
 def find_unreadable(reader: Reader) -> list[Finding]:
-    """Return findings for notes with invalid content. The engine reports damaged rows."""
+    """Return a finding for each note with invalid content. The engine reports damaged rows itself."""
     return [
         Finding("error", "damaged", f"{name}: {one.findings[0]}", name)
         for name, one in _iter_readable_or_error(reader, _find_names_below(reader, (), nested=True))
@@ -290,7 +290,7 @@ def find_nearest(
 def _filter_hits(
     fetch: Callable[[int], list[RecordHit]], where: RecordPredicate | None, limit: int, offset: int
 ) -> list[RecordHit]:
-    """Return the best hits that pass the filter. Fetch more candidates until enough hits pass."""
+    """Return the best hits that pass the filter. Fetch more and more candidates until enough of them pass."""
     most = wanted = limit + offset
     while True:
         hits = fetch(most)
@@ -335,7 +335,7 @@ def put_records(
 
 
 def _assign_keys(reader: Reader, records: Sequence[PreparedRecord]) -> Iterator[PreparedRecord]:
-    """Assign the next number under its labels to each record without a key."""
+    """Set the key of each record without one to the next number under its labels."""
     last: dict[tuple[str, ...], int] = {}
     for one in records:
         if one.key is not None:
@@ -429,7 +429,7 @@ def _next_version(
 
 
 def _former_texts(present: StoredRecord | None, record: HostRecord, *, keep: bool) -> tuple[FormerText, ...]:
-    """Return the former texts of a record's memory, with the replaced one if *keep* is true."""
+    """Return the former texts of a record's memory, including the replaced text if *keep* is true."""
     if present is None or present.memory is None:
         return ()
     before = present.memory
@@ -516,7 +516,7 @@ def delete_records(writer: Writer, places: Sequence[RecordPlace], *, forget: boo
 
 def _find_readable(writer: Writer, places: Sequence[RecordPlace]) -> tuple[dict[RecordPlace, StoredRecord], int]:
     """
-    Return the readable records at some places, and the number of unreadable notes.
+    Return the readable records at the given places, and the number of unreadable notes.
 
     Unreadable notes are deleted.
     """

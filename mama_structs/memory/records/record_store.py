@@ -1,4 +1,4 @@
-"""Records of hosts: JSON values under labels and a key, which searches find by text."""
+"""Record store for hosts: JSON values under labels and a key, searchable by text."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class RecordStore:
         created_by: CreatedBy = "user",
     ) -> Sequence[HostRecord]:
         """
-        Append values after the last record under exactly these labels; return the records.
+        Append values as records after the last one under exactly these labels, and return the records.
 
         The records have no texts.
         Their keys are numbers of twelve digits, starting at ``000000000001``, so that listings keep their order.
@@ -278,7 +278,7 @@ class RecordStore:
 
     async def pop(self, labels: Sequence[str]) -> HostRecord | None:
         """
-        Remove and return the last record, by key, under exactly these labels, or None.
+        Delete and return the record with the last key under exactly these labels. Return None if no record exists.
 
         Args:
             labels: The record's labels.
@@ -498,7 +498,7 @@ class RecordStore:
         limit: int = 10,
     ) -> Results[RecordHit]:
         """
-        Find records with text by the cosine of the query and their best text, nearest first.
+        Find records with text by the highest cosine between the query and their texts, nearest first.
 
         Args:
             query: A text, or a vector with the embedder's dimensions; its length is normalized.
@@ -561,7 +561,7 @@ class RecordStore:
 
 
 def _check_moves(moves: Sequence[Any]) -> list[tuple[RecordPlace, RecordPlace]]:
-    """Validate pairs of places and return them. Each place may occur only once per side."""
+    """Validate pairs of places and return them. Each place may occur at most once as a source and once as a target."""
     pairs = []
     for position, one in enumerate(moves):
         pair = _check.check_items(f"moves[{position}]", one, item_kind="two places")

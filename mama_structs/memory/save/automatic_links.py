@@ -1,5 +1,5 @@
 """
-Automatic links of a memory that is saved: a plan over a `Reader` (DESIGN section 6).
+Plan that chooses the automatic links of newly saved memories (DESIGN section 6).
 
 Features of each pair yield the probability that both memories have the same subject. The most probable candidates
 are linked, within the policy's limits. Memories that were saved shortly before get a temporal link.
@@ -46,7 +46,7 @@ SAME_TOPIC_WORD: Final = "same_topic"
 CLOSE_IN_TIME_WORD: Final = "close_in_time"
 """Relationship words of automatic links, one for each reason."""
 
-# Fitted by ``benchmarks/linking.py --fit`` to decisions, chats, long messages and passages (default embedder).
+# Fitted with the default embedder by ``benchmarks/linking.py --fit`` on decisions, chats, long messages and passages.
 WEIGHTS: Final = (0.5, 0.2, 62.38, 3.21, -3.16, 1.65, 3.68, 10.81)
 """Weights of `FEATURES` in the log odds that two memories have the same subject."""
 
@@ -54,8 +54,8 @@ BIAS: Final = -5.25
 """Log odds if all features are 0."""
 
 _MAX_TEMPORAL_CANDIDATES: Final = 48
-# Minimum probability for a link because of an equal topic.
-# Without it, all memories of a broad topic would be linked.
+# Minimum same-subject probability for a link between decisions that have the same topic.
+# Without this limit, all decisions of a broad topic would be linked.
 _MIN_SAME_TOPIC_PROBABILITY: Final = 0.75
 
 
@@ -71,7 +71,7 @@ class LinkingContext:
 
 @attrs.frozen
 class AutomaticLink:
-    """A link to create. *similarity* is the cosine, or None if it is not the reason."""
+    """A link to create. *similarity* is the cosine, or None if the link is not based on similarity."""
 
     node: int
     link_type: LinkType
@@ -173,7 +173,7 @@ class _IncomingLinkCounter:
         return free
 
     def give(self, choices: Iterable[AutomaticLink]) -> None:
-        """Add links that will be created to the counts."""
+        """Add the links that will be created to the counts of their targets."""
         for choice in choices:
             self._taken[np.searchsorted(self._nodes, choice.node)] += 1
 
@@ -182,7 +182,7 @@ def same_subject_probabilities(
     features: LinkFeatures, weights: Sequence[float] = WEIGHTS, bias: float = BIAS
 ) -> Values:
     """Return the probability that each candidate has the same subject as the new memory."""
-    # Logistic regression. Wrong links had a weight of 2.5 in the fit, so it underestimates the probability.
+    # Logistic regression. The fit weighted wrong links 2.5 times, so the result underestimates the probability.
     odds = features.table() @ np.asarray(weights, np.float64) + bias
     # This expression equals the logistic function, but does not overflow.
     return 0.5 + 0.5 * np.tanh(0.5 * odds)
@@ -209,7 +209,7 @@ def _rank_candidates(memory: Memory, candidates: LinkCandidates, policy: Linking
     by_topic = np.zeros(len(surest))
     if policy.topic_window and memory.type is MemoryType.DECISION:
         age = (to_milliseconds(memory.created_at) - candidates.created) / (1000 * policy.topic_window)
-        # Confidence of decisions on one topic by rule 2 of the revised ADR-001: 0.4 + 0.3 * (1 - age / window).
+        # ADR-001, revised rule 2: link decisions on one topic with confidence 0.4 + 0.3 * (1 - age / window).
         of_matter = (probable >= min(policy.threshold, _MIN_SAME_TOPIC_PROBABILITY)) & (features.topic > 0)
         by_topic[of_matter & (candidates.types == TYPE_NUMBERS[MemoryType.DECISION]) & (age <= 1)] = 1.0
         by_topic *= 0.4 + 0.3 * (1 - age)

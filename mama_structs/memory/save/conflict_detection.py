@@ -33,17 +33,18 @@ _MAX_COMPARED_CANDIDATES: Final = 5
 _MAX_REPORTED: Final = 5
 # Minimum probability of the same subject for candidates that are passed to a judge.
 _MIN_JUDGE_PROBABILITY: Final = 0.5
-# Thresholds below: tuned on half `a` of tests/data/month and tests/data/noticing, see ``benchmarks/month.py``.
-# A conflict requires either of these two minimums, because no probability is high in a small store.
+# The thresholds below were tuned on half `a` of tests/data/month and tests/data/noticing, see ``benchmarks/month.py``.
+# A conflict requires this probability or this scaled cosine, because no probability is high in a small store.
 _MIN_CONFLICT_PROBABILITY: Final = 0.85
 _MIN_CONFLICT_COSINE: Final = 3.2
-# Above this cosine, a negated text usually says the same as the other one, by means of an antonym.
+# Above this scaled cosine, a negated text usually contains an antonym, so both texts say the same.
 _MAX_NEGATION_COSINE: Final = 4.0
-# Maximum distance, in calibration steps, of a reported memory's cosine to the highest one reported.
-# Memories further away are usually on another subject.
+# Maximum difference between the scaled cosine of a reported memory and the highest one reported.
+# Memories with a larger difference are usually on another subject.
 _MAX_COSINE_GAP: Final = 0.86
-# Minimum number of shared words, and minimum ratio of shared words in either memory.
+# Minimum number of shared words that counts as evidence for a conflict.
 _MIN_SHARED_WORDS: Final = 2
+# Minimum ratio of shared words: of the old memory for a replacement, of either memory for a contradiction.
 _MIN_SHARED_WORD_RATIO: Final = 0.5
 # Maximum number of words in a slot of a sentence template.
 _MAX_SLOT_WORDS: Final = 3
@@ -51,12 +52,12 @@ _MAX_SLOT_WORDS: Final = 3
 _MIN_TEMPLATE_RATIO: Final = 0.45
 # Minimum template ratio at which a slot substitution rules out a duplicate.
 _MIN_SAME_TEMPLATE_RATIO: Final = 0.65
-# Weights of cosine, template ratio and `insights`, and the bias, in the log odds that two memories are duplicates.
-# They apply to pairs without contrary evidence.
-# Fitted with the default embedder, like the threshold below, by cross-validation over twelve parts.
+# Weights in the log odds that two memories are duplicates: cosine, template ratio, both are insights, and the bias.
+# They are used only if no feature rules out a duplicate.
+# They and the threshold below were fitted with the default embedder by twelve-fold cross-validation.
 _DUPLICATE_WEIGHTS: Final = (2.6, -4.25, 2.8, -11.3)
 _MIN_REPORTED_PROBABILITY: Final = 0.6
-# Precision of replacements and contradictions, which is reported as their probability.
+# Detected replacements and contradictions are reported with the precision of their rules as the probability.
 _REPLACEMENT_PRECISION: Final = 0.85
 _CONTRADICTION_PRECISION: Final = 0.8
 
@@ -66,21 +67,22 @@ class PairFeatures:
     """Differences between a new memory and an older one, as input of the conflict rules."""
 
     matter: float  # probability of the same subject, 0 to 1, from automatic linking
-    cosine: float  # slope * (cosine - midpoint) of the embedder's calibration; 0 is a probability of 0.5
-    insights: bool  # both are insights, which are repeated more often than decisions
+    # scaled cosine: slope * (cosine - midpoint) of the embedder's calibration; 0 means a probability of 0.5
+    cosine: float
+    insights: bool  # both memories are insights, which are repeated more often than decisions
     is_same_decision_topic: bool  # both are decisions on the same topic
 
     shared_word_count: int  # number of words of the new memory that the old one contains in some form
-    share: float  # larger of the two ratios of shared words, 0 to 1
+    share: float  # larger ratio of shared words to all words of a memory, 0 to 1
     shared_word_ratio_of_old: float
-    left: bool  # at least one memory has an unshared word; `both_have_unshared_words`: each has one
+    left: bool  # at least one memory contains a word that the other one lacks
     both_have_unshared_words: bool
-    frame: float  # ratio of the text that is a common sentence template, 0 to 1
+    frame: float  # ratio of the words that belong to a common sentence template, 0 to 1
     has_slot_substitution: bool  # the texts have different words in a slot of the template, so their subjects differ
     same_words: bool  # both have the same set of words
 
     numbers_differ: bool
-    values_differ: bool  # there is a unit for which both have numbers, but none in common
+    values_differ: bool  # for one unit, both have numbers but no number in common
     entities_differ: bool
     share_entities: bool  # they share an entity, and at most one of them has further entities
     codes_differ: bool
@@ -89,7 +91,7 @@ class PairFeatures:
     negation_differs: bool  # exactly one text is negated
     denied: bool  # exactly one text is negated, and the other one contains the negated words
     has_antonyms: bool
-    ends: bool  # the new text says that something is no longer true; `changes`: it may say so
+    ends: bool  # strong cue in the new text that something is no longer true; `changes`: weak cue
     changes: bool
     adds: bool  # exactly one text contains a cue for an addition
 
@@ -136,7 +138,7 @@ class PairFeatures:
 def _compare_templates(
     new: Sequence[str], old: Sequence[str], left: frozenset[str], left_of_old: frozenset[str]
 ) -> tuple[float, bool]:
-    """Return the template ratio of two texts, and whether they differ in a slot of it."""
+    """Return the template ratio of two texts, and True if the texts differ in a slot of the template."""
     matcher = SequenceMatcher(None, old, new, autojunk=False)
     places = [place for place in matcher.get_opcodes() if place[0] == "replace"]
     if not places:
@@ -265,7 +267,7 @@ def detect_conflicts(
 def find_same_subject(
     reader: Reader, asked: PendingLinks, found: Mapping[PendingLinks, LinkCandidates]
 ) -> list[Memory]:
-    """Return the current memories on the same subject and exact duplicates, newest first."""
+    """Return the current memories that have the same subject or are exact duplicates, newest first."""
     (older,) = _find_current_memories(reader, [asked], found)
     memories = [one.memory for one in older if one.is_same_subject or is_duplicate(one.memory, asked.memory)]
     return sorted(memories, key=lambda memory: memory.created_at, reverse=True)
@@ -289,7 +291,7 @@ def apply_verdicts(noticed: Noticed, verdicts: Mapping[str, Verdict], note: str 
 
 @attrs.frozen
 class _CurrentMemory:
-    """A current older memory, and its similarity to a new one."""
+    """An older memory that is still current, with its similarity to the new memory."""
 
     memory: Memory
     cosine: float = -1.0
@@ -303,7 +305,7 @@ def _find_current_memories(
     """
     Return, for each memory, the current older memories that may be on its subject.
 
-    They are exact duplicates, or most probably have the same subject.
+    These are exact duplicates, and the candidates with the highest probability of the same subject.
     """
     alike = reader.duplicates([duplicate_fingerprint(one.memory) for one in asked])
     nodes = [

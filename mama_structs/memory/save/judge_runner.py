@@ -27,7 +27,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 @attrs.define
 class JudgeStats:
-    """Statistics of a judge: calls, failures, timeouts, and saves with changing candidates."""
+    """Statistics of a judge: calls, failures, timeouts, and saves whose candidates changed during every call."""
 
     asked: int = 0
     failed: int = 0
@@ -73,14 +73,14 @@ class JudgeRunner:
         return memory
 
     async def close(self) -> None:
-        """Stop calling the judge, and wait some seconds for a running call."""
+        """Stop calling the judge, and wait at most `_CLOSE_TIMEOUT_SECONDS` for a running call."""
         await self._thread.close(wait=_CLOSE_TIMEOUT_SECONDS)
 
     def _with_current_time(self, prepared: PreparedSave) -> PreparedSave:
         """
-        Return the save with the present time, unless the caller passed a time.
+        Set the creation time of the save to the present, unless the caller passed a time.
 
-        It then comes after the memories that were saved while the judge was running.
+        The memory then comes after the memories that were saved while the judge was running.
         """
         memory = prepared.memory
         now = max(from_milliseconds(int(self._clock() * 1000)), memory.created_at)

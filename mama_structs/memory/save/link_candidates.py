@@ -37,7 +37,7 @@ NearestFunction = Callable[[NDArray[np.float32], int, Filter | None], Matches]
 """Replacement for `Reader.nearest`, for callers that query many memories at once."""
 
 
-# Maximum number of candidates per query. Features are computed for all of them.
+# Maximum number of candidates per query. It bounds the cost, because features are computed for every candidate.
 _MAX_NEAREST: Final = 32
 _MAX_WORD_MATCHES: Final = 24
 _MAX_RECENT: Final = 32
@@ -48,31 +48,32 @@ _MAX_SAME_TOPIC: Final = 16
 _MAX_COUNTED_TOPIC_MEMORIES: Final = 64
 _MAX_CHAIN_NODES: Final = 32
 _MAX_MENTIONS: Final = 8
-# Only the first chunks and characters of a long memory are compared.
+# Only the first chunks (for cosines) and the first characters (for words) of a long memory are compared.
 _MAX_COMPARED_CHUNKS: Final = 4
 _MAX_COMPARED_CHARS: Final = 2_000
 _MAX_QUERY_WORDS: Final = 16
 ONE_HOUR: Final = timedelta(hours=1)
 MILLISECOND: Final = timedelta(milliseconds=1)
 _QUARTER_HOUR_MS: Final = 15 * 60_000
-# A store's baseline is computed from its sample and this many virtual memories that follow the embedder's prior.
-# By the calibration, unrelated pairs have odds of exp(-2), and their spread follows from its slope.
+# The baseline of a store is computed from its sample and this many virtual memories, which follow the embedder's prior.
+# The prior assumes that unrelated pairs have calibrated odds of exp(-2), with a standard deviation of 1 / slope.
 _PRIOR_SAMPLES: Final = 12
 _UNRELATED_LOG_ODDS: Final = 2.0
 # Upper bound of the similarity feature, in standard deviations. Larger values only occur for duplicates.
 _MAX_COSINE_SPREADS: Final = 8.0
-# Number of virtual memories, which contain none of the words. They stabilize the rarity of words in a small store.
+# Number of virtual memories that contain no words. Adding them stabilizes the rarity of words in a small store.
 _PRIOR_MEMORIES: Final = 32
-# Added to a text's total word rarity (natural logarithm), because the few words of a short text are weak evidence.
+# Added to a text's total word rarity (natural logarithm), so that a short text, as weak evidence, gets a lower ratio.
 _EXTRA_WORD_WEIGHT: Final = 60.0
 # Number of neighbours at which the mutual rank has half of its full weight.
 _RANK_HALF_WEIGHT_COUNT: Final = 20
 # Number of memories at which recency has half of its full weight.
 _RECENCY_HALF_WEIGHT_COUNT: Final = 8
-# Assumed size of a subject. In a topic with this many other memories, half of them are on other subjects.
+# Assumed number of memories per subject. If a topic has this many other memories, an equal topic counts half.
 _TYPICAL_SUBJECT_SIZE: Final = 4
-# Expected mutual rank of unrelated memories (the integral of -log from 0 to 1). Related ones have a much higher rank.
+# Expected mutual rank of unrelated memories (the integral of -log from 0 to 1).
 _RANDOM_MUTUAL_RANK: Final = 1.0
+# Mean mutual rank of the memories of a topic at which an equal topic has its full weight.
 _CLOSE_MUTUAL_RANK: Final = 2.5
 # Cosines that differ by less are equal except for rounding errors.
 _COSINE_TOLERANCE: Final = 1e-6
@@ -81,10 +82,10 @@ _EXPLICIT_TYPES: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION)
 
 @attrs.frozen(kw_only=True)
 class LinkFeatures:
-    """Features of the pairs of a new memory and each candidate, with one item per candidate."""
+    """Features of a new memory paired with each candidate, with one item per candidate."""
 
     cosine_spreads: Values  # cosine, in standard deviations above the expected cosine of the pair
-    # Mutual rank: 0 if many other memories are closer to one of the pair, higher if few are.
+    # Mutual rank: high if few other memories are closer to either memory of the pair, 0 if many are.
     standing: Values
     # Rarity-weighted ratio of the new memory's words and mentions that the candidate contains, 0 to 1.
     # Topic words are ignored, and the ratio of a short text is reduced.
@@ -94,8 +95,8 @@ class LinkFeatures:
     topics_differ: Values  # 1 if both have topics and these differ, else 0
     # rarity-weighted ratio of one memory's topic words that the other contains, 0 to 1; 0 for equal topics
     naming: Values
-    nearness: Values  # closeness in time: 1 for the previous save if at most 15 minutes old, lower for others
-    chain: Values  # 1 if explicit links connect both memories via other ones, else 0
+    nearness: Values  # closeness in time: 1 for the directly preceding memory if at most 15 minutes old, else lower
+    chain: Values  # 1 if a path of explicit links through other memories connects the pair, else 0
 
     def table(self) -> Values:
         """Return an array of shape (candidates, features), in the order of `FEATURES`."""
@@ -107,7 +108,7 @@ FEATURES: Final = tuple(field.name for field in attrs.fields(LinkFeatures))
 
 @attrs.frozen(kw_only=True)
 class LinkCandidates:
-    """Link candidates of a new memory with features, and the memories of the hour before it."""
+    """Link candidates of a new memory with their features, and the memories created in the hour before it."""
 
     nodes: Nodes
     created: NDArray[np.int64]
@@ -132,7 +133,7 @@ class PendingLinks:
     fresh: bool = False
 
     def select_linkable(self, nodes: Nodes, limit: int | None = None) -> Nodes:
-        """Return the first *limit* of those *nodes* to which this memory may be linked."""
+        """Return at most *limit* of the *nodes*, without this memory itself and later memories of its batch."""
         if self.node is not None:
             nodes = nodes[nodes < self.node if self.fresh else nodes != self.node]
         return nodes[:limit]
@@ -140,7 +141,7 @@ class PendingLinks:
 
 @attrs.frozen(eq=False)
 class SimilarityBaseline:
-    """Cosine statistics of a store: those of its sample, mixed with the embedder's prior."""
+    """Cosine statistics of a store, estimated from its sample and the embedder's prior."""
 
     memories: int
     sample: NDArray[np.float32]
@@ -158,13 +159,13 @@ class SimilarityBaseline:
         return cls(reader.count(), sample, centre, strange, 1 / calibration.slope)
 
     def mean(self, cosines: Any) -> Any:
-        """Mix mean cosines to the sample with the embedder's prior."""
+        """Return the weighted average of mean cosines to the sample and the embedder's prior."""
         return (len(self.sample) * cosines + _PRIOR_SAMPLES * self.expected_cosine) / (
             len(self.sample) + _PRIOR_SAMPLES
         )
 
     def mean_cosine(self) -> float:
-        """Return the mean cosine of two distinct memories."""
+        """Return the mean cosine of two distinct memories of the store."""
         count = len(self.sample)
         return float(self.mean((count * float(self.centre @ self.centre) - 1) / (count - 1) if count > 1 else 0.0))
 
@@ -227,7 +228,7 @@ def collect_many_link_candidates(
 
 
 def _newer_nodes(reader: Reader, asked: Sequence[PendingLinks]) -> Nodes:
-    """Return some memories that are newer than the oldest one in *asked*."""
+    """Return up to ``len(asked) + 1`` memories that are newer than the oldest one in *asked*."""
     return reader.window(_after_oldest(asked), limit=len(asked) + 1)
 
 
@@ -247,7 +248,7 @@ def _nearest_nodes(
     """Yield for each memory the nearest nodes of each of its chunks."""
     newer = _newer_nodes(reader, asked)
     fresh = np.array(sorted(one.node for one in asked if one.fresh and one.node is not None), np.int64)
-    # Saved memories are usually the newest ones. A cheaper query without a time filter is then sufficient.
+    # If the new memories are the newest of the store, as usual, the cheaper query without a time filter is sufficient.
     are_newest = bool(in_sorted(newer, fresh).all())
     pieces = _first_vectors(asked)
     if are_newest and nearest is None:
@@ -270,15 +271,19 @@ class _CandidateFacts:
 
     nodes: Nodes
     facts: NodeAttributes
-    # In this order: all vectors, and for each node the index of its first vector, their number, and its first vector.
+    # All vectors of all nodes.
     vectors: NDArray[np.float32]
+    # Index of each node's first vector in `vectors`.
     starts: Nodes
+    # Number of vectors of each node.
     counts: Nodes
+    # First vector of each node.
     first: NDArray[np.float32]
     # Mean cosine of each first vector to the memories of the store.
     usual: Values
-    # Rarity of each topic's words by topic number, and topic numbers by word.
+    # Rarity of each word of a topic, by topic number.
     topics: Mapping[int, Terms]
+    # Numbers of the topics that contain a word, by word.
     topics_by_word: Mapping[str, Sequence[int]]
 
     @classmethod
@@ -308,9 +313,9 @@ class _CandidateFacts:
 
     def cosines(self, pieces: NDArray[np.float32], places: Nodes) -> NDArray[np.float32]:
         """
-        Return the highest cosine between *pieces* and the vectors of each node at *places*.
+        Return the highest cosine between *pieces* and the vectors of each node.
 
-        The value is 0 for nodes without vectors.
+        *places* are the indexes of the nodes in `nodes`. The value is 0 for nodes without vectors.
         """
         counts = self.counts[places]
         best = np.zeros(len(places), np.float32)
@@ -343,8 +348,9 @@ class _LinkQuery:
 
     asked: PendingLinks
     total: int
-    # Rarity of the memory's terms, and query weights with which BM25 scores are based on this rarity.
+    # Rarity of each of the memory's terms.
     term_rarity: Terms
+    # Query weights with which BM25 scores are based on `term_rarity`.
     weights: Terms
     words: Terms
     recent: Filter
@@ -394,7 +400,7 @@ class _LinkQuery:
 
     def find_same_topic(self, reader: Reader, spare: int) -> tuple[Nodes, int]:
         """
-        Return the newest memories and decisions on the topic, and its number of memories.
+        Return the newest memories and decisions on the memory's topic, and the number of memories on it.
 
         The number is at most `_MAX_COUNTED_TOPIC_MEMORIES`.
         """
@@ -466,8 +472,9 @@ class _LinkEvidence:
     explicit_nodes: Nodes
     chain: Nodes
     shared: Sequence[tuple[Nodes, float]]
-    # Rarity of the memory's terms, and query weights with which BM25 scores are based on this rarity.
+    # Rarity of each of the memory's terms.
     term_rarity: Terms
+    # Query weights with which BM25 scores are based on `term_rarity`.
     weights: Terms
 
     @classmethod
@@ -620,9 +627,9 @@ def _mutual_ranks(
     nodes: Nodes,
     cosines: NDArray[np.float32],
 ) -> Values:
-    """Return the mutual rank of each pair. It is high if few memories are closer to either."""
+    """Return the mutual rank of each pair, which is high if few memories are closer to either memory of the pair."""
     # Neighbours of the new memory approximate the neighbours of each candidate, which saves a search per candidate.
-    # Ranks are comparable across embedders, but have little meaning for few neighbours.
+    # Ranks are comparable across embedders. The caller reduces their weight if there are few neighbours.
     standing = np.zeros(len(nodes))
     if not len(near):
         return standing
@@ -678,7 +685,7 @@ def extract_topic_terms(topic: str | None) -> Terms:
 
 def _recencies(nodes: Nodes, times: NDArray[np.int64], recent: Nodes, created: int) -> Values:
     """
-    Return how close in time each candidate is, 0 to 1.
+    Return how close in time each candidate is to the new memory, 0 to 1.
 
     Memories saved in between reduce the value.
     """

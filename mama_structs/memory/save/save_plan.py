@@ -106,7 +106,7 @@ class PreparedSave:
 
 
 def no_content(_item: str) -> None:
-    """Return None: a `FindContent` that resolves no handles."""
+    """Return None. Used as `FindContent` by callers that resolve no handles."""
 
 
 async def draft_save(
@@ -119,7 +119,7 @@ async def draft_save(
     resolve: bool = False,
 ) -> PreparedSave:
     """
-    Return the save of a requested memory, with the texts of the handles in its evidence.
+    Return the prepared save of a requested memory, with the texts of the handles in its evidence.
 
     Args:
         request: The requested memory.
@@ -179,7 +179,7 @@ class _HandleText:
 
 def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRequest, list[Provenance]]:
     """
-    Replace fields that are exactly a handle by its text, and return the provenance of each.
+    Replace each field that consists of one handle by the handle's text, and return the provenance of the texts.
 
     A backslash before a handle is removed and prevents the replacement.
     """
@@ -210,7 +210,7 @@ def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tup
 
 
 def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: int) -> _HandleText | None:
-    """Return the text of the handle in an evidence item, or None if the item has no text."""
+    """Return the text of the handle in an evidence item, or None if it has no text or it is stored already."""
     given = None if parse_stored_evidence(item) is not None else find_content(item)
     if given is None:
         return None
@@ -286,7 +286,7 @@ def require_node(reader: Reader, memory_id: str) -> int:
 
 
 def require_decision(reader: Reader, memory_id: str) -> Memory:
-    """Return the decision with this id. Raise `InvalidArgument` if it is of another type."""
+    """Return the decision with this id. Raise `InvalidArgument` if the memory has another type."""
     (memory,) = reader.get([require_node(reader, memory_id)])
     if memory.type is not MemoryType.DECISION:
         raise InvalidArgument(f"{memory_id!r:.200} must be a decision, and is of the type {memory.type.value}")
@@ -477,7 +477,7 @@ def _build_new_memory(writer: Writer, prepared: PreparedSave) -> NewMemory:
         )
         memory = attrs.evolve(memory, created_at=at, updated_at=at)
         asked.insert(0, (_certain_link_request(before.id, SUPERSEDES_WORD), LinkType.EVOLUTION))
-    # Keep one link per target and word: the one with the highest confidence, or the first if they are equal.
+    # Keep one link per target and relationship word: the link with the highest confidence, or the first of equal ones.
     explicit: dict[tuple[str, str], Link] = {}
     for one, link_type in asked:
         key = (one.to_id, normalize_relationship(one.relationship))
@@ -507,7 +507,7 @@ def add_link(
     ends = [require_node(writer, from_id), require_node(writer, asked.to_id)]
     if from_id == asked.to_id:
         raise InvalidArgument(f"a memory cannot be linked to itself, and {from_id!r:.200} is both ends")
-    # Read the outgoing links of both ends, because there may be thousands of incoming links, each in another row.
+    # Read only outgoing links, because a memory may have thousands of incoming links, each stored in another row.
     links = [link for own in writer.links_of_many(ends, "out") for link in own]
     between = [link for link in links if link.to_id in {from_id, asked.to_id}]
     word = normalize_relationship(asked.relationship)
@@ -546,9 +546,9 @@ def apply_trust(
     reader: Reader, memory: Memory, links: Iterable[Link], text_trusts: Mapping[str, Origin] = EMPTY_TRUSTS
 ) -> Memory:
     """
-    Return *memory* with its trust lowered to that of everything that it is based on.
+    Return *memory* with its trust lowered to that of its least trusted source.
 
-    *links* are the links that start at the memory.
+    Sources are its evidence, and the targets of those *links* whose type is in `TRUST_LINK_TYPES`.
     """
     ids = [item for item in memory.evidence if is_id(item)]
     ids += [link.to_id for link in links if link.link_type in TRUST_LINK_TYPES]
@@ -563,7 +563,7 @@ def apply_trust(
 
 
 def _stored_text_trusts(reader: Reader, digests: Iterable[str]) -> list[Origin]:
-    """Return the trust of each stored text: that of the most trusted memory that cites it."""
+    """Return the trust of each stored text, which is the trust of the most trusted memory that cites it."""
     found: list[Origin] = []
     for digest in digests:
         nodes = reader.users_of_content(digest)
@@ -633,9 +633,9 @@ def set_outcome(
 
 def memory_as_of(memory: Memory, moment: datetime) -> Memory:
     """
-    Return a memory as it was at a time.
+    Return a memory as it was at *moment*.
 
-    Its text is the former one, and later outcomes and repeats are left out.
+    It gets its text of that time. Later outcomes and repeats are left out.
     """
     repeats = tuple(at for at in memory.repeats if at <= moment)
     if len(repeats) < len(memory.repeats):
@@ -655,7 +655,7 @@ def memory_as_of(memory: Memory, moment: datetime) -> Memory:
 
 
 def _record_as_of(memory: Memory, own: RecordMetadata, moment: datetime) -> Memory:
-    """Return a record as of a time, or unchanged if its history does not reach back to it."""
+    """Return a record as it was at *moment*, or unchanged if its history begins later."""
     then = [one for one in own.history if one.at <= moment]
     if memory.updated_at <= moment or not then:
         return memory
@@ -680,7 +680,7 @@ def _clamp_to_decision(name: str, at: datetime, decided: Memory, which: str = ""
     """
     Return *at*, or the time of the decision if *at* is earlier.
 
-    Raise if the caller passed the earlier time (*is_dated*). Otherwise the clock stepped back.
+    Raise if the caller passed the earlier time (*is_dated*). Otherwise it comes from a clock that stepped back.
     """
     first = decided.created_at
     if is_dated and at < first:

@@ -28,7 +28,7 @@ from mama_structs.provenance import Provenance
 
 @attrs.frozen(kw_only=True)
 class Correction:
-    """A requested change of a memory's text. None leaves a text unchanged."""
+    """A requested change of a memory's text. If *content* or *reasoning* is None, it remains unchanged."""
 
     memory_id: str
     content: str | None

@@ -22,7 +22,7 @@ from mama_structs.memory.types.engine import Filter, Reader
 
 
 def explain(reader: Reader, request: SearchRequest, node: int, max_chars: int | None) -> Explanation:
-    """Return why a search found or left out a memory. *max_chars* is as for `limit_chars`."""
+    """Explain why a search found or left out a memory. *max_chars* limits the hits as in `limit_chars`."""
     (memory_id,) = reader.ids([node])
     for name, where in _single_filters(request):
         if node not in reader.window(where):

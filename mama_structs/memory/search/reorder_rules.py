@@ -44,7 +44,7 @@ class ReorderRules:
     """True if superseded memories rank by their own scores."""
 
     def restrict_to(self, order: IndexArray) -> ReorderRules:
-        """Return the rules for the candidates in *order* only, with positions in *order*."""
+        """Return the rules for only the candidates in *order*. Positions of the result are indexes into *order*."""
         place_of = np.full(len(self.nodes), -1, np.intp)
         place_of[order] = np.arange(len(order))
         outcomes, decisions = place_of[self.outcomes], place_of[self.decisions]
@@ -66,8 +66,8 @@ class ReorderRules:
         if self.strength >= _MIN_DOMINANT_STRENGTH and self.inside.any():
             arranged.sort(key=lambda position: not self.inside[position])
         told = list(zip(self.outcomes.tolist(), self.decisions.tolist(), strict=True))
-        # A match of the memory of an outcome counts for its decision too.
-        # A match of a superseded memory counts for its successor too.
+        # If the query matches the memory of an outcome, it also matches the decision, so move the decision up.
+        # If the query matches a superseded memory, move its successor up for the same reason.
         for outcome, decision in told:
             self._move_before(arranged, decision, outcome)
         if not self.history:
@@ -110,7 +110,7 @@ class ReorderRules:
 
     def _sort_chains(self, order: IndexArray) -> IndexArray:
         """
-        Reorder the memories of each chain within the places that the chain occupies.
+        Sort the memories of each chain among the positions that they occupy in *order*.
 
         Memories of the requested period come first, then the current memory, then the newest ones.
         """

@@ -60,7 +60,7 @@ class RerankerRunner:
         self._is_closed = False
 
     async def rerank_hits(self, query: str, hits: list[Hit], rules: ReorderRules | None) -> list[Hit]:
-        """Return hits, the best ones ordered by the reranker and then by the reorder rules."""
+        """Return *hits* with the best ones reordered by the reranker's scores, and then by the reorder rules."""
         best = hits[: self.max_hits]
         if rules is None or not best:
             return hits

@@ -26,12 +26,13 @@ MIN_SHARED_WORD_RATIO: Final = 0.5
 MIN_SIMILARITY: Final = 0.995
 """Minimum similarity of the vectors, from 0 to 1, by the embedder's calibration."""
 
-# Maximum number of results to compare, because each pair costs time.
+# Maximum number of compared results. The limit bounds the number of pairs, and so the time.
 _MAX_COMPARED_RESULTS: Final = 128
-# Maximum length of compared texts. Of longer texts, only exact duplicates are copies.
+# Maximum length of compared texts. Longer texts are copies only if they are exact duplicates.
 _MAX_COMPARED_CHARS: Final = 2_000
-# Cheap pre-filter for pairs: length of the compared word prefixes, and minimum ratio of shared prefixes.
+# Only prefixes of this length of the words are compared in the cheap pre-filter for pairs.
 _PREFIX_CHARS: Final = 3
+# Pairs with a lower ratio of shared prefixes are not compared further.
 _MIN_SHARED_PREFIX_RATIO: Final = 0.3
 _WORD_PATTERN: Final = re.compile(r"\w+")
 _NAME_PATTERN: Final = re.compile(r"(?<=[^\s.!?:] )[A-Z][\w-]*|\b\w*[a-z0-9_][A-Z]\w*|\b[A-Z]{2,}\w*|\b\w+_\w+")
@@ -49,7 +50,7 @@ SimilarityFunction = Callable[[Sequence[tuple[int, int]]], Sequence[float]]
 
 def find_folds(memories: Sequence[Memory], states: Sequence[Hashable], similarity: SimilarityFunction) -> list[int]:
     """
-    Return, for each result, the index of the better one that it repeats, or its own.
+    Return, for each result, the index of the better result that it repeats, or its own index.
 
     Args:
         memories: Results, best first.
@@ -70,7 +71,7 @@ def find_folds(memories: Sequence[Memory], states: Sequence[Hashable], similarit
         same |= {pair for pair, similar in zip(alike, similarity(alike), strict=True) if similar >= MIN_SIMILARITY}
     shown: list[int] = []
     for place in range(len(texts)):
-        # Compare with displayed results only, because slight differences add up over a sequence of similar texts.
+        # Compare with displayed results only, because slight differences add up along a chain of similar texts.
         shown.append(next((one for one in range(place) if shown[one] == one and (one, place) in same), place))
     return [*shown, *range(len(shown), count)]
 
@@ -90,7 +91,7 @@ class _CheapFeatures:
         words = _WORD_PATTERN.findall(memory.content[:_MAX_COMPARED_CHARS].lower())
         own: Hashable = (memory.type, memory.topic, memory.trust, memory.valid_until, outcome, standing)
         if memory.type in TYPES_WITHOUT_DUPLICATES:
-            # Memories of these types have no duplicates, so their state is unique.
+            # Memories of these types have no duplicates, so the key of each is unique.
             own = memory.id
         return cls(own, duplicate_fingerprint(memory), frozenset([word[:_PREFIX_CHARS] for word in words]))
 
@@ -129,7 +130,7 @@ class _DetailedFeatures:
 
 
 def _are_copies(one: _DetailedFeatures, other: _DetailedFeatures) -> bool:
-    """Return True if two texts share enough words and no feature indicates other meanings."""
+    """Return True if two texts share enough words and no feature indicates different meanings."""
     first, second = one.said, other.said
     fewer = min(len(first.all_words), len(second.all_words))
     return (

@@ -27,9 +27,11 @@ IndexArray = NDArray[np.intp]
 """Indexes of candidates in the arrays."""
 
 _DAY_MS: Final = 86_400_000
-# Prior of the cosines of unrelated texts: mean and standard deviation in calibration steps, and weight in samples.
+# Prior of the cosines of unrelated texts: its mean is this many calibration steps (1 / slope) below the midpoint.
 _PRIOR_MEAN_STEPS: Final = 1.4
+# Standard deviation of the prior in calibration steps.
 _PRIOR_SPREAD_STEPS: Final = 0.65
+# Weight of the prior, as a number of sampled cosines.
 _PRIOR_SAMPLES: Final = 30
 _MIN_SPREAD_RATIO: Final = 0.1
 _BEHIND_RATIO: Final = 0.99
@@ -70,7 +72,7 @@ class CosineBaseline:
         count = len(cosines)
         found = float(cosines.mean()) if count else usual
         mean = (count * found + _PRIOR_SAMPLES * usual) / (count + _PRIOR_SAMPLES)
-        # Double the squares below the mean instead of adding those above it: answers would widen the distribution.
+        # Double the squares below the mean and ignore those above it, because answers would widen the distribution.
         squares = 2 * float(np.square(np.minimum(cosines - mean, 0.0)).sum()) + _PRIOR_SAMPLES * wide**2
         return cls(mean=mean, spread=max(math.sqrt(squares / (count + _PRIOR_SAMPLES)), _MIN_SPREAD_RATIO * wide))
 
@@ -95,27 +97,29 @@ class ScoreWeights:
     answer: float = 0.3  # further share for a predecessor that consists of questions, proportional to their ratio
     asking: float = 0.45  # relative penalty for a memory of questions, because questions resemble any query
     lenders: int = 8  # number of best candidates that raise the scores of candidates linked to them
-    # Tie strength, 0 to 1, of evolution and implementation links. Other links multiply it by their own strength.
+    # Tie strength, 0 to 1, of evolution and implementation links: the ratio of a score that a link can transfer.
+    # For other links, it is multiplied by the strength of the link.
     tie: float = 0.5
     automatic: float = 0.0  # tie strength of automatic links
     topic: float = 0.3  # minimum tie strength of memories with the same topic
-    outcome: float = 0.7  # maximum score of the memory of an outcome, relative to its decision
+    outcome: float = 0.7  # maximum score of the memory of an outcome, relative to the score of its decision
     superseded: float = 0.9  # factor on the score of a superseded memory
     outside: float = 1.0  # factor on the score of a memory outside of the requested period
     inside: float = 0.5  # bonus of a memory inside the period, relative to the best score
     recency: float = 0.05  # bonus of a memory created now, relative to its score
     half_life: float = 30.0  # half-life of the recency bonus in days
-    # Coefficients of the log-odds of relevance: for ln(score) and ln(1 + best BM25 score), and the subtracted constant.
+    # Log-odds of relevance: `belief` times ln(relative score), plus `told` times ln(1 + best BM25), minus `doubt`.
     belief: float = 3.5
     told: float = 0.31
     doubt: float = 4.7
-    unknown: float = 1.5  # log-odds subtracted if no word of the query occurs in the store
+    unknown: float = 1.5  # also subtracted from the log-odds if no word of the query occurs in the store
 
 
 WEIGHTS: Final = ScoreWeights()
 
-# Relevance compares a hit's score with the mean of the best other hits: their number, and the weight of the mean.
+# Number of the best other hits (rivals). Their mean score is compared with the score of a hit to get its relevance.
 _RIVAL_COUNT: Final = 5
+# Weight of the rivals' mean score in this comparison.
 _RIVAL_WEIGHT: Final = 0.46
 _LOG_OFFSET: Final = 0.1
 
@@ -139,7 +143,7 @@ def candidate_evidence(clues: CandidateSignals, weights: ScoreWeights = WEIGHTS)
 
 
 def sum_log_odds(found: Mapping[str, FloatArray]) -> FloatArray:
-    """Sum the log-odds, and map the sums to values greater than 0."""
+    """Sum the log-odds of each candidate, and map the sums to values greater than 0."""
     meaning, words, length = found.values()
     # The softplus preserves the order of weak candidates, and makes their contributions to others vanish.
     return np.logaddexp(0.0, meaning + words + length)
@@ -182,9 +186,9 @@ def pair_outcomes(
 
 def borrowed_scores(scores: FloatArray, lenders: IndexArray, ties: FloatArray) -> tuple[FloatArray, IndexArray]:
     """
-    Return the highest contribution of a linked candidate to each score, and this candidate.
+    Return, for each score, the highest contribution of a linked candidate, and the position of this candidate.
 
-    The candidate is -1 if there is no contribution.
+    The position is -1 if there is no contribution.
     """
     # Only the largest contribution counts, so that a subject with many memories has no advantage.
     best = float(scores[lenders[0]]) if len(lenders) else 0.0
@@ -198,9 +202,9 @@ def borrowed_scores(scores: FloatArray, lenders: IndexArray, ties: FloatArray) -
 
 def cap_below_contributors(summed: FloatArray, own: FloatArray, givers: IndexArray) -> FloatArray:
     """
-    Limit each score to slightly below its contributor's, unless its own score is higher.
+    Limit each score to slightly below its contributor's score, unless its own score is at least as high.
 
-    *givers* contains the contributors, or -1 for none.
+    *own* contains the scores without contributions, and *givers* the positions of the contributors, or -1 for none.
     """
     # Without this limit, a memory that equals the query could rank behind its neighbours.
     bounded = summed.copy()

@@ -69,7 +69,7 @@ _MAX_NEIGHBOUR_GAP_MS: Final = 3_600_000
 _CONVERSATION_SPREADS: Final = 0.4
 _MAX_ADJACENT_NODES: Final = 2
 _PERCENT: Final = 100
-# Factor by which the number of examined results grows if some of the best are left out.
+# Factor by which the number of examined results grows if too many of them are irrelevant or repeat others.
 _LIMIT_GROWTH: Final = 2
 _MAX_QUERY_CHARS: Final = 4_000
 
@@ -139,7 +139,7 @@ class SearchRequest(SearchQuery):
 
 @attrs.frozen(kw_only=True, eq=False)
 class SimilarityRequest:
-    """A search for the memories that are nearest to vectors."""
+    """A search for the memories that are nearest to given vectors."""
 
     pieces: Vectors
     """The vectors; the nearest one counts."""
@@ -313,7 +313,7 @@ def _iter_rankings(reader: Reader, request: SearchRequest) -> Iterator[tuple[lis
 
 
 def collect_candidates(reader: Reader, request: SearchRequest, weights: ScoreWeights) -> CandidateSet | None:
-    """Return the candidates of a search with their data, or None if no memory passes."""
+    """Return the candidates of a search with their data, or None if no memory passes the filter."""
     # Include memories that were created exactly at *as_of*.
     where = _narrow_filter(request.where, None, None if request.as_of is None else request.as_of + _MILLISECOND)
     where = attrs.evolve(where, valid_at=request.reference_time)
@@ -402,11 +402,11 @@ class PreparedQuery:
         terms = query_terms(words)
         rarities = {term: rarity * terms.get(term, 0.0) for term, rarity in reader.rarity(terms).items()}
         count = reader.count()
-        # A word with a higher rarity occurs in no memory.
+        # Words with a higher rarity than this occur in no memory.
         nowhere = math.log(1 + count + 0.5)
         whole = sum(rarities.values())
         unknown = sum(rarity for term, rarity in rarities.items() if rarity > nowhere * terms.get(term, 0.0))
-        # In a small store, the absence of a word means little.
+        # In a small store, the absence of a word means little, so its weight is reduced.
         certainty = count / (count + _HALF_CERTAINTY_COUNT)
         unknown *= certainty
         return cls(
@@ -444,7 +444,7 @@ class PreparedQuery:
         return ScoredNodes(nodes, facts, meanings, clues.shares, ranking.sum_log_odds(odds), odds)
 
 
-# The superseded decision, not its successor, answers a query for reasons or abandoned choices.
+# Queries for reasons or abandoned choices. The superseded decision answers them, not its successor.
 _HISTORY_PATTERN: Final = re.compile(
     r"\b(?:why|how come|reasons?|rationale|causes?(?= of)"
     r"|abandon(?:ed|ing)?|(?:gave|give|given|giving) up|(?:got|get|gotten|getting) rid"
@@ -456,7 +456,7 @@ _HISTORY_PATTERN: Final = re.compile(
     r"|그만[두뒀둔]|포기[하한해했]|버렸|버린|버리게|폐기[하한해했]|걷어[냈낸]|더 ?이상",
     re.IGNORECASE,
 )
-# Words that make such a query refer to the present: "Why do we use it now?", "the reason for which it still holds".
+# Words that make a query for reasons refer to the present, for example "Why do we use it now?".
 _PRESENT_PATTERN: Final = re.compile(
     r"\b(?:now|nowadays|today|currently|current|at present|at the moment|these days|right now|still|as things stand"
     r"|in force)\b|지금|현재|요즘|요새|아직",
@@ -479,7 +479,7 @@ def asks_for_history(query: str) -> bool:
 
 @attrs.frozen
 class BestMatches:
-    """Highest values of any memory that passes the filter."""
+    """Best scores among all memories that pass the filter."""
 
     nearness: float
     """Distance of the best cosine from the expected one, in standard deviations."""
@@ -498,7 +498,7 @@ def _cosines(vectors: Vectors, vector: NDArray[np.float32]) -> Scores:
 
 @attrs.frozen(eq=False)
 class ScoredNodes:
-    """Deduplicated candidates in ascending order of nodes, with their own evidence."""
+    """Deduplicated candidates in ascending order of nodes, with the evidence for each."""
 
     nodes: Nodes
     facts: NodeAttributes
@@ -539,7 +539,7 @@ def _narrow_filter(where: Filter, since: datetime | None, until: datetime | None
 def _find_nodes(
     reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int
 ) -> tuple[Nodes, BestMatches]:
-    """Find nodes by meaning, words and the requested period; also return the best values."""
+    """Find nodes by meaning, words and the requested period, and return them with the best scores."""
     near, told = reader.nearest(query.vector, limit, where), reader.words(query.terms, limit, where)
     best = BestMatches(float(query.scale(near.scores[:1]).max(initial=0.0)), float(told.scores[:1].max(initial=0.0)))
     found = [near.nodes, told.nodes]
@@ -560,7 +560,7 @@ class TemporalNeighbours:
     after: Nodes
 
     def around(self, positions: IndexArray, candidates: ScoredNodes) -> Nodes:
-        """Return the neighbours of the nodes at *positions*, except candidates."""
+        """Return the neighbours of the nodes at *positions* that are not candidates yet."""
         found = np.concatenate([self.before[positions], self.after[positions]])
         return found[(found >= 0) & (candidates.positions(found) < 0)]
 
@@ -581,7 +581,7 @@ class TemporalNeighbours:
             (candidates.positions(self.after), after, before),
         ):
             one[here] = there
-            # The extra last item absorbs writes at index -1.
+            # The extra last item absorbs writes at index -1, which denotes nodes that are no candidates.
             other[there] = here
         return before[:-1], after[:-1]
 
@@ -607,7 +607,7 @@ def _conversation_strength(reader: Reader, nodes: Nodes, before: Nodes, after: N
     apart = np.abs(nodes[ones][:, np.newaxis] - others) > _MAX_ADJACENT_NODES
     cosines = np.zeros((len(nodes), len(others)), np.float32)
     cosines[np.ix_(own, beside)] = pieces[: np.count_nonzero(own)] @ pieces[np.count_nonzero(own) :].T
-    # Repeat the row of each node that has two neighbours.
+    # Use one row per pair of neighbours, so repeat the row of a node with two neighbours.
     cosines = cosines[ones]
     embedded = own[ones] & beside
     if not embedded.all():
@@ -654,7 +654,7 @@ def _filter_nodes(reader: Reader, nodes: Nodes, found: Nodes, where: Filter) -> 
     if where.trust is not None:
         passes &= facts.trusts <= ORIGINS.index(where.trust)
     if where.topic is not None:
-        # Compare topics by number. Any node of *found* provides it, because all of them have the requested topic.
+        # Compare topic numbers. Any node of *found* provides the number, because all of them have the requested topic.
         passes &= np.isin(facts.topics, reader.facts(found[:1]).topics)
     nodes = nodes[passes]
     if not (names := set(where.names)):
@@ -776,7 +776,7 @@ def rank_candidates(found: CandidateSet) -> tuple[list[RankedCandidate], Reorder
     if drops:
         order = order[[node not in precedence.newest for node in nodes[order].tolist()]]
     order = precedence.move_behind_successors(order[: request.limit])
-    # Duplicates count as one rival, because a repetition does not make an answer worse.
+    # Duplicates count as one competing result, because a repetition does not make an answer worse.
     said = ground.facts.wordings
     said = np.where(said == NO_FINGERPRINT, -1 - np.arange(len(said)), said)
     relevances = ranking.answer_probability(summed, found.best.words, query.unknown, weights, fingerprints=said)
@@ -790,7 +790,7 @@ def rank_candidates(found: CandidateSet) -> tuple[list[RankedCandidate], Reorder
         "recency": fresh,
         "superseded": scores - timed,
     }
-    # A memory that was moved by the reorder rules gets the score of its new place.
+    # Scores must descend, so a memory that the reorder rules moved gets the score of its new position.
     places = np.sort(scores[order])[::-1]
     results = []
     for position, score in zip(order.tolist(), places.tolist(), strict=True):

@@ -92,7 +92,7 @@ class ProposedLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A link proposed by a model. The schema in `learning.json` mirrors this class."""
 
     to_id: Annotated[str, Meta(min_length=1, max_length=MAX_REQUEST_ID_CHARS)]
-    # Excludes relationships that would supersede the target.
+    # The choices exclude relationships that would supersede the target memory.
     relationship: Literal["contradicts", "supports", "explains", "depends on", "relates to"]
 
 
@@ -213,7 +213,7 @@ def _render_prompt(batch: Sequence[Utterance], known: Sequence[Memory], *, today
 
 
 def _quote_message(text: str) -> str:
-    """Quote a text; a long text is reduced to its beginning and its end."""
+    """Quote a text. The middle of a long text is left out."""
     if len(text) <= MAX_MESSAGE_CHARS:
         return quote(text)
     half = MAX_MESSAGE_CHARS // 2
@@ -224,7 +224,7 @@ def _quote_message(text: str) -> str:
 
 
 async def _call_model(extract: Extract, prompt: str) -> object:
-    # Pass a copy, because the host may modify the schema: some providers need another form.
+    # Pass a copy, because the host may modify the schema to the form that its provider requires.
     schema_copy: dict[str, Any] = json.loads(json.dumps(load_schema()))
     is_async = inspect.iscoroutinefunction(extract)
     return await call_maybe_sync(
@@ -369,7 +369,7 @@ def _iter_known_trusts(
 
     The source messages are compared as one text.
     """
-    # The prompt shows these memories. One with a quoted web page can make the model name a wrong source message.
+    # A known memory that quotes a web page can make the model name a wrong source message, because the prompt shows it.
     says_more = _covers_more(proposal, sources)
     for memory in known:
         if says_more(query_terms(memory.content[:MAX_KNOWN_CHARS])):
@@ -377,7 +377,7 @@ def _iter_known_trusts(
 
 
 def _covers_more(proposal: ProposedRecord, sources: Iterable[Utterance]) -> Callable[[Iterable[str]], bool]:
-    """Return a predicate that is true for words that cover more of a record than *sources*."""
+    """Return a predicate that is True for words that cover more of a record's text than *sources* do."""
     words = set(itertools.chain.from_iterable(one.terms for one in sources))
 
     def worth(terms: Mapping[str, float], words: Iterable[str]) -> float:

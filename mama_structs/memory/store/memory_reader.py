@@ -72,7 +72,7 @@ class MemoryReader:
 
     @property
     def namespace(self) -> str:
-        """The namespace of these memories. No call accesses others, except those in `reads`."""
+        """The namespace of these memories. Calls access no other namespaces except those in `reads`."""
         return self._engine.namespace
 
     @property
@@ -346,7 +346,7 @@ class MemoryReader:
         bounds: RelevanceBounds = DISPLAY_BOUNDS,
         types: Iterable[MemoryType | str] | str | None = None,
     ) -> tuple[list[Hit], int]:
-        """Return the hits that are relevant enough for a prompt, and the number of all others."""
+        """Return the hits that are relevant enough for a prompt, and the number of the remaining hits."""
         found = await self.search(query, limit=limit, types=types)
         shown = search.worth_showing(found, bounds=bounds)
         return shown, len(found) - len(shown)
@@ -562,7 +562,7 @@ class MemoryReader:
         return maintenance.figures(self._shared)
 
     async def _read_each_namespace(self, plan: Callable[[Reader], T]) -> list[T]:
-        """Run a reading plan in each namespace and return the results, own namespace first."""
+        """Run a reading plan in each namespace and return the results. The writable namespace comes first."""
         return [await self._shared.read(plan)]
 
     async def _read(

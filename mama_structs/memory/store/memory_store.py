@@ -73,7 +73,7 @@ class MemoryStore(MemoryReader):
 
     def resolving(self, find_content: FindContent) -> MemoryStore:
         """
-        Return a store of the same memories with another handle resolver, as a fork needs it.
+        Return a store of the same memories that uses another handle resolver. Forks need it.
 
         Both stores share everything else: each finds the memories of the other one, and closing one closes both.
 

@@ -82,7 +82,7 @@ class ScopedShared(NamespaceServices):
     async def close(self) -> None:
         """Reject further calls in all namespaces."""
         for one in self.others:
-            # Only mark these stores as closed: they use the embedder and the reranker that are closed below.
+            # Only mark these stores as closed, because the call below closes their shared embedder and reranker.
             one._shared.closed = True  # noqa: SLF001 - one of ours
         await super().close()
 
@@ -124,7 +124,7 @@ class ScopedMemories(MemoryStore):
         bounds: RelevanceBounds = DISPLAY_BOUNDS,
         types: Iterable[MemoryType | str] | str | None = None,
     ) -> tuple[list[Hit], int]:
-        # Filter each namespace by its own scores, because scores of the merged list have another meaning.
+        # Filter each namespace by its own scores, because the scores of a merged list are relevances.
         found = [
             await one._search_for_prompt(query, limit=limit, bounds=bounds, types=types)  # noqa: SLF001 - the same class
             for one in self._scopes
@@ -137,7 +137,7 @@ class ScopedMemories(MemoryStore):
 
     async def latest_checkpoint(self) -> Memory | None:
         """
-        Return the newest checkpoint of the own namespace.
+        Return the newest checkpoint of the writable namespace.
 
         Checkpoints of other namespaces describe other work.
         """
@@ -202,7 +202,7 @@ class ScopedMemories(MemoryStore):
                 yield found
 
     async def _call_owner(self, call: Callable[[MemoryStore], Awaitable[T]]) -> T:
-        """Run a call on the own namespace, or on the namespace that contains the requested memory."""
+        """Run a call on the writable namespace, or on the namespace that contains the requested memory."""
         try:
             return await call(self._own)
         except MemoryReadOnly as error:

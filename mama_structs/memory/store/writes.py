@@ -40,7 +40,7 @@ async def save_all(
     shared: NamespaceServices, drafts: Sequence[PreparedSave], progress: ProgressCallback | None, *, judged: bool
 ) -> Results[Memory]:
     """Save drafted memories; call the judge only if *judged* is true. See `MemoryStore.save_many`."""
-    # Give every draft all texts, because it may cite by its hash a text that only another draft contains.
+    # Pass all texts to every draft, because a draft may cite the hash of a text that only another draft contains.
     texts = {digest: text for draft in drafts for digest, text in draft.contents.items()}
     trusts: dict[str, Origin] = {}
     for draft in drafts:

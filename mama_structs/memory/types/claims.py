@@ -32,7 +32,7 @@ _MONTHS: Final = ("january", "february", "march", "april", "june", "july", "augu
 _CALENDAR_WORDS: Final[Mapping[str, tuple[str, str]]] = {
     name: ("weekday", f"weekday {number}")
     for number, (english, korean) in enumerate(zip(_WEEKDAYS, "월화수목금토일", strict=True))
-    # Korean compounds contain weekdays without the last syllable.
+    # Korean compounds contain the short form of a weekday without the last syllable.
     for name in (english, f"{english}s", f"{korean}요일", f"{korean}요")
 } | {name: ("month", name) for name in (*_MONTHS, "december")}
 _NEGATION_PATTERN: Final = re.compile(
@@ -159,7 +159,7 @@ class Claims:
         )
 
     def left(self, other: Claims) -> frozenset[str]:
-        """Return the words of this memory that the other one contains in no inflected form."""
+        """Return the words of this memory that *other* contains in no inflected form."""
         others = other.said.words | (self.topic if self.topic == other.topic else frozenset())
         beginnings = {
             word[:_STEM_PREFIX_CHARS]
@@ -181,7 +181,7 @@ class Claims:
 
 
 def _is_covered(term: str, parts: frozenset[str], others: frozenset[str]) -> bool:
-    """Return True if *others* contains the word, or enough of its parts."""
+    """Return True if *others* contains the word itself or enough of its parts."""
     more = parts - {term}
     # Korean words share single syllable pairs by chance, so at least half of the pairs must match.
     enough = len(more) / 2 if _HANGUL_PATTERN.search(term) else 1
@@ -211,7 +211,7 @@ def _extract_specific_terms(words: Iterable[str]) -> frozenset[str]:
 
 
 def _find_negated_words(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words before or after each negation, depending on the side that it negates."""
+    """Yield the words that each negation refers to: the words after it, or for some negations the words before it."""
     for at, word in enumerate(words):
         if _PRECEDING_NEGATION_PATTERN.search(word):
             yield from words[at + 1 : at + 1 + _MAX_NEGATED_WORDS_AFTER]

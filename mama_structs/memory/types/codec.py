@@ -158,7 +158,7 @@ def vectors_from_bytes(data: bytes, dimensions: int) -> NDArray[np.float32]:
     return np.frombuffer(data, dtype="<f4").reshape(-1, dimensions)
 
 
-# Values that every engine derives from a memory in the same way: terms, filter columns and term weights.
+# Functions and constants for values that all engines derive identically: terms, filter columns and term weights.
 
 TERM_COUNT_STEP: Final = 1 / 10
 """Step to which term counts are quantized."""
@@ -181,7 +181,7 @@ def indexed_terms(memory: Memory) -> dict[str, float]:
 
 
 def mutable_columns(memory: Memory) -> dict[str, int]:
-    """Return the values of the mutable columns by name, without topic and filter names."""
+    """Return a memory's values of the mutable columns, by column name. Topic and filter names are not included."""
     return {
         "scripts": detect_scripts(memory.content),
         "asking": question_percentage(memory.content),

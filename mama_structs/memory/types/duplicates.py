@@ -61,7 +61,7 @@ def find_current_duplicate(reader: Reader, memory: Memory) -> Memory | None:
 
 
 def is_duplicate(existing: Memory, candidate: Memory) -> bool:
-    """Return True if two memories have the same words and metadata, and *existing* has not failed."""
+    """Return True if two memories have the same words and metadata, and *existing* is not a failed decision."""
     same = (existing.namespace, existing.trust, existing.valid_until) == (
         candidate.namespace,
         candidate.trust,

@@ -68,7 +68,7 @@ SYSTEM_CREATOR_INDEX: Final = CREATORS.index("system")
 _DECAY_RATES: Final = np.array([DECAY_RATES_PER_DAY[link_type] for link_type in LinkType])
 _DAY_MS: Final = 86_400_000
 _SAMPLE_BITS: Final = 10
-# Maximum number of memories per page. Other transactions can run between two pages.
+# Maximum number of memories per page. The limit lets other transactions run between two pages.
 _PAGE_MEMORIES: Final = 256
 MAX_DUPLICATES: Final = 64
 """Maximum number of duplicates examined per fingerprint. Hosts may store any number of them."""
@@ -565,7 +565,7 @@ class Writer(Reader, Protocol):
 
     def delete(self, memory_id: str) -> int:
         """
-        Delete a memory and all its links, and return the number of links.
+        Delete a memory and all its links, and return the number of deleted links.
 
         An unknown id raises KeyError.
         """

@@ -447,7 +447,7 @@ class Link(ReprMixin):
     created_by: CreatedBy
     metadata: LinkMetadata
     created_at: datetime
-    # Excluded from comparison and storage: attributes with a leading underscore are not serialized.
+    # Excluded from comparison (eq=False) and storage (attributes with a leading underscore are not serialized).
     _texts: tuple[str, str] | None = attrs.field(default=None, init=False, eq=False)
 
     @property
@@ -579,7 +579,7 @@ def is_id(text: str) -> bool:
 
 
 def find_name_problem(text: str) -> str | None:
-    """Return the rule for ids and mentions that a text violates, or None if it is valid."""
+    """Return the rule that a text violates as an id or a mention, or None if it is valid."""
     if not 0 < len(text) <= MAX_ID_CHARS:
         return f"must have 1 to {MAX_ID_CHARS} characters"
     if any(unicodedata.category(character) in _FORBIDDEN_ID_CATEGORIES for character in text):
@@ -593,7 +593,7 @@ def find_name_problem(text: str) -> str | None:
 
 def find_id_problem(text: str, kind: MemoryType) -> str | None:
     """
-    Return the rule that a text violates as an id of this memory type, or None.
+    Return the rule that a text violates as an id of this memory type, or None if it is valid.
 
     Decisions of v1.0 keep their ids, which may be any name that is not an id of another type.
     """
@@ -638,10 +638,10 @@ class Maintained:
 
 
 # Evidence can cite a handle. The handle's text at the time of saving is stored while any memory refers to it.
-# Such an item is ``ref:plan@2#sha256:<64 hexadecimal digits>``: the handle, and the hash of its stored text.
-# All other items have no stored text.
+# The evidence item is then ``ref:plan@2#sha256:<64 hexadecimal digits>``: the handle, and the hash of its stored text.
+# All other evidence items have no stored text.
 
-# Match handles only: a URL with a ``#sha256:`` fragment is evidence without a stored text.
+# Match handles only, because a URL with a ``#sha256:`` fragment is evidence without a stored text.
 _STORED_EVIDENCE_PATTERN: Final = re.compile(r"((?:ref|fd|message):[^\s#]{1,200})#sha256:([0-9a-f]{64})")
 _DIGEST_PATTERN: Final = re.compile(r"[0-9a-f]{64}")
 MAX_STORED_TEXT_BYTES: Final = 2**25

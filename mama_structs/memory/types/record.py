@@ -1,4 +1,4 @@
-"""Records of hosts: values, argument checks, and their stored form as memories or notes."""
+"""Host records: values, argument checks, and their stored form as memories or notes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAX_LABEL_CHARS: Final = 512
 MAX_KEY_CHARS: Final = 1024
 _MAX_PATH_CHARS: Final = 512
 _MAX_DEPTH: Final = 99
-# Maximum length of a percent-encoded key in a note's name. A longer one is shortened and hashed to fit the row key.
+# Maximum length of a percent-encoded key in a note's name. Longer keys are truncated and hashed to fit in a row key.
 _MAX_KEY_CHARS_IN_NAME: Final = 256
 # Separates a shortened key from its hash. Percent-encoded text never contains this character.
 _HASH_MARKER: Final = "+"
@@ -204,7 +204,7 @@ def check_key(value: object, name: str = "key") -> str:
 
 
 def check_place(value: object, name: str = "place") -> RecordPlace:
-    """Validate a pair of labels and key and return it."""
+    """Validate a place, which is a pair of labels and key, and return it."""
     pair = _check.check_items(name, value, item_kind="labels and a key")
     if len(pair) != 2:  # noqa: PLR2004 - a pair
         raise InvalidArgument(f"{name} must be a pair of labels and a key, got {len(pair)} items")
@@ -220,7 +220,7 @@ def check_new_record(record: object, *, max_text: int, name: str = "record") -> 
         hint = "keep a large text as a ref, and its handle here"
         raise InvalidArgument(f"{name}.value must be at most {MAX_VALUE_BYTES} bytes of JSON, got {size}", hint=hint)
     origin: Origin = "user" if record.origin is None else _check.check_choice(f"{name}.origin", record.origin, ORIGINS)
-    # A tool may store arguments that contain inserted texts of handles. Their origin limits the record's origin.
+    # A tool may store arguments with inserted texts of handles, so their provenance limits the record's origin.
     inserted = get_inserted_provenance()
     return PreparedRecord(
         labels=check_labels(record.labels, f"{name}.labels"),

@@ -37,7 +37,7 @@ _EXAMPLES_BY_TYPE: Final[Mapping[LinkType, tuple[str, ...]]] = MappingProxyType(
     }
 )
 
-# Further synonyms, and the usual Korean words.
+# Synonyms of the examples above, and the usual Korean words.
 # Passive words for evolution map to associations, because they would reverse the direction of the link.
 _SYNONYMS_BY_TYPE: Final[Mapping[LinkType, str]] = MappingProxyType(
     {
@@ -95,7 +95,7 @@ def check_relationship(word: object) -> str:
     )
     if not isinstance(word, str):
         raise InvalidArgument(f"{rule}, got {type(word).__name__}")
-    # Normalize only the start of a long text: normalization cannot shorten the whole text to a valid word.
+    # Normalize only the start of a long text, because the whole text remains too long even if normalized.
     kept = unicodedata.normalize("NFC", word[: 4 * MAX_RELATIONSHIP_CHARS + 1]).strip(" ")
     if not 1 <= len(kept) <= MAX_RELATIONSHIP_CHARS or len(word) > 4 * MAX_RELATIONSHIP_CHARS:
         raise InvalidArgument(f"{rule}, got {len(word)} characters")
@@ -130,7 +130,7 @@ def classify_by_example(word: str, vector: NDArray[np.float32], example_vectors:
 
 def find_near_synonyms(words: Sequence[str], vectors: NDArray[np.float32]) -> dict[str, tuple[tuple[str, float], ...]]:
     """Return the near-synonyms of each word with their cosines, most similar first."""
-    # Words that differ only in case, gaps or Unicode form have the cosine 1, regardless of their vectors.
+    # Words that differ only in case, separators or Unicode form get the cosine 1, regardless of their vectors.
     forms: dict[str, list[int]] = {}
     for at, word in enumerate(words):
         forms.setdefault(normalize_relationship(word), []).append(at)

@@ -117,7 +117,7 @@ _LIMITED_BY_SETTINGS: Final = ("decision", "reasoning", "summary", "content", "c
 
 def _add_checks(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
     """
-    Make each field without a converter validate its value by the check for its name.
+    Give each field without a converter a converter that validates the value by the check for the field's name.
 
     Default values are not checked.
     """
@@ -275,7 +275,7 @@ def parse_request(record: object) -> SaveRequest:
     try:
         return _REQUEST_BY_TYPE[kind](**given)
     except TypeError as error:
-        # The message of the `TypeError` can be shown: it names the argument but contains no value.
+        # The message of the `TypeError` is safe to show, because it names the argument but contains no value.
         problem = str(error).partition("() ")[2] or "its arguments are not those of its type"
         raise InvalidArgument(f"{kind.value}: {problem}") from None
 

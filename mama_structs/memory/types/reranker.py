@@ -11,7 +11,7 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import is_async_callable
 from mama_structs.errors import InvalidArgument
 
-_DEFAULT_MAX_CHARS: Final = 4_000  # about twice the 512 tokens that most cross-encoders accept
+_DEFAULT_MAX_CHARS: Final = 4_000  # about twice the length of the 512 tokens that most cross-encoders read
 _DEFAULT_BATCH_SIZE: Final = 64
 
 
@@ -103,10 +103,10 @@ def check_reranker(reranker: object) -> None:
 
 
 def get_max_chars(reranker: Reranker) -> int:
-    """Return the number of characters of a text that the reranker reads."""
+    """Return the maximum number of characters that the reranker reads of each text."""
     return getattr(reranker, "max_chars", _DEFAULT_MAX_CHARS)
 
 
 def get_batch_size(reranker: Reranker) -> int:
-    """Return the number of texts that the reranker accepts per call."""
+    """Return the maximum number of texts that the reranker accepts per call."""
     return getattr(reranker, "batch_size", _DEFAULT_BATCH_SIZE)

@@ -80,7 +80,7 @@ _COMBINING_MARKS: Final = "\u200d" + "".join(
 )
 _LETTER_REGEX: Final = rf"[^\W{_HANGUL_CHARS}{_UNSPACED_SCRIPT_CHARS}]"
 _LETTER_RUN_REGEX: Final = rf"(?:{_LETTER_REGEX}[{_COMBINING_MARKS}]*)+"
-# Hangul and ideographs may adjoin the number, for example as the name of a currency.
+# Hangul and ideographs may directly precede or follow the number, for example as the name of a currency.
 _NUMBER_REGEX: Final = rf"(?<!{_LETTER_REGEX})(?<!,)[0-9]{{1,3}}(?:,[0-9]{{3}})+(?!{_LETTER_REGEX})"
 
 _TOKEN_PATTERN: Final = re.compile(
@@ -89,7 +89,7 @@ _TOKEN_PATTERN: Final = re.compile(
 _ASCII_TOKEN_PATTERN: Final = re.compile(rf"{_NUMBER_REGEX}|\w+(?:[-.']\w+)*", re.ASCII)
 _IDENTIFIER_SEPARATOR_PATTERN: Final = re.compile(r"[-._']+")
 _CAMEL_CASE_PATTERN: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-# Endings of words that the stemmer may change (https://snowballstem.org/algorithms/english). Other words skip it.
+# Word endings that the stemmer may change (https://snowballstem.org/algorithms/english). Other words skip the stemmer.
 _STEMMABLE_PATTERN: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
 # Accents of Latin, Greek and Cyrillic letters, and vowel marks of Hebrew and Arabic.
 _ACCENT_PATTERN: Final = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0670]+")
@@ -209,7 +209,7 @@ _KOREAN_STOP_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
-# Ideographs of Chinese question words and particles, simplified and traditional. Bigrams with one are stop words too.
+# Chinese question words and particles, simplified and traditional. A bigram that contains one is a stop word too.
 _STOP_IDEOGRAPHS: Final = frozenset("的了吗嗎呢吧啊嘛什么麼甚怎哪谁誰几幾")
 
 # Bigrams of Japanese and Chinese endings and question words.
@@ -248,7 +248,7 @@ class _WordCache(dict[str, T]):
 def embedded_text(memory: Memory) -> str:
     """Return the text to embed: topic, content, and the author's further text fields."""
     # The outcome is left out, because `MemoryStore.set_outcome` stores it as a separate memory.
-    # So the decision's vector stays valid, and a search of the past does not know the later outcome.
+    # So the decision's vector remains valid, and a search as of a past time does not match a later outcome.
     body = "\n".join(_text_fields(memory))
     topic = _topic_to_words(memory.topic)
     return (f"{topic}: {body}" if topic else body)[:MAX_EMBEDDED_CHARS]
@@ -422,7 +422,7 @@ def _extract_terms(text: str) -> Iterator[tuple[str, _TermKind]]:
 
 
 def _normalize_bounded(text: str) -> str:
-    """Return *text* in NFKC, or in NFC if NFKC is much longer: it can be 18 times as long."""
+    """Return *text* in NFKC, or in NFC if NFKC is much longer. NFKC can be 18 times as long as the text."""
     normal = normalize("NFKC", text)
     return normal if len(normal) <= 2 * len(text) + _NORMALIZE_CHUNK_CHARS else normalize("NFC", text)
 
@@ -485,10 +485,10 @@ def _korean_terms(word: str) -> KindedTerms:
     if root in _KOREAN_STOP_WORDS:
         return ((root, _TermKind.STOP),)
     found = [(root, _TermKind.WORD)]
-    # If all syllables but the first form a suffix, the first one is also a term, as in 값이. This also affects 결과.
+    # If all syllables but the first form a suffix, index the first one too, as in 값이. This also affects 결과.
     if root[1:] in _SUFFIXES:
         found.append((root[0], _TermKind.ROOT))
-    # Use bigrams of the whole word, because the stem is not always detectable. Frequent endings have little weight.
+    # Use bigrams of the whole word, because its stem is not always detected. Bigrams of frequent endings weigh little.
     return (*found, *_bigram_terms(word))
 
 

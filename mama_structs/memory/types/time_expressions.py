@@ -108,7 +108,7 @@ def _span_until_now(now: datetime, unit: str, count: int) -> Span:
 
 
 def _latest_begun_span(now: datetime, spans: int, span_of: Callable[[int], Span]) -> Span:
-    """Return the latest span that exists and has begun, trying *spans* candidates."""
+    """Return the latest of *spans* candidates that exists and has begun."""
     for back in range(spans):
         try:
             span = span_of(back)
@@ -173,7 +173,7 @@ _GROUP_VALUES: Final[Mapping[str, Mapping[str, Any]]] = {
         "hour|hours|시간 day|days|일|날 week|weeks|주일|주 weekend|주말 month|months|달|개월|월 quarter|quarters|분기 "
         "year|years|년|해"
     ),
-    # 0 to 2 are thirds, and 3 and 4 are halves.
+    # Parts of a period: 0 to 2 are its thirds, 3 and 4 are its halves.
     "part": _number_words(
         "early|beginning|start|begin|초순|초반|초|상순 mid|middle|중순|중반 late|end|close|말|하순 "
         "firsthalf|전반 secondhalf|후반",
@@ -588,7 +588,7 @@ def find_period(query: str, now: datetime) -> Period | None:
         period = period or _single_period(text, one)
         if period is not None and (not period.since or not period.until or period.since < period.until):
             periods.append(period)
-    # Prefer the most certain period, and the first of equals, because later ones are usually explanations.
+    # Prefer the most certain period, and the first if several are equal, because later ones are usually explanations.
     return max(periods, key=lambda period: period.strength, default=None)
 
 

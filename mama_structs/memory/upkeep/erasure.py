@@ -56,7 +56,7 @@ NOTE_PREFIX: Final = "forgetting/"
 PAGE_MEMORIES: Final = 500
 # Replaces an erased id in the texts of other memories.
 ERASED_ID: Final = "forgotten"
-# Matches the last two parts of a memory id. They contain no words, unlike the rest of the id.
+# Matches the last two parts of a memory id. Unlike the rest of the id, they contain no words of the erased text.
 ID_END_PATTERN: Final = re.compile(r"_(?=([0-9]{10,}_[0-9a-z]{4,8}))")
 _read_record: Final = msgspec.json.Decoder(MemoryRecord[msgspec.Raw]).decode
 _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
@@ -64,7 +64,7 @@ _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
 
 @attrs.frozen
 class ErasureSet:
-    """Text hashes and endings of memory ids that conversations must erase."""
+    """Hashes of texts and endings of memory ids. Conversations must erase everything that matches them."""
 
     digests: frozenset[str]
     ends: frozenset[str]
@@ -373,7 +373,7 @@ def _redact_link(link: Link, ends: dict[str, list[str]]) -> Link:
 
 def _bridging_links(reader: Reader, memory_id: str, doomed: Collection[str]) -> list[Link]:
     """
-    Return links that connect the two sides of a chain of versions around an erased memory.
+    Return links that bridge the gap that an erased memory leaves in an evolution chain.
 
     Each link leads from a memory that superseded the erased one to a memory that the erased one superseded.
     """
@@ -383,7 +383,7 @@ def _bridging_links(reader: Reader, memory_id: str, doomed: Collection[str]) -> 
         return []
 
     def ends(direction: Direction) -> list[Link]:
-        """Return the evolution links between remaining and erased memories at one end of the chain."""
+        """Return the evolution links between remaining and erased memories at one end of the gap."""
         found, seen, waiting = [], {memory_id}, [memory_id]
         while waiting:
             nodes = [node for node in reader.find_many(waiting) if node is not None]

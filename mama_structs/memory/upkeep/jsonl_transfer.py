@@ -234,7 +234,7 @@ async def iter_export_pages(engine: Engine) -> AsyncIterator[ExportPage]:
         known: set[str] = set()
         size = 0
         for one in reader.scan(after=min(nodes) - 1, limit=len(nodes)) if nodes else ():
-            # The node range may contain memories that were not requested. Texts may be long, so a full page ends early.
+            # Skip memories that were not requested. If the page is full, skip the rest, which the next page contains.
             if one.node not in nodes or size > MAX_CHUNK_BYTES:
                 continue
             new = [
@@ -371,7 +371,7 @@ class _ExportFile:
         return lines, offset
 
     def text(self, digest: str) -> str:
-        """Return an evidence text again. Its line must have been read before."""
+        """Read an evidence text again. Its line must have been read before."""
         number, offset = self.texts[digest]
         self.file.seek(offset)
         with _add_line_number(number):
@@ -427,7 +427,7 @@ class _Import:
     # Links whose targets come in later lines, by target. Usually few, since links lead from newer to older memories.
     waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
-    # Ids of memories of later lines that memories of earlier lines use as evidence.
+    # Ids of memories in later lines that memories in earlier lines use as evidence.
     awaited_evidence: set[str] = attrs.field(factory=set, init=False)
 
     async def run(self) -> Imported:
@@ -479,7 +479,7 @@ class _Import:
         while rest:
             taken = await self.engine.write(lambda writer: self._store_batch(writer, rest, contents))  # noqa: B023 - awaited
             for digest in taken.missing_texts:
-                # Load the text again: an earlier chunk stored it, but all memories that used it were deleted.
+                # Load the text again, because all memories that used it were deleted after an earlier chunk stored it.
                 contents[digest] = await run_in_own_thread(lambda wanted=digest: self.file.text(wanted))  # type: ignore[misc]  # bound
             for link in taken.waiting:
                 self.waiting.setdefault(link.to_id, []).append(link)
@@ -540,7 +540,7 @@ class _Import:
         return missing
 
     async def _embed_new(self, chunk: Sequence[ParsedMemoryLine]) -> list[ParsedMemoryLine]:
-        """Return the memories. New ones get vectors of the current embedder."""
+        """Return the memories of a chunk, new ones with vectors of the current embedder."""
         known = await self.engine.read(lambda reader: self._compare(reader, chunk))
         new = [one.memory for one in chunk if one.memory.id not in known]
         vectors = await saving.embed_memories(self.embedding, new) if new else []
@@ -776,7 +776,7 @@ def _decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: s
     except msgspec.ValidationError as error:
         said = str(error)
         if said.startswith(("Invalid enum value", "Object contains unknown field")):
-            # Cut these messages of msgspec, because they quote the value.
+            # These messages of msgspec quote the value, so cut them before it.
             rule, _, place = said.rpartition(" - at ")
             said = f"{rule.split(' `')[0].split(' ' + chr(39))[0]} - at {place}" if place else rule.split(" `")[0]
         raise ValueError(said.replace("`$", f"`{path}")) from error

@@ -26,8 +26,9 @@ from mama_structs.memory.types.engine import (
 from mama_structs.memory.types.model import Link, LinkType, Memory, to_milliseconds
 from mama_structs.settings import MemorySettings
 
-# Maximum number of memories per read or embedding call, so that other plans can run in between.
+# Maximum number of memories per page, so that other plans can run in between.
 PAGE_MEMORIES: Final = 500
+# Maximum number of memories per embedding call.
 EMBED_BATCH_MEMORIES: Final = 128
 
 

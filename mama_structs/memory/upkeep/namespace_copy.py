@@ -26,7 +26,7 @@ from mama_structs.memory.upkeep.jsonl_transfer import (
 )
 
 BATCH_MEMORIES: Final = 32
-# Cost of a memory in items, to estimate whether a computation should run in a thread.
+# Estimated cost of a memory, as a number of items. The estimate decides whether a computation runs in a thread.
 ITEMS_PER_MEMORY: Final = 20
 MAX_ERROR_IDS: Final = 10
 MAX_MESSAGE_IDS: Final = 3
@@ -231,7 +231,7 @@ class NamespaceCopier:
     def _put_new(
         self, writer: Writer, new: Sequence[MemoryExport], links: Sequence[Sequence[Link]], some: Sequence[MemoryExport]
     ) -> None:
-        # Collect all texts of the batch: each is attached only to its first user, which may already exist in the copy.
+        # Collect all texts of the batch, because the copy may already contain the memory that carries a text.
         texts = {digest: text for one in some for digest, text in one.texts.items()}
         dimensions = self.source.embedder.dimensions
         made = [
@@ -340,6 +340,6 @@ class NamespaceCopier:
             raise_store_differs(self.source.namespace, "has more or less than the source", counted)
 
     def _first_and_last_node(self, reader: Reader, items: Sequence[MemoryExport]) -> list[int]:
-        """Return the first and the last node of those memories that exist, or an empty list."""
+        """Return the first and the last node of the items that exist, or an empty list."""
         nodes = [node for node in reader.find_many([one.memory.id for one in items]) if node is not None]
         return [min(nodes), max(nodes)] if nodes else []
