@@ -22,7 +22,8 @@ class Peer(Driver):
         super().__init__(rows, settings)
         self.asking: Vectors | None = None
         known = self.looked_up()
-        # The store cannot search by a vector: it embeds a query text. Use an invented text that maps to the vector.
+        # The store can only search by text, which it embeds. While `asking` is set, every text is embedded as this
+        # vector.
         self.index = {
             "dims": rows.dimensions,
             "embed": lambda texts: known(texts) if self.asking is None else [self.asking.tolist()],

@@ -21,7 +21,7 @@ from mama_structs.testing.strategies.entities import TYPES_WITH_IDS
 _G, _P, _L, _R = EntityType.GUILD, EntityType.PLAYER, EntityType.PLANET, EntityType.REACTOR
 _S, _T, _A, _F = EntityType.SUBSTATION, EntityType.STRUCT, EntityType.ALLOCATION, EntityType.FLEET
 
-# The entity types that each field may refer to. Fields for direct relations are separate from the others.
+# The entity types that each field may refer to. `_SECONDARY_FIELDS` are not direct relations.
 _PRIMARY_FIELDS: Final = {
     "owner": (_P,), "guildId": (_G,), "planetId": (_L,), "fleetId": (_F,), "substationId": (_S,),
     "primaryReactorId": (_R,), "entrySubstationId": (_S,), "reactorId": (_R,), "locationId": (_L, _F),
