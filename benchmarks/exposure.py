@@ -29,7 +29,7 @@ Said = tuple[str | None, bool, bool]
 
 
 def by_substrings(row: dict[str, Any]) -> Said:
-    """Classify a message by the v1.0 patterns. Return its kind, if tools are hidden, and if a needed tool is hidden."""
+    """Classify a message by the v1.0 patterns. Return its kind, and whether tools and needed tools are hidden."""
     text = row["text"].lower()
     kind = next((kind for kind, words in SUBSTRINGS.items() if any(word in text for word in words)), None)
     allowed = ALLOWED.get(kind or "")

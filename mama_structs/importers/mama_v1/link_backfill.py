@@ -91,8 +91,7 @@ class LinkBackfill:
             if one.memory.type is MemoryType.DECISION and one.topic is not None:
                 newer, before = one.memory.id, last.get(one.topic)
                 last[one.topic] = newer
-                # Skip decisions of one evolution chain: they are already related. In a fork, neither replaces the
-                # other.
+                # Skip decisions of one chain, because they are already related. In a fork, neither replaces the other.
                 if before is not None and self._find_chain(newer) != self._find_chain(before):
                     self._add_link(newer, before, EVOLUTION_LINK)
 

@@ -498,7 +498,7 @@ class MigrationRun:
         )
 
     async def _write_memories(self, standing: PlanStatus, links: Sequence[Link]) -> None:
-        # Equal texts share one vector, because an embedder's results vary with the batch.
+        # Equal texts share the vectors of the first one, because an embedder's results vary with the batch.
         first: dict[bytes, str] = {}
         # Outcome links count as evidence, so they must be written before links are chosen.
         outcomes = {link.from_id: link for link in links if link.metadata.original_relationship == OUTCOME_OF_WORD}
