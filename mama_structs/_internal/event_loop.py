@@ -231,7 +231,7 @@ async def call_maybe_sync(
 
 
 class SessionLike(Protocol):
-    """The members of a session that decorators use. It avoids an import of the session."""
+    """The members of a session that decorators use. Because of this protocol, they need not import the session."""
 
     # The resolver, the default options for references, and the store of refs and descriptors.
     resolver: Any

@@ -49,7 +49,7 @@ SUSPICIOUS_PATTERN: Final = re.compile(f"[{OPENING_BRACKETS}&`~:\uff1a\\[\uff3b{
 
 
 def neutralize(text: str) -> str:
-    """Return a text as one line, without hidden characters, tags, fences or handles."""
+    """Convert a text to one line. Remove hidden characters, and defuse tags, fences and handles."""
     if not (text.isascii() and text.isprintable()):
         text = unicodedata.normalize("NFC", INVISIBLE_PATTERN.sub("", ANSI_ESCAPE_PATTERN.sub("", text)))
     text = " ".join(text.split())

@@ -70,7 +70,7 @@ def mixed_with_unknown(blocks):
 
 UNFINISHED = [
     *("max_tokens", "stop_sequence", "pause_turn", "refusal", "model_context_window_exceeded"),
-    # A stop reason of the beta API, an unknown one of a later version, and None for an incomplete message.
+    # Stop reasons of the beta API and of a later version, and None for an incomplete message.
     *("compaction", "made_up_later", None),
 ]
 

@@ -349,7 +349,7 @@ async def test_concurrent_saves_are_all_stored_and_visible(place):
     assert [] == await place.findings()
 
 
-# Adds so many rows that a planner which assumes no cached pages considers sequential scans.
+# Adds enough rows that the planner considers sequential scans if it assumes that no pages are cached.
 _FILLED = """
     INSERT INTO mama_structs.memories (namespace, node, id, entry, created, type, scripts, asking, ends, origin, trust,
                                        wording, length, terms, counts, topic_terms)

@@ -35,7 +35,7 @@ MAX_TEMPORAL_LINKS: Final = 3
 MAX_TEMPORAL_DISTANCE: Final = timedelta(hours=1)
 # Number of pieces of a long memory that are compared. `collect_link_candidates` has the same limit.
 MAX_COMPARED_PIECES: Final = 4
-# Type, relationship and confidence of each kind of link (DESIGN section 6; for evolution ADR-001, same topic).
+# Type, relationship and confidence of each kind of link (DESIGN section 6; evolution: ADR-001, "same topic").
 EVOLUTION_LINK: Final = (LinkType.EVOLUTION, "evolves_from", 0.6)
 ASSOCIATION_LINK: Final = (LinkType.ASSOCIATION, RELATED_WORD, 0.4)
 TEMPORAL_LINK: Final = (LinkType.TEMPORAL, CLOSE_IN_TIME_WORD, 0.3)

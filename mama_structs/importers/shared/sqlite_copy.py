@@ -311,7 +311,7 @@ def quote_identifier(name: str) -> str:
 
 
 def _decode_text(data: bytes) -> str | UndecodableText:
-    """Decode a text; SQLite does not check that texts are valid UTF-8."""
+    """Decode a text. Return an `UndecodableText` for invalid UTF-8, which SQLite does not reject."""
     try:
         return data.decode()
     except UnicodeDecodeError:

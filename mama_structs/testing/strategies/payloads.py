@@ -190,7 +190,7 @@ def _mappings(depth: int) -> st.SearchStrategy[dict[str, Any]]:
     members = [*_MEMBER_STRATEGIES]
     if depth:
         members.append(_pick_name(["attributes", "nested", "a/b", "outer~inner"], _mappings(depth - 1)))
-    # Not at the top level: there, an array of objects would make the payload a list of rows.
+    # Do not add them at the top level, because an array of objects would make the payload a list of rows there.
     if 0 < depth < _MAX_DEPTH:
         members.append(_pick_name(["rows", "events"], st.lists(_mappings(depth - 1), max_size=3)))
     return st.lists(st.one_of(members), max_size=7).map(dict)
