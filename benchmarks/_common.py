@@ -43,7 +43,7 @@ def take_turns(rivals: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str
 
 
 async def take_async_turns(rivals: Mapping[str, Callable[[], Awaitable[float]]], rounds: int) -> dict[str, list[float]]:
-    """Run each async rival once per round. A rival returns the seconds that count."""
+    """Run each async rival once per round. Each call of a rival returns the duration in seconds."""
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(rounds):
         for name, run in rivals.items():

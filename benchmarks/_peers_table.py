@@ -122,7 +122,7 @@ def part(*path: str, scale: float = 1) -> Callable[[dict[str, Any]], Any]:
 
 
 def acknowledged(own: dict[str, Any]) -> str | None:
-    """Return where a save is when it is acknowledged, derived from the number of disk flushes."""
+    """Return where a save is stored when it is acknowledged. This is derived from the number of disk flushes."""
     if "killed" not in own:
         return "in memory"
     if own["flushes"] is None:
@@ -200,12 +200,12 @@ def lines_of(figures: Mapping[str, Any]) -> list[Line]:
 
 
 def page_with(page: str, written: Mapping[str, Any]) -> str:
-    """Return the page with a new table between the marks."""
+    """Return the page with a new table between its marker comments."""
     return page_between(page, BEGIN, END, _generated(written))
 
 
 def page_between(page: str, begin: str, end: str, lines: Iterable[str]) -> str:
-    """Return the page with new lines between the two marks."""
+    """Return the page with new lines between the marker comments *begin* and *end*."""
     before, rest = page.split(begin)
     return before + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end)[1]
 

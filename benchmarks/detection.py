@@ -19,7 +19,7 @@ from mama_structs.testing import World
 BYTES = 1_000_000
 ID = re.compile(r"(?:[0-6]|9|1[01])-[1-9][0-9]*")
 CASES = {
-    # By default only direct relations are resolved, otherwise every id.
+    # The default options resolve only direct relations. With "all", every id is resolved.
     "enrich, default (50 references)": ReferenceOptions(),
     "enrich, every field (50 references)": ReferenceOptions(include_references="all"),
 }

@@ -14,7 +14,7 @@ from mama_structs.tools.exposure import Exposure
 
 MESSAGES = Path(__file__).parents[1] / "tests" / "data" / "exposure" / "messages.jsonl"
 KINDS = ("resuming", "deciding", "searching", "tracking", None)
-# The patterns in the requirements of v1.0, in order. With the last two, v1.0 was meant to show every tool.
+# The patterns of the v1.0 requirements, in order of precedence. For the last two kinds, every tool should be shown.
 SUBSTRINGS = {
     "resuming": ("어제", "이어서", "continue", "resume"),
     "deciding": ("결정", "decide", "choice", "선택"),
@@ -29,7 +29,7 @@ Said = tuple[str | None, bool, bool]
 
 
 def by_substrings(row: dict[str, Any]) -> Said:
-    """Classify a message by the v1.0 patterns: its kind, whether tools are hidden, and whether a needed one is."""
+    """Classify a message by the v1.0 patterns. Return its kind, and whether tools and needed tools are hidden."""
     text = row["text"].lower()
     kind = next((kind for kind, words in SUBSTRINGS.items() if any(word in text for word in words)), None)
     allowed = ALLOWED.get(kind or "")

@@ -53,9 +53,9 @@ EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
 PENALTY = 2.5
 RIDGE = 3.0
 CAP = LinkingPolicy.default().max_semantic
-# The weight of a set per text, over all its stores. Labels of chats are coarse: they name only the session.
+# Weight of each set per text in the fit. Chats have a low weight, because their labels name only the session.
 COUNTS = {"decisions": 2.0, "chat": 0.5, "long": 0.3, "passages": 1.0}
-# Series of documents, identified by the numbers in the passages' ids, for topics that contain several series.
+# The series of documents in each topic that has several. A series is given by the numbers in its passages' ids.
 SERIES = {
     "benefits": "18 127",
     "company_policy": "1 52 119 142, 5 71 163, 11 148",
@@ -97,7 +97,7 @@ class Pairs:
     new: NDArray[np.int64]
     old: NDArray[np.int64]
     same: NDArray[np.bool_]
-    # False for turns of one session without a common question: they only share the time and are not for training.
+    # False for turns of one session without a common question. They only share the time, so training ignores them.
     taught: NDArray[np.bool_]
     cosines: Values
     features: Values

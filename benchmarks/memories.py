@@ -235,7 +235,7 @@ async def journal(folder: Path, texts: Sequence[str], rounds: int) -> dict[str, 
     single: dict[str, Seconds] = {"raw set": [], "ours": []}
     together: dict[str, Seconds] = {"raw batched transaction": [], "ours": []}
     synced = 0
-    # Each transaction syncs the disk once.
+    # Each transaction syncs the disk once, so the number of transactions is the number of syncs.
     commits = count_calls(storage, "_run_transaction")
 
     def put(rows: Any, pair: tuple[bytes, bytes]) -> None:

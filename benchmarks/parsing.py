@@ -16,9 +16,9 @@ from _common import arguments, compared, report, take_turns
 
 from mama_structs import RefParser
 
-# The pattern of the earlier system, which was applied to the complete answer.
+# The pattern that the earlier system applied to the complete answer of a model.
 EXPRESSION = re.compile(r'<ref\s+id="([^"]+)"[^>]*>(.*?)</ref>', re.DOTALL)
-LIMIT = 2.0  # The maximum seconds that a rival, which may be quadratic, spends on one text.
+LIMIT = 2.0  # Maximum seconds for one text, because the time of a rival may be quadratic in the length.
 CHUNK = 65_536
 
 PROSE = """Some prose about guilds and planets, with `inline code` here and there, as models write it, then a < b and more.

@@ -155,7 +155,7 @@ def reliability(sets: Sets, answers: Mapping[str, Sequence[Answers]]) -> Iterato
                  for question, hits in zip(sample.questions, one.judged, strict=True)]  # fmt: skip
         relevance, right = np.array([hit for _, hits in lists for hit in hits]).T
         best = np.array([max((one for one, _ in hits), default=0.0) for _, hits in lists])
-        # A question with a highly relevant hit need not have a highly relevant hit that is correct.
+        # The same hit must be highly relevant and correct. Two different hits do not count.
         found = np.array([any(one >= SURE and good for one, good in hits) for _, hits in lists])
         empty = np.array([not question.relevant for question, _ in lists])
         kept = [(right[relevance >= step], step) for step in STEPS]

@@ -39,7 +39,7 @@ from _scale import DIMENSIONS, NEAREST, Rows
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "shared" / "data" / "retrieval"
 MATTER = 150  # memories per subject
-# The number of meaningful dimensions, the decay of their variance, and the share of the remaining noise.
+# Number of dimensions from which vectors are generated, exponent of the decay of their scales, and scale of the noise.
 LATENT, DECAY, ELSE = 128, 0.3, 0.3
 WORDS, ASKED = 15, 6
 RECALL, EFS = 0.98, (16, 32, 64, 96, 128, 192, 256, 384, 512)
@@ -157,7 +157,7 @@ def make_corpus(sizes: Sizes, folder: Path, *, quick: bool) -> None:
     for at in about.tolist():
         telling = sorted(picked[at].tolist())[-ASKED:]
         texts.append("what did we decide about " + " ".join(words[word] for word in telling) + " for the")
-    # Resembles real sentences: the mean cosine is 0.16, the best hit of a question has 0.7, the tenth 0.5.
+    # The constants make cosines similar to real sentences: mean 0.16, best hit of a question 0.7, tenth hit 0.5.
     share = (np.arange(LATENT) + 1.0) ** -DECAY
     spread = (share / np.sqrt(np.mean(share**2)))[:, None] * chance.standard_normal((LATENT, DIMENSIONS))
     spread /= math.sqrt(DIMENSIONS)

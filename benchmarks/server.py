@@ -149,7 +149,7 @@ def lines(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
 
 
 def render_section(title: str, tables: list[str], busy: str) -> str:
-    """Return the new text between the marks of the page."""
+    """Return the new text between the marker comments of the page."""
     blocks = "\n\n".join(f"```text\n{one}\n```" for one in tables)
     return f"{BEGIN}\n\n{title}\n{busy}\n\n{blocks}\n\n{END}"
 

@@ -37,7 +37,7 @@ from mama_structs.errors import StoreBusy
 from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType
 from mama_structs.settings import MemorySettings, Settings
 
-# True if the saver runs during the load. Alternation spreads the cost of a growing store over both cases.
+# For each load, True if the saver runs. Both cases alternate, so that the growth of the store affects them equally.
 TURNS = (False, True, True, False)
 SPARE = 5_000
 RAW_WAIT = 10.0
@@ -479,7 +479,7 @@ async def held(directory: Path, texts: Texts, sizes: Sizes) -> dict[str, Any]:
                     busy = True
                 return time.perf_counter() - started, busy
 
-            await asyncio.to_thread(opening.request, 1)  # loads the modules
+            await asyncio.to_thread(opening.request, 1)  # Import the modules before the measurement.
             opened = await asyncio.to_thread(opening.request, sizes.opens)
             free = [await both(sizes.seconds / 2)]
             lock.request("take")

@@ -130,7 +130,7 @@ def _generated(written: Mapping[str, Any]) -> Iterator[str]:
 
 
 def page_with(page: str, written: Mapping[str, Any]) -> str:
-    """Return the page with a new table between the marks."""
+    """Return the page with a new table between its marker comments."""
     return page_between(page, BEGIN, END, _generated(written))
 
 

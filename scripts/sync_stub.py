@@ -116,7 +116,7 @@ def _members(facade: Any, own: list[str], needed: dict[str, set[str]]) -> Iterat
     kind = facade._kind
 
     def method(name: str, function: Any) -> str:
-        # Use the imports of the module that defines the function: it may belong to a base class elsewhere.
+        # Use the imports of the module that defines the function, because a base class may be in another module.
         return _method(name, function, _Annotations(function.__module__, own, needed))
 
     annotations = _Annotations(_home(kind), own, needed)

@@ -22,7 +22,7 @@ from mama_structs.structs import tools
 from mama_structs.testing import FakeNode, Fault
 
 UNTRUNCATED_SETTINGS = Settings(descriptors=DescriptorSettings(enabled=False))
-# On a slow machine, a query must not time out.
+# A long timeout, so that no query times out on a slow machine.
 PATIENT = Settings(references=ReferenceSettings(query_timeout=600.0), descriptors=UNTRUNCATED_SETTINGS.descriptors)
 LIMITED = Settings(references=ReferenceSettings(query_timeout=1.0), descriptors=UNTRUNCATED_SETTINGS.descriptors)
 

@@ -115,7 +115,7 @@ async def test_async_call_processes_large_input_outside_the_loop(session, monkey
         await CALLS[name](session)
 
     with metered(monkeypatch) as meter:
-        # Run the call in a new task: the meter does not measure the current callback, which is already running.
+        # Run the call in a new task, because the meter does not measure the current callback, which is already running.
         await asyncio.create_task(call())
 
     assert MAX_CALLS > meter.calls

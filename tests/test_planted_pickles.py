@@ -176,7 +176,7 @@ async def read_again(place):
     return errors, keys
 
 
-# Kinds of rows that an operation reads directly, with its error. Other operations skip the row.
+# Kinds of rows that an operation cannot skip, with the operation and its error. Other operations skip the row.
 DIRECT = {
     "memories/default/head": ("open talk", StoreDamaged),
     "memories/default/m/": ("get", StoreDamaged),

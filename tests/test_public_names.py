@@ -244,7 +244,7 @@ def test_type_hints_resolve(name):
     try:
         module = importlib.import_module(name)
     except ImportError as error:
-        # Other extras than `test` have their own environments, in which tests/hosts checks them.
+        # Extras other than `test` are installed in their own environments, where tests/hosts checks these modules.
         is_elsewhere = re.search(
             r"mama-structs\[(langgraph|google-adk|haystack|claude|agent-f|pydantic-ai-h)", str(error)
         )

@@ -47,7 +47,7 @@ class Driver:
         raise NotImplementedError
 
     def by_question(self, number: int) -> Sequence[int]:
-        """Return the hits of the peer's best search for a question: by default the search by vector."""
+        """Return the hits of the peer's best search for a question, by default of a search by vector."""
         return self.by_vector(self.get_question_vector(number))
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ class Peer(Driver):
     at_once = 5_000
 
     def open(self, store: Path) -> None:
-        # Clear Chroma's cache, because it would return the client of an earlier opening.
+        # Clear Chroma's cache. Otherwise it would return the client that an earlier call of `open` created.
         chromadb.api.client.SharedSystemClient.clear_system_cache()
         client = chromadb.PersistentClient(str(store), settings=chromadb.config.Settings(anonymized_telemetry=False))
         given = {"hnsw": {"space": "ip"}}

@@ -13,7 +13,7 @@ from _peers import NEAREST, Driver, Vectors
 
 
 class Peer(Driver):
-    """Stores vectors in one file and lines in another. Vectors are flushed first, so each line has its vector."""
+    """Stores vectors in one file, JSON lines in another. Vectors are flushed first, so that every line has a vector."""
 
     def open(self, store: Path) -> None:
         store.mkdir(exist_ok=True)

@@ -145,7 +145,7 @@ async def run_in_own_thread(work: Callable[[], T], *, abandon_on_cancel: bool = 
             outcome.set_exception(error)
         else:
             outcome.set_result(result)
-        with contextlib.suppress(RuntimeError):  # the loop was closed
+        with contextlib.suppress(RuntimeError):  # `call_soon_threadsafe` raises RuntimeError if the loop is closed.
             loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(None))
 
     thread = threading.Thread(target=run, name="mama-structs", daemon=False)
@@ -158,7 +158,7 @@ async def run_in_own_thread(work: Callable[[], T], *, abandon_on_cancel: bool = 
             if abandon_on_cancel:
                 raise
             cancelled = error
-    thread.join()  # returns immediately: the thread has finished its work
+    thread.join()  # Does not block, because the thread has finished its work.
     if cancelled is not None:
         raise cancelled
     return outcome.result()
@@ -184,7 +184,7 @@ class SerialThread:
             try:
                 return work()
             except StopIteration as error:
-                # A future cannot contain StopIteration, so the caller would wait forever.
+                # Convert StopIteration, because a future cannot contain it. Otherwise the caller would wait forever.
                 raise RuntimeError("the call raised StopIteration") from error
 
         self._running = asyncio.get_running_loop().run_in_executor(self._executor, done)
@@ -231,7 +231,7 @@ async def call_maybe_sync(
 
 
 class SessionLike(Protocol):
-    """The members of a session that decorators use. It avoids an import of the session."""
+    """The members of a session that decorators use. Because of this protocol, they need not import the session."""
 
     # The resolver, the default options for references, and the store of refs and descriptors.
     resolver: Any
@@ -252,7 +252,7 @@ class CallProgress:
         self._is_finished = False
 
     def enter(self) -> CallProgress:
-        """Return this object on the first call. For a nested call by the tool, return a new object."""
+        """Return this object for the outermost call. For a nested call by the tool itself, return a new object."""
         if self._is_entered:
             return CallProgress()
         self._is_entered = True
@@ -288,8 +288,8 @@ call_progress: Final[contextvars.ContextVar[CallProgress | None]] = contextvars.
 )
 """Progress of the model's current tool call, which an adapter reports if the call fails."""
 
-# True during a model's call, to whose arguments the host's limits apply.
-# False while the tool's own code runs, because the calls of that code are not the model's.
+# True during a model's call, so that the host's limits apply to its arguments.
+# False while the tool's own code runs, because that code may make further calls, which are not the model's.
 is_model_call: Final[contextvars.ContextVar[bool]] = contextvars.ContextVar("mama_structs_from_model", default=False)
 
 # The sessions that were entered in this context, innermost last.

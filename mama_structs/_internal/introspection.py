@@ -81,9 +81,9 @@ class FunctionLayer:
 
     name: str
     docstring: str | None
-    # The globals of its module, for evaluating its annotations.
+    # The globals of the function's module, which are needed to evaluate its annotations.
     namespace: dict[str, Any]
-    # The value of its attribute `tool_title`: a display name for people.
+    # The display name of the function, from its attribute `tool_title`.
     title: str | None = None
 
 

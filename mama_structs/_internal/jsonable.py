@@ -22,21 +22,21 @@ import attrs
 from mama_structs.errors import MalformedResponse, MamaStructsError
 
 MAX_DEPTH: Final = 100
-# Limits for an answer of a source. A deeper answer would overflow recursive readers.
-# Containers that share members at each level would expand exponentially.
+# A source's answer has at most MAX_DEPTH levels, because a deeper one would overflow recursive readers.
+# The number of members is limited, because containers that share members at each level would expand exponentially.
 MAX_ANSWER_MEMBERS: Final = 1_000_000
 
 SCALAR_TYPES: Final = frozenset({int, float, bool, type(None), str, bytes})
 """Exact types of scalar values."""
 
 MSGSPEC_TYPES: Final = (bytes, bytearray, memoryview, dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID)
-# Python sequences that must not become JSON arrays. Iterating a text yields texts, without end.
+# Python sequences that must not become JSON arrays. For example, iterating a UserString yields strings without end.
 NON_ARRAY_TYPES: Final = (bytes, bytearray, memoryview, range, array, UserString)
 NO_JSON_FORM_HINT: Final = (
     "return mappings, lists, strings, numbers, or attrs, dataclass, pydantic and msgspec objects made of them"
 )
 MAX_PATH_STEPS: Final = 8
-# A longer integer cannot be converted to decimal, which Python limits to 4,300 digits by default.
+# Python cannot convert larger integers to decimal, because by default it converts at most 4,300 digits.
 MAX_INT_BITS: Final = 14_000
 MAX_TYPE_NAME_CHARS: Final = 80
 CHUNK_ITEMS: Final = 200

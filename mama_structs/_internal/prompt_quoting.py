@@ -36,7 +36,7 @@ FENCE_PATTERN: Final = re.compile(r"`{3,}|~{3,}")
 QUOTE_TRANSLATION: Final = str.maketrans(
     dict.fromkeys('"\u201c\u201d\u201e\u201f\uff02\u301d\u301e\u301f\u2033\u02ba', "'")
 )
-# Matches handles, which are escaped as in DESIGN section 5, so that no tool resolves them.
+# Matches the position before a handle. `neutralize` escapes handles there, so that no tool resolves them.
 HANDLE_PATTERN: Final = re.compile(r"(?<![\w\\])(?=(?:ref|fd)\s?[:\uff1a]\S)", re.IGNORECASE)
 RECALLED_END: Final = "</recalled>"
 RECALLED_PATTERN: Final = re.compile(f"<recalled>(?:[^<]|<(?!/?recalled>))*+{RECALLED_END}")
@@ -49,7 +49,7 @@ SUSPICIOUS_PATTERN: Final = re.compile(f"[{OPENING_BRACKETS}&`~:\uff1a\\[\uff3b{
 
 
 def neutralize(text: str) -> str:
-    """Return a text as one line, without hidden characters, tags, fences or handles."""
+    """Convert a text to one line. Remove hidden characters, and defuse tags, fences and handles."""
     if not (text.isascii() and text.isprintable()):
         text = unicodedata.normalize("NFC", INVISIBLE_PATTERN.sub("", ANSI_ESCAPE_PATTERN.sub("", text)))
     text = " ".join(text.split())

@@ -21,7 +21,7 @@ MAX_LINE_COLUMNS: Final = 120
 """Maximum number of columns of a line."""
 MIN_TEXT_COLUMNS: Final = 24  # Minimum number of columns reserved for each text.
 MAX_FACT_COLUMNS: Final = 24  # Maximum number of columns of a fact, which may be untrusted text.
-ID_SUFFIX_COLUMNS: Final = 22  # Columns of the suffix of a memory id: its time and number.
+ID_SUFFIX_COLUMNS: Final = 22  # Columns of the time and the number at the end of a memory id.
 MAX_LINES: Final = 20
 MAX_FIELD_CHARS: Final = 200
 MAX_FIELD_ITEMS: Final = 10
@@ -99,7 +99,7 @@ NESTED_FIELDS: Final = ("memory", "metadata")
 
 
 def _find_attribute_path(holder: object, name: str) -> str:
-    """Return the path to the attribute in a nested object, or an empty text if no nested object has it."""
+    """Return the path to the attribute in a nested object, or an empty string if no nested object has it."""
     for step in NESTED_FIELDS:
         # A partly initialized object, such as a copy in progress, has no fields yet.
         with contextlib.suppress(AttributeError):

@@ -18,7 +18,7 @@ from mama_structs._internal.event_loop import is_in_plan
 from mama_structs.errors import SessionClosed, WrongLoop
 
 FORWARDED_METHODS: Final = ("__len__", "__contains__", "__getitem__", "_repr_html_")
-# This module registers an exit handler. Ours must be registered later, so that it runs first and closes the loop.
+# `concurrent.futures.thread` registers an exit handler. Register ours later, so that it runs first and closes the loop.
 EARLIER_EXIT_MODULE: Final = concurrent.futures.thread
 
 

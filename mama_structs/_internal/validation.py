@@ -43,7 +43,7 @@ def check_integer(
     name: str, value: object, minimum: int = 0, maximum: int | None = None, *, separator: str = ""
 ) -> int:
     """
-    Return an integer within bounds.
+    Return *value* if it is an integer within the bounds. Otherwise raise `InvalidArgument`.
 
     *separator*, such as a comma, precedes the bounds in the error message.
     """
@@ -69,22 +69,22 @@ def to_int(value: object) -> object:
 
 
 def check_number(name: str, value: object) -> float:
-    """Return a finite number as a float."""
-    # The comparison is false for NaN, and an int may be too large for a float.
+    """Return *value* as a float. Raise `InvalidArgument` if it is not a finite number."""
+    # This comparison is false for NaN, which is thus rejected, and for an int that is too large for a float.
     if not _is_number(value) or not abs(value) <= sys.float_info.max:
         raise invalid_argument(name, "must be a finite number", value)
     return float(value)
 
 
 def check_ratio(name: str, value: object) -> float:
-    """Return a number from 0 to 1 as float. NumPy numbers are accepted."""
+    """Return a number from 0 to 1 as a float, or raise `InvalidArgument`. NumPy numbers are accepted."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value <= 1:  # type: ignore[operator]  # typeshed knows no bounds of Real
         raise invalid_argument(name, "must be a number from 0 to 1", value)
     return float(value)
 
 
 def check_seconds(name: str, value: object, *, allow_zero: bool = False, maximum: float = sys.float_info.max) -> float:
-    """Return a number of seconds. 0 is allowed only if *allow_zero* is True."""
+    """Return a number of seconds as a float, or raise `InvalidArgument`. 0 is accepted only with *allow_zero*."""
     if not _is_number(value) or not 0 <= value <= maximum or (value == 0 and not allow_zero):
         above = "" if maximum == sys.float_info.max else f", at most {maximum:.0f}"
         raise invalid_argument(name, f"must be {'0 or more' if allow_zero else 'more than 0'} seconds{above}", value)
@@ -92,14 +92,14 @@ def check_seconds(name: str, value: object, *, allow_zero: bool = False, maximum
 
 
 def check_bool(name: str, value: object) -> bool:
-    """Return a bool."""
+    """Return *value* if it is a bool. Otherwise raise `InvalidArgument`."""
     if not isinstance(value, bool):
         raise invalid_argument(name, "must be True or False", value)
     return value
 
 
 def check_choice(name: str, value: object, known: Iterable[T]) -> T:
-    """Return the member of *known* (texts or members of a `StrEnum`) that equals *value*."""
+    """Return the string or `StrEnum` member in *known* that equals *value*, or raise `InvalidArgument`."""
     words = tuple(known)
     for one in words:
         if isinstance(value, str) and one == value:
@@ -109,7 +109,7 @@ def check_choice(name: str, value: object, known: Iterable[T]) -> T:
 
 def check_text(name: str, value: object, *, max_chars: int | None = None, allow_empty: bool = False) -> str:
     """
-    Return a text without lone surrogates that has at most *max_chars* characters.
+    Return *value* as a str. Raise `InvalidArgument` for lone surrogates or more than *max_chars* characters.
 
     A blank text is accepted only with *allow_empty*.
     """
@@ -138,7 +138,7 @@ def check_items(
     name: str, value: object, *, item_kind: str = "texts", max_items: int | None = None, item_noun: str = "items"
 ) -> tuple[Any, ...]:
     """
-    Return the items of an iterable.
+    Return the items of an iterable as a tuple. Raise `InvalidArgument` for other values or too many items.
 
     A single text, bytes or mapping is rejected, because it is probably a mistake.
     """
@@ -153,13 +153,13 @@ def check_items(
 def check_texts(
     name: str, value: object, *, max_items: int | None = None, max_chars: int | None = None
 ) -> tuple[str, ...]:
-    """Return several texts. *max_items* limits their number, and *max_chars* the length of each."""
+    """Validate each text with `check_text`, and return all of them. *max_items* limits their number."""
     found = check_items(name, value, max_items=max_items)
     return tuple(check_text(f"{name}[{position}]", one, max_chars=max_chars) for position, one in enumerate(found))
 
 
 def check_time(name: str, value: object) -> datetime:
-    """Return a time in UTC, truncated to milliseconds. A text is parsed as ISO 8601."""
+    """Return a datetime or an ISO 8601 string as a time in UTC, truncated to milliseconds."""
     if isinstance(value, str):
         try:
             time = datetime.fromisoformat(value)

@@ -1,5 +1,5 @@
 """
-Embedders that call common providers, and embedders and rerankers that run local models.
+Embedders for hosted providers, and embedders and rerankers that run local models.
 
 Each needs an extra.
 """
@@ -57,8 +57,8 @@ services accept.
 """
 
 _CLASSIFIER_LOGITS: Final = 2  # Number of logits of a cross-encoder that was trained as a classifier.
-_EMPTY_TEXT_PLACEHOLDER: Final = "-"  # Sent for empty texts, which services reject.
-_MAX_REQUEST_TOKENS: Final = 30_000  # Estimated tokens per request, a quarter of the services' limits.
+_EMPTY_TEXT_PLACEHOLDER: Final = "-"  # Sent instead of an empty text, because services reject empty texts.
+_MAX_REQUEST_TOKENS: Final = 30_000  # Maximum estimated tokens per request: a quarter of the services' limits.
 
 
 def _none_to_zero(value: int | None) -> int:

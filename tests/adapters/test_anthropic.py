@@ -70,7 +70,7 @@ def mixed_with_unknown(blocks):
 
 UNFINISHED = [
     *("max_tokens", "stop_sequence", "pause_turn", "refusal", "model_context_window_exceeded"),
-    # Stop reasons of the beta API, of a later version, and of an incomplete message.
+    # Stop reasons of the beta API and of a later version, and None for an incomplete message.
     *("compaction", "made_up_later", None),
 ]
 

@@ -91,7 +91,7 @@ UNFINISHED_STATUSES = ["failed", "in_progress", "cancelled", "queued", "incomple
 
 
 def chat_chunks():
-    """Return the chunks of a completion with one call. The first chunk could be repaired to valid JSON."""
+    """Return the chunks of a completion with one call. The first chunk is incomplete, but could be repaired."""
     function = {"name": "shout", "arguments": '{"text": "Ada went'}
     deltas = [
         {"role": "assistant", "tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]},

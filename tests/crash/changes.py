@@ -27,7 +27,7 @@ _PAST: Final = datetime(2020, 1, 1, tzinfo=UTC)
 _ROUNDING: Final = timedelta(milliseconds=2)
 _LONG: Final = 12_000
 _MAX_LEARNED: Final = 1_500
-# Serializes forking and forgetting: the oracle cannot know which refs a fork copies during a deletion.
+# Forking and forgetting must not overlap, because the oracle cannot know which refs a fork copies meanwhile.
 _turns: Final[WeakKeyDictionary[Session, asyncio.Lock]] = WeakKeyDictionary()
 
 

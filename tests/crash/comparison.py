@@ -35,7 +35,7 @@ async def compare(store: Store, facts: ExpectedState) -> Verdict:
                 async with opened(store, space) as session:
                     await seen.compare_memories(session)
                     await seen.compare_records(session)
-                    # `Session.check` covers the rows of all namespaces, so run it once. Check views per namespace.
+                    # Run `Session.check` once: it covers all namespaces. For the others, check only their memories.
                     checked = session.memories.check() if place else session.check()
                     found = await checked
                     note_findings(verdict, found if isinstance(found, list) else found.findings)
@@ -141,7 +141,7 @@ class Comparison:
         expected = {}
         for (where, begin, end, word), item in self.facts.links.items():
             ends = ids.get((space, begin)), ids.get((space, end))
-            # Deleting either memory also deletes the link.
+            # Expect no link of a deleted memory, because the deletion also deletes the link.
             if where == space and None not in ends:
                 expected[ends[0], ends[1], word] = item
         for key, item in expected.items():

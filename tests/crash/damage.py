@@ -174,7 +174,7 @@ def outcome_of(case: Case, sample: Sample, *, seed: int, sabotage: bool = False)
     shutil.rmtree(sample.place, ignore_errors=True)
     sample.place.mkdir()
     directory, errors = sample.place / "store", sample.place / "errors"
-    # No check can detect that an older copy replaces the whole store, so the sweep must report a silent loss.
+    # Sabotage: replace the store by an older copy. No check detects this, so the sweep must report a silent loss.
     origin = sample.older if sabotage and sample.older is not None else sample.store
     shutil.copytree(origin, directory)
     chance = random.Random(f"{seed}-{case}")
@@ -284,7 +284,7 @@ def _samples(place: Path) -> Iterator[dict[str, Sample]]:
     for number, name in enumerate(("older", "closed", "killed"), start=1):
         if name != "older":
             shutil.copytree(stores["older" if name == "closed" else "closed"], stores[name])
-        # A store that is not closed keeps its write-ahead log, so its log can replace that of another store.
+        # A process that dies leaves its write-ahead log, which can then replace the log of another store.
         fill(stores[name], f"{name}-{number}", number, dies=name != "closed")
         facts[name] = ExpectedState().hear(_lines_of(book))
     fill(stores["other"], "other-1", 9)

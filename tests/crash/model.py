@@ -260,7 +260,7 @@ class ExpectedState:
             item.id = answer["handle"]
             return state
         if item.name.startswith("records"):
-            # The result contains only the written records, and no history.
+            # The result contains only the written records and no history, so add the other records and the history.
             answer = {key: {**answer.get(key, one), "history": one["history"]} for key, one in state.items()}
         elif item.id is None:
             item.id = answer["id"]
@@ -314,7 +314,7 @@ class ExpectedState:
         state |= {"content": text_of(given["content"]), "updated_at": after(at)}
         if given["reasoning"] is not None:
             state["metadata"]["reasoning"] = given["reasoning"]
-        # Register the new text, so that the comparison recognizes a duplicate of this memory by it.
+        # Register the new text, so that the comparison recognizes later duplicates of this memory.
         self.memories[operation.space, given["content"]] = item
         yield item, state
 

@@ -52,9 +52,9 @@ _POWER_FAILURES: Final = 0.2
 # Errors that kills, forks and injected faults must not cause.
 _FALSE: Final = ("store_damaged", "wrong_loop", "closed", "not_found")
 _DELETIONS: Final = 50
-# The number of rounds per store. Comparing a store takes longer with each round.
+# Maximum number of rounds per store, because comparing a store takes longer with each round.
 _ROUNDS_OF_A_STORE: Final = 12
-# Modules that are imported before a fork, because each process would take a second to import them.
+# Modules to import before a fork. Otherwise each forked process would take a second to import them.
 _LOADED: Final = (
     "memory.store.factory session.backend session.wiring storage.backup "
     "tools.deprecated tools.exposed_tools tools.exposure tools.memory_results tools.memory_tools tools.ref_tools"
@@ -80,7 +80,7 @@ class Loop:
     # The current store, and the log of its changes.
     store: Store = attrs.field(init=False)
     lines: list[str] = attrs.field(factory=list, init=False)
-    # True after a fault: the next round uses a new store, so that it does not report the same fault again.
+    # True after a fault. The next round then uses a new store, so that it does not report the same fault again.
     spoilt: bool = attrs.field(default=False, init=False)
 
     def round(self, number: int) -> None:
@@ -252,7 +252,7 @@ class _Round:
                     self.loop.table.counts["full disks" if fault == "full" else f"{fault} SQLite calls"] += 1
                 if task.kind == "parent" and task.ending == "again":
                     self.loop.table.counts["parents that forked again"] += 1
-                # An interpreter starts slowly, so spawn few. Only a new interpreter can preload the library.
+                # Spawn few interpreters, because they start slowly. A library can only be preloaded by spawning.
                 spawned = self.library is not None or chance.random() < 0.25
                 self.pids.append(self._started(task, spawned=spawned))
         finally:

@@ -257,7 +257,7 @@ def _pool(task: Task, book: AckLog, chance: random.Random) -> None:
 
 
 def _collected(alive: int) -> None:
-    # Pool workers block forever after their parent was killed. Close the pipe, so that the runner does not wait.
+    # Close the pipe on which the runner waits, because pool workers block forever after their parent was killed.
     os.close(alive)
     gc.collect()
 

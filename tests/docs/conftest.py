@@ -140,10 +140,10 @@ def run_page(page: Path) -> int:
     if not python:
         return 0
     name = f"docs_{re.sub('[^a-z0-9]', '_', page.stem.lower())}"
-    # dataclasses and typing.get_type_hints look the module up in sys.modules.
+    # Register the module, because dataclasses and typing.get_type_hints look it up in sys.modules.
     sys.modules[name] = module = types.ModuleType(name)
     left: list[str] = []
-    # Otherwise garbage of earlier tests would count as resources that the page leaves open.
+    # Collect the garbage of earlier tests. Otherwise it would count as resources that the page leaves open.
     gc.collect()
     hook, sys.unraisablehook = sys.unraisablehook, lambda raised: left.append(f"{raised.exc_value!r}")
     try:
@@ -260,7 +260,7 @@ def docs(
             pytest.importorskip(name, reason=f"the page needs {name}: nox -s hosts runs it")
     if "page" in request.fixturenames and request.getfixturevalue("page").name == "server.md":
         monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database"))
-    # Temporary directories of a page belong to its test.
+    # Create the temporary directories of a page in the directory of its test.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return types.SimpleNamespace(
         root=ROOT,

@@ -408,7 +408,7 @@ def test_real_onnx_cross_encoder_scores_pairs(tmp_path):
         single="$A", pair="$A [SEP] $B:1", special_tokens=[("[SEP]", 1)]
     )
     words.save(str(tmp_path / "tokenizer.json"))
-    # The score is the largest token id of the second text. The word `key` has the largest id.
+    # This model scores a pair by the largest token id of its second text. The word `key` has the largest id.
     make, integers = onnx.helper, onnx.TensorProto.INT64
     nodes = [
         make.make_node("Mul", ["input_ids", "token_type_ids"], ["second"]),

@@ -101,7 +101,7 @@ def is_of(test: str, named: str) -> bool:
 
 
 def outcome_of(cases: Iterable[tuple[str, str]], excused: Mapping[str, str]) -> Outcome:
-    """Count the passed tests, list the failed ones, and separate the excused ones, which include skipped tests."""
+    """Count the passed tests, list the failed ones, and list the excused ones, which include skipped tests."""
     found = Outcome()
     for test, state in cases:
         named = next((one for one in excused if is_of(test, one)), None)

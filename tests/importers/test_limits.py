@@ -273,7 +273,7 @@ def test_list_files_raises_migration_error_when_folders_are_nested_too_deep(tmp_
         with pytest.raises(MigrationError, match="nested at most 64 deep"):
             basic_memory.read(tmp_path)
     finally:
-        # pytest would remove the folder recursively and fail at this depth.
+        # Remove the folder here, because pytest would remove it recursively and fail at this depth.
         subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
 
 

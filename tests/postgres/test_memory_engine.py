@@ -308,7 +308,7 @@ def answers(reader, ids):
 
 
 def early_answers(reader, ids):
-    """Return the answers to the queries that also cover memories which are not written yet."""
+    """Return the answers of a reader to the queries that also cover uncommitted memories."""
     nodes = np.array(reader.find_many(ids), np.int64)
     table = reader.links(nodes)
     evolution = reader.links(nodes, "in", [LinkType.EVOLUTION])

@@ -171,7 +171,7 @@ async def test_save_many_shares_statements(place, monkeypatch):
     asked = heard(monkeypatch)
     await store.save_many(records)
 
-    # One statement checks all, two serve each group of 1, 2, 4, 8, 16, 32, 32 and 5 memories, and one writes them.
+    # One statement checks all memories, two serve each group (1, 2, 4, 8, 16, 32, 32 and 5), and one writes all.
     assert len(asked) <= 1 + 2 * 8 + 1, [sql[:100] for sql in asked]
     assert {ids[0]} == {link.to_id for link in await store.links_of(ids[0])}
     assert 100 == len(await store.links_of(ids[0]))
@@ -194,7 +194,7 @@ async def test_statements_look_rows_up_by_key_without_statistics(place, monkeypa
     await store.load_context(ids[0])
 
     assert len(removed) > 3
-    # The remaining rows are words of memories, which are compared with the requested words.
+    # Statements discard only rows with words of memories, which they compare with the requested words.
     assert max(removed) <= 100 * 120, removed
 
 
@@ -349,7 +349,7 @@ async def test_concurrent_saves_are_all_stored_and_visible(place):
     assert [] == await place.findings()
 
 
-# Adds enough rows for a planner that assumes no cached pages to consider sequential scans.
+# Adds enough rows that the planner considers sequential scans if it assumes that no pages are cached.
 _FILLED = """
     INSERT INTO mama_structs.memories (namespace, node, id, entry, created, type, scripts, asking, ends, origin, trust,
                                        wording, length, terms, counts, topic_terms)

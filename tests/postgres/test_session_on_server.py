@@ -184,7 +184,7 @@ async def test_change_is_atomic_when_connection_breaks_at_any_message(database, 
                 await CHANGES[what](session.memories, ids)
             except StoreUnreachable as error:
                 failed.append(str(error))
-                # `forget` also fails if only the space cannot be reclaimed. The memories are deleted then.
+                # `forget` also raises if it has deleted the memories but could not reclaim their space.
                 is_right = before == await state() or what == "forget"
             else:
                 is_right = before != await state()
@@ -541,7 +541,7 @@ async def test_failover_to_lagging_replica_invalidates_caches(own_postgres):
         own_postgres.stop("immediate")
         replica.promote()
         async with opened(replica.url) as there:
-            # Make as many changes as were lost, so that only the change numbers are equal.
+            # Make as many changes as were lost. Then the change numbers are equal, although the contents differ.
             new = await there.memories.save_context("after it")
             await there.memories.link(first.id, new.id, "refines")
             assert {kept.id, new.id} == {one.memory.id for one in await here.memories.connected(first.id)}

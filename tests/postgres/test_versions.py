@@ -210,7 +210,7 @@ async def test_acknowledged_saves_survive_server_kill_when_synchronous_commit_is
     """Acknowledged memories, records and refs exist after the server was killed."""
     administer(
         own_postgres.url,
-        # Otherwise the background writer would flush commits that were not durable when they returned.
+        # Delay the background writer. Otherwise it would flush commits that were not durable when they returned.
         "ALTER SYSTEM SET wal_writer_delay = '10s'",
         "ALTER ROLE postgres SET synchronous_commit = off",
         "SELECT pg_reload_conf()",

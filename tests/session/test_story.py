@@ -125,7 +125,7 @@ async def test_agent_finds_all_data_of_the_previous_day(story):
     assert ("FAILED", "raided at night", monday["decided"]) == tuple(
         found[monday["before"]][key] for key in ("outcome", "outcome_reason", "superseded_by")
     )
-    # The evidence is stored outside of its conversation, and the conversation still contains it.
+    # The store has a copy of the evidence, and the conversation still contains the text as well.
     assert [PLAN] == tuesday["kept"]
     assert PLAN in json.dumps(tuesday["whole"], ensure_ascii=False).replace("\\n", "\n")
     assert PLAN == tuesday["plan"]

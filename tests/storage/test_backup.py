@@ -93,7 +93,7 @@ async def test_backup_is_consistent_while_another_process_writes(tmp_path, monke
     assert len(first) > 100
     assert [f"w{number:06}" for number in range(len(first))] == first
     assert [key.replace("w", "z") for key in first] == second
-    # The total number of pages never changes, so concurrent writes did not restart the copy.
+    # The progress never goes back and its total never changes, so concurrent writes did not restart the copy.
     assert sorted(told) == told
     assert 1 == len({total for _, total in told})
 

@@ -72,7 +72,7 @@ async def test_queue_is_free_during_a_transaction(tmp_path):
             waiting.submit_job(lambda: (waiting._open().enter_queue(), waiting._open().leave_queue())).result()
         )
 
-    # The queue must also be free within one process, where both stores share one kernel lock.
+    # Both stores share the kernel lock of this process, but a second writer must still be able to enter the queue.
     await writing.transact(work)
 
     assert [(True, None)] == begun

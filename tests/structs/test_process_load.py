@@ -360,7 +360,7 @@ async def test_follow_up_calls_saved_counts_each_id_once(node):
 
         assert (0, 0) == saved[0]
         assert first == saved[1][0]
-        # The second level returns the player that was queried, which saves no call.
+        # The second level also returns the queried player itself, for which no call is saved.
         assert second - 1 == saved[2][0] == session.resolver.stats.follow_up_calls_saved
         assert session.resolver.stats.references == first + second + 1
 

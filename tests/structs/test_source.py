@@ -232,7 +232,7 @@ BAD = {
         {"max_references_per_entity": -1},
     ],
 }
-# Arguments that violate the schema and are accepted, because they are unambiguous or of hidden parameters.
+# Arguments that are accepted although they violate the schema. They are unambiguous or belong to hidden parameters.
 MENDED = {
     "query": [],
     "list": [{"pagination_limit": "3"}, {"pagination_limit": None}],

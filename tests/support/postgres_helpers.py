@@ -44,7 +44,7 @@ BEGIN
     END LOOP;
 END $$
 """
-# Durable settings, because `check` reports other ones and tests crash the server.
+# Settings that make commits durable, because `check` reports weaker ones and tests crash the server.
 _SETTINGS = ["fsync=on", "synchronous_commit=on", "full_page_writes=on", "shared_buffers=32MB", "max_connections=150"]
 
 

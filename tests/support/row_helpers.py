@@ -43,7 +43,7 @@ def every_row(names, rows):
     The rows share the test's fixtures.
     """
     rows = _Rows(names, rows)
-    # `pytest.raises` raises pytest.fail.Exception, which is no Exception. The next row is checked in any case.
+    # Also catch pytest.fail.Exception of `pytest.raises`, which is no Exception, so that all rows are checked.
     failures = (Exception, pytest.fail.Exception)
 
     def decorate(test):

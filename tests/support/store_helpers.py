@@ -319,7 +319,7 @@ class RewritesThePast(FileStore):
 
 
 class FiltersAfterwards(FileStore):
-    """Filters only the first results of a search, four times the limit, so further matches are missing."""
+    """Filters only the first results of a search (four times the limit), and so misses further matches."""
 
     def search(self, namespace, query, *, limit, where=(), as_of=None):
         near = super().search(namespace, query, limit=4 * limit, as_of=as_of)

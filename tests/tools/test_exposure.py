@@ -359,9 +359,9 @@ def test_detect_matches_recorded_decisions():
     for row, line in zip(MESSAGES, DECISIONS.splitlines(), strict=True):
         kind, confidence, allowed, *priority = line.split()
         context = detected(row["text"])
-        # The recording is older than `save/checkpoint`, which every context allows.
+        # Add `save/checkpoint`, which every context allows, because the recording is older than this tool.
         tools = "all" if allowed == "all" else {"save/checkpoint", *(names[int(number)] for number in allowed)}
-        # The recording is older than two tools whose names begin with `evolve/`.
+        # Add two tools whose names begin with `evolve/`, because the recording is older than these tools.
         if "9" in allowed and "8" in allowed:
             tools |= {"evolve/correct", "evolve/forget"}
 

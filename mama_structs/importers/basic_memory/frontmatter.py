@@ -83,7 +83,7 @@ class FieldCollector:
     def __init__(self, yaml: ModuleType) -> None:
         self._yaml = yaml
         self.fields: dict[str, FieldValue] = {}
-        # The stack of open collections: the scalars of a list, or None for a mapping, and the YAML anchor.
+        # Stack of open collections. Each entry has the scalars of a list (None for a mapping) and the YAML anchor.
         self.open: list[tuple[list[str] | None, str | None]] = []
         self.aliases: int = 0
         self._key: str | None = None

@@ -76,12 +76,12 @@ def find_observations(body: str) -> list[Observation]:
 
 
 def _is_checkbox(category: str) -> bool:
-    """Return True if the text in brackets is the mark of a task checkbox, such as ``x``, and not a category."""
+    """Return True if the text in brackets marks a task checkbox, as ``x`` does, and is not a category."""
     return category == "" or (len(category) == 1 and (category in "xX" or not category.isalnum()))
 
 
 def find_relations(body: str) -> list[Relation]:
-    """Return the deduplicated relations of a note, and its links to other notes as relations."""
+    """Return the deduplicated relations of a note. Its links to other notes count as relations, too."""
     found: dict[Relation, None] = {}
     for line, is_listed in _iter_lines(body):
         # Links inside code are examples, not relations.

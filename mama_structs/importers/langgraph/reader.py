@@ -155,7 +155,7 @@ class _ItemCollector(ImportedData):
                 what=ITEMS,
                 labels=(*STORE_LABELS, *namespace),
                 key=key,
-                # The adapter stores the TTL in minutes with the value, because each read extends the expiry by the TTL.
+                # Each read extends the expiry by the TTL, so the adapter stores the TTL (in minutes) with the value.
                 value=dict(value) if minutes is None else [dict(value), minutes],
                 text=tuple(text for path in paths for text in _texts_at(value, path) if text.strip()) or None,
                 created_at=created,

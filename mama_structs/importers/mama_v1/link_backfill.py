@@ -29,13 +29,13 @@ from mama_structs.settings import LinkingPolicy
 # The maximum number of back-filled links at one memory, in both directions.
 MAX_LINKS_PER_MEMORY: Final = 8
 MAX_ASSOCIATIONS: Final = 5
-# More candidates than links, because some candidates are rejected when a memory has reached its maximum of links.
+# More than MAX_ASSOCIATIONS, because a candidate is rejected if its memory already has the maximum number of links.
 MAX_CANDIDATES: Final = 10
 MAX_TEMPORAL_LINKS: Final = 3
 MAX_TEMPORAL_DISTANCE: Final = timedelta(hours=1)
-# The pieces of a long memory that are searched. `collect_link_candidates` compares no more than these.
+# Number of pieces of a long memory that are compared. `collect_link_candidates` has the same limit.
 MAX_COMPARED_PIECES: Final = 4
-# Type, relationship and confidence (DESIGN section 6; the confidence of evolution is from ADR-001, same topic).
+# Type, relationship and confidence of each kind of link (DESIGN section 6; evolution: ADR-001, "same topic").
 EVOLUTION_LINK: Final = (LinkType.EVOLUTION, "evolves_from", 0.6)
 ASSOCIATION_LINK: Final = (LinkType.ASSOCIATION, RELATED_WORD, 0.4)
 TEMPORAL_LINK: Final = (LinkType.TEMPORAL, CLOSE_IN_TIME_WORD, 0.3)
@@ -61,8 +61,8 @@ class LinkBackfill:
     planned: Sequence[PlannedMemory]
     links: Iterable[Link]
     policy: LinkingPolicy
-    # The memories that were not back-filled before. Each new link must begin or end at such a memory.
-    # `before` maps memory ids to their number of existing back-filled links.
+    # Ids of the memories that were not back-filled before. Each new link must begin or end at such a memory.
+    # `before` maps memory ids to the number of their existing back-filled links.
     fresh: AbstractSet[str]
     before: Mapping[str, int]
     namespace: str
@@ -74,8 +74,8 @@ class LinkBackfill:
     _linked_ids: defaultdict[str, set[str]] = attrs.field(init=False, factory=partial(defaultdict, set))
     _degrees: Counter[str] = attrs.field(init=False)
     _chains: dict[str, str] = attrs.field(init=False, factory=dict)
-    # The vectors of all memories, and the change number of the store at which they were read.
-    # They are cached, because reading them again for each batch would take longer than the linking.
+    # Cache of the vectors of all memories, with the store's change number at which they were read.
+    # Without the cache, each batch would read them again, which would take longer than the linking.
     _vector_table: tuple[int, VectorTable] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
@@ -91,7 +91,7 @@ class LinkBackfill:
             if one.memory.type is MemoryType.DECISION and one.topic is not None:
                 newer, before = one.memory.id, last.get(one.topic)
                 last[one.topic] = newer
-                # Decisions in one evolution chain are already related, so neither replaces the other, even in a fork.
+                # Skip decisions of one chain, because they are already related. In a fork, neither replaces the other.
                 if before is not None and self._find_chain(newer) != self._find_chain(before):
                     self._add_link(newer, before, EVOLUTION_LINK)
 

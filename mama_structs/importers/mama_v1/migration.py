@@ -82,7 +82,7 @@ ROW_STATUS_NOTES: Final = {
     "row_changed": "its row was changed since it was migrated: the memory is left as it is",
     "changed_since": "it was migrated before, and changed since: it is left as it is",
 }
-# The statuses in which the store has no memory for the row, with the reason for skipping its links.
+# Reasons for skipping the links of a row, by the statuses in which the store has no memory for the row.
 MISSING_STATUS_NOTES: Final = {"id_taken": "has an id that was taken", "deleted_since": "was deleted since"}
 UNLINKED_NOTE: Final = "left out: it was migrated before, and taken away since"
 LINK_CHANGED_NOTE: Final = "its row was changed since it was migrated, and the link is left as it is"
@@ -113,7 +113,7 @@ class MigrationMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_mark(memory: Memory, migration: str, at: datetime) -> Memory:
-    """Return a copy of a memory with the mark of a migration."""
+    """Return a copy of a memory with a `MigrationMark` in its metadata."""
     digests = {"digest": compute_digest(memory), "row": compute_row_digest(memory)}
     extra = {**memory.metadata.extra, MIGRATION_MARK_KEY: {"migration": migration, "at": at.isoformat(), **digests}}
     return attrs.evolve(memory, metadata=attrs.evolve(memory.metadata, extra=extra))
@@ -137,7 +137,7 @@ def compute_row_digest(memory: Memory) -> str:
     metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD_COLUMNS_KEY: said})
     if isinstance(metadata, DecisionMetadata):
         metadata = attrs.evolve(metadata, outcome_at=None, history=())
-    # A context made from an outcome's reason has the update time of the row as its creation time.
+    # Ignore a context's creation time: it is the row's update time, which v1.0 also changes when the row is superseded.
     created = UNKNOWN_TIME if isinstance(metadata, ContextMetadata) else memory.created_at
     return compute_digest(attrs.evolve(memory, metadata=metadata, mentions=(), created_at=created, updated_at=created))
 
@@ -154,7 +154,7 @@ def find_migration(link: Link) -> str | None:
 
 
 def is_backfilled(link: Link) -> bool:
-    """Return True if a migration chose the link, so that it is not from the old file."""
+    """Return True if the link was back-filled by a migration instead of converted from the old file."""
     return find_migration(link) is not None and bool(link.metadata.extra.get(BACKFILLED_KEY))
 
 
@@ -251,10 +251,10 @@ class PlanStatus:
     # The planned memories that exist in the store, and the links that start at them, by id.
     present: Mapping[str, Memory]
     existing_links: Mapping[str, Link]
-    # The memories and links that exist or will be written.
+    # The planned memories and links that are in the store after the migration.
     target_memories: tuple[PlannedMemory, ...]
     links: tuple[Link, ...]
-    # The ids of memories and links that are stored as settled when the migration completes.
+    # The ids of memories and links that a repeated migration must not restore. The completed note stores their digests.
     settled: tuple[str, ...]
     # The number of rows per table whose current content is not in the store. `odd` contains the reasons.
     left_out: Mapping[str, int]
@@ -380,7 +380,7 @@ class MigrationRun:
     plan: MigrationPlan
     dry_run: bool
     progress: ProgressCallback | None
-    # The migration's note in the store (None if it has none), and the start time of the migration.
+    # The migration's note in the store (None if it has none). `at` is the start time of the migration.
     note: MigrationNote | None = None
     at: datetime = UNKNOWN_TIME
     added: int = 0
@@ -497,7 +497,7 @@ class MigrationRun:
         )
 
     async def _write_memories(self, standing: PlanStatus, links: Sequence[Link]) -> None:
-        # Equal texts share the vectors of the first memory, because an embedder's results vary with the batch.
+        # Equal texts share the vectors of the first one, because an embedder's results vary with the batch.
         first: dict[bytes, str] = {}
         # Outcome links count as evidence, so they must be written before links are chosen.
         outcomes = {link.from_id: link for link in links if link.metadata.original_relationship == OUTCOME_OF_WORD}
@@ -670,7 +670,7 @@ async def rollback(
         # Read the memories again, because a concurrent migration may have added some before the note changed.
         found = await _find_migrated(shared)
         going = {one.id: one for one in found if one.mark.migration == migration}
-    # Delete links of this migration between memories of earlier migrations separately: those memories stay.
+    # Delete this migration's links between memories of earlier migrations separately, because those memories stay.
     between = [
         one
         for one, link in _links_of_migration(found, migration).items()
@@ -748,7 +748,7 @@ def _begin_rollback(
     if notes.pop(migration, None) != expected_note:
         raise _concurrent_run_error()
     for one in notes.values():
-        # This other migration counts deleted memories or links among its own, so it is no longer complete.
+        # This migration's note lists deleted memories or links, so the migration is no longer complete.
         if one.state == "complete" and not one.keys.isdisjoint(deleted_keys):
             one.write_state(writer, "begun")
     return None if expected_note is None else expected_note.write_state(writer, "undone")

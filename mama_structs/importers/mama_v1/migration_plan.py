@@ -89,15 +89,15 @@ UNKNOWN_TABLE_REASON: Final = "MAMA v1.0 has no such table"
 
 @attrs.frozen(kw_only=True)
 class PlannedMemory:
-    """A memory converted from a row, before mentions and mark are added, with the row's table and key."""
+    """A memory that was converted from a row, without mentions and migration mark, and the row's table and key."""
 
     memory: Memory
     table: str
     key: str
     # Sort order at equal times: decisions, then contexts with the reasons of their outcomes, then checkpoints.
     rank: int = 0
-    # The topic in the row, and True if the row has a valid time. `outcome_of` is the id of a decision.
-    # The memory explains the outcome of that decision.
+    # The topic in the row, and True if the row has a valid time.
+    # `outcome_of` is the id of the decision whose outcome this memory explains.
     topic: str | None = None
     is_dated: bool = True
     outcome_of: str | None = None
@@ -217,17 +217,17 @@ class RowReader:
     preserved: dict[str, Any] = attrs.field(factory=dict)
 
     def report_problem(self, kind: str, what: str, keep: str | None = None) -> None:
-        """Report a problem of the row. If *keep* is given, preserve the value of that column."""
+        """Report a problem of the row. If *keep* names a column, preserve its value in the extra metadata."""
         self.odd.append(OddRow(table=self.table, id=self.key, kind=kind, what=what, topic=self.topic))
         if keep is not None:
             self.keep(keep)
 
     def keep(self, column: str) -> None:
-        """Preserve a column's original value, because the memory cannot represent it exactly."""
+        """Preserve a column's original value in the extra metadata, because the memory cannot represent it exactly."""
         self.preserved[column] = to_jsonable_value(self.row.get(column))
 
     def preserve_others(self, placed: Collection[str]) -> None:
-        """Preserve the values of all other columns. *placed* columns are part of the memory."""
+        """Preserve the values of all columns except *placed*, which are part of the memory, in the extra metadata."""
         for column, value in self.row.values.items():
             if value is None or column in placed or column in self.preserved:
                 continue
@@ -286,14 +286,14 @@ class RowReader:
             return None
 
     def time(self, column: str) -> TimeResult:
-        """Return a column's time. If its format is unusual or invalid, also preserve the value in `extra`."""
+        """Return a column's time. If its format is unusual or invalid, preserve the original value in `extra`."""
         found = read_time(self.row.get(column))
         if found.note is not None:
             self.keep(column)
         return found
 
     def read_topic(self) -> None:
-        """Read the topic. Problems that are found afterwards are reported with it."""
+        """Read the topic of the row. Problems that are reported later name this topic."""
         text = self.required_text("topic", "its topic", f"it is {DEFAULT_TOPIC!r} now")
         if text is None:
             return
@@ -312,7 +312,7 @@ class RowReader:
 
     def created(self, column: str, name: str, beside: datetime | None) -> tuple[datetime, bool]:
         """
-        Return the row's creation time, and True if it is the row's own.
+        Return the creation time of the row, and True if it is the valid time in the row itself.
 
         If its own time is invalid, use the time in its id, its update time, or the estimate *beside*, in this order.
         """
@@ -383,7 +383,7 @@ class RowReader:
         return outcome, reasons
 
     def open_files(self) -> tuple[str, ...]:
-        """Return the open files. Entries that are not texts are reported, and the column is preserved."""
+        """Return the paths of the open files. Report entries that are not strings, and preserve the original value."""
         found = self.json("open_files")
         if isinstance(found, str) and found.strip():
             self.report_problem("bad_open_files", "open_files is one text and no list: it is taken for one file")
@@ -473,7 +473,7 @@ class RowConverter:
         contexts = [
             attrs.evolve(
                 memory,
-                # Exclude the update time: v1.0 also changes it when a row is superseded.
+                # Do not derive the id from the update time, because v1.0 also changes it when a row is superseded.
                 id=self.new_id(MemoryType.CONTEXT, text, created, memory_id, column),
                 type=MemoryType.CONTEXT,
                 content=text,

@@ -108,7 +108,7 @@ def _read_database(database: SqliteCopy) -> OldDatabase:
 def _user_tables(database: SqliteCopy) -> list[str]:
     """Return the names of all tables except internal and shadow tables."""
     names = database.table_definitions()
-    # This query returns only the shadow tables of loaded extensions. The others are recognized by their names below.
+    # The query lists only the shadow tables of loaded extensions. Other shadow tables are recognized by their names.
     inner = {str(row[1]) for row in database.connection.execute("PRAGMA table_list") if row[2] == "shadow"}
     for name, sql in names.items():
         virtual = VIRTUAL_TABLE_PATTERN.match(sql)
@@ -146,7 +146,7 @@ def _read_skipped_table(database: SqliteCopy, table: str) -> SkippedTable:
     # Read only the keys of the rows, because other columns may contain private data.
     columns = database.columns(table)
     key, form = (quote_identifier("id"), "{}") if "id" in columns else (find_rowid_alias(columns), "row {}")
-    # Use row numbers if the table has no rowid, or if columns with all aliases hide the rowid.
+    # Row numbers are used if the table has no rowid, or if columns are named like all aliases of the rowid.
     found: list[tuple[Any]] = [(number + 1,) for number in range(min(rows, MAX_LISTED_ROWS))]
     with contextlib.suppress(sqlite3.OperationalError):
         if key is not None:

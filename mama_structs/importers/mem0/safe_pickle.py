@@ -68,7 +68,7 @@ class PickledObject:
 
     def field(self, name: str) -> Any:
         """Return an attribute of the object, or None."""
-        # Pydantic stores the attributes in an entry of its state.
+        # Pydantic stores the attributes under the key `__dict__` of the pickled state.
         state = self.state if isinstance(self.state, Mapping) else {}
         inner = state.get("__dict__", state)
         return inner.get(name) if isinstance(inner, Mapping) else None
@@ -197,7 +197,7 @@ class PickleMachine:
     def nest(self, outer: PickledList | PickledDict | PickledObject, inner: list[Any]) -> None:
         """Update the depth of *outer* before the values *inner* are added. Raise `ValueError` if it is too deep."""
         parts = [one for one in inner if isinstance(one, PickledList | PickledDict | PickledObject)]
-        # If *outer* is already part of a collection, the recorded depth of that collection would become wrong.
+        # If *outer* is already part of a collection, reject the change: the collection's depth would not be updated.
         if parts and outer.is_nested:
             raise ValueError(NESTED_CHANGE_ERROR)
         depth = max([outer.depth, *(one.depth + 1 for one in parts)])

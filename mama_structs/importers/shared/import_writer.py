@@ -81,7 +81,7 @@ class ImportWriter:
         await self._add_memories(await self._select_new_memories(drafts))
         await self._add_links()
         await self._add_records()
-        # Items that were left out have no separate step, so count them as done.
+        # Report the items that were left out as done, because no step handles them.
         self._report_progress(self._total_steps - self.done)
         if not self.dry_run and len(self.settled) > before:
             await self.shared.write(partial(_add_imported_keys, kind=self.outside.kind, keys=self.settled))
@@ -370,6 +370,6 @@ def _read_imported_keys(reader: Reader, kind: str) -> set[bytes]:
 
 
 def _add_imported_keys(writer: Writer, kind: str, keys: Iterable[bytes]) -> None:
-    # Another process may have added keys in the meantime.
+    # Read the keys again, because another process may have added some in the meantime.
     all_keys = join_keys([*keys, *_read_imported_keys(writer, kind)])
     writer.set_note(f"{NOTE_PREFIX}{kind}", base64.b64encode(all_keys).decode())

@@ -64,12 +64,12 @@ SQLITE_LIMITS: Final[Mapping[int, int]] = {
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-# The rows of a regular file need at most as much memory as the file, or twice as much for UTF-16 text.
-# A file can exceed this by the default value of an added column, which it stores once for all rows.
+# Maximum ratio of the memory for all rows to the file size. Only UTF-16 text needs more than its size in the file.
+# A default value of an added column can exceed this ratio, because the file stores it once for all rows.
 MAX_EXPANSION_FACTOR: Final = 2
 _EXPANSION_SLACK_BYTES: Final = 2**20
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
-# Page size, change counter, number of pages, version-valid-for number: sqlite.org/fileformat2.html, section 1.3.
+# Page size, change counter, number of pages and version-valid-for number (sqlite.org/fileformat2.html, section 1.3).
 HEADER_STRUCT: Final = struct.Struct(">16xH6xII60xI4x")
 # Byte offsets of SQLite's locks, from os.h and wal.c. Shared locks of readers are ignored.
 PENDING_LOCK_OFFSET: Final = 0x40000000
@@ -268,7 +268,7 @@ def _is_same_file(path: Path, file: FileIO) -> bool:
 def _check_not_truncated(path: Path, head: bytes, size: int) -> None:
     page, changes, pages, as_of = HEADER_STRUCT.unpack(head)
     named = pages * (65536 if page == 1 else page)
-    # Old versions of SQLite do not update the number of pages. In that case the two counters differ.
+    # If an old version of SQLite wrote the file, the counters differ and the number of pages is outdated.
     if size < named and changes == as_of:
         what = f"has {size:,} bytes of the {named:,} that its first page names: it was cut off"
         raise import_error(path, what, "copy it again, as a whole")
@@ -311,7 +311,7 @@ def quote_identifier(name: str) -> str:
 
 
 def _decode_text(data: bytes) -> str | UndecodableText:
-    """Decode a text; SQLite does not check that texts are valid UTF-8."""
+    """Decode a text. Return an `UndecodableText` for invalid UTF-8, which SQLite does not reject."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -17,12 +17,12 @@ import msgspec
 from mama_structs._internal.validation import MAX_TIME, MIN_TIME
 from mama_structs.memory.types.model import from_milliseconds, to_milliseconds
 
-# Longer texts are truncated. SQLite allows a gigabyte, but a line of an export only a quarter of that.
+# Longer texts are truncated, because a line of an export holds only a quarter of the gigabyte that SQLite allows.
 MAX_TEXT_CHARS: Final = 2**24
 MAX_JSON_DEPTH: Final = 50
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-# A number below the first bound is in seconds: as seconds it can reach the year 5138.
-# As milliseconds it would be before March 1973.
+# Upper bound of each unit. A number below 10**11 is read as seconds, which reach the year 5138.
+# Read as milliseconds, it would be before March 1973.
 TIME_UNITS: Final = (
     (10**11, 1000, 1, "it is in seconds"),
     (10**14, 1, 1, None),
@@ -60,7 +60,7 @@ class ForeignRow:
 
 
 class TextResult(NamedTuple):
-    """The text of a column (None for NULL), the problem's type and note, and whether the text is complete."""
+    """The text of a column (None for NULL), the type and the note of a problem, and True if the text is complete."""
 
     text: str | None
     kind: str | None = None

@@ -327,7 +327,7 @@ def full_disk_loses_nothing(trial: ConformanceRun) -> None:
     store = trial.start_process()
     try:
         texts = trial.save_memories(store, space, "before", 12)
-        # Allow 48 KiB first, so that some saves succeed, and then nothing.
+        # First allow 48 KiB, so that some saves succeed, and then no write at all.
         for room, count in ((48 * 1024, 60), (0, 5)):
             store("limit", room)
             for number in range(count):

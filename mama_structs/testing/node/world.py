@@ -24,7 +24,7 @@ from mama_structs.structs.ids import EntityId
 
 Record = dict[str, Any]
 
-# Attribute names of each store of attributes. An attribute's code is its position.
+# Attribute names of each store of attributes. The code of an attribute is its position in the tuple.
 ATTRIBUTES: Final = {
     "grid": tuple(member.value for member in GridAttribute),
     "struct_attribute": tuple(member.value for member in StructAttribute),
@@ -85,10 +85,10 @@ _PLAYERS_WITH_PLANET: Final = frozenset(
     }
 )
 _COLLIDING_INDEXES: Final = (19, 194, 1940)
-# One more than the largest of these indexes, because the last player must not own anything.
+# One more than the largest index above, because the last player must not own anything.
 _MIN_PLAYERS: Final = _DEMO_PLAYER + 1
 
-# Numbers of struct types, and values of a struct's status attribute.
+# Numbers of struct types, followed by values of a struct's status attribute.
 _COMMAND_SHIP_TYPE: Final = 1
 _MINE_TYPES: Final = (14, 15)
 _REFINERY_TYPES: Final = (16, 17)

@@ -139,7 +139,7 @@ def _draw_ref(draw: st.DrawFn, depth: int, *, closed: bool = True) -> _DocumentP
         )
     body = _draw_body(draw, depth - 1)
     if not closed:
-        # The end of the text closes all open refs, so only the last part of an open ref can be open.
+        # Only the last part of an open ref may be open as well, because an open ref extends to the end of the text.
         deeper = depth > 1 and draw(st.booleans())
         body += _draw_ref(draw, depth - 1, closed=False) if deeper else _make_text_part("and so on")
     content = body.visible

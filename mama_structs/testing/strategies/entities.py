@@ -14,7 +14,7 @@ from mama_structs.testing.node.world import World
 
 TYPES_WITH_IDS: Final = tuple(member for member in EntityType if member.has_ids)
 
-# Small indexes, so that ids repeat, the limits of the range, and indexes that a float cannot represent.
+# Small indexes (so that ids repeat), the limits of the range, and indexes that a float cannot represent.
 _INDEXES = st.integers(1, 30) | st.sampled_from([2**53 + 1, 2**63, MAX_INDEX]) | st.integers(1, MAX_INDEX)
 
 

@@ -21,7 +21,7 @@ from mama_structs.testing.strategies.entities import TYPES_WITH_IDS
 _G, _P, _L, _R = EntityType.GUILD, EntityType.PLAYER, EntityType.PLANET, EntityType.REACTOR
 _S, _T, _A, _F = EntityType.SUBSTATION, EntityType.STRUCT, EntityType.ALLOCATION, EntityType.FLEET
 
-# The entity types that each field may refer to. Fields for direct relations are separate from the others.
+# The entity types that each field may refer to. `_SECONDARY_FIELDS` are not direct relations.
 _PRIMARY_FIELDS: Final = {
     "owner": (_P,), "guildId": (_G,), "planetId": (_L,), "fleetId": (_F,), "substationId": (_S,),
     "primaryReactorId": (_R,), "entrySubstationId": (_S,), "reactorId": (_R,), "locationId": (_L, _F),
@@ -190,7 +190,7 @@ def _mappings(depth: int) -> st.SearchStrategy[dict[str, Any]]:
     members = [*_MEMBER_STRATEGIES]
     if depth:
         members.append(_pick_name(["attributes", "nested", "a/b", "outer~inner"], _mappings(depth - 1)))
-    # Not at the top level: there, an array of objects would make the payload a list of rows.
+    # Do not add them at the top level, because an array of objects would make the payload a list of rows there.
     if 0 < depth < _MAX_DEPTH:
         members.append(_pick_name(["rows", "events"], st.lists(_mappings(depth - 1), max_size=3)))
     return st.lists(st.one_of(members), max_size=7).map(dict)

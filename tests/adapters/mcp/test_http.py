@@ -208,7 +208,7 @@ async def test_http_sessions_above_limit_are_served(forced, monkeypatch):
             last = await names_of(clients[-1])
             forgotten = await names_of(clients[0])
         for _ in range(6_000):
-            # Only the connection of the server's lifespan remains. It ends with the server.
+            # Wait until only the connection of the server's lifespan remains, which ends with the server.
             if 1 == (after := len(list(own._clients))):
                 break
             await asyncio.sleep(0.01)

@@ -82,7 +82,7 @@ async def test_stdio_agent_lists_calls_and_resumes(tmp_path):
             await client.call_tool("load__context", {"id": first}),
             await client.call_tool("search__by_topic", {"topic": "auth"}),
         ]
-        # Any arguments get a tool result instead of a protocol error.
+        # Invalid arguments must produce a tool result instead of a protocol error.
         for name, tool in listed.items():
             for given in ({}, {"nonsense": 1}, dict.fromkeys(tool.input_schema.get("properties", {}), "x")):
                 result = await client.call_tool(name, given)

@@ -152,7 +152,7 @@ async def test_list_contains_every_tool_with_wire_name(session, era):
     assert set(ARGUMENTS) == {tool.name for tool in listed}
     for one in listed:
         tool = tools[one.name.replace("__", "/")]
-        # The server removes ref markup from the descriptions of the ref tools; test_model_turns.py checks them.
+        # Skip the ref tools: the server removes ref markup from their descriptions, which test_model_turns.py checks.
         if not one.name.endswith(("_ref", "_refs")):
             assert tool.title == one.title
             # Tool names in descriptions are replaced by wire names.

@@ -80,7 +80,7 @@ async def test_stdio_can_be_cancelled_while_waiting_for_input(monkeypatch):
             await asyncio.to_thread(theirs.readline)
             serving.cancel()
             await asyncio.wait({serving}, timeout=60)
-            # The end of the pipe unblocks the reader thread.
+            # Closing the client's end unblocks the reader thread.
             ours.close()
 
         assert serving.cancelled()
@@ -96,7 +96,7 @@ async def test_stdio_ends_without_error_when_client_disconnects(monkeypatch):
             ours.write(line(1, "initialize", **ABOUT))
             await asyncio.wait_for(serving, 60)
             ours.close()
-            # Closing flushes an answer that the SDK could not write.
+            # Closing stdout flushes an answer that the SDK could not write, which raises BrokenPipeError.
             with contextlib.suppress(BrokenPipeError):
                 sys.stdout.close()
 

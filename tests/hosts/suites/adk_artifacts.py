@@ -47,7 +47,7 @@ async def artifact_service_factory(tmp_path):
 
 
 def _on_ours(test):
-    """Restrict a test to its in-memory service, which ours replaces. Return None if it has no such case."""
+    """Restrict a test to the case of ADK's in-memory service, which ours replaces. Return None without such a case."""
     marks = getattr(test, "pytestmark", [])
     for at, mark in enumerate(marks):
         if mark.name == "parametrize" and mark.args[0] == "service_type":

@@ -35,7 +35,7 @@ def _loaded(path: Path) -> Any:
 
 
 _suite = _loaded(SUITE)
-# Tests that create the SDK's own tool check folder permissions. Without these classes they fail instead of testing it.
+# Some tests check folder permissions with the SDK's own tool. Remove its classes, so that these tests fail.
 _suite.BetaLocalFilesystemMemoryTool = _suite.BetaAsyncLocalFilesystemMemoryTool = None
 TestSync = _suite.TestBetaLocalFilesystemMemoryTool
 TestAsync = _suite.TestBetaAsyncLocalFilesystemMemoryTool

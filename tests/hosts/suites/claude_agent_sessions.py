@@ -24,7 +24,7 @@ _MODULES = []
 
 
 class Store:
-    """Our store, opened by its first call. Synchronous methods of the reference return data of the last change."""
+    """Our store, opened by its first call. Its synchronous methods return data that the last change has cached."""
 
     def __init__(self):
         self._session = None

@@ -93,7 +93,7 @@ async def test_migrate_stores_or_reports_every_row_of_the_manifest(tmp_path):
     quiet |= {"column_only_supersedes", "cross_topic_supersedes", "needs_validation", "extra_column_value"}
     quiet |= {"stale_embedding", "id_collides_with_checkpoint", "double_encoded_trust_context", "topic_case"}
     assert {row["id"] for row in manifest["awkward"] if row["kind"] not in quiet} - said == {
-        # The chain starts at this row and then enters a cycle, but the row is not part of the cycle.
+        # This row is not reported, because it is not part of the cycle to which its chain leads.
         "decision_cycle_xyz_1763440800000_h44r"
     }
     assert manifest["counts"]["edges_by_relationship"]["supersedes"] <= report.links["supersedes"]

@@ -52,7 +52,7 @@ def test_splitting_large_batches_does_not_change_vectors(texts, size):
     assert np.array_equal(whole, parts)
 
 
-# The three largest components of each vector, with their indexes.
+# The three largest components of each text's vector, as (index, value).
 EXPECTED = {
     "": [(1, 1.0), (0, 0.0), (2, 0.0)],
     "Shield first, then raid.": [(27, -0.169031), (28, 0.169031), (30, -0.169031)],

@@ -22,7 +22,7 @@ from mama_structs.memory.engines.postgres.engine import PostgresEngine
 from mama_structs.memory.engines.postgres.writer import PostgresWriter
 from mama_structs.settings import MemorySettings
 
-# A transaction may take 100 ms, and a write takes 40 ms, so a transaction contains at most three writes.
+# Each write takes 40 ms, and a transaction may take 100 ms, so a transaction contains at most three writes.
 STEP, MOST = 0.04, 3
 
 

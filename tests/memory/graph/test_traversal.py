@@ -70,7 +70,7 @@ def edges_of(reader, direction, types, as_of_ms=None):
     ways = []
     for link in {link.id: link for node in alive(reader) for link in reader.read_links(node)}.values():
         source, target = reader.find(link.from_id), reader.find(link.to_id)
-        # An automatic link has no creation time here: it exists as soon as both its memories exist.
+        # Ignore the creation time of an automatic link, because it exists as soon as both its memories exist.
         linked = 0 if link.created_by == "system" else to_milliseconds(link.created_at)
         exists = as_of_ms is None or max(made[source], made[target], linked) <= as_of_ms
         if exists and (types is None or link.link_type in types):

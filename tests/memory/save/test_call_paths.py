@@ -8,7 +8,7 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-# Some modules serve single features: conflict detection (two), telemetry, records, provenance and offloading.
+# These limits include modules of single features: conflict detection (two), telemetry, records, provenance, offloading.
 MAX_MODULES_IN_LOOP, MAX_MODULES = 19, 41
 MAX_PACKAGES = 7
 # Excluded: values and helpers that every package uses, and the session's callback that finds mentions.
@@ -32,7 +32,7 @@ def test_decision_parameters_occur_in_few_functions():
 
 async def test_save_runs_through_few_packages_and_modules(tmp_path, monkeypatch):
     """Counted from the store's method to the engine, and in the store's thread to the rows."""
-    # If another test has imported OpenTelemetry, saves run through additional modules.
+    # Hide OpenTelemetry: if another test has imported it, saves run through additional modules.
     monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
     entered = set()
 

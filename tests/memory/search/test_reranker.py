@@ -316,7 +316,7 @@ def test_reranking_depends_on_score_order_only(store, scores):
     same = apply_scores(hits, precedence, np.zeros(len(hits)))
     given = np.array(scores[: len(hits)])
 
-    # The order differs if borrowed scores moved an outcome before its decision, or if forks allow several orders.
+    # Equal scores keep the order, unless borrowed scores moved an outcome before its decision or forks are ambiguous.
     forks = any(len(store.replaced) != len(set(side)) for side in zip(*store.replaced, strict=True))
     assert store.outcomes or forks or [hit.memory.id for hit in hits] == [hit.memory.id for hit in same]
     assert [hit.memory.id for hit in apply_scores(hits, precedence, given)] == [

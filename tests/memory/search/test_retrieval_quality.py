@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT.parent / "shared" / "data" / "retrieval"
 # Vectors differ between machines by rounding, which may reorder ties, so tolerate one query.
 ONE = 1.0
-# A superseding decision ranks before its predecessor and outcome, even if these match the query better.
+# May be below the limit, because a new decision ranks before its predecessor and outcome even if these match better.
 COSTS = {f"decisions, kind {kind}, recall@1" for kind in ("cross_lingual", "paraphrase", "words")}
 
 
@@ -51,7 +51,7 @@ def figures(retrieval, remembering):
 
 @pytest.fixture(scope="module")
 def lines(figures):
-    """Return the missing queries of each limit, by rule and then by set, group and metric. 0 means that it is met."""
+    """Return the number of queries by which each limit is missed, by rule and then by set, group and metric."""
     found = {"a point": {}, "significance": {}, "above": {}}
     for line in figures["floor"]:
         short = {"a point": -0.01 - line["difference"], "above": 0.02 - line["difference"]}.get(

@@ -523,7 +523,7 @@ async def test_concurrent_calls_share_transactions(tmp_path, monkeypatch):
 
     A failing call does not affect the others.
     """
-    # Without a time limit, a slow machine cannot end the transaction before it contains all waiting calls.
+    # Remove the time limit. Otherwise a slow machine could end the transaction before it contains all waiting calls.
     monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", 1e9)
     place = OpenedDirectory.open(tmp_path)
     store = await place.memories()
@@ -580,7 +580,7 @@ async def test_cancelled_call_is_complete_or_has_no_effect(tmp_path, monkeypatch
 
     Each memory that exists has all its links.
     """
-    # Without a time limit, a busy machine cannot end the transaction early.
+    # Remove the time limit, so that a busy machine cannot end the transaction early.
     monkeypatch.setattr(embedded_engine, "MAX_TRANSACTION_SECONDS", 1e9)
     source = OpenedDirectory.open(tmp_path / "source")
     exported = await source.memories()

@@ -314,8 +314,7 @@ class Wrapped:
             self.names.append(name)
             if len(self.names) != self.number:
                 return real(*arguments, **options)
-            # close() releases the descriptor even if it fails. A late fault also occurs after the call has done its
-            # work.
+            # close() releases the descriptor even if it fails. If `late` is set, any call fails after its work is done.
             if name == "close" or self.late:
                 result = real(*arguments, **options)
                 if name in ("open", "scandir"):  # otherwise the descriptor would leak, because the caller never gets it

@@ -33,7 +33,7 @@ ENVIRONMENT = {
 # The nightly profile runs many more rounds.
 ROUNDS = 200 if settings.default.max_examples > 1000 else 20
 
-# Prints a line before each call and after its acknowledgement. A call without the second line may be stored.
+# Prints a line before each call and another after its acknowledgement. Without the second, the call may be stored.
 WRITER = """
 import asyncio, json, random, sys
 from pathlib import Path

@@ -222,7 +222,7 @@ async def test_engine_opens_on_retry_after_failed_statement(quick_path, plan, al
                 if plan.count < number:
                     break
             plan.at = 0
-            # The other engine must process these changes in its next call.
+            # Make changes that the other engine must process in its next call.
             memory = await writer.save_context(f"more {number} of the login")
             await writer.set_outcome(expected[-1].id, "PARTIAL")
             if number % 3 == 0:
@@ -463,7 +463,7 @@ async def test_damaged_snapshot_is_ignored(quick_path, always_snapshots, damage)
                 file.write_bytes(chance.choice(like or others[damage]).read_bytes())
         async with opened(place) as (directory, store):
             assert expected == await contents(store)
-            # If the watermark belongs to another store, the findings report it.
+            # Only a watermark that belongs to another store is reported.
             is_told = damage == "foreign" and name == "last"
             assert (["lost"] if is_told else []) == [finding.kind for finding in await directory.findings()]
             hits = await store.search("one more about the login")

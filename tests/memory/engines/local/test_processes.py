@@ -28,7 +28,7 @@ ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "OMP_NUM_THREADS": "1",
 }
-# The reads that the fifth process performs before it stops the other four.
+# Number of reads after which the fifth process stops the other four.
 LOOKS = 150 if settings.default.max_examples > 1000 else 8
 
 # Answers each command with one line, so that the test controls the order of operations in both processes.
@@ -132,7 +132,7 @@ os.kill(os.getpid(), 9)
 
 @contextlib.contextmanager
 def held(journal, *, after_a_crash):
-    """Hold the write lock in another process, on request after a crash that left a write-ahead log."""
+    """Hold the write lock in another process. With *after_a_crash*, a killed process leaves its log before."""
     if after_a_crash:
         command = [sys.executable, "-c", KILLED, str(journal)]
         assert 0 != subprocess.run(command, check=False, env=ENVIRONMENT).returncode

@@ -49,7 +49,7 @@ steps = st.lists(one_step, max_size=8) | st.lists(one_step, min_size=15, max_siz
 
 @pytest.fixture(scope="module", params=[(2, 2), (1024, 64)], ids=["merged", "not merged"])
 def merging(request):
-    """Merge changes into the arrays after a few changes, or never."""
+    """Merge changes into the arrays after every few changes, or never."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalogue, "MIN_ROWS_TO_MERGE", request.param[0])
         patch.setattr(catalogue, "UNMERGED_ROWS_DIVISOR", request.param[1])

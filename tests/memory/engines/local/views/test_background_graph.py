@@ -92,7 +92,7 @@ def test_graph_is_built_in_background_above_limit(monkeypatch):
 def test_vector_missing_in_graph_is_found(index):
     """A new vector is found by the next search, before the graph contains it."""
     fresh = clustered(200, seed=7)
-    # Add all rows to the graph, because the machine's speed decides how many arrived during the build.
+    # Add all rows to the graph. Otherwise the machine's speed would decide how many the build has added.
     index._graph._fill(index._graph.verified_graph.graph, index._rows.count)
     before = len(index._graph.verified_graph.graph)
     for at, vector in enumerate(fresh):
