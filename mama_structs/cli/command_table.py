@@ -149,7 +149,7 @@ def run(given: argparse.Namespace) -> int:
     import asyncio
 
     if given.needs_store and not is_session(given.store):
-        # Opening creates a missing store, so a mistyped path would look like an empty store.
+        # Check first: opening creates a missing store, so a mistyped path would look like an empty store.
         is_server = is_url(given.store)
         raise InvalidArgument(
             "in that database was no session yet" if is_server else f"{given.store!r:.200} is no session's directory",

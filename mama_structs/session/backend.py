@@ -511,7 +511,7 @@ class Backend:
     async def _wait_for_releases(self) -> None:
         """Wait until the released locks can be acquired by other processes."""
         while self._pending_releases:
-            with contextlib.suppress(StoreError):  # an unreleased lease expires on the server
+            with contextlib.suppress(StoreError):  # Ignore a failure, because the lease expires on the server.
                 await await_job(self._pending_releases.pop())
 
     async def _make_claim_check(self) -> Callable[[ConversationKey], bool]:

@@ -23,7 +23,7 @@ from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
 
 HANDLE_PREFIXES: Final = ("fd:", "ref:")
 MAX_MENTIONS: Final = 1000
-# Models often surround a handle with these characters.
+# Models often surround a handle with these characters, so they are stripped.
 SURROUNDING_CHARS: Final = " \t\r\n`'\"<>[](){}"
 # Maximum number of decisions that a reference shows for one entity.
 MAX_RECALLED_DECISIONS: Final = 3

@@ -34,7 +34,7 @@ from mama_structs.storage.wal import others
 FORK_TIMEOUT_SECONDS: Final = 5.0
 # Seconds between two attempts to erase deleted data.
 RETRY_INTERVAL_SECONDS: Final = 0.01
-# Byte of the mark file. The process that is next in the queue of writers locks it.
+# Offset of a byte in the mark file. The process that is next in the queue of writers locks this byte.
 WRITER_QUEUE_LOCK_OFFSET: Final = 1
 ERASING_KEY_PREFIX: Final = "erasing/"
 """Key prefix of rows that record unfinished erasures. The next process that opens the store finishes them."""
@@ -187,7 +187,8 @@ class Database:
     def connection(self) -> sqlite3.Connection:
         """The connection. It is opened again after a fork."""
         if self._handle is None:
-            # Raise if another file has the database's name now, so that it is neither opened nor created again.
+            # Raise if the database file was replaced or deleted, so that SQLite does not open another file or create a
+            # new one.
             if _stat_file(self._paths[0])[0] != self._files[0]:
                 raise self._files_changed_error()
             self._handle = self._open()

@@ -25,16 +25,18 @@ from mama_structs.storage.files import DATABASE_FILE, MARK_FILE
 from mama_structs.storage.locks import LockFile, is_range_locked, watch_locks
 from mama_structs.storage.sqlite_errors import Finding
 
-# The index begins with two copies of a header in native byte order. The number of checkpointed frames follows.
+# The index (`cache.db-shm`) begins with two copies of a header in native byte order.
+# The number of checkpointed frames follows.
 _HEADER: Final = struct.Struct("=10I")
 _FIELDS: Final = struct.Struct("=3I2BH8I")
 _COPIED: Final = struct.Struct("=I")
 _VERSION: Final = 3007000
 _LENGTH: Final = 2 * _FIELDS.size + _COPIED.size
-# Byte of the index. Each process that has the database open holds a lock on it.
+# Offset of a byte in the index. Each process that has the database open holds a lock on this byte.
 _OPEN_BYTE: Final = 128
 
-# Byte of the mark file. The process that inspects a crash locks it. Others wait, because opening resets the index.
+# Offset of a byte in the mark file. The process that inspects a crash locks this byte.
+# Other processes wait, because opening the database resets the index.
 _CLAIM: Final = 2
 _MAX_ATTEMPTS: Final = 200
 _RETRY_SECONDS: Final = 0.01

@@ -643,7 +643,7 @@ def _make_template(name: str, title: str) -> Tool:
 
 
 def _reduce_schema(schema: Any) -> Any:
-    """Return a schema without parts that models rarely need: each request contains it."""
+    """Return a schema without parts that models rarely need, because each request contains the schema."""
     if not isinstance(schema, Mapping):
         return schema
     shown = {

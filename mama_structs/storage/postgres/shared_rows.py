@@ -68,7 +68,7 @@ class _RowChange:
 
     number: int
     handle: str
-    key_suffix: str  # The part of the key after that of the conversation.
+    key_suffix: str  # The rest of the key, after the part of the conversation.
     stored: bytes
     value: bytes | None  # None if the row is unreadable.
     digest: str | None

@@ -72,7 +72,7 @@ MAX_DROPS_PER_TRANSACTION: Final = 5_000
 MAX_SLICE_SECONDS: Final = 0.01
 # A snapshot is due only after at least 1/8 as many changes as the last snapshot contains.
 SNAPSHOT_INTERVAL_DIVISOR: Final = 8
-# If there are fewer changes, writing a snapshot takes longer than reading them from the journal.
+# Do not write a snapshot after fewer changes, because reading them from the journal is faster.
 SNAPSHOT_MIN_CHANGES: Final = 200
 # Memories per step of a check. Each memory takes some 0.1 ms.
 CHECK_PAGE_ROWS: Final = 100

@@ -485,7 +485,7 @@ class FetchSpec:
     links: bool = False
     complete_link_ends: Collection[
         str
-    ] = ()  # Fetch the complete links of the nodes that have such an end: source or target.
+    ] = ()  # "source" fetches the complete links from the nodes, "target" those to the nodes.
     successors: bool = False  # Fetch all versions that supersede the nodes, directly or indirectly.
     walk_distance: int | None = (
         0  # Number of links to walk from the nodes, None for no limit. Capped by `MAX_WALK_VISITS`.

@@ -49,10 +49,10 @@ VIEW_FILE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.(?:np
 TEMPORARY_FILE_PATTERN: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
 # NumPy kinds that are plain bytes: booleans, integers and floats. Others could contain pickled objects.
 PLAIN_DTYPE_KINDS: Final = "biuf"
-# Exceptions that parsing damaged, foreign or hostile files can raise.
+# Exceptions that parsing a damaged, foreign or hostile file can raise.
 PARSE_ERRORS: Final = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError),
-    *(EOFError, SyntaxError, TokenError),  # raised for the headers of arrays
+    *(EOFError, SyntaxError, TokenError),  # raised for malformed headers of .npy files
 )
 # Number of segment rows to copy per step.
 COPY_ROWS: Final = 1024
@@ -416,9 +416,9 @@ class SnapshotStore:
 
     def _write_other(self, name: str, save: Callable[[Path], bool]) -> ManifestEntry | None:
         """
-        Write a file by the callback of another library.
+        Write a file by calling *save*, which uses another library.
 
-        Size and hash are computed from the file after it was written.
+        Size and hash are computed from the written file.
         """
         path = self._new_path(name, "view")
         if not save(path):

@@ -105,7 +105,7 @@ class VectorStore:
 
     @property
     def is_in_files(self) -> bool:
-        """True if rows are read from files: the first ones, which are usually most of them."""
+        """True if the first rows are read from files. Usually these are most of the rows."""
         return isinstance(next(iter(self._layout[0]), None), FileRows)
 
     @property

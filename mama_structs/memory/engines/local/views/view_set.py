@@ -171,7 +171,7 @@ PAGE_ROWS: Final = 1000
 MAX_MEMORIES_INDEXED_AT_LOAD: Final = 2000
 # If other processes added more memories than this, their words are indexed in background slices.
 MAX_MEMORIES_INDEXED_AT_REPLAY: Final = 500
-# If the number and the ratio of deleted nodes exceed these limits, the views are built again without them.
+# If both the number and the ratio of deleted nodes exceed these limits, the views are built again without them.
 MIN_HOLES_TO_REBUILD: Final = 1000
 MIN_HOLE_RATIO_TO_REBUILD: Final = 1 / 3
 
@@ -424,7 +424,7 @@ def read_entries(
 
 
 def _history_marker(rows: Snapshot, row_keys: RowKeys, change: int) -> str | None:
-    """Return a marker for a change number. Different histories have different markers for the same number."""
+    """Return a string that identifies the history up to a change number. None if the row of the change is damaged."""
     key = number_key(row_keys.changes, change)
     value = rows.get(key)
     if isinstance(value, bytes):
