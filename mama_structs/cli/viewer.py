@@ -23,7 +23,7 @@ from mama_structs.storage.files import DraftFile
 _MAX_TEXT_CHARS: Final = 4_000
 _MAX_LINKS_PER_MEMORY: Final = 12
 _MAX_DATA_CHARS: Final = 24_000_000
-# Most informative link types first. Temporal links are omitted.
+# Link types that the page shows, the most informative first. Temporal links are omitted.
 _LINK_TYPE_ORDER: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
 _INLINE_PATTERN: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 

@@ -72,7 +72,7 @@ CONVERSATION_OPEN_MESSAGE: Final = (
 )
 CONVERSATION_DAMAGED_MESSAGE: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
 
-# A directory is identified by real path, device and inode, so that a replaced one differs. A server: by its URL.
+# Identifies a directory by real path, device and inode, so that a replaced directory differs, and a server by URL.
 BackendKey = tuple[str, int, int] | str
 
 
@@ -105,7 +105,7 @@ class OpenConversation:
 
     @property
     def is_orphaned(self) -> bool:
-        """True if all event loops of its sessions are closed, so that none of them can close it."""
+        """True if all event loops of its sessions are closed, so that no session can close the conversation."""
         return all(loop.is_closed() for loop in self.loops)
 
 

@@ -145,7 +145,7 @@ def _detect_kind(text: str, exposure: Exposure | None) -> str | None:
 
 @functools.cache
 def _get_default_exposure() -> Exposure:
-    # Create it once per process: validating the cues takes longer than matching them.
+    # Create the default `Exposure` once per process, because validating the cues takes longer than matching them.
     return Exposure()
 
 

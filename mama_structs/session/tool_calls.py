@@ -198,8 +198,8 @@ class ToolCalls:
         is_own = self.is_own(tool)
         if keeps and is_own:
             free_quota(refs)
-        # Answers of memory tools state the trust of each memory. Answers of other tools contain memories as references
-        # only.
+        # Answers of memory tools state the trust of each memory.
+        # Answers of other tools contain memories only as references.
         # v1.0 tools state the trust in their text, so it is unknown here.
         marked = data if is_own else data.get("references") if isinstance(data, dict) else None
         trusts = [UNKNOWN_ORIGIN] if tool.deprecated else find_trusts(marked)

@@ -102,7 +102,7 @@ def make_text_eraser(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]
 
 
 def make_memory_source(memories: MemoryStore) -> Source:
-    """Return a source with which references to memory ids are resolved."""
+    """Return the source that resolves references to memory ids."""
 
     async def fetch(memory_id: str) -> Mapping[str, Any]:
         try:

@@ -187,8 +187,7 @@ class Database:
     def connection(self) -> sqlite3.Connection:
         """The connection. It is opened again after a fork."""
         if self._handle is None:
-            # Raise if the database file was replaced or deleted, so that SQLite does not open another file or create a
-            # new one.
+            # Raise if the database file was replaced or deleted. Otherwise SQLite would use or create another file.
             if _stat_file(self._paths[0])[0] != self._files[0]:
                 raise self._files_changed_error()
             self._handle = self._open()

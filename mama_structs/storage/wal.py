@@ -40,7 +40,7 @@ _OPEN_BYTE: Final = 128
 _CLAIM: Final = 2
 _MAX_ATTEMPTS: Final = 200
 _RETRY_SECONDS: Final = 0.01
-# SQLite increments a salt whenever it restarts the log. If the salts differ more, the log has another origin.
+# SQLite increments a salt whenever it restarts the log. A larger difference means that the log has another origin.
 _MAX_SALT_DISTANCE: Final = 2**16
 
 _log: Final = logging.getLogger("mama_structs")
@@ -87,7 +87,7 @@ def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
         # If the log is empty, all checkpointed frames are in the database. If not, only its frames are visible.
         return max(0, before.frames - (after.frames or before.copied))
     if after is not None and 0 < (after.salts[0] - before.salts[0]) % 2**32 <= _MAX_SALT_DISTANCE:
-        # SQLite restarted the log, which it does only after a full checkpoint. The index was outdated by a power loss.
+        # Nothing is lost: SQLite restarts the log only after a full checkpoint. A power loss left an outdated index.
         return 0
     if not alone or before.frames == 0:
         return 0

@@ -234,7 +234,8 @@ def _load_request_patterns() -> Mapping[str, re.Pattern[str]]:
 
 # Replaces removed text, so that the object of a request remains, as in "mark `auth` as failed".
 PLACEHOLDER: Final = "◻"
-# Characters read from the beginning and end of a long message: before, and after quoted and pasted text is removed.
+# Maximum characters read from the beginning and the end of a message.
+# The second pair of limits applies after quotations and pasted text are removed.
 MAX_HEAD_CHARS, MAX_TAIL_CHARS = 3_000, 5_000
 MAX_KEPT_HEAD_CHARS, MAX_KEPT_TAIL_CHARS = 300, 600
 # Longer sentences are split, because a request and its object are usually close together.
@@ -456,8 +457,7 @@ class Exposure:
         matches = self._find_matches(wording.words)
         context = self._decide(matches, wording)
         # Apply the learned weights only with the built-in cues, with which they were trained.
-        # The weights do not recognize negations or requests outside all contexts, so keep the result if a cue found
-        # one.
+        # The weights do not recognize negations or requests outside all contexts, so keep results of these cues.
         keeps = any(
             not sign.weight or (sign.kind == OTHER_KIND and sign.weight >= _get_threshold("sure")) for sign in matches
         )

@@ -370,7 +370,7 @@ async def search_by_context(
         limit: At most
 
     """
-    # This method is internal to the package, for these tools.
+    # Use this method of the store, which is internal to the package and intended for these tools.
     best, more = await memories._search_for_prompt(query, types=types, limit=limit)  # noqa: SLF001
     shown = await _render_results(results.FoundMemory, memories, [hit.memory for hit in best])
     found: list[results.Answering] = [

@@ -49,8 +49,7 @@ class ChangeWatermark:
         self._seen = 0
         # Hash and last change of another history, if the file belongs to one. Set by `read_last_seen`.
         self._other_history: tuple[bytes | None, int] = (None, 0)
-        # Set if the journal was replaced: the last change of the new journal, and the last change of the previous
-        # history.
+        # The last changes of the current and of the previous journal. Set if the journal was replaced.
         self._replaced_range: tuple[int, int] | None = None
 
     def __del__(self) -> None:

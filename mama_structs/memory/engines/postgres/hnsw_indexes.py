@@ -47,7 +47,7 @@ LOCK_TIMEOUT_SECONDS: Final = 2
 MAX_PROBED_VECTORS: Final = 64
 # An index is rebuilt if its recall is lower: the ratio of stored vectors that are found by searching for them.
 MIN_RECALL: Final = 0.95
-# A vector found by a search for itself has at least this cosine, despite half precision.
+# A search for a stored vector succeeds if a result has at least this cosine, which tolerates half precision.
 MIN_SELF_COSINE: Final = 0.999
 LEASE_NAME: Final = "index of vectors"
 
@@ -65,7 +65,7 @@ HAS_PRIVILEGE_SQL: Final = f"""
     FROM pg_class WHERE oid = '{SCHEMA}.pieces'::regclass
 """
 # Concurrent index builds on one table can deadlock, so this lease excludes builds in all namespaces.
-# Its row belongs to one namespace. Claims are serialized by the table lock that a claim holds.
+# Each lease row belongs to one namespace, so claims are serialized by a table lock.
 CLAIM_SQL: Final = f"""
     INSERT INTO {SCHEMA}.leases (namespace, name, holder, expires)
     SELECT $1, '{LEASE_NAME}', $2, clock_timestamp() + interval '1 minute'

@@ -34,7 +34,7 @@ from mama_structs.memory.types.model import ORIGINS, LinkType, to_milliseconds
 
 EVOLUTION_NUMBER: Final = TYPE_NUMBERS[LinkType.EVOLUTION]
 
-# Tags of result rows that belong to no query. Queries are numbered from 1.
+# Tags of result rows that belong to no query. They are not positive, because queries are numbered from 1.
 HEAD_TAG: Final = 0
 ROW_TAG: Final = -1
 ENTRY_TAG: Final = -2

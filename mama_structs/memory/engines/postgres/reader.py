@@ -71,7 +71,7 @@ from mama_structs.storage.postgres.pool import Connection
 
 T = TypeVar("T")
 
-# If a query may find more nodes, no rows are prefetched, only those that the plan requests.
+# Rows are not prefetched if a query may find more nodes. They are fetched when the plan requests them.
 MAX_PREFETCHED_NODES: Final = 1_000
 # Maximum number of ids to compare for "did you mean" suggestions.
 MAX_ID_CANDIDATES: Final = 1_000

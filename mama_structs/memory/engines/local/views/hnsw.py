@@ -331,7 +331,7 @@ class BackgroundGraph:
 
     def __init__(self, rows: VectorStore, stored: LoadedPart | None = None) -> None:
         self._rows = rows
-        # The part of the snapshot that contains a graph. None if there is none, or after it was loaded.
+        # The snapshot's part with the graph. None if there is no graph, or after the graph was loaded.
         self._stored = stored
         self.verified_graph: VerifiedGraph | None = None
         """The graph that serves searches, or None while searches are exact."""
@@ -686,9 +686,7 @@ class BackgroundGraph:
     def _measure_recall(
         self, graph: HnswGraph, queries: Vectors, worst: NDArray[np.float32], wanted: int, ef: int
     ) -> tuple[float, float]:
-        """
-        Return the recall if only the first `MAX_RESCORED` results are rescored, and the recall if all are rescored.
-        """
+        """Return the recalls of rescoring the first `MAX_RESCORED` results only, and of rescoring all results."""
         few = whole = 0
         for query, score in zip(queries, worst.tolist(), strict=True):
             if self._stop.is_set():

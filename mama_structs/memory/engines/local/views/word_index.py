@@ -375,9 +375,7 @@ class WordIndex:
         return len(nodes) <= postings and len(nodes) + int(self._sizes(nodes).sum()) <= postings
 
     def _iter_gains(self, wanted: Sequence[_QueryTerm]) -> Iterator[tuple[Nodes, Scores]]:
-        """
-        Yield nodes with the contributions of single terms to their scores, for each node in the order of *wanted*.
-        """
+        """Yield nodes with the score contributions of single terms, for each node in the order of *wanted*."""
         block: list[_PostingBlock] = []
         size = 0
         for piece in self._iter_posting_blocks(wanted):
@@ -615,8 +613,7 @@ def _top_nodes(nodes: Nodes, scores: Scores, limit: int) -> Matches:
 
 def _top_candidates(sums: Scores, limit: int) -> Nodes:
     """Return candidates for the *limit* nodes with the highest positive sums, ascending."""
-    # Take the maximum across the strips at each position. At least *limit* maxima reach *least*, so the limit-th best
-    # score is not lower.
+    # At least *limit* of these maxima across the strips reach *least*, so the limit-th best score is not lower.
     tops = sums.reshape(TOP_SCORE_STRIPS, -1).max(axis=0)
     least = np.partition(tops, len(tops) - limit)[len(tops) - limit] if limit <= len(tops) else np.float32(0)
     return np.flatnonzero(sums >= least if least > 0 else sums > 0)
