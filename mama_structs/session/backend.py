@@ -567,7 +567,7 @@ def _open_server(url: str, options: ServerSettings | None) -> Backend:
 
     def make() -> Backend:
         with contextlib.ExitStack() as opened:
-            # Storage and leases are closed one after the other, and each needs its own pool until then.
+            # Open the pool twice, because storage and leases are closed one after the other and each closes its pool.
             servers = [PostgresPool.open(url, options=options) for _ in range(2)]
             for server in servers:
                 opened.callback(server.close)

@@ -131,9 +131,8 @@ class _DatabaseRegistry:
 
 
 _database_registry: Final = _DatabaseRegistry()
-# Fork hooks run in reverse order of registration. Importing these modules registers their hooks.
-# Import them first, so that our hook runs before theirs.
-# Then a thread may still log and submit jobs while our hook waits for it.
+# Import these modules first, because the import registers their fork hooks, and hooks run in reverse order.
+# Our hook must run before theirs, because the threads that it waits for may still log and submit jobs.
 HOOKS_REGISTERED_BEFORE: Final = (logging, concurrent.futures.thread)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -364,8 +363,8 @@ def _stat_file(path: str | Path) -> tuple[FileIdentity | None, int]:
 
 # Deleted data survives in free pages, in gaps within pages, and in the log.
 # SQLite's `secure_delete` overwrites freed space, but misses copies in the gaps of pages that were split.
-# So erasing rewrites the database and truncates the log.
-# Neither is possible while a connection reads an old state.
+# Therefore erasing rewrites the database and truncates the log.
+# Rewriting and truncating are impossible while a connection reads an old state.
 
 
 def erase_deleted_data(directory: Path, *, wait: float) -> bool:

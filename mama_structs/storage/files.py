@@ -308,7 +308,7 @@ def sync_tree(directory: Path) -> None:
 
 def delete_leftovers(directory: Path | None = None) -> int:
     """
-    Delete what killed processes left in *directory* (default: the temporary directory).
+    Delete files and directories that killed processes left in *directory* (default: the temporary directory).
 
     Return the number of deleted items.
     """

@@ -25,8 +25,7 @@ from mama_structs.storage.files import DATABASE_FILE, MARK_FILE
 from mama_structs.storage.locks import LockFile, is_range_locked, watch_locks
 from mama_structs.storage.sqlite_errors import Finding
 
-# The index (`cache.db-shm`) begins with two copies of a header in native byte order.
-# The number of checkpointed frames follows.
+# The index (`cache.db-shm`): two copies of a header in native byte order, then the number of checkpointed frames.
 _HEADER: Final = struct.Struct("=10I")
 _FIELDS: Final = struct.Struct("=3I2BH8I")
 _COPIED: Final = struct.Struct("=I")

@@ -234,9 +234,9 @@ def _load_request_patterns() -> Mapping[str, re.Pattern[str]]:
 
 # Replaces removed text, so that the object of a request remains, as in "mark `auth` as failed".
 PLACEHOLDER: Final = "◻"
-# Maximum characters read from the beginning and the end of a message.
-# The second pair of limits applies after quotations and pasted text are removed.
+# Maximum characters to read from the beginning and from the end of a message.
 MAX_HEAD_CHARS, MAX_TAIL_CHARS = 3_000, 5_000
+# Maximum characters of the beginning and of the end after quoted and pasted text is removed.
 MAX_KEPT_HEAD_CHARS, MAX_KEPT_TAIL_CHARS = 300, 600
 # Longer sentences are split, because a request and its object are usually close together.
 MAX_SENTENCE_CHARS = 240
@@ -547,7 +547,7 @@ class Exposure:
         return NO_CONTEXT if kind is None else _make_unsure_context(kind, min(round(likely[kind], 3), unsure))
 
     def _has_doubts(self, kind: str, wording: NormalizedMessage, understood: list[_CueMatch]) -> bool:
-        """Return True if the message may contain another, omitted or unrecognized, request."""
+        """Return True if the message may contain a further request that was omitted or not recognized."""
         doubts = self._get_rule(kind).doubts
         return (
             not wording.is_complete

@@ -588,7 +588,7 @@ async def forget(
 # Tool definitions
 
 READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only=True, open_world=False)
-# These tools lose no data: earlier outcomes remain in the history, superseded decisions in the store.
+# Annotations of tools that lose no data: earlier outcomes and superseded decisions remain stored.
 ADDING_ANNOTATIONS: Final = ToolAnnotations(destructive=False, open_world=False)
 DELETING_ANNOTATIONS: Final = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
 TOOL_FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {

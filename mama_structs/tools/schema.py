@@ -432,15 +432,15 @@ class Signature:
     """The parameters of a function, grouped by who may set them, and its return type."""
 
     parameters: Mapping[str, Parameter]
-    # Models may set these, but do not see them in the schema.
+    # Parameters that models may set, but do not see in the schema.
     hidden_parameters: Mapping[str, Parameter]
-    # Only the host sets these. The value is True if the parameter is required.
+    # Parameters that only the host sets. The value is True if the parameter is required.
     host_parameters: Mapping[str, bool]
-    # A `functools.partial` has already set these.
+    # Parameters that a `functools.partial` has already set.
     bound_names: frozenset[str]
     # The ``**kwargs`` parameter, if any. It accepts all other arguments.
     extra_parameter: Parameter | None
-    # Recursive types. Schemas refer to them as ``#/$defs/...``.
+    # Definitions of recursive types. Schemas refer to them as ``#/$defs/...``.
     definitions: Mapping[str, Any]
     return_type: Any
 

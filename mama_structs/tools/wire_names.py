@@ -40,7 +40,7 @@ DEPRECATED_SUCCESSORS: Final[Mapping[str, str]] = {
 REMOVED_IN: Final = "2.0"
 
 # All providers accept names of up to 64 characters that start with a letter and contain no dashes.
-# This limit is lower, because hosts add prefixes.
+# The names are limited to fewer characters, because hosts add prefixes.
 MAX_WIRE_NAME_CHARS: Final = 40
 HASH_SUFFIX_CHARS: Final = 9
 INVALID_CHAR_PATTERN: Final = re.compile(r"[^A-Za-z0-9_]")

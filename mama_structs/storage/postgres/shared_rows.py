@@ -212,7 +212,7 @@ async def _move_rows(connection: Any, conversation: _Conversation, timeout: floa
 
 
 def _detach_fork(conversations: Mapping[str, _Conversation], fork: _Conversation) -> Iterator[tuple[str, bytes]]:
-    """Yield rows with which a fork no longer depends on a parent in another namespace."""
+    """Yield the rows that make a fork independent of a parent in another namespace."""
     parent = conversations.get(fork.parent or "")
     if parent is None or fork.record is None or parent.namespace in {fork.namespace, None}:
         return

@@ -143,7 +143,7 @@ class NamespaceIndex:
         self._lacks_privilege = False
 
     def switch_embedder(self, embedder: EmbedderRecord) -> None:
-        """From now on, maintain the index of another embedder."""
+        """Switch to the index of another embedder."""
         self._embedder, self.recall, self._next_attempt_at = embedder, None, 0.0
 
     def usable_index(self, head: PostgresNamespaceHead) -> HnswIndex | None:

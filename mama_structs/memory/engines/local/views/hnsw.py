@@ -244,7 +244,7 @@ class HnswGraph:
 
     def _ensure_capacity(self, needed: int) -> None:
         capacity = len(self._deleted_marks)
-        # Grow before the index is full, because hnswlib does not document what happens then.
+        # Grow the index before it is full, because hnswlib does not document what happens when it is full.
         if needed < capacity:
             return
         while capacity <= needed:

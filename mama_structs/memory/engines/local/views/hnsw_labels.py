@@ -142,7 +142,7 @@ class HnswLabels:
         return np.flatnonzero(found)
 
     def top_matches(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
-        """Return the nodes that have some labels, with their best scores. Best first, equal scores newest first."""
+        """Return the nodes of the given labels with their best scores, best first. Equal scores: newest first."""
         owners = self._owner[labels].astype(np.int64)
         single = owners >= 0
         if mask is not None:

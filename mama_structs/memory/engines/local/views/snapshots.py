@@ -107,7 +107,7 @@ class FileRows:
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the rows with the given numbers, in the order of *rows*."""
-        # One pread per row is the fastest way without a memory map. A search reads hundreds of rows.
+        # Call pread for each row, which is the fastest way without a memory map. A search reads hundreds of rows.
         file, width, read = self._file, self._width, os.pread
         whole = b"".join([read(file, width, place) for place in (self._start + rows * width).tolist()])
         if len(whole) != len(rows) * width:

@@ -329,7 +329,7 @@ def apply_changes(
             touched.update([known, *views.neighbours(known)])
             views.remove(known)
             continue
-        # The known entry may have been read at another time, and so lack links to memories that were added later.
+        # The views may have an older version, or lack links to memories that were added after this entry was read.
         if force_update or views.memory_table.version_of(known) != entry.version:
             touched.update([known, *views.relink(known, entry.links)])
             views.change(known, entry, None if views.has_vectors(known, vectors) else vectors)
@@ -405,7 +405,7 @@ def read_entries(
     find: Callable[[str], int | None],
     leave_out: Callable[[str, StoreDamaged], None],
 ) -> Iterator[tuple[int, Entry, Vectors]]:
-    """Yield the valid memories of some rows. Pass the other rows to *leave_out*."""
+    """Yield the valid memories in a page of rows. Pass the damaged ones to *leave_out*."""
     numbers = {key: number for key, _ in page if (number := parse_number(row_keys.memories, key)) is not None}
     keys = {key: number_key(row_keys.vectors, number) for key, number in numbers.items()}
     vectors = rows.get_many(list(keys.values()))

@@ -316,7 +316,7 @@ class WordIndex:
             "words": text,
             "word_lengths": np.diff(ends, prepend=0).astype(np.int32),
             "frequency": self._frequency[: len(self._words)].copy(),
-            # Not copied, because existing items of these columns never change.
+            # Do not copy these columns, because their existing items never change.
             "term": self._terms["term"],
             "count": self._terms["count"],
             "home": self._segment_of.copy(),
