@@ -1,4 +1,4 @@
-"""Argument types of the commands, and opening the session that a command names."""
+"""Argument parsers of the commands, and a function that opens the session that a command names."""
 
 # ruff: noqa: PLC0415 - slow imports are local, so that the command starts fast
 

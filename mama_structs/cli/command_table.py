@@ -149,7 +149,7 @@ def run(given: argparse.Namespace) -> int:
     import asyncio
 
     if given.needs_store and not is_session(given.store):
-        # Opening creates a missing store, so a mistyped path would look like an empty store.
+        # Check first: opening creates a missing store, so a mistyped path would look like an empty store.
         is_server = is_url(given.store)
         raise InvalidArgument(
             "in that database was no session yet" if is_server else f"{given.store!r:.200} is no session's directory",
@@ -281,9 +281,9 @@ _SHORT_DESCRIPTIONS: Final = {
 }
 _EPILOGS: Final = {"serve-mcp": _TOKEN_HELP, "hook": _HOOK_HELP}
 # Each command has a function and arguments. The function's docstring is the command's help text.
-# It is also its line in the overview, unless `_SHORT_DESCRIPTIONS` has one.
+# The docstring is also the command's line in the overview, unless `_SHORT_DESCRIPTIONS` contains the command.
 # An argument has a name with metavar, a help text and options of `add_argument`. Without options it is a flag.
-# A string starts an argument group.
+# In a list of arguments, a string starts an argument group.
 _COMMANDS: Final[dict[str, tuple[Any, ...]]] = {
     "demo": (
         serving.demo,

@@ -27,14 +27,15 @@ from mama_structs.testing.node.fake_node import FakeNode
 BUNDLED_PLAYER: Final = "1-11"
 # Players per page. With two related entities each, a page stays below the limit of 50 references per call.
 PAGE_ROWS: Final = 16
-# Maximum number of pages read to find the player: a chain cannot look up the page of an id.
+# Maximum number of list pages to read until the player is found.
+# A chain has no query for the page that contains an id, so the pages are read in order.
 MAX_PAGES: Final = 64
 
 _RELATION_FIELDS: Final = {"guildId": "guild", "planetId": "planet", "fleetId": "fleet"}
 _NAMED_RELATION_FIELDS: Final = {
     "guildId": "guild",
     "planetId": "planet",
-}  # The relations of a list row whose entities have names.
+}  # Relations whose entities have a name. Fleets are omitted.
 _CHARS_PER_TOKEN: Final = 4
 _RETRY_HINT: Final = "run the demo again"
 _PLAYER_HINT: Final = "leave --player out, and a player with guild, planet and fleet is chosen"

@@ -10,7 +10,7 @@ import attrs
 from mama_structs._internal.jsonable import to_json_text
 from mama_structs.session.session import Session
 
-# The last message has nothing to do with the decisions.
+# The last message is unrelated to the decisions, to show that nothing is recalled for it.
 TUESDAY_MESSAGES: Final = (
     "Shall we use JWT for logins?",
     "Let's continue from yesterday.",

@@ -175,7 +175,7 @@ def _has_failed(helper: int) -> bool:
     try:
         ended, status = os.waitpid(helper, os.WNOHANG)
     except ChildProcessError:
-        # There is no status: the process was already waited for, or the agent ignores SIGCHLD.
+        # The exit status is unavailable, because the process was already waited for or the agent ignores SIGCHLD.
         return False
     return bool(ended and status)
 

@@ -327,6 +327,6 @@ def format_answer(name: str, kind: str, text: str) -> dict[str, Any]:
     if not text:
         return {}
     if name[:1].isupper():
-        # These agents use capitalized event names: Claude Code, Codex, Gemini CLI.
+        # Agents with capitalized event names use this format: Claude Code, Codex, Gemini CLI.
         return {} if kind == "compact" else {"hookSpecificOutput": {"hookEventName": name, "additionalContext": text}}
     return {"additional_context": text}

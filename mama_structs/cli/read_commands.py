@@ -118,7 +118,7 @@ def _format_report(done: Any) -> str:
 def _choose_target(given: argparse.Namespace) -> Path:
     from mama_structs._internal.validation import is_url
 
-    # Do not use parts of an address as a file name: each may contain a password.
+    # Do not use parts of an address as a file name, because any part may contain a password.
     name = "memories" if is_url(given.store) else Path(given.store).resolve().name
     return Path(given.output or f"{name}.html")
 

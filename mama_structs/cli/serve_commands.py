@@ -22,7 +22,7 @@ _MS_PER_SECOND: Final = 1000
 DEMO_WORLD: Final = {"players": 12, "latency": 20}
 # Block time of the real chain.
 _BLOCK_SECONDS: Final = 6.0
-# Maximum size of a token file. Tokens are much shorter, and the file is read completely.
+# Limits the size of a token file, because the file is read completely. Tokens are much shorter.
 _MAX_TOKEN_FILE_BYTES: Final = 4096
 # Seconds for running requests to end after a signal. After that, exit even if a client does not read its answer.
 _SHUTDOWN_SECONDS: Final = 5.0

@@ -42,7 +42,7 @@ async def check(given: argparse.Namespace) -> int:
 async def stats(given: argparse.Namespace) -> None:
     """Print statistics of the memories."""
     async with open_session(given) as session:
-        # These statistics only count the current process.
+        # Omit these statistics, because they count only operations of the current process.
         counted = ("embedding", "traversal_cache")
         figures = {name: value for name, value in (await session.memories.stats()).items() if name not in counted}
     rows = list(_flatten(figures))

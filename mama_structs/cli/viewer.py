@@ -19,11 +19,11 @@ from mama_structs.memory.types.engine import Reader
 from mama_structs.memory.types.model import LinkType, Memory
 from mama_structs.storage.files import DraftFile
 
-# Limits on a text, the links of a memory, and all data, so that a browser needs a few hundred MB at most.
+# These limits bound the memory of the browser to a few hundred MB.
 _MAX_TEXT_CHARS: Final = 4_000
 _MAX_LINKS_PER_MEMORY: Final = 12
 _MAX_DATA_CHARS: Final = 24_000_000
-# Most informative link types first. Temporal links are omitted.
+# Link types that the page shows, the most informative first. Temporal links are omitted.
 _LINK_TYPE_ORDER: Final = (LinkType.EVOLUTION, LinkType.IMPLEMENTATION, LinkType.ASSOCIATION)
 _INLINE_PATTERN: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 

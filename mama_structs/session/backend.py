@@ -72,7 +72,7 @@ CONVERSATION_OPEN_MESSAGE: Final = (
 )
 CONVERSATION_DAMAGED_MESSAGE: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
 
-# A directory is identified by real path, device and inode, so that a replaced one differs. A server: by its URL.
+# Identifies a directory by real path, device and inode, so that a replaced directory differs, and a server by URL.
 BackendKey = tuple[str, int, int] | str
 
 
@@ -105,7 +105,7 @@ class OpenConversation:
 
     @property
     def is_orphaned(self) -> bool:
-        """True if all event loops of its sessions are closed, so that none of them can close it."""
+        """True if all event loops of its sessions are closed, so that no session can close the conversation."""
         return all(loop.is_closed() for loop in self.loops)
 
 
@@ -511,7 +511,7 @@ class Backend:
     async def _wait_for_releases(self) -> None:
         """Wait until the released locks can be acquired by other processes."""
         while self._pending_releases:
-            with contextlib.suppress(StoreError):  # an unreleased lease expires on the server
+            with contextlib.suppress(StoreError):  # Ignore a failure, because the lease expires on the server.
                 await await_job(self._pending_releases.pop())
 
     async def _make_claim_check(self) -> Callable[[ConversationKey], bool]:
@@ -567,7 +567,7 @@ def _open_server(url: str, options: ServerSettings | None) -> Backend:
 
     def make() -> Backend:
         with contextlib.ExitStack() as opened:
-            # Storage and leases are closed one after the other, and each needs its own pool until then.
+            # Open the pool twice, because storage and leases are closed one after the other and each closes its pool.
             servers = [PostgresPool.open(url, options=options) for _ in range(2)]
             for server in servers:
                 opened.callback(server.close)

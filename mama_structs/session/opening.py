@@ -73,7 +73,7 @@ class SharedState:
     async def leave(self, conversation: OpenConversation) -> None:
         """Unregister one session. The last one closes the shared state."""
         self.users -= 1
-        # The steps run in reverse order, each even if another raises.
+        # The stack runs its steps in reverse order, and runs all of them even if one raises.
         async with AsyncExitStack() as steps:
             if self.users == 0:
                 steps.push_async_callback(self.closing.aclose)

@@ -52,13 +52,14 @@ Relevance bounds for recall: nothing is recalled if the best hit is below them.
 They are stricter than for a search, because most messages need no memory. The value was chosen on half of the
 questions, see ``benchmarks/recall.py``.
 """
-# Number of characters from the beginning and end of a message that are searched for. Requests are rarely elsewhere.
+# Number of characters from the beginning and the end of a message that are used as the query.
+# The middle of a long message rarely contains a request.
 HEAD_CHARS, TAIL_CHARS = 1_500, 1_500
-# Maximum characters of a recalled text: normally, and if too little of the budget is left.
+# Maximum characters of a recalled text. The second limit is used if a line with the first exceeds the budget.
 TEXT_CHARS: Final = (280, 100)
 TRUNCATED_CHARS: Final = tuple(most // part for most in TEXT_CHARS for part in (1, 2))
 MAX_LIST_ITEMS: Final = 8
-# Maximum number of conflicts, of memories that implement a checkpoint, and of predecessors (each).
+# Maximum number of items of each kind: conflicts, memories that implement a checkpoint, and predecessors.
 MAX_RELATED: Final = 3
 # To find contradictions, the links of at most this many memories are read.
 MAX_LINKED_MEMORIES: Final = 64
@@ -144,7 +145,7 @@ def _detect_kind(text: str, exposure: Exposure | None) -> str | None:
 
 @functools.cache
 def _get_default_exposure() -> Exposure:
-    # Create it once per process: validating the cues takes longer than matching them.
+    # Create the default `Exposure` once per process, because validating the cues takes longer than matching them.
     return Exposure()
 
 
@@ -208,7 +209,7 @@ class RelatedMemories:
         replaced_pairs = [
             (one, other) for one, other, kind in pairs if kind == EVOLUTION_NUMBER and one in {*nodes, *decisions}
         ]
-        # Few links are read: contradictions come from users and models only.
+        # Reading these links is cheap: only users and models create contradictions, so there are few.
         opposing = sorted({one for one, _, kind in pairs if kind == ASSOCIATION_NUMBER}, reverse=True)[
             :MAX_LINKED_MEMORIES
         ]
@@ -424,7 +425,7 @@ def _make_line(
     return _RecallLine(
         section=section,
         subject=memory.id,
-        # *state* determines whether a fact is recalled again. Only for a failed memory, a new successor changes it.
+        # A fact is recalled again when its *state* changes. A new successor changes the state of failed memories only.
         state=[*texts, str(_get_outcome(memory)), _get_trust(memory), *(notes if section == FAILED_SECTION else ())],
         texts=texts,
         render=functools.partial(_render_memory, grounds, memory, notes),

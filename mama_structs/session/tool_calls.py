@@ -191,14 +191,15 @@ class ToolCalls:
         data = result if is_error else to_answer(to_content_blocks(result))
         if budget is None:
             return data
-        # Results of the handle tools are already stored.
-        # For other results, old memory answers are deleted to make room.
+        # Do not store results of the handle tools, because their texts are already stored.
+        # Before an answer of a memory tool is stored, old memory answers are deleted to make room.
         keeps = keeps and tool.wrapped and not is_error and self._settings.descriptors.enabled
         is_own = self.is_own(tool)
         if keeps and is_own:
             free_quota(refs)
         # Answers of memory tools state the trust of each memory.
-        # Other tools only contain memories as references, and v1.0 tools state the trust in their text.
+        # Answers of other tools contain memories only as references.
+        # v1.0 tools state the trust in their text, so it is unknown here.
         marked = data if is_own else data.get("references") if isinstance(data, dict) else None
         trusts = [UNKNOWN_ORIGIN] if tool.deprecated else find_trusts(marked)
         answer = shorten_to_budget(

@@ -23,7 +23,7 @@ from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
 
 HANDLE_PREFIXES: Final = ("fd:", "ref:")
 MAX_MENTIONS: Final = 1000
-# Models often surround a handle with these characters.
+# Models often surround a handle with these characters, so they are stripped.
 SURROUNDING_CHARS: Final = " \t\r\n`'\"<>[](){}"
 # Maximum number of decisions that a reference shows for one entity.
 MAX_RECALLED_DECISIONS: Final = 3
@@ -102,7 +102,7 @@ def make_text_eraser(erase: Callable[..., Awaitable[tuple[int, tuple[str, ...]]]
 
 
 def make_memory_source(memories: MemoryStore) -> Source:
-    """Return a source with which references to memory ids are resolved."""
+    """Return the source that resolves references to memory ids."""
 
     async def fetch(memory_id: str) -> Mapping[str, Any]:
         try:

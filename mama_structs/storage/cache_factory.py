@@ -28,7 +28,7 @@ from mama_structs.storage.sqlite_errors import Finding, damaged_database_error, 
 from mama_structs.storage.wal import crashed
 
 FORMAT_MARK: Final = b"mama-structs journal 1\n"
-# Read one byte more than the mark, so that a longer mark is recognized as different.
+# Maximum bytes to read from the mark file. One more than the mark, so that a longer mark is recognized as different.
 MAX_MARK_BYTES: Final = len(FORMAT_MARK) + 1
 # SQLite's application id. It identifies this package's database files before any statement changes them.
 APPLICATION_ID: Final = 0x6D616D61
@@ -216,7 +216,7 @@ def _initialize_with_diskcache(directory: Path) -> None:
     cache = diskcache.Cache.__new__(diskcache.Cache)
     try:
         # Call __new__ and __init__ separately, so that the connection is closed if __init__ fails.
-        # Both read and write no rows, so diskcache never unpickles data.
+        # diskcache reads and writes no rows in these calls, so it never unpickles data.
         cache.__init__(str(directory), timeout=0, **SETTINGS)
     finally:
         cache.close()

@@ -34,7 +34,7 @@ from mama_structs.storage.wal import others
 FORK_TIMEOUT_SECONDS: Final = 5.0
 # Seconds between two attempts to erase deleted data.
 RETRY_INTERVAL_SECONDS: Final = 0.01
-# Byte of the mark file. The process that is next in the queue of writers locks it.
+# Offset of a byte in the mark file. The process that is next in the queue of writers locks this byte.
 WRITER_QUEUE_LOCK_OFFSET: Final = 1
 ERASING_KEY_PREFIX: Final = "erasing/"
 """Key prefix of rows that record unfinished erasures. The next process that opens the store finishes them."""
@@ -131,9 +131,8 @@ class _DatabaseRegistry:
 
 
 _database_registry: Final = _DatabaseRegistry()
-# Fork hooks run in reverse order of registration. Importing these modules registers their hooks.
-# Import them first, so that our hook runs before theirs.
-# Then a thread may still log and submit jobs while our hook waits for it.
+# Import these modules first, because the import registers their fork hooks, and hooks run in reverse order.
+# Our hook must run before theirs, because the threads that it waits for may still log and submit jobs.
 HOOKS_REGISTERED_BEFORE: Final = (logging, concurrent.futures.thread)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
@@ -187,7 +186,7 @@ class Database:
     def connection(self) -> sqlite3.Connection:
         """The connection. It is opened again after a fork."""
         if self._handle is None:
-            # Raise if another file has the database's name now, so that it is neither opened nor created again.
+            # Raise if the database file was replaced or deleted. Otherwise SQLite would use or create another file.
             if _stat_file(self._paths[0])[0] != self._files[0]:
                 raise self._files_changed_error()
             self._handle = self._open()
@@ -364,8 +363,8 @@ def _stat_file(path: str | Path) -> tuple[FileIdentity | None, int]:
 
 # Deleted data survives in free pages, in gaps within pages, and in the log.
 # SQLite's `secure_delete` overwrites freed space, but misses copies in the gaps of pages that were split.
-# So erasing rewrites the database and truncates the log.
-# Neither is possible while a connection reads an old state.
+# Therefore erasing rewrites the database and truncates the log.
+# Rewriting and truncating are impossible while a connection reads an old state.
 
 
 def erase_deleted_data(directory: Path, *, wait: float) -> bool:

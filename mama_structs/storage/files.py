@@ -149,7 +149,7 @@ class NewFile:
 
 class DraftFile(NewFile):
     """
-    A file (mode 0600) for a target path given by a user, created in the same directory.
+    A file (mode 0600) that is written next to a target path given by a user, and then renamed to it.
 
     Follows symbolic links and raises typed errors.
     """
@@ -194,7 +194,7 @@ class TemporaryDirectory:
             return
         self.path.mkdir(mode=0o700)
         try:
-            # Lock the mark before it gets its final name, so that no other process deletes the new directory.
+            # Lock the owner file before it gets its final name, so that no other process deletes the new directory.
             draft = self.path / f"{OWNER_LOCK_FILE}.new"
             self._lock = LockFile.open(draft)
             with contextlib.suppress(OSError):
@@ -249,7 +249,7 @@ class DraftDirectory:
                     # Delete an empty target, because only POSIX renames onto it. If it is not empty, the rename fails.
                     self._target.rmdir()
                 self.path.rename(self._target)
-                # Delete the owner mark last. Until then, a copy of a killed process is recognized as a leftover.
+                # Delete the owner file last. Until then, a copy of a killed process is recognized as a leftover.
                 with contextlib.suppress(OSError):
                     (self._target / OWNER_LOCK_FILE).unlink()
                 sync_directory(self._target)
@@ -308,7 +308,7 @@ def sync_tree(directory: Path) -> None:
 
 def delete_leftovers(directory: Path | None = None) -> int:
     """
-    Delete what killed processes left in *directory* (default: the temporary directory).
+    Delete files and directories that killed processes left in *directory* (default: the temporary directory).
 
     Return the number of deleted items.
     """

@@ -25,20 +25,21 @@ from mama_structs.storage.files import DATABASE_FILE, MARK_FILE
 from mama_structs.storage.locks import LockFile, is_range_locked, watch_locks
 from mama_structs.storage.sqlite_errors import Finding
 
-# The index begins with two copies of a header in native byte order. The number of checkpointed frames follows.
+# The index (`cache.db-shm`): two copies of a header in native byte order, then the number of checkpointed frames.
 _HEADER: Final = struct.Struct("=10I")
 _FIELDS: Final = struct.Struct("=3I2BH8I")
 _COPIED: Final = struct.Struct("=I")
 _VERSION: Final = 3007000
 _LENGTH: Final = 2 * _FIELDS.size + _COPIED.size
-# Byte of the index. Each process that has the database open holds a lock on it.
+# Offset of a byte in the index. Each process that has the database open holds a lock on this byte.
 _OPEN_BYTE: Final = 128
 
-# Byte of the mark file. The process that inspects a crash locks it. Others wait, because opening resets the index.
+# Offset of a byte in the mark file. The process that inspects a crash locks this byte.
+# Other processes wait, because opening the database resets the index.
 _CLAIM: Final = 2
 _MAX_ATTEMPTS: Final = 200
 _RETRY_SECONDS: Final = 0.01
-# SQLite increments a salt whenever it restarts the log. If the salts differ more, the log has another origin.
+# SQLite increments a salt whenever it restarts the log. A larger difference means that the log has another origin.
 _MAX_SALT_DISTANCE: Final = 2**16
 
 _log: Final = logging.getLogger("mama_structs")
@@ -85,7 +86,7 @@ def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
         # If the log is empty, all checkpointed frames are in the database. If not, only its frames are visible.
         return max(0, before.frames - (after.frames or before.copied))
     if after is not None and 0 < (after.salts[0] - before.salts[0]) % 2**32 <= _MAX_SALT_DISTANCE:
-        # SQLite restarted the log, which it does only after a full checkpoint. The index was outdated by a power loss.
+        # Nothing is lost: SQLite restarts the log only after a full checkpoint. A power loss left an outdated index.
         return 0
     if not alone or before.frames == 0:
         return 0

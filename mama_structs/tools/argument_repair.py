@@ -157,7 +157,7 @@ def _coerce_list(value: Any, kind: Any, notes: list[str]) -> Any:
     bare = _unwrap_type(item_kind)
     found = _parse_list(value) if isinstance(value, str) else value
     if bare in (Any, object) or (get_origin(bare) or bare) in LIST_TYPES:
-        # In a list of lists, it would be ambiguous which level a single value is missing.
+        # Do not wrap a single value if a list of lists is expected, because it is unclear which level it belongs to.
         if not isinstance(found, list | tuple):
             return value
         is_list = [isinstance(_parse_json(one) if isinstance(one, str) else one, list | tuple) for one in found]

@@ -125,7 +125,7 @@ class DeprecatedTools:
         requested = 2 * limit
         while True:
             newest = await self.memories.recent(limit=requested, types=[MemoryType.DECISION])
-            # This method is internal to the package, and all memory tools use it.
+            # Use this internal method, as all memory tools of the package do.
             extras = await self.memories._get_annotations(memory.id for memory in newest)  # noqa: SLF001
             # A memory may have been deleted between the two reads.
             found = [one for one in newest if one.id in extras and extras[one.id].superseded_by is None]

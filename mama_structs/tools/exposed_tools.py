@@ -75,7 +75,7 @@ class ToolView:
 
     @property
     def current(self) -> Exposed:
-        """The visible tools: those selected for the last message among the current tools."""
+        """The visible tools: the session's current tools, limited to those selected for the last message."""
         current = self._current
         if current is None:
             self._known = self._tools.names

@@ -27,8 +27,9 @@ from mama_structs.tools.wire_names import DEPRECATED_SUCCESSORS, MEMORY_TOOLS
 # Cues of this kind detect requests that belong to no context.
 OTHER_KIND: Final = "other"
 ALWAYS_EXPOSED: Final[tuple[str, ...]] = ("save/decision", "save/checkpoint", "load/checkpoint")
-# Kinds in the order in which weights.tsv lists the weights of a feature; its letters encode the values.
+# The kinds, in the order in which weights.tsv lists the weights of a feature.
 LEARNED_KINDS: Final[tuple[str | None, ...]] = (None, "resuming", "deciding", "searching", "tracking")
+# Letters that encode the values in weights.tsv.
 WEIGHT_LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase
 
 HANGUL_PATTERN = re.compile("[가-힣]")
@@ -233,8 +234,9 @@ def _load_request_patterns() -> Mapping[str, re.Pattern[str]]:
 
 # Replaces removed text, so that the object of a request remains, as in "mark `auth` as failed".
 PLACEHOLDER: Final = "◻"
-# Characters read from the beginning and end of a long message: before, and after quoted and pasted text is removed.
+# Maximum characters to read from the beginning and from the end of a message.
 MAX_HEAD_CHARS, MAX_TAIL_CHARS = 3_000, 5_000
+# Maximum characters of the beginning and of the end after quoted and pasted text is removed.
 MAX_KEPT_HEAD_CHARS, MAX_KEPT_TAIL_CHARS = 300, 600
 # Longer sentences are split, because a request and its object are usually close together.
 MAX_SENTENCE_CHARS = 240
@@ -265,8 +267,9 @@ IDENTIFIER_PATTERN = re.compile(
 )
 SENTENCE_END_PATTERN = re.compile(r"(?<=[.!?;。?!…])\s+|\n+")
 BLANKS_PATTERN = re.compile(r"[ \t\r\f\v\u00a0\u3000]+")
-# Matches "where'd we get to" and "what'd you say". The next pattern matches "u remember".
+# Matches the contracted "did" in "where'd we get to" and "what'd you say".
 CONTRACTION_PATTERN = re.compile(r"\b(where|what|how|why|who|when)'?d(?= (?:we|i|you|u|they|he|she|the|that|it)\b)")
+# Matches "u" for "you", as in "u remember".
 SHORT_YOU_PATTERN = re.compile(r"(?<![\w'-])u(?![\w'-])")
 APOSTROPHE_TRANSLATION: Final = str.maketrans({"\u2019": "'", "\u2018": "'", "\u02bc": "'"})
 
@@ -330,7 +333,7 @@ def extract_features(words: str) -> set[str]:
     return found
 
 
-# Requests without a known cue: the tools for them cannot be selected.
+# Detection of requests without a known cue, for which no tools can be selected
 
 # Clauses with fewer words are greetings or fillers, not requests.
 MIN_REQUEST_WORDS: Final = 3
@@ -453,8 +456,8 @@ class Exposure:
         wording = normalize_message(extract_user_text(message))
         matches = self._find_matches(wording.words)
         context = self._decide(matches, wording)
-        # Apply the weights only with the built-in cues, with which they were trained.
-        # They do not recognize negations or requests outside all contexts.
+        # Apply the learned weights only with the built-in cues, with which they were trained.
+        # The weights do not recognize negations or requests outside all contexts, so keep results of these cues.
         keeps = any(
             not sign.weight or (sign.kind == OTHER_KIND and sign.weight >= _get_threshold("sure")) for sign in matches
         )
@@ -544,7 +547,7 @@ class Exposure:
         return NO_CONTEXT if kind is None else _make_unsure_context(kind, min(round(likely[kind], 3), unsure))
 
     def _has_doubts(self, kind: str, wording: NormalizedMessage, understood: list[_CueMatch]) -> bool:
-        """Return True if the message may contain another, omitted or unrecognized, request."""
+        """Return True if the message may contain a further request that was omitted or not recognized."""
         doubts = self._get_rule(kind).doubts
         return (
             not wording.is_complete

@@ -489,7 +489,7 @@ def _render_identity(memory: Memory, memories: MemoryStore) -> dict[str, object]
         "id": memory.id,
         "type": None if memory.id.startswith(f"{memory.type.value}_") else memory.type.value,
         "trust": get_shown_trust(memory),
-        # Name the namespace only if it is another one, in which memories are read-only.
+        # Show the namespace only if it is not the store's own. Memories of other namespaces are read-only.
         "namespace": None if memory.namespace == memories.namespace else memory.namespace,
         "topic": memory.topic,
         "confidence": None if confidence in (None, DEFAULT_CONFIDENCE) else round(confidence, 2),
@@ -724,9 +724,9 @@ def _render_links(
 
 def _limit_provenance(cutter: TextTruncator, memory: Memory | None) -> TextTruncator:
     """
-    Return a truncator with the combined provenance of *cutter* and another memory.
+    Return a truncator with the combined provenance of *cutter* and *memory*.
 
-    Both add their notes to the same `more`.
+    Both truncators add their notes to the same `more`.
     """
     # The link's source memory may not have been read. Then its origin is unknown.
     other = Provenance.from_author(UNKNOWN_ORIGIN) if memory is None else Provenance(memory.origin, memory.trust)

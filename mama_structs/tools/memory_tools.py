@@ -370,7 +370,7 @@ async def search_by_context(
         limit: At most
 
     """
-    # This method is internal to the package, for these tools.
+    # Use this method of the store, which is internal to the package and intended for these tools.
     best, more = await memories._search_for_prompt(query, types=types, limit=limit)  # noqa: SLF001
     shown = await _render_results(results.FoundMemory, memories, [hit.memory for hit in best])
     found: list[results.Answering] = [
@@ -588,7 +588,7 @@ async def forget(
 # Tool definitions
 
 READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only=True, open_world=False)
-# These tools lose no data: earlier outcomes remain in the history, superseded decisions in the store.
+# Annotations of tools that lose no data: earlier outcomes and superseded decisions remain stored.
 ADDING_ANNOTATIONS: Final = ToolAnnotations(destructive=False, open_world=False)
 DELETING_ANNOTATIONS: Final = ToolAnnotations(destructive=True, idempotent=True, open_world=False)
 TOOL_FUNCTIONS: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
@@ -643,7 +643,7 @@ def _make_template(name: str, title: str) -> Tool:
 
 
 def _reduce_schema(schema: Any) -> Any:
-    """Return a schema without parts that models rarely need: each request contains it."""
+    """Return a schema without parts that models rarely need, because each request contains the schema."""
     if not isinstance(schema, Mapping):
         return schema
     shown = {

@@ -25,7 +25,7 @@ REF_KEY: Final = "$ref"
 HANDLE_PREFIXES: Final = ("fd:", "ref:")
 MAX_DEPTH: Final = 100
 MAX_INSERTED_CHARS: Final = 1_000_000
-# Schema keywords that restrict a parameter to certain values. A handle is not replaced there.
+# Schema keywords that restrict a parameter to certain values. Handles in such a parameter are not replaced.
 RESTRICTING_KEYWORDS: Final = frozenset({"enum", "const", "pattern", "format", "contentEncoding"})
 EXACT_HANDLE_PATTERN: Final = re.compile(r"(?P<kept>\\*)(?P<handle>(?:ref|fd):\S{1,300})")
 EMBEDDED_HANDLE_PATTERN: Final = re.compile(

@@ -210,7 +210,7 @@ HANDLE_ARGUMENTS: Final = frozenset({"fd", "ref_id"})
 
 READ_ONLY_ANNOTATIONS: Final = ToolAnnotations(read_only=True, open_world=False)
 WRITING_ANNOTATIONS: Final = ToolAnnotations(open_world=False)
-# These tools only add a descriptor or version.
+# Annotations of tools that only add a descriptor or a version.
 ADDING_ANNOTATIONS: Final = ToolAnnotations(destructive=False, open_world=False)
 TOOL_DEFINITIONS: Final = (
     (read_fd, "Read a text", ADDING_ANNOTATIONS),

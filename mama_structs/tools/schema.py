@@ -163,7 +163,8 @@ def _tidy(
     Also return the definitions of recursive types.
     """
     apart = find_recursive_definitions(components)
-    # Discriminators refer to components, which are inlined. Results never repeat items of a set, but models may.
+    # Drop discriminators, because they refer to components, which are inlined.
+    # Drop "uniqueItems" from arguments only: results never repeat items of a set, but models may.
     dropped = {"$comment", "discriminator"} if writing else {"$comment", "discriminator", "uniqueItems"}
 
     def walk(node: Any) -> Any:
@@ -184,7 +185,7 @@ def _tidy(
 
     def inside(key: str, value: Any) -> Any:
         if key in DATA_KEYWORDS:
-            # The default of a class field may be a value that is not JSON, such as a tuple.
+            # Convert the default of a class field, because it may be a value that is not JSON, such as a tuple.
             return to_jsonable(value)
         if key == "properties":
             return {name: walk(one) for name, one in value.items()}
@@ -251,7 +252,7 @@ ANSWER_FIELD_SCHEMA: JSONSchema = {
     "description": "What was left out of the answer, or notes on it",
     "type": ["object", "array"],
 }
-# Keywords that a truncated value may violate, and keywords for which this is unknown.
+# Keywords that a truncated value may violate, or for which this cannot be determined.
 TRUNCATION_SENSITIVE_KEYWORDS = frozenset(
     (
         *("required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties"),
@@ -431,15 +432,15 @@ class Signature:
     """The parameters of a function, grouped by who may set them, and its return type."""
 
     parameters: Mapping[str, Parameter]
-    # Models may set these, but do not see them in the schema.
+    # Parameters that models may set, but do not see in the schema.
     hidden_parameters: Mapping[str, Parameter]
-    # Only the host sets these. The value is True if the parameter is required.
+    # Parameters that only the host sets. The value is True if the parameter is required.
     host_parameters: Mapping[str, bool]
-    # A `functools.partial` has already set these.
+    # Parameters that a `functools.partial` has already set.
     bound_names: frozenset[str]
     # The ``**kwargs`` parameter, if any. It accepts all other arguments.
     extra_parameter: Parameter | None
-    # Recursive types. Schemas refer to them as ``#/$defs/...``.
+    # Definitions of recursive types. Schemas refer to them as ``#/$defs/...``.
     definitions: Mapping[str, Any]
     return_type: Any
 

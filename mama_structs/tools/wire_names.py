@@ -27,7 +27,7 @@ MEMORY_TOOLS: Final[Mapping[str, str]] = {
     "evolve/correct": "Correct a memory",
     "evolve/forget": "Forget memories",
 }
-# Maps each v1.0 tool to its successor. It is visible exactly if the successor is.
+# Maps each v1.0 tool to its successor. The v1.0 tool is visible exactly if its successor is visible.
 DEPRECATED_SUCCESSORS: Final[Mapping[str, str]] = {
     "save_decision": "save/decision",
     "recall_decision": "search/by_topic",
@@ -39,7 +39,8 @@ DEPRECATED_SUCCESSORS: Final[Mapping[str, str]] = {
 }
 REMOVED_IN: Final = "2.0"
 
-# Valid for all providers: they allow 64 characters, starting with a letter, without dashes. Hosts add prefixes.
+# All providers accept names of up to 64 characters that start with a letter and contain no dashes.
+# The names are limited to fewer characters, because hosts add prefixes.
 MAX_WIRE_NAME_CHARS: Final = 40
 HASH_SUFFIX_CHARS: Final = 9
 INVALID_CHAR_PATTERN: Final = re.compile(r"[^A-Za-z0-9_]")

@@ -64,7 +64,8 @@ LOCK_SHARED_SQL: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(c
 SYNCHRONOUS_COMMIT_SQL: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'
 """
-# Must be the last statement. Its status contains its row count: 0 unless the schema version has changed.
+# Run this as the last statement of a message, because only the status of the last statement is returned.
+# The status contains the number of rows, which is 0 unless the schema version has changed.
 VERSION_CHANGED_SQL: Final = "SELECT FROM mama_structs.migrations HAVING max(version) IS DISTINCT FROM {version}"
 VERSION_UNCHANGED_STATUS: Final = "SELECT 0"
 VERSION_SQL: Final = "SELECT coalesce(max(version), 0) FROM mama_structs.migrations"
@@ -508,7 +509,7 @@ class PostgresPool:
     async def _acquire_connection(self, wait: float) -> Any:
         """Acquire a connection from the pool. Wait if none is free."""
         started = time.monotonic()
-        # Wait longer if connections are left, because connecting to the server takes time.
+        # If the pool may still open a connection, wait longer, because connecting to the server takes time.
         is_exhausted = self._is_exhausted
         patience = max(wait, RETRY_INTERVAL_SECONDS) if is_exhausted else max(wait, self.options.connect_timeout)
         failure: MamaStructsError

@@ -21,7 +21,7 @@ SCHEMA: Final = "mama_structs"
 
 MIN_POSTGRES_VERSION: Final = 15
 MIN_PGVECTOR_VERSION: Final = (0, 8, 4)
-# "mama" in ASCII, because other programs are unlikely to use this number.
+# The bytes of "mama" in ASCII. Other programs are unlikely to use this number as a lock id.
 MIGRATION_LOCK_ID: Final = 0x6D616D61
 """The advisory lock that a migration holds exclusively and write transactions share, so that they never overlap."""
 

@@ -68,7 +68,7 @@ class _RowChange:
 
     number: int
     handle: str
-    key_suffix: str  # The part of the key after that of the conversation.
+    key_suffix: str  # The rest of the key, after the part of the conversation.
     stored: bytes
     value: bytes | None  # None if the row is unreadable.
     digest: str | None
@@ -212,7 +212,7 @@ async def _move_rows(connection: Any, conversation: _Conversation, timeout: floa
 
 
 def _detach_fork(conversations: Mapping[str, _Conversation], fork: _Conversation) -> Iterator[tuple[str, bytes]]:
-    """Yield rows with which a fork no longer depends on a parent in another namespace."""
+    """Yield the rows that make a fork independent of a parent in another namespace."""
     parent = conversations.get(fork.parent or "")
     if parent is None or fork.record is None or parent.namespace in {fork.namespace, None}:
         return

@@ -54,7 +54,7 @@ WHERE namespace = $1 ON CONFLICT (namespace, change) DO NOTHING
 """
 # If policies depend only on the column `namespace`, they show all rows of a namespace or none.
 # PostgreSQL records no dependency for a whole-row reference, so look for it in the policy's expression.
-# There it is a variable with column number 0.
+# In the expression, a whole-row reference is a variable with column number 0.
 IS_COMPLETE_SQL: Final = """
 SELECT NOT row_security_active('rows') OR NOT EXISTS (
     SELECT FROM pg_policy WHERE polrelid = 'rows'::regclass AND (polqual::text LIKE '%:varattno 0 %' OR EXISTS (

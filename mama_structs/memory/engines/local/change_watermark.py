@@ -15,12 +15,13 @@ from mama_structs.storage.sqlite_errors import Finding
 
 FILE_NAME: Final = "last"
 
-# A record: magic bytes, hash of the history's identity, two numbers. A checksum follows.
+# Layout of a record: magic bytes, hash of the history's identity, and two change numbers. A checksum follows.
 RECORD_FORMAT: Final = struct.Struct("<8s16sQQ")
 RECORD_MAGIC: Final = b"mama-st1"
 RECORD_BYTES: Final = 64
-# File offsets of two records: the last change, and the range of lost changes.
+# File offset of the record with the last change.
 LAST_OFFSET: Final = 0
+# File offset of the record with the range of lost changes.
 LOST_OFFSET: Final = 4096
 OPEN_FLAGS: Final = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
 
@@ -42,12 +43,13 @@ class ChangeWatermark:
         self._path = None if folder is None else folder / FILE_NAME
         self._history: bytes | None = None
         self._fd = -1
-        # By file offset: numbers of records that could not be written to the file.
+        # Records that could not be written to the file, by file offset: the two change numbers of each record.
         self._unwritten_records: dict[int, tuple[int, int]] = {}
-        # Set by `read_last_seen`: the highest change seen in this history, and the record of another history.
+        # The highest change seen in this history. Set by `read_last_seen`.
         self._seen = 0
+        # Hash and last change of another history, if the file belongs to one. Set by `read_last_seen`.
         self._other_history: tuple[bytes | None, int] = (None, 0)
-        # Set if the journal was replaced: its last change, and the last change of the previous history.
+        # The last changes of the current and of the previous journal. Set if the journal was replaced.
         self._replaced_range: tuple[int, int] | None = None
 
     def __del__(self) -> None:

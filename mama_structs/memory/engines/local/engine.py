@@ -72,7 +72,7 @@ MAX_DROPS_PER_TRANSACTION: Final = 5_000
 MAX_SLICE_SECONDS: Final = 0.01
 # A snapshot is due only after at least 1/8 as many changes as the last snapshot contains.
 SNAPSHOT_INTERVAL_DIVISOR: Final = 8
-# If there are fewer changes, writing a snapshot takes longer than reading them from the journal.
+# Do not write a snapshot after fewer changes, because reading them from the journal is faster.
 SNAPSHOT_MIN_CHANGES: Final = 200
 # Memories per step of a check. Each memory takes some 0.1 ms.
 CHECK_PAGE_ROWS: Final = 100
@@ -535,7 +535,7 @@ class LocalEngine:
     def _apply_changes(self, rows: Snapshot, views: ViewSet, last: int) -> None:
         changes = read_changes_since(rows, self._row_keys, self._change)
         if changes is None:
-            # It is unknown what an unreadable change row changed, so build the views again.
+            # A change row is unreadable, so it is unknown which memories changed. Build the views again.
             self._drop_views()
             self._load(rows, ignore_snapshot=True)
             return
@@ -694,7 +694,7 @@ class LocalEngine:
         some.done.set_running_or_notify_cancel()
         some.done.add_done_callback(self._on_cleanup_done)
         self._needs_cleanup = False
-        # If scheduling fails, all waiting plans receive the error, also this one.
+        # If scheduling fails, all waiting plans receive the error, including this one.
         with self._guard, contextlib.suppress(SessionClosed):
             if self._closed:
                 some.done.set_result(False)

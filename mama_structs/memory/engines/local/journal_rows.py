@@ -33,7 +33,7 @@ class NamespaceHead(msgspec.Struct, kw_only=True):
 
     format: int = NAMESPACE_FORMAT
     identity: str
-    # Identity before the first change of the embedder, empty if there was none. It identifies the history.
+    # The identity before the first change of the embedder, which identifies the history. Empty if it never changed.
     began_as: str = ""
     embedder: EmbedderRecord
     maintained_at: int = 0
@@ -88,7 +88,7 @@ def _find_last_number(rows: Snapshot, prefix: str, digits: str) -> int | None:
     found = None if last is None else parse_number(prefix, last)
     if last is None or found is not None:
         return found
-    # A malformed last key hides the valid keys before it, so search below each next digit.
+    # The last key is malformed, but valid keys may precede it. Search below each possible next digit, highest first.
     if len(digits) == NUMBER_DIGITS:
         own = parse_number(prefix, prefix + digits)
         return None if own is None or rows.get(prefix + digits) is None else own

@@ -75,7 +75,7 @@ class ClientState:
                 self.change_offset += CHANGE_NUMBER_OFFSET
                 return True
             if is_behind:
-                # Another transaction saw a newer snapshot, or the server lost changes. The next transaction decides.
+                # This snapshot is outdated, or the server lost changes. The next transaction shows which.
                 return False
             new = sorted(one for one in touched if self._change < one[0] <= change)
             if len(new) < change - self._change:

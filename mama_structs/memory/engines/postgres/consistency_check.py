@@ -16,7 +16,7 @@ from mama_structs.memory.types.model import Memory, evidence_digests
 from mama_structs.storage.sqlite_errors import Finding
 
 PAGE_ROWS: Final = 100
-# OFFSET 0 forces one lookup by key per term. Without statistics the planner would compare all pairs of rows.
+# OFFSET 0 forces one key lookup per term. Otherwise a planner without statistics would compare all pairs of rows.
 MEMORIES_SQL: Final = """
     SELECT m.node, m.terms, m.counts,
         (SELECT count(*) FROM unnest(m.terms, m.counts) AS u(term, count), LATERAL (SELECT FROM terms t

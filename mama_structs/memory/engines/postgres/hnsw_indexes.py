@@ -33,19 +33,21 @@ from mama_structs.storage.postgres.pool import PostgresPool
 from mama_structs.storage.postgres.schema_migrations import SCHEMA
 from mama_structs.storage.sqlite_errors import Finding
 
-# Maximum dimensions that pgvector can store and can index, see https://github.com/pgvector/pgvector#hnsw
+# Maximum dimensions that pgvector can store, see https://github.com/pgvector/pgvector#hnsw
 MAX_STORED_DIMENSIONS: Final = 16_000
+# Maximum dimensions that pgvector can index, by vector type.
 MAX_INDEXED_DIMENSIONS: Final = {"vector": 2_000, "halfvec": 4_000}
-# From this threshold on, searches are always exact. Such a session keeps the index, because others may use it.
+# If `exact_up_to` is at least this, all searches of the session are exact.
+# The session does not drop the index, because other sessions may use it.
 ALWAYS_EXACT_THRESHOLD: Final = 2**31
 # Minimum seconds between two attempts to maintain an index.
 RETRY_INTERVAL_SECONDS: Final = 60.0
 BUILD_TIMEOUT_SECONDS: Final = 7 * 86_400.0
 LOCK_TIMEOUT_SECONDS: Final = 2
 MAX_PROBED_VECTORS: Final = 64
-# An index is rebuilt if it finds a smaller ratio of stored vectors when it is searched for these vectors.
+# An index is rebuilt if its recall is lower: the ratio of stored vectors that are found by searching for them.
 MIN_RECALL: Final = 0.95
-# A vector found by a search for itself has at least this cosine, despite half precision.
+# A search for a stored vector succeeds if a result has at least this cosine, which tolerates half precision.
 MIN_SELF_COSINE: Final = 0.999
 LEASE_NAME: Final = "index of vectors"
 
@@ -63,7 +65,7 @@ HAS_PRIVILEGE_SQL: Final = f"""
     FROM pg_class WHERE oid = '{SCHEMA}.pieces'::regclass
 """
 # Concurrent index builds on one table can deadlock, so this lease excludes builds in all namespaces.
-# Its row belongs to one namespace. Claims are serialized by the table lock that a claim holds.
+# Each lease row belongs to one namespace, so claims are serialized by a table lock.
 CLAIM_SQL: Final = f"""
     INSERT INTO {SCHEMA}.leases (namespace, name, holder, expires)
     SELECT $1, '{LEASE_NAME}', $2, clock_timestamp() + interval '1 minute'
@@ -80,7 +82,7 @@ SEARCH_SETTINGS: Final = {
     "hnsw.max_scan_tuples": "20000",
     # A generic plan serves any namespace, so it cannot use the index of one namespace.
     "plan_cache_mode": "force_custom_plan",
-    # Otherwise worker processes would also be started for the branch of the query that is not executed.
+    # Disable parallel workers, because they would also be started for the branch of the query that is not executed.
     "max_parallel_workers_per_gather": "0",
 }
 ANALYZE_SQL: Final = f"ANALYZE {SCHEMA}.pieces, {SCHEMA}.memories, {SCHEMA}.mentions"
@@ -141,11 +143,11 @@ class NamespaceIndex:
         self._lacks_privilege = False
 
     def switch_embedder(self, embedder: EmbedderRecord) -> None:
-        """From now on, maintain the index of another embedder."""
+        """Switch to the index of another embedder."""
         self._embedder, self.recall, self._next_attempt_at = embedder, None, 0.0
 
     def usable_index(self, head: PostgresNamespaceHead) -> HnswIndex | None:
-        """Return the index for searches, or None if searches compare all vectors."""
+        """Return the index that searches use, or None if they scan all vectors."""
         kind = choose_index_type(self._embedder.dimensions, half_precision=head.half_precision)
         if kind is None or not head.index or head.chunk_count <= self._exact_up_to:
             return None

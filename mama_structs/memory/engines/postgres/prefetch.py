@@ -1,4 +1,4 @@
-"""Recorder of the data that a plan announces to need, so that one statement fetches all of it."""
+"""Recorder of the data that a plan requests in advance, so that one statement fetches all of it."""
 
 # ruff: noqa: D102 - documented in the protocols
 
@@ -36,7 +36,7 @@ class _QueryFactory(Protocol):
 
 @attrs.define(eq=False)
 class PrefetchRecorder:
-    """Implements `Prefetch` by recording the queries and data that a plan announces."""
+    """Implements `Prefetch` by recording the queries and data that a plan requests in advance."""
 
     _reader: _QueryFactory
     queries: list[NodeQuery] = attrs.field(factory=list, init=False)

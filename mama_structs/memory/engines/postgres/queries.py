@@ -34,7 +34,7 @@ from mama_structs.memory.types.model import ORIGINS, LinkType, to_milliseconds
 
 EVOLUTION_NUMBER: Final = TYPE_NUMBERS[LinkType.EVOLUTION]
 
-# Tags of result rows that belong to no query. Queries are numbered from 1.
+# Tags of result rows that belong to no query. They are not positive, because queries are numbered from 1.
 HEAD_TAG: Final = 0
 ROW_TAG: Final = -1
 ENTRY_TAG: Final = -2
@@ -485,7 +485,7 @@ class FetchSpec:
     links: bool = False
     complete_link_ends: Collection[
         str
-    ] = ()  # Fetch the complete links of the nodes that have such an end: source or target.
+    ] = ()  # "source" fetches the complete links from the nodes, "target" those to the nodes.
     successors: bool = False  # Fetch all versions that supersede the nodes, directly or indirectly.
     walk_distance: int | None = (
         0  # Number of links to walk from the nodes, None for no limit. Capped by `MAX_WALK_VISITS`.

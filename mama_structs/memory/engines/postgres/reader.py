@@ -71,7 +71,7 @@ from mama_structs.storage.postgres.pool import Connection
 
 T = TypeVar("T")
 
-# If a query finds more nodes, only rows that the plan asks for are fetched.
+# Rows are not prefetched if a query may find more nodes. They are fetched when the plan requests them.
 MAX_PREFETCHED_NODES: Final = 1_000
 # Maximum number of ids to compare for "did you mean" suggestions.
 MAX_ID_CANDIDATES: Final = 1_000
@@ -94,8 +94,9 @@ class PostgresReader(Reader):
         self._client_state = client_state
         self._location = location
         self._head: PostgresNamespaceHead | None = None
-        # The last change that the client knew before it queried the head, and the change tokens in the server's answer.
+        # The last change, with its token, that the client knew before it queried the head.
         self._cached_change: tuple[int, str | None] = 0, None
+        # The change tokens in the server's answer: of the last change, and of the cached one.
         self._change_tokens: tuple[str | None, str | None] = None, None
         self._is_up_to_date = True
         # Results of queries. They do not include memories that are not sent to the server yet.

@@ -244,7 +244,7 @@ class HnswGraph:
 
     def _ensure_capacity(self, needed: int) -> None:
         capacity = len(self._deleted_marks)
-        # Grow before the index is full, because hnswlib does not document what happens then.
+        # Grow the index before it is full, because hnswlib does not document what happens when it is full.
         if needed < capacity:
             return
         while capacity <= needed:
@@ -289,12 +289,13 @@ GRAPH_PARAMETERS: Final = (
 )
 """Build parameters to try in this order. The first needs many dimensions, the last a nearly sufficient recall."""
 
-# Only this many results are rescored if recall then suffices, because reading vectors from files is slow.
+# Rescore only this many results if that is sufficient for the recall, because reading vectors from files is slow.
 MAX_RESCORED: Final = 192
 TARGET_RECALL: Final = 0.99
 MIN_RECALL_TO_CONTINUE: Final = 0.85
-# Minimum dimensions to project vectors to half of them, and number of rows from which the axes are computed.
+# Vectors with at least this many dimensions are projected to half as many.
 MIN_DIMENSIONS_TO_PROJECT: Final = 128
+# Number of sampled rows from which the projection axes are computed.
 AXES_SAMPLE_ROWS: Final = 4_096
 RECALL_NEIGHBOURS: Final = 10
 RECALL_QUERIES: Final = 64
@@ -326,11 +327,11 @@ class VerifiedGraph:
 
 
 class BackgroundGraph:
-    """Decides whether some rows need a graph, and maintains it in a background thread."""
+    """Decides whether the rows need an HNSW graph. Builds and maintains the graph in a background thread."""
 
     def __init__(self, rows: VectorStore, stored: LoadedPart | None = None) -> None:
         self._rows = rows
-        # The graph of the snapshot, until it is loaded.
+        # The snapshot's part with the graph. None if there is no graph, or after the graph was loaded.
         self._stored = stored
         self.verified_graph: VerifiedGraph | None = None
         """The graph that serves searches, or None while searches are exact."""
@@ -611,7 +612,7 @@ class BackgroundGraph:
         return True
 
     def _principal_axes(self) -> Vectors:
-        """Return the upper half of the principal axes of the rows, of shape (dimensions, axes)."""
+        """Return the half of the principal axes with the largest eigenvalues, of shape (dimensions, axes)."""
         # No linear projection preserves inner products better than the leading eigenvectors of the second moments.
         rows = self._rows.take(np.sort(self._sample(self._rows.count, AXES_SAMPLE_ROWS)))
         _, axes = np.linalg.eigh((rows.T @ rows).astype(np.float64))
@@ -685,7 +686,7 @@ class BackgroundGraph:
     def _measure_recall(
         self, graph: HnswGraph, queries: Vectors, worst: NDArray[np.float32], wanted: int, ef: int
     ) -> tuple[float, float]:
-        """Return two recalls: with only the first results rescored, and with all of them rescored."""
+        """Return the recalls of rescoring the first `MAX_RESCORED` results only, and of rescoring all results."""
         few = whole = 0
         for query, score in zip(queries, worst.tolist(), strict=True):
             if self._stop.is_set():

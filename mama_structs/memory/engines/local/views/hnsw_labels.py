@@ -1,7 +1,7 @@
 """
 Mapping between memories and the labels of their vectors.
 
-Several memories may share a label, and a long memory has several labels.
+A long memory is split into pieces, each with a vector and its label. Equal vectors share a label.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from mama_structs.memory.types.engine import Matches, Nodes, Scores, sample_slic
 
 Mask = NDArray[np.bool_]
 
-# Values in place of a node: the label has no node, or several nodes.
+# Stored in place of a node if the label belongs to no node.
 NO_NODE: Final = -1
+# Stored in place of a node if the label belongs to several nodes.
 SEVERAL_NODES: Final = -2
 _PIECE_COLUMNS: Final = {"node": np.int32, "label": np.int32}
 INITIAL_LENGTH: Final = 64
@@ -141,7 +142,7 @@ class HnswLabels:
         return np.flatnonzero(found)
 
     def top_matches(self, labels: Labels, scores: Scores, limit: int, mask: Mask | None) -> Matches:
-        """Return the nodes that have some labels, with their best scores. Best first, equal scores newest first."""
+        """Return the nodes of the given labels with their best scores, best first. Equal scores: newest first."""
         owners = self._owner[labels].astype(np.int64)
         single = owners >= 0
         if mask is not None:
@@ -192,7 +193,11 @@ class HnswLabels:
         self._index_first_pieces()
 
     def _index_first_pieces(self) -> int:
-        """Recompute the first piece of each node, and return the number of runs of pieces with the same node."""
+        """
+        Recompute the position of each node's first piece, and return the number of runs.
+
+        A run is a sequence of adjacent pieces of the same node.
+        """
         nodes = self._parts["node"]
         first = np.flatnonzero(np.diff(nodes, prepend=-1))
         self._first[nodes[first]] = first

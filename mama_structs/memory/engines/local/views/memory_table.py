@@ -126,7 +126,7 @@ def should_merge(late: int, known: int) -> bool:
 
 
 class Vocabulary:
-    """Distinct texts with numbers, in the order of their first use."""
+    """Distinct strings, numbered in the order of their first use."""
 
     def __init__(self, texts: Sequence[str] = ()) -> None:
         self._texts = list(texts)
@@ -142,7 +142,7 @@ class Vocabulary:
         return self._texts[number]
 
     def number(self, text: str) -> int:
-        """Return the number of a text. A text that is not in the vocabulary gets the next number."""
+        """Return the number of a string. A new string gets the next number."""
         number = self.numbers.setdefault(text, len(self._texts))
         if number == len(self._texts):
             self._texts.append(text)
@@ -150,9 +150,9 @@ class Vocabulary:
 
 
 def pack_texts(texts: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the concatenated texts in UTF-8, and an array of their end positions in characters."""
+    """Return the concatenated strings in UTF-8, and an array of their end positions in characters."""
     listed = list(texts)
-    # Encode lone surrogates too, so that one invalid text does not prevent a snapshot.
+    # Encode lone surrogates too, so that one invalid string does not prevent a snapshot.
     whole = "".join(listed).encode("utf-8", "surrogatepass")
     ends = np.cumsum(np.fromiter(map(len, listed), np.int64, len(listed)))
     return np.frombuffer(whole, np.uint8), ends
@@ -188,8 +188,9 @@ _COLUMNS: Final = {
 _MENTION_COLUMNS: Final = {"node": np.int32, "mention": np.int32}
 MAX_CACHED_MASKS: Final = 8
 BLOCK_ROWS: Final = 256
-# Limits of "did you mean" suggestions: number of candidate ids, and number of ids that difflib compares.
+# Maximum number of candidate ids for a "did you mean" suggestion.
 MAX_SUGGESTION_CANDIDATES: Final = 1000
+# Maximum number of these candidates that difflib compares.
 MAX_COMPARED_SUGGESTIONS: Final = 200
 # If a search steps over more deleted rows than this, it continues among the existing rows.
 MAX_HOLES_SKIPPED: Final = 16
@@ -655,9 +656,9 @@ class MemoryTable:
 
 def compact_vocabulary(texts: Vocabulary, numbers: NDArray[np.int32]) -> tuple[list[str], NDArray[np.int32]]:
     """
-    Return the texts that *numbers* refer to, and the numbers in the new vocabulary.
+    Return the used strings of a vocabulary, and *numbers* converted to positions in this result.
 
-    -1 means no text.
+    The number -1 stands for a missing string and does not change.
     """
     used = np.unique(numbers[numbers >= 0])
     renumbered = np.full(len(texts) + 1, -1, np.int32)

@@ -49,7 +49,7 @@ VIEW_FILE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.(?:np
 TEMPORARY_FILE_PATTERN: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
 # NumPy kinds that are plain bytes: booleans, integers and floats. Others could contain pickled objects.
 PLAIN_DTYPE_KINDS: Final = "biuf"
-# Exceptions that parsing damaged, foreign or hostile files can raise.
+# Exceptions that parsing a damaged, foreign or hostile file can raise.
 PARSE_ERRORS: Final = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError),
     # NumPy raises these for malformed array headers, and a warning for headers of Python 2.
@@ -110,7 +110,7 @@ class FileRows:
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the rows with the given numbers, in the order of *rows*."""
-        # One pread per row is the fastest way without a memory map. A search reads hundreds of rows.
+        # Call pread for each row, which is the fastest way without a memory map. A search reads hundreds of rows.
         file, width, read = self._file, self._width, os.pread
         whole = b"".join([read(file, width, place) for place in (self._start + rows * width).tolist()])
         if len(whole) != len(rows) * width:
@@ -419,9 +419,9 @@ class SnapshotStore:
 
     def _write_other(self, name: str, save: Callable[[Path], bool]) -> ManifestEntry | None:
         """
-        Write a file by the callback of another library.
+        Write a file by calling *save*, which uses another library.
 
-        Size and hash are computed from the file after it was written.
+        Size and hash are computed from the written file.
         """
         path = self._new_path(name, "view")
         if not save(path):

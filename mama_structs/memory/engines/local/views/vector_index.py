@@ -81,7 +81,7 @@ class VectorIndex:
         self._nodes = nodes
         self._graph: BackgroundGraph | None = None
         self._sample: Vectors | None = None
-        # Identifies the numbering of labels. Files of another epoch have other labels.
+        # Identifies the current numbering of labels. Snapshot files with another epoch use a different numbering.
         self._epoch = uuid.uuid4().hex
 
     def _ensure_graph(self, stored: LoadedPart | None = None) -> None:
@@ -298,7 +298,7 @@ class VectorIndex:
             wanted *= 4
 
     def _search_graph(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches | None:
-        """Return the matches of the graph and of newer rows, or None if there are too few."""
+        """Return the matches among the rows of the graph and the rows added since, or None if there are too few."""
         served = self._graph
         proved = None if served is None else served.get_usable_graph()
         if served is None or proved is None or not query.any():

@@ -31,7 +31,7 @@ MAX_GATHER_RATIO: Final = 0.4
 MAX_GATHER_RATIO_ON_DISK: Final = 0.1
 # Number of rows to read from a file per step, so that they stay in the CPU cache until they are scored.
 READ_ROWS: Final = 256
-# Number of cached rows of files. One search reads most of its rows three times.
+# Number of rows of files to cache, because one search reads most of its rows three times.
 MAX_CACHED_ROWS: Final = 2_048
 NOT_CACHED: Final = -1
 
@@ -105,7 +105,7 @@ class VectorStore:
 
     @property
     def is_in_files(self) -> bool:
-        """True if rows are read from files: the first ones, which are usually most of them."""
+        """True if the first rows are read from files. Usually these are most of the rows."""
         return isinstance(next(iter(self._layout[0]), None), FileRows)
 
     @property
@@ -141,7 +141,7 @@ class VectorStore:
             self.changes += 1
 
     def take(self, labels: Labels) -> Vectors:
-        """Return the rows with some labels, of shape (n, dimensions)."""
+        """Return the rows with the given labels, of shape (n, dimensions)."""
         blocks, starts = self._layout
         if len(blocks) == 1:
             return _take_rows(blocks[0], labels)
@@ -153,7 +153,7 @@ class VectorStore:
         return taken
 
     def scores(self, vector: Vectors, labels: Labels) -> Scores:
-        """Return the inner products of *vector* and some rows, computed in steps that fit into the CPU cache."""
+        """Return the inner products of *vector* and the given rows, computed in steps that fit into the CPU cache."""
         if len(labels) <= GATHER_ROWS:
             result: Scores = self.take(labels) @ vector
             return result
@@ -257,7 +257,7 @@ class RowCache:
         self._cache_index = np.full(MIN_BLOCK_ROWS, NOT_CACHED, np.int32)
 
     def take(self, labels: Labels) -> Vectors:
-        """Return the rows with some labels, of shape (n, dimensions)."""
+        """Return the rows with the given labels, of shape (n, dimensions)."""
         if not self._rows.is_in_files or len(labels) > MAX_CACHED_ROWS:
             return self._rows.take(labels)
         if self._rows.count > len(self._cache_index):
@@ -275,7 +275,7 @@ class RowCache:
         return taken
 
     def scores(self, vector: Vectors, labels: Labels) -> Scores:
-        """Return the inner products of *vector* and some rows."""
+        """Return the inner products of *vector* and the given rows."""
         if len(labels) > MAX_CACHED_ROWS:
             return self._rows.scores(vector, labels)
         result: Scores = self.take(labels) @ vector

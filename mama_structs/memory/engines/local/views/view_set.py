@@ -171,7 +171,7 @@ PAGE_ROWS: Final = 1000
 MAX_MEMORIES_INDEXED_AT_LOAD: Final = 2000
 # If other processes added more memories than this, their words are indexed in background slices.
 MAX_MEMORIES_INDEXED_AT_REPLAY: Final = 500
-# If the number and the ratio of deleted nodes exceed these limits, the views are built again without them.
+# If both the number and the ratio of deleted nodes exceed these limits, the views are built again without them.
 MIN_HOLES_TO_REBUILD: Final = 1000
 MIN_HOLE_RATIO_TO_REBUILD: Final = 1 / 3
 
@@ -329,7 +329,7 @@ def apply_changes(
             touched.update([known, *views.neighbours(known)])
             views.remove(known)
             continue
-        # The known entry may have been read at another time, and so lack links to memories that were added later.
+        # The views may have an older version, or lack links to memories that were added after this entry was read.
         if force_update or views.memory_table.version_of(known) != entry.version:
             touched.update([known, *views.relink(known, entry.links)])
             views.change(known, entry, None if views.has_vectors(known, vectors) else vectors)
@@ -405,7 +405,7 @@ def read_entries(
     find: Callable[[str], int | None],
     leave_out: Callable[[str, StoreDamaged], None],
 ) -> Iterator[tuple[int, Entry, Vectors]]:
-    """Yield the valid memories of some rows. Pass the other rows to *leave_out*."""
+    """Yield the valid memories in a page of rows. Pass the damaged ones to *leave_out*."""
     numbers = {key: number for key, _ in page if (number := parse_number(row_keys.memories, key)) is not None}
     keys = {key: number_key(row_keys.vectors, number) for key, number in numbers.items()}
     vectors = rows.get_many(list(keys.values()))
@@ -424,7 +424,7 @@ def read_entries(
 
 
 def _history_marker(rows: Snapshot, row_keys: RowKeys, change: int) -> str | None:
-    """Return a marker for a change number. Different histories have different markers for the same number."""
+    """Return a string that identifies the history up to a change number. None if the row of the change is damaged."""
     key = number_key(row_keys.changes, change)
     value = rows.get(key)
     if isinstance(value, bytes):

@@ -119,13 +119,13 @@ MAX_GATHERED_POSTINGS: Final = 1_024
 MIN_UNUSED_WORDS_TO_DROP: Final = 4_096
 # If there are this many times more nodes than postings, scores are stored only for the matching nodes.
 SPARSE_NODE_RATIO: Final = 64
-# Number of strips that are searched for the highest scores in one step.
+# Number of strips that an array of scores is split into, to find a lower bound of the best scores quickly.
 TOP_SCORE_STRIPS: Final = 64
 
 
 @attrs.frozen
 class _QueryTerm:
-    """A term of a query: its number, and the most that it can add to a score."""
+    """A query term: its number in the vocabulary, and the upper bound of its contribution to a score."""
 
     number: int
     weight: float
@@ -181,15 +181,17 @@ class WordIndex:
 
     def __init__(self) -> None:
         self._words = Vocabulary()
-        # By term number: number of memories that contain the term. Then the number of terms for which this is not 0.
+        # Number of memories that contain each term, by term number.
         self._frequency = np.zeros(1024, np.int32)
+        # Number of terms that occur in at least one memory.
         self._used = 0
         # Scratch array with the position of each term in one query. All values are 0 between queries.
         self._position_scratch = np.zeros(1024, np.int32)
-        # The forward index, and the number of its postings that belong to removed memories.
+        # The forward index: the postings of each memory, in insertion order.
         self._terms = GrowingColumns(_POSTING_COLUMNS)
+        # Number of postings in the forward index that belong to removed memories.
         self._removed_postings = 0
-        # Nodes of the last postings of the forward index, which are not in a segment yet.
+        # Node of each posting that is not in a segment yet. These are the last postings of the forward index.
         self._fresh = GrowingColumns({"node": np.int32})
         # By node: segment number, first posting, number of postings, and length in units of `TERM_COUNT_STEP`.
         self._segment_of = np.full(1024, NOT_INDEXED, np.int32)
@@ -200,8 +202,9 @@ class WordIndex:
         self._last_scores: tuple[list[_QueryTerm], _ScoreAccumulator] = _NO_QUERY
         self._live = 0
         self._total = 0
-        # By segment number: the segment, and the number of its postings that belong to removed memories.
+        # Segments by number.
         self._segments: dict[int, Segment] = {}
+        # By segment number: number of postings that belong to removed memories.
         self._dead: dict[int, int] = {}
         self._last_segment = FRESH_SEGMENT
         self._waiting: dict[int, Mapping[str, float]] = {}
@@ -313,7 +316,7 @@ class WordIndex:
             "words": text,
             "word_lengths": np.diff(ends, prepend=0).astype(np.int32),
             "frequency": self._frequency[: len(self._words)].copy(),
-            # Not copied, because existing items of these columns never change.
+            # Do not copy these columns, because their existing items never change.
             "term": self._terms["term"],
             "count": self._terms["count"],
             "home": self._segment_of.copy(),
@@ -372,7 +375,7 @@ class WordIndex:
         return len(nodes) <= postings and len(nodes) + int(self._sizes(nodes).sum()) <= postings
 
     def _iter_gains(self, wanted: Sequence[_QueryTerm]) -> Iterator[tuple[Nodes, Scores]]:
-        """Yield nodes and what single terms add to their scores. The gains of a node are in the order of *wanted*."""
+        """Yield nodes with the score contributions of single terms, for each node in the order of *wanted*."""
         block: list[_PostingBlock] = []
         size = 0
         for piece in self._iter_posting_blocks(wanted):
@@ -385,7 +388,7 @@ class WordIndex:
             yield self._compute_gains(block)
 
     def _compute_gains(self, block: Sequence[_PostingBlock]) -> tuple[Nodes, Scores]:
-        """Return the nodes and the gains of several posting blocks, computed together for speed."""
+        """Return the nodes and the score contributions of several posting blocks, computed together for speed."""
         homes, all_nodes, all_counts, worths = zip(*block, strict=True)
         nodes, counts = np.concatenate(all_nodes, dtype=np.int64), np.concatenate(all_counts)
         worth = np.concatenate(worths)
@@ -433,7 +436,7 @@ class WordIndex:
 
     def _bm25_gains(self, weights: Scores, nodes: Nodes, counts: TermCounts) -> Scores:
         """
-        Return what postings add to BM25 scores.
+        Return the contribution of each posting to the BM25 score of its node.
 
         The formula is ``weight * count / (count + k1 * (extra + length) / (extra + average))``. Counts and lengths are
         in units of `TERM_COUNT_STEP`.
@@ -450,7 +453,7 @@ class WordIndex:
         return gains
 
     def _scores(self, wanted: Sequence[_QueryTerm], nodes: Nodes) -> Scores:
-        """Return the scores of some nodes. They equal the scores of a search, which adds in the same order."""
+        """Return the scores of some nodes. They equal the scores of a search, because both add in the same order."""
         sizes = self._sizes(nodes)
         places = expand_runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
         turns = self._query_positions(wanted, self._terms["term"][places])
@@ -610,7 +613,7 @@ def _top_nodes(nodes: Nodes, scores: Scores, limit: int) -> Matches:
 
 def _top_candidates(sums: Scores, limit: int) -> Nodes:
     """Return candidates for the *limit* nodes with the highest positive sums, ascending."""
-    # At least *limit* strips contain a score of this size, so the limit-th best score is not lower.
+    # At least *limit* of these maxima across the strips reach *least*, so the limit-th best score is not lower.
     tops = sums.reshape(TOP_SCORE_STRIPS, -1).max(axis=0)
     least = np.partition(tops, len(tops) - limit)[len(tops) - limit] if limit <= len(tops) else np.float32(0)
     return np.flatnonzero(sums >= least if least > 0 else sums > 0)
