@@ -40,7 +40,7 @@ _HOST_LABEL: Final = "claude-agent"
 _MAIN_LABEL_COUNT: Final = 3
 # Each append replaces the head record. A version check on it detects concurrent appends by two processes.
 _HEAD_KEY: Final = "head"
-# The key of an entry contains its id, which prevents duplicates. An entry without id has its position as key.
+# An entry's key contains its id, which prevents duplicates. Without an id, the key contains the entry's position.
 _ID_KEY_PREFIX: Final = "uuid:"
 _POSITION_KEY_PREFIX: Final = "entry:"
 # Key prefix of new entries without id. The position replaces it when they are stored.

@@ -110,7 +110,7 @@ class AnswerCache:
 
     def invalidate(self, matches: AnswerPredicate) -> int:
         """Delete every entry for which ``matches(id, type)`` is true. Return their number."""
-        # `LRUCache.__getitem__` would mark every checked answer as recently used.
+        # Bypass `LRUCache.__getitem__`, which would mark every checked answer as recently used.
         stale = [key for key in self._answers if matches(key, Cache.__getitem__(self._answers, key).kind)]
         for key in stale:
             del self._answers[key]

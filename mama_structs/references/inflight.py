@@ -55,11 +55,13 @@ class InflightQuery:
 
     query: SourceQuery
     batch: QueryBatch
-    # The first future is set when the source answers; the second also when the query times out.
+    # Set when the source answers.
     outcome: asyncio.Future[SourceOutcome]
+    # Set when the source answers or the query times out.
     outcome_or_timeout: asyncio.Future[SourceOutcome]
-    # Number of all waiting callers, and number of callers that wait without a timeout.
+    # Number of all waiting callers.
     waiters: int = 0
+    # Number of callers that wait without a timeout.
     unbounded_waiters: int = 0
 
     def publish(self, outcome: SourceOutcome, *, only_bounded: bool = False) -> None:

@@ -126,6 +126,7 @@ class RateLimiter:
         """
         Wait for the end of the cooldown and yield the number of the current period.
 
+        The first rejection in a period ends it and begins the next one.
         Raise `RateLimited` if the cooldown is not shorter than the time that *remaining_seconds* returns.
         """
         waited = False

@@ -45,8 +45,9 @@ class QueryAttempt:
     retries: int = 0
     rate_limited: int = 0
     gate_waits: int = 0
-    # Object that sends the query, to detect nested queries, and rate limiter whose slot the query holds.
+    # Object that sends the query. Identifies nested queries.
     owner: object = attrs.field(default=None, repr=False)
+    # Rate limiter whose slot the query holds.
     limiter: object = attrs.field(default=None, repr=False)
 
 

@@ -13,7 +13,7 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import make_async
 from mama_structs.errors import InvalidArgument, repr_short
 
-# Longer strings are never ids. Limits the strings that are matched and cached.
+# Longer strings are never ids, so they are neither matched nor cached.
 MAX_ID_LENGTH: Final = 512
 # Names (or last words of names) of informative fields. They are shown if no brief fields are configured.
 INFORMATIVE_FIELD_NAMES: Final = frozenset(

@@ -57,7 +57,7 @@ _CONTROL_FLOW: Final = ControlFlow(
 _DEFAULT_SOURCE_ID: Final = "mama-structs"
 _DEFAULT_HISTORY_ID: Final = "mama-structs-history"
 _HOST_LABEL: Final = "agent-framework"
-# The framework's own history uses this name for conversations without id.
+# The framework's history provider uses the same name for conversations without an id.
 _DEFAULT_CONVERSATION: Final = "default"
 
 

@@ -130,7 +130,7 @@ async def address_for(host: str, port: int, *, token: str | None) -> ListenAddre
 class _EmbeddedServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers: uvicorn's would exit before the host has closed its session."""
+        """Install no signal handlers, because uvicorn's would exit before the host has closed its session."""
         yield
 
 

@@ -38,11 +38,11 @@ MAX_LINE_BYTES: Final = 4 * 2**20
 
 # Seconds without input after which an incomplete line is processed as a complete one.
 LINE_SECONDS: Final = 60.0
-# Maximum bytes of requests without an answer. Reading pauses above this limit, to bound memory.
+# Maximum bytes of unanswered requests. Reading pauses above this limit, which bounds the memory use.
 MAX_PENDING_BYTES: Final = 64 * 2**20
 # Bytes added to the size of each message, so that the limit also bounds many small messages.
 _MESSAGE_OVERHEAD_BYTES: Final = 4_096
-# Seconds to answer pending requests after stdin has ended: a crashed client must not keep the process alive.
+# Seconds to answer pending requests after stdin has ended, so that a crashed client does not keep the process alive.
 DRAIN_SECONDS: Final = 600.0
 _CHUNK_BYTES: Final = 65_536
 # The only released protocol version in which servers receive batches.
@@ -249,7 +249,8 @@ class PendingRequest:
     size: int
     method: str
     batch: BatchAnswers | None
-    # Rejections of later messages with the same id. Sent last: a client takes the first answer for its first request.
+    # Rejections of later messages that reuse this id. They are sent after the answer to this request,
+    # because a client assigns the first answer with an id to its first request.
     later_rejections: list[tuple[Rejection, BatchAnswers | None]] = attrs.field(factory=list)
     done: asyncio.Event = attrs.field(factory=asyncio.Event)
 
@@ -302,7 +303,7 @@ class StdioConnection:
             match message:
                 case types.JSONRPCRequest() if _create_key(message.id) not in self._pending:
                     await self._accept(message, PendingRequest(size, message.method, batch), requests)
-                    # The budget bytes of a whole batch belong to its first request.
+                    # Charge the bytes of a whole batch to its first request.
                     size = 0
                 case types.JSONRPCRequest():
                     await self._reject(Rejection(types.INVALID_REQUEST, _DUPLICATE_ID_MESSAGE, message.id), batch)
@@ -313,7 +314,7 @@ class StdioConnection:
         self.budget.release(size)
 
     def _reject_batch(self, messages: list[DecodedMessage]) -> list[DecodedMessage]:
-        """Return a rejection for each request in an unsupported batch, or one if it has no ids."""
+        """Return a rejection for each request in an unsupported batch, or a single one if no request has an id."""
         error = f"batches are part of protocol version {BATCH_VERSION} only"
         ids = [one.id for one in messages if isinstance(one, types.JSONRPCRequest | Rejection)]
         known = [one for one in ids if one is not None]

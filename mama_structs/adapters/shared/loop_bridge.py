@@ -22,7 +22,7 @@ class BlockingCallError(WrongLoop, asyncio.InvalidStateError):
     """
     Raised if a blocking call would wait for the event loop in which it was made.
 
-    It is an `InvalidStateError`, because frameworks catch that.
+    It is an `InvalidStateError`, because frameworks catch errors of this class.
     """
 
 

@@ -63,8 +63,9 @@ _MIN_LOCK_PAUSE_SECONDS: Final = 0.002
 _MAX_LOCK_PAUSE_SECONDS: Final = 0.05
 
 _TEMPORARY_NAME: Final = re.compile(r"\.mama-structs-[0-9a-f]{16}\.tmp")
-# Age in seconds from which a temporary file is orphaned, and maximum number of directory entries to examine.
+# Age in seconds from which a temporary file counts as orphaned.
 _ORPHAN_AGE_SECONDS: Final = 3600.0
+# Maximum number of directory entries to examine for orphaned files.
 _MAX_SWEPT_NAMES: Final = 1000
 
 _PRIVATE_MODE: Final = 0o600
@@ -75,7 +76,7 @@ _MAX_NAME_BYTES: Final = 255
 _MAX_PATH_BYTES: Final = 4095
 _MAX_DISPLAYED_CHARS: Final = 200
 
-# Windows lacks these flags. There, every lookup would use a path, which may change between lookups.
+# Windows lacks these flags. There, each lookup would use a path, which may lead to a different file each time.
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY_ONLY: Final = getattr(os, "O_DIRECTORY", 0)
 # Evaluate at import time, because tests may replace these functions later.
@@ -125,7 +126,7 @@ class FileResult:
     line_breaks_added: int = 0
 
 
-# Operating system errors: their numbers, our error class, its message, and its hint.
+# Maps error numbers of the operating system to an error class of this package, its message and its hint.
 _ERRNO_ERRORS: Final = (
     (_NO_SPACE_ERRNOS, DiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
     (_PERMISSION_ERRNOS, ExportDenied, "{} may not be written: {}", "choose another file or directory"),
@@ -510,7 +511,7 @@ def _flush_directory(directory: int) -> None:
     try:
         os.fsync(directory)
     except OSError as error:
-        # Only log the error: the change is already visible, and the caller would repeat it.
+        # Only log the error. The change is already visible, and an exception would make the caller repeat it.
         _log.warning("a directory of exported files could not be flushed: %s", error.strerror)
 
 

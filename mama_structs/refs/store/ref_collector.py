@@ -39,7 +39,7 @@ def trim_line_breaks(text: str, *, closed: bool = True) -> str:
 @attrs.define
 class MarkedText:
     """
-    A ref that is not stored yet: its tag, and its place in the text.
+    A ref that is not stored yet: its tag, and its position in the text.
 
     *position* and *position_after* are the positions before and after it in the complete text, from 1.
     *visible_start* and *end* are offsets in the visible text.

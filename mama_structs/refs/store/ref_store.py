@@ -42,7 +42,7 @@ from mama_structs.refs.store.result_truncation import DescriptorSink, OwnShareFa
 from mama_structs.refs.store.text import Content, Mode
 from mama_structs.settings import AnswerSettings, DescriptorSettings
 
-# Maximum number of drafts to discard because the store changed meanwhile. After that, the caller gets an error.
+# Maximum number of drafts that one change discards because the store changed meanwhile. Then the change fails.
 _MAX_DRAFTS: Final = 10
 _WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {IN_THREAD_HINT.format('wrap(result)')}"
 
@@ -127,8 +127,9 @@ class RefStore(RefReader):
         self.answers: AnswerSettings = answers or AnswerSettings()
         self.files: Path | None = resolve_files_root(files, self.settings)
         self.root: Path = self.files or Path.cwd()
-        # Budget of answers, and factory for answer members that have their own truncation rules.
+        # Size budget of answers.
         self.budget: Budget = self.answers.budget
+        # Factory for answer members that have their own truncation rules.
         self.own_share: OwnShareFactory | None = None
         self._clock = clock
         self._entries = Entries(self.settings)

@@ -32,7 +32,7 @@ MAX_QUERY_CHARS: Final = 1_000
 MAX_MATCHES: Final = 1_000
 MAX_CONTEXT_LINES: Final = 20
 MAX_MATCH_CHARS: Final = 500
-# Maximum number of characters shown on each side of a match. Twice as many are shown of a context line.
+# Maximum number of characters shown on each side of a match. A context line shows twice as many.
 _SIDE_CHARS: Final = 100
 # `str.find` and `str.split` hold the GIL, for about 0.1 ms with this number of characters.
 _WINDOW_CHARS: Final = 2**17
@@ -118,8 +118,9 @@ class TextSearchRequest:
     context: int = attrs.field(default=0, kw_only=True)
     limit: int = attrs.field(default=20, kw_only=True)
     page_size: int = attrs.field(default=4_000, kw_only=True)
-    # `deadline` is in monotonic time and set after validation. `is_over` is set when the caller no longer waits.
+    # Monotonic time of the timeout, set after validation.
     deadline: float = attrs.field(default=0.0, init=False)
+    # Set when the caller no longer waits for the result.
     is_over: threading.Event = attrs.field(factory=threading.Event, init=False)
 
 
@@ -240,7 +241,7 @@ def _run_search(work: TextSearchRequest) -> SearchResult:
         matches.append(_make_match(pages, start, end, work.context))
     total = len(kept) if following is None else None
     if following is not None and not work.regex:
-        # The requested matches are complete, so ignore a timeout while the others are counted.
+        # All requested matches are found, so ignore a timeout while the remaining ones are counted.
         with contextlib.suppress(TimeoutError):
             total = len(kept) + _count_matches(work, text, query, following[0])
     next_start = None if following is None else following[0] + 1
