@@ -68,7 +68,7 @@ class AnswerCache:
             None,
             self._get_chain_height(kept.origin).height,
         )
-        # Reject a negative age: a clock that steps backwards would keep an answer valid forever.
+        # Reject a negative age, because a clock that steps backwards would keep an answer valid forever.
         if is_outdated or not 0 <= self._clock() - kept.made < kept.ttl:
             del self._answers[entity_id]
             return None

@@ -378,7 +378,7 @@ class HttpClient:
             hint = None if content.lstrip(_BOM_AND_WHITESPACE).startswith((b"{", b"[")) else self.wrong_base_url_hint
             payload = decode_json(content)
         except ValueError as error:
-            # Ignore an invalid body if the status reports an error: a proxy's body for a 502 need not be JSON.
+            # Ignore an invalid body if the status reports an error, because a proxy's body for a 502 need not be JSON.
             if status < _FIRST_ERROR_STATUS:
                 raise MalformedResponse(f"the answer of {path} {error}", hint=hint) from error
         return HttpResponse(

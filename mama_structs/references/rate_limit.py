@@ -24,10 +24,10 @@ from mama_structs.references.results import QueryAttempt
 
 Clock: TypeAlias = Callable[[], float]
 
-# Caps Retry-After: a misconfigured proxy must not block a node for the lifetime of the process.
+# Caps Retry-After, so that a misconfigured proxy cannot block a node for the lifetime of the process.
 MAX_COOLDOWN_SECONDS: Final = 3600.0
 MAX_TRACKED_NODES: Final = 1024
-# Below timer resolution; treat smaller remainders as zero.
+# Below the timer resolution, so treat smaller remainders as zero.
 MIN_COOLDOWN_SECONDS: Final = 1e-6
 
 

@@ -657,7 +657,7 @@ class Resolver:
         if isinstance(outcome, SourceAnswer):
             self._cache.put(key, question.kind, outcome, origin=question.origin)
         elif outcome.kind == "not_found":
-            # Do not cache the cause: its traceback would retain all frames in memory.
+            # Do not cache the cause, because its traceback would retain all frames in memory.
             self._cache.put(key, question.kind, attrs.evolve(outcome, cause=None), origin=question.origin)
 
     def _warn_unchanged(self, payload: object, mapping: Mapping[str, Any] | None) -> None:

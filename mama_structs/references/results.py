@@ -134,7 +134,7 @@ def make_cancelled_failure(*, resolver_closed: bool) -> Failure:
 def to_exception(failure: Failure, key: str) -> BaseException:
     """Return the exception to raise for *key*, preferably the source's own exception."""
     if failure.kind == "not_found":
-        # Create a new exception for each caller: a shared one would accumulate the tracebacks of all callers.
+        # Create a new exception for each caller, because a shared one would accumulate the tracebacks of all callers.
         return EntityNotFound(key)
     if failure.kind == "closed":
         return SessionClosed("the resolver was closed before the answer was there")

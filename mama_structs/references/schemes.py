@@ -336,11 +336,11 @@ class Source:
             object.__setattr__(self, "fetch_many", _wrap_fetch_many_with_bare_ids(self.scheme, self.fetch_many))
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
-        """Return the answer unchanged: a host's mapping already contains the entity's fields."""
+        """Return the answer unchanged, because a host's mapping already contains the entity's fields."""
         return answer
 
     async def close(self) -> None:
-        """Do nothing: the host owns the resources of its functions."""
+        """Do nothing, because the host owns the resources of its functions."""
 
 
 def check_sources(sources: object) -> tuple[EntitySource, ...]:

@@ -325,7 +325,7 @@ class OpenApiSource:
         return await self._connect().send_get(route.path, target, judge)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
-        """Return the answer unchanged: it already contains the entity's fields."""
+        """Return the answer unchanged, because it already contains the entity's fields."""
         return answer
 
     async def close(self) -> None:

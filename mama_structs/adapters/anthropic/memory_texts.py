@@ -42,7 +42,7 @@ def _number_lines(lines: list[str], first: int, last: int) -> str:
 
 
 def replace_text(path: str, text: str, *, old: str, new: str) -> tuple[str, str]:
-    """Replace the only occurrence of *old*; raise if there are several. Return the new file and the model's answer."""
+    """Replace *old*, which must occur exactly once. Return the new file and the model's answer."""
     not_done = "No replacement was performed"
     if old not in text:
         raise FileError(f"{not_done}, old_str `{old}` did not appear verbatim in {path}.")

@@ -150,7 +150,7 @@ class AdkArtifactService(BaseArtifactService):
             return version
 
     async def _delete(self, place: _ArtifactPlace) -> None:
-        """Delete all versions in one transaction, and retry if a version was added meanwhile."""
+        """Delete all versions in one transaction, and retry if a version was added concurrently."""
         while versions := await self._records.history(place.labels, _ABOUT_KEY):
             pieces = [at for one in versions for at in _list_piece_places(place, one.value)]
             try:

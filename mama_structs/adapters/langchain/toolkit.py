@@ -148,7 +148,7 @@ def middleware(session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_
         return {"messages": [HumanMessage(text)]} if text else None
 
     async def take(state: Mapping[str, Any]) -> None:
-        # The model's message need not be the last one: results of structured-output tools may follow it.
+        # The model's message may not be the last one, because results of structured-output tools may follow it.
         last = next((one for one in reversed(state["messages"]) if isinstance(one, AIMessage)), None)
         if last is not None:
             await observe_message(own, last)

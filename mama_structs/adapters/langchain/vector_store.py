@@ -148,7 +148,7 @@ class SessionVectorStore(VectorStore):
 
     @make_awaitable
     async def adelete(self, /, ids: list[str] | None = None, **_options: Any) -> bool:
-        """Delete documents, None for the whole collection; unknown ids are ignored."""
+        """Delete the documents with these ids, or the whole collection if *ids* is None. Unknown ids are ignored."""
         records, places = self._bridge.session.records, [(self._labels, key) for key in ids or ()]
         await (records.delete_all(self._labels, nested=False) if ids is None else records.put_many((), delete=places))
         return True

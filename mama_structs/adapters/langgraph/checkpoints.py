@@ -65,7 +65,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         self, session: Session | sync.Session, *, allow: Iterable[type] = (), serde: SerializerProtocol | None = None
     ) -> None:
         check_serde(serde)
-        # Restrict deserialization to *allow*: LangGraph's default would import and call any class named in a record.
+        # Restrict deserialization to *allow*. LangGraph's default would import and call any class that a record names.
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(allow)))
         self._bridge = LoopBridge(session)
         self._threads = ThreadStore(self._bridge.session.records)
@@ -94,7 +94,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
             return all(metadata.get(name) == value for name, value in (filter or {}).items())
 
         thread, namespace, checkpoint = _parse_config(config) if config else (None, None, None)
-        # *before* may have no thread id: LangGraph omits it when it replays a subgraph.
+        # *before* may have no thread id, because LangGraph omits it when it replays a subgraph.
         earlier = get_checkpoint_id(before) if before else None
         found = await self._threads.list(
             thread, namespace, checkpoint=checkpoint, before=earlier, limit=limit, where=matches

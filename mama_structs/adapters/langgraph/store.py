@@ -145,7 +145,7 @@ class LangGraphStore(BaseStore):
             if isinstance(record.value, list):
                 by_time[record.value[1]].add((record.labels, record.key, record.version))
         for minutes, places in by_time.items():
-            # Extend only the version that was read: a newer version may have a different TTL or none.
+            # Extend only the version that was read, because a newer version may have a different TTL or none.
             await self._bridge.session.records.expire(sorted(places), self._compute_expiry(minutes))
 
     async def _search(self, op: SearchOp) -> list[tuple[HostRecord, float | None]]:

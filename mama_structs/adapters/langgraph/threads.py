@@ -189,7 +189,7 @@ class ThreadStore:
             dropped = [saved for saved in every if saved.id not in kept_ids]
             for saved in dropped:
                 gone += [(labels, saved.id), *((write.labels, write.key) for write in await self._list_writes(saved))]
-            # Do not delete other values: a running graph stores values before the checkpoint that refers to them.
+            # Delete no other values, because a running graph stores values before the checkpoint that refers to them.
             unnamed = _create_version_keys(dropped) - _create_version_keys(kept)
             gone += [((*_ROOT_LABELS, thread, _VALUES_LABEL, namespace), key) for key in sorted(unnamed)]
         await self._records.put_many([], delete=gone)

@@ -69,7 +69,7 @@ class McpClient:
     _handler: ListenHandler = attrs.field(init=False)
     # Tools in the last list that the client received, or None before the first list.
     _last_listed: frozenset[str] | None = attrs.field(default=None, init=False)
-    # Tools at the last notification that the client has not followed by a list request, or None.
+    # Tools at the time of the last notification, or None if the client's list is up to date.
     _last_notified: frozenset[str] | None = attrs.field(default=None, init=False)
     _is_unreachable: bool = attrs.field(default=False, init=False)
 
@@ -179,7 +179,7 @@ class ClientRegistry:
         """Remove a disconnected client. Return True if it was the last connection."""
         self._remove(client)
         is_last = not any(isinstance(key, McpClient) for key in self._clients)
-        # After the last connection has ended, HTTP clients cannot be served any more, so remove them.
+        # After the last connection has ended, HTTP clients can no longer be served, so remove them.
         for key in [*self._clients] if is_last else ():
             self._remove(key)
         return is_last

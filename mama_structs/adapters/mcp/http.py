@@ -284,7 +284,7 @@ class _StreamShutdown:
             await send(message)
 
         async def receive_or_stop() -> Message:
-            # End the stream: report to the application that the client has disconnected.
+            # Report to the application that the client has disconnected, which ends the stream.
             message = asyncio.ensure_future(receive())
             stopped = asyncio.ensure_future(self.stopping.wait())
             try:

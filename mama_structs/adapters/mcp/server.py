@@ -154,7 +154,7 @@ class McpServer(Server[McpClient]):
 
     @asynccontextmanager
     async def _serve_connection(self, _server: Server[McpClient]) -> AsyncIterator[McpClient]:
-        # Subscribe only while there are connections: the session may live longer than the server.
+        # Subscribe only while there are connections, because the session may outlive the server.
         if self._unsubscribe is None:
             self._unsubscribe = self.session.exposed.subscribe(self._apply_session_selection)
         client = self._clients.connect()

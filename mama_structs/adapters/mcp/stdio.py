@@ -178,7 +178,7 @@ class ByteBudget:
 
 @attrs.frozen
 class DecodedLine:
-    """A decoded line: its messages, whether they are a batch, and the bytes reserved for them."""
+    """A decoded line, with its messages, and the bytes reserved for them. *is_batch* is True if they are a batch."""
 
     messages: list[DecodedMessage]
     is_batch: bool
@@ -207,7 +207,7 @@ async def _decode_lines(lines: Iterator[Line], budget: ByteBudget) -> AsyncItera
         loop.call_soon_threadsafe(decoded.put_nowait, None)
 
     def run() -> None:
-        # RuntimeError: the event loop is closed, so the decoded line is dropped.
+        # A RuntimeError means that the event loop is closed, so drop the decoded line.
         with contextlib.suppress(RuntimeError):
             read_all()
 
@@ -284,7 +284,7 @@ class StdioConnection:
                     await self._drain()
 
     async def _drain(self) -> None:
-        # Do not wait for subscriptions: the SDK ends and answers them when the connection ends.
+        # Do not wait for subscriptions, because the SDK ends and answers them when the connection ends.
         while waiting := [one for one in self._pending.values() if one.method != "subscriptions/listen"]:
             await waiting[0].done.wait()
 
@@ -365,7 +365,7 @@ class StdioConnection:
                 rejected, batch = request.later_rejections.pop(0)
                 await self._write(_serialize(rejected.answer()), batch)
         finally:
-            # Remove the request only after the write: once none is pending, stdin closes and the SDK cancels writes.
+            # Remove the request after the write. Once no request is pending, stdin closes and the SDK cancels writes.
             self._pending.pop(_create_key(found), None)
             self.budget.release(request.size)
             request.done.set()

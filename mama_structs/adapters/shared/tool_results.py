@@ -160,7 +160,7 @@ async def _run_tool_call(
         )
     if control_flow.has_result(data):
         return ToolAnswer(text="", data=data, is_native=True)
-    # Check the deprecation flag: a host's own tool may have the same name as a tool of v1.0.
+    # Check the deprecation flag, because a host's own tool may have the same name as a tool of v1.0.
     is_old = name in session.hidden or (name in DEPRECATED_SUCCESSORS and session.tools[name].deprecated)
     if isinstance(data, dict) and (is_old or name in MEMORY_TOOLS):
         data = {
@@ -341,7 +341,7 @@ def _insert_notes(text: str, notes: list[str]) -> str | None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return _append_notes_element(text, notes)
-    # Insert into the JSON text: serializing it again could change numbers, escapes and repeated keys.
+    # Insert into the JSON text, because serializing it again could change numbers, escapes and repeated keys.
     before, comma = text.rstrip()[:-1], "," if data else ""
     if isinstance(data, dict):
         own = to_json_text({_NOTES_KEY if _NOTES_KEY not in data else f"{_NOTES_KEY}_": notes})

@@ -292,7 +292,7 @@ def suggest_ids(text: str, *, used_ids: Collection[str] = ()) -> list[Suggestion
     """
     unmarked, ids = _blank_refs(text)
     used = {*used_ids, *ids}
-    # Continue the count per stem: counting from the start for each block would take quadratic time.
+    # Continue the count per stem, because counting from the start for each block would take quadratic time.
     counters: dict[str, Iterator[int]] = {}
 
     def new_id(base: str, *, numbered: bool) -> str:
@@ -332,7 +332,7 @@ def _blank_refs(text: str) -> tuple[str, list[str]]:
     for event in [*parser.feed(text), *parser.close()]:
         if isinstance(event, RefStart):
             ids.append(event.id)
-            # Search backwards only to *at*: otherwise, many refs on one line would take quadratic time.
+            # Search backwards only to *at*. Otherwise, many refs on one line would take quadratic time.
             first = first if depth else max(at, text.rfind("\n", at, event.position) + 1)
             depth += 1
         elif isinstance(event, RefEnd):

@@ -164,7 +164,7 @@ Event = Text | RefStart | RefText | RefEnd | Diagnostic
 
 # Tags
 
-# These patterns never backtrack: all quantifiers are possessive, and alternatives start with different characters.
+# These patterns never backtrack. All quantifiers are possessive, and alternatives start with different characters.
 _SPACE: Final = r"[ \t\n\r\f]"
 _NAME: Final = r"[^ \t\n\r\f\"'<>/=]++"
 _REF: Final = r"[rR][eE][fF]"
@@ -470,7 +470,7 @@ class RefParser:
     def _parse_span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
         end = span.end(self._text, at, final=final)
         if end is None:
-            # The text before the first tag can be emitted: it is plain text whether or not it is code.
+            # The text before the first tag can be emitted, because it is plain text whether or not it is code.
             match = _TAG_START[final].search(self._text, max(at, self._emitted_until))
             self._emit(len(self._text) if match is None else match.start())
             return self._buffer_rest(before=self._text[at : self._emitted_until], held=self._emitted_until)

@@ -13,7 +13,7 @@ from mama_structs.refs.markup.parser import Diagnostic
 from mama_structs.refs.messages.provider_messages import extract_model_text
 from mama_structs.refs.store.ref_collector import Ingested
 
-# Number of messages stored to detect repeats: the host and an adapter may observe the same message.
+# Number of messages stored to detect repeats, because the host and an adapter may observe the same message.
 _MAX_MESSAGES: Final = 8
 _MAX_DELIVERED_NOTES: Final = 10
 # Maximum number of stored notes; the oldest are dropped.

@@ -69,7 +69,7 @@ class CollectedRefs:
 
     def content(self, marked: MarkedText) -> str:
         """Return a ref's content. The tags of nested refs, and one line break at each end, are removed."""
-        # Compute contents lazily: the contents of nested refs may total 64 times the size of the text.
+        # Compute contents lazily, because the contents of nested refs may total 64 times the size of the text.
         return trim_line_breaks(self.visible[marked.visible_start : marked.end], closed=marked.complete)
 
     def compact(self, stored: Mapping[int, Ref]) -> str:

@@ -398,7 +398,7 @@ class RefStore(RefReader):
         store = child if isinstance(child, RefStore) else getattr(child, "refs", None)
         if not isinstance(store, RefStore):
             raise InvalidArgument(f"child must be a RefStore or a session, got {type(child).__name__}")
-        # A draft runs in another thread than the other store. It may read entries there, because they are immutable.
+        # A draft runs in a different thread than *child*. It may read the entries of *child*, which are immutable.
         entry = store._entries.find(with_kind(ref_id)) if self._is_draft else store.get(ref_id)  # noqa: SLF001 - of this class
         ref = as_ref(entry, ref_id)
         self._check_size("the ref", ref.text, call="adopt(child, ref_id)")

@@ -75,7 +75,7 @@ class ResultTruncation:
         if result is None or isinstance(result, float | bytes | bytearray | memoryview):
             return result
         try:
-            # Serialize directly first: a short result then needs no conversion, even if its keys are not text.
+            # Serialize directly first, so that a short result needs no conversion, even if its keys are not strings.
             written = _to_json(result)
             fits = written is not None and self.budget.fits(written)
             data = result if fits else to_jsonable(result)
@@ -258,7 +258,7 @@ def _make_content(text: str) -> Content:
     try:
         return Content.of(text)
     except InvalidArgument:
-        # Replace lone surrogates: they cannot be encoded as UTF-8, so no file and no request can contain them.
+        # Replace lone surrogates, which no file and no request can contain, because UTF-8 cannot encode them.
         return Content.of(text.encode("utf-8", "replace").decode())
 
 

@@ -202,7 +202,7 @@ def _find_query_problem(query: object, *, regex: bool) -> str:
 
 def _estimate_compiled_items(pattern: str) -> int:
     """Return an upper bound for the number of items of a pattern with expanded repeats."""
-    # Count braces that are not repeats, too: otherwise, escapes or sets could hide a repeat.
+    # Also count braces that are not repeats. Otherwise, escapes or sets could hide a repeat.
     spaces_mean_nothing = _VERBOSE_FLAG.search(pattern) is not None
     items, factor = len(pattern), 1
     for found in _REPEAT_PATTERN.finditer(pattern):
@@ -378,7 +378,7 @@ def _make_match(pages: Pages, start: int, end: int, context: int) -> Match:
 def _make_context_lines(pages: Pages, first: int, last: int) -> Iterator[ContextLine]:
     text, start = pages.text, pages.line_start(first)
     for number in range(first, last + 1):
-        # Search for the line end in the visible part first, then in the page index: a line may be as long as the text.
+        # Search for the line end in the visible part before the page index, because a line may be as long as the text.
         after = text.find("\n", start, start + 2 * _SIDE_CHARS) + 1 or pages.line_start(number + 1)
         end = _end_without_line_break(text, start, after)
         shown = min(end, start + 2 * _SIDE_CHARS)

@@ -490,7 +490,7 @@ def _fitting_prefix_chars(text: str, room: int) -> int:
 
 def parse_json_container(text: str) -> dict[str, Any] | list[Any] | None:
     """Parse a text that is a JSON object or array. Return None for any other text."""
-    # Reject duplicate names, and numbers that Python would format differently: the JSON would not equal the text.
+    # Reject duplicate names, and numbers that Python would format differently, so that the JSON equals the text.
     if text.lstrip()[:1] not in {"{", "["}:
         return None
     try:
