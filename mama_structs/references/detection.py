@@ -25,7 +25,7 @@ _log = logging.getLogger("mama_structs")
 _MAX_FAST_DEPTH: Final = 64
 # Maximum number of containers per walk. Only payloads that share nested containers exceed it.
 _MAX_CONTAINERS: Final = 500_000
-# The same limit for walks that detect cycles. They follow n! paths through n objects that all reference each other.
+# Maximum number of containers if the walk detects cycles: n objects that all reference each other have n! paths.
 _MAX_CAREFUL_CONTAINERS: Final = 250_000
 # Maximum number of members read from an iterable other than a list, which may be infinite.
 _MAX_MEMBERS: Final = 500_000
@@ -42,7 +42,7 @@ META_KEY: Final = "references_meta"
 
 # Fields that say nothing about an entity.
 _UNINFORMATIVE_FIELDS: Final = frozenset({"id", "type", "links", "self", "attributes", "relationships"})
-# Minimum number of other fields in a complete entity, if its scheme has no brief fields.
+# Minimum number of informative fields in a complete entity, if its scheme has no brief fields.
 _MIN_COMPLETE_FIELDS: Final = 3
 # Names of mappings that only wrap fields. The name of an entity's container is the next outer name instead.
 _WRAPPER_NAMES: Final = frozenset({"data", "attributes"})

@@ -154,7 +154,7 @@ class SessionConversationStore:
         tokens: int = 0,
     ) -> bool:
         """
-        Name a conversation. Return False if it has changed since it was read, or if its user has named it.
+        Name a conversation. Return False if it has changed since *source* was read, or if its user has named it.
 
         Args:
             source: The summary from which the name was generated.

@@ -10,7 +10,7 @@ from mama_structs.records import RecordHit
 
 # Hits with a lower relevance are dropped as noise.
 _MIN_RELEVANCE: Final = 0.35
-# The same limit for hits that were found only by meaning.
+# Hits that were found only by meaning are dropped below this higher limit.
 _MIN_SIMILARITY: Final = 0.6
 # Score weight of hits that were found only by meaning.
 _SIMILARITY_WEIGHT: Final = 0.5

@@ -126,7 +126,7 @@ class FileResult:
     line_breaks_added: int = 0
 
 
-# Maps error numbers of the operating system to an error class of this package, its message and its hint.
+# Sets of operating system error numbers, each with the error class to raise, its message and its hint.
 _ERRNO_ERRORS: Final = (
     (_NO_SPACE_ERRNOS, DiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
     (_PERMISSION_ERRNOS, ExportDenied, "{} may not be written: {}", "choose another file or directory"),
