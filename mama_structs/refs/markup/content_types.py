@@ -176,7 +176,7 @@ def _is_yaml(lines: Sequence[str]) -> bool:
     if lines[0].rstrip() == "---":
         return keys > 0
     plain = sum(1 for line in lines if _YAML_LINE.match(line) or line.startswith((" ", "\t")))
-    # The first line of a Python block is not counted. It ends with a colon, but has a bracket or several words before.
+    # The first line of a Python block is not counted. It ends with a colon, but a bracket or several words precede it.
     return keys >= 2 and plain == len(lines) and keys * 3 >= len(lines)  # noqa: PLR2004 - one key may be "Note: ..."
 
 
