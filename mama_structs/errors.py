@@ -53,7 +53,7 @@ All errors that this package raises deliberately.
 
 The middle column is the error's ``type``: a word for programs, such as a tool's answer to a model or a statistic.
 Attributes contain data; ``str()`` is for people.
-Messages contain no secrets and no text that could be the content of a memory: see `shown`.
+Messages contain no secrets and no text that could be the content of a memory: see `repr_short`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class MamaStructsError(Exception):
 
 @functools.cache
 def _get_attributes(kind: type[MamaStructsError]) -> dict[str, Any]:
-    """Return the attributes of an error class with defaults, or `...` if required."""
+    """Return the attributes of an error class with their defaults, or `...` for required attributes."""
     ours = [one for one in reversed(kind.__mro__) if one.__module__ == __name__]
     names = [name for one in ours for name in one.__annotations__ if name != "type"]
     return {name: getattr(kind, name, ...) for name in names}
@@ -257,7 +257,7 @@ class UnknownTool(MamaStructsError, LookupError):
 
 class DescriptorError(MamaStructsError):
     """
-    A ``ref:`` or ``fd:`` cannot be read, created or written.
+    The content of a handle (``ref:`` or ``fd:``) cannot be read, created or written.
 
     *handle* is the requested handle, if any.
     """
@@ -287,7 +287,7 @@ class InvalidHandle(DescriptorError, InvalidArgument):
 
 class InvalidRange(DescriptorError, InvalidArgument):
     """
-    The content or file has no such line or character.
+    The content or file does not contain the requested line or character.
 
     *valid* is the first and last that exist.
     """
@@ -302,7 +302,7 @@ class InvalidRange(DescriptorError, InvalidArgument):
 
 
 class InvalidPage(InvalidRange):
-    """The content has no such page. *valid* is the first and the last page."""
+    """The content does not contain the requested page. *valid* is the range of its pages: first and last."""
 
     type = "invalid_page"
 
@@ -547,7 +547,7 @@ class StoreUnreachable(StoreError, ConnectionError):
 
 
 class NoSession(MamaStructsError, RuntimeError):
-    """A decorator without a resolver found no session, or several."""
+    """A decorator without a resolver found no session, or more than one."""
 
     type = "no_session"
 

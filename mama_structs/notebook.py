@@ -25,7 +25,7 @@ class ProgressBar:
     """
 
     def __init__(self, what: str = "", *, unit: str = "memories") -> None:
-        # Load tqdm before the operation starts: an ImportError at the first report would abort it halfway.
+        # Load tqdm before the operation starts, because an ImportError at the first report would abort it halfway.
         self._tqdm = require_extra("tqdm.auto").tqdm
         self._what, self._unit = what, unit
         self._bar: Any = None

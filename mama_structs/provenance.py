@@ -90,7 +90,7 @@ class Provenance:
         )
 
 
-# An empty tuple means: a tool call is running, but its arguments contain no text inserted for a handle.
+# None outside of a tool call. An empty tuple if the arguments of the call contain no text inserted for a handle.
 _inserted_provenance: Final[contextvars.ContextVar[tuple[Provenance, ...] | None]] = contextvars.ContextVar(
     "mama_structs_inserted_texts", default=None
 )

@@ -505,5 +505,5 @@ def _parse(variable: str, text: str, *, like: object) -> object:
         return type(like)(text)  # type: ignore[call-arg]
     except ValueError:
         expected = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[type(like)]
-        # Omit the value from the message: it may be a secret meant for another variable.
+        # Omit the value from the message, because it may be a secret meant for another variable.
         raise InvalidSetting(f"{variable} must be {expected}", name=variable) from None

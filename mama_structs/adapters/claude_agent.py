@@ -40,7 +40,7 @@ _HOST_LABEL: Final = "claude-agent"
 _MAIN_LABEL_COUNT: Final = 3
 # Each append replaces the head record. A version check on it detects concurrent appends by two processes.
 _HEAD_KEY: Final = "head"
-# The key of an entry contains its id, which prevents duplicates. An entry without id has its position as key.
+# An entry's key contains its id, which prevents duplicates. Without an id, the key contains the entry's position.
 _ID_KEY_PREFIX: Final = "uuid:"
 _POSITION_KEY_PREFIX: Final = "entry:"
 # Key prefix of new entries without id. The position replaces it when they are stored.
@@ -70,7 +70,7 @@ class _SessionStore:
             try:
                 await self._records.put_many(_create_append_records(key, head, fresh))
             except VersionConflict:
-                # Another process changed or deleted the transcript concurrently: read it again and retry.
+                # Another process changed or deleted the transcript concurrently, so read it again and retry.
                 continue
             return
 
@@ -199,7 +199,7 @@ def hooks(session: Session, *, max_chars: int = DEFAULT_MAX_RECALL_CHARS) -> dic
 
     async def recall(given: HookInput, _tool: str | None, _context: HookContext) -> HookJSONOutput:
         own_id = given.get("session_id")
-        # Recall again for every Claude Code session after the first: its context contains no recalled text yet.
+        # Recall again for every Claude Code session after the first, because its context contains no recalled text yet.
         again, has_lost[own_id] = has_lost.get(own_id, bool(has_lost)), False
         text = await recall_for_messages(session, given.get("prompt"), max_chars=max_chars, repeat=again)
         if not text:

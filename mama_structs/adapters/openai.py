@@ -114,7 +114,7 @@ async def handle(
     items, own_reason = _extract_items(answered)
     calls = _parse_calls(items, finish_reason if own_reason is None else own_reason)
     if not isinstance(answered, list | tuple) and get_field(answered, "output") is None:
-        # The message's text does not include its tool calls, so `observe` would not report unreadable ones.
+        # Report unreadable tool calls here, because `observe_message` receives the message without tool calls.
         report_unread(session, (describe_item(one, "a tool call") for one in items if not _is_readable(one)))
     await observe_message(session, _find_text_parts(answered))
     return [await _create_output(session, call, host) for call in calls]

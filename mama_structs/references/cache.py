@@ -68,7 +68,7 @@ class AnswerCache:
             None,
             self._get_chain_height(kept.origin).height,
         )
-        # Reject a negative age: a clock that steps backwards would keep an answer valid forever.
+        # Reject a negative age, because a clock that steps backwards would keep an answer valid forever.
         if is_outdated or not 0 <= self._clock() - kept.made < kept.ttl:
             del self._answers[entity_id]
             return None
@@ -110,7 +110,7 @@ class AnswerCache:
 
     def invalidate(self, matches: AnswerPredicate) -> int:
         """Delete every entry for which ``matches(id, type)`` is true. Return their number."""
-        # `LRUCache.__getitem__` would mark every checked answer as recently used.
+        # Bypass `LRUCache.__getitem__`, which would mark every checked answer as recently used.
         stale = [key for key in self._answers if matches(key, Cache.__getitem__(self._answers, key).kind)]
         for key in stale:
             del self._answers[key]

@@ -79,8 +79,8 @@ class ReferencedTool(Protocol[P, R_co]):
         **kwargs: Any,
     ) -> Coroutine[Any, Any, R_co | dict[str, Any]]: ...
 
-    # One overload per option, because ParamSpec allows no further keywords. Each option can be passed without
-    # include_references, because the tool may include references by default.
+    # One overload per option, because ParamSpec cannot be extended by keyword parameters.
+    # Each option may be passed without include_references, because the tool may include references by default.
     @overload
     def __call__(
         self,
@@ -246,7 +246,7 @@ def _make_tool_decorator(
 
 def _merge_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
     """
-    Return the options of a tool.
+    Return the options of a tool: *base*, changed by *defaults*.
 
     Unless a default enables references, its caller must request them.
     """

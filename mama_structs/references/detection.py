@@ -25,7 +25,7 @@ _log = logging.getLogger("mama_structs")
 _MAX_FAST_DEPTH: Final = 64
 # Maximum number of containers per walk. Only payloads that share nested containers exceed it.
 _MAX_CONTAINERS: Final = 500_000
-# Maximum for a walk that detects cycles. Such a walk follows n! paths through n objects that all reference each other.
+# Maximum number of containers if the walk detects cycles: n objects that all reference each other have n! paths.
 _MAX_CAREFUL_CONTAINERS: Final = 250_000
 # Maximum number of members read from an iterable other than a list, which may be infinite.
 _MAX_MEMBERS: Final = 500_000
@@ -40,15 +40,15 @@ _MAX_CACHED_HOLDERS: Final = 2**12
 SECTION_KEY: Final = "references"
 META_KEY: Final = "references_meta"
 
-# Fields without information about an entity. If the scheme of an entity has no brief fields, the entity is complete
-# with this minimum number of other fields.
+# Fields that say nothing about an entity.
 _UNINFORMATIVE_FIELDS: Final = frozenset({"id", "type", "links", "self", "attributes", "relationships"})
+# Minimum number of informative fields in a complete entity, if its scheme has no brief fields.
 _MIN_COMPLETE_FIELDS: Final = 3
-# Names of wrappers. The container of an entity is named after the next outer container instead.
+# Names of mappings that only wrap fields. The name of an entity's container is the next outer name instead.
 _WRAPPER_NAMES: Final = frozenset({"data", "attributes"})
 
 # State of the walk in one container: container, members, position, name, and index of the list row.
-# Only arrays have a name here. In a mapping the keys are the names, so its name is None.
+# The name is set only for arrays. It is None for mappings, whose keys are the names of their members.
 Members = Iterable[tuple[Any, Any]]
 WalkFrame = tuple[Any, Members, ContainerPosition, Any, int | None]
 
@@ -202,7 +202,7 @@ class IdDetector:
         return self._types_by_field[holder][field]
 
     def to_key(self, field: str, text: str) -> str:
-        """Return *text* as an id, with the type that its field determines as prefix."""
+        """Return *text* as an id. If only the field name determines its type, add the type as a prefix."""
         kind = self._types_by_field[""][field] if self.find_type(text) is None else None
         return text if kind is None or not kind.scheme.is_bare(text) else f"{kind.name}:{text}"
 
@@ -258,9 +258,9 @@ class IdDetector:
 
     def convert_members(self, scan: ScanResult, container: Mapping[Any, Any], members: Members, holder: str) -> Members:
         """
-        Replace values that represent ids by these ids.
+        Return the members, with an id in place of each value that is an id only by its field name.
 
-        JSON texts in known fields are replaced by their content.
+        JSON texts in known fields are replaced by their parsed content.
         """
         if self.has_no_field_schemes and container.keys().isdisjoint(self.converted_fields):
             return members

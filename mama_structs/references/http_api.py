@@ -276,7 +276,7 @@ class HttpClient:
         *target* is the *path* with its query.
         """
         attempt = current_attempt.get() or QueryAttempt()
-        # A retry pause keeps its slot, which lowers the load on a node that rate limits.
+        # A request holds its slot during retry pauses, which lowers the load on a node that rate-limits.
         async with contextlib.nullcontext() if attempt.limiter is self.limiter else self.limiter.acquire_slot(attempt):
             end = asyncio.get_running_loop().time() + self.timeout
             try:
@@ -353,7 +353,7 @@ class HttpClient:
             if self.session.closed:
                 raise _make_session_closed_error() from error
             if isinstance(error, AssertionError):
-                # Assertions of aiohttp have no message. The host's wrapper may raise one with a message.
+                # An assertion without a message comes from aiohttp, one with a message from the host's wrapper.
                 said = f": {error}"[:MAX_QUOTED_CHARS] if str(error) else ""
                 hint = None if said else _AIOHTTP_VERSION_HINT
                 raise StructsUnreachable(f"{path}: aiohttp cannot send this{said}", hint=hint) from error
@@ -378,7 +378,7 @@ class HttpClient:
             hint = None if content.lstrip(_BOM_AND_WHITESPACE).startswith((b"{", b"[")) else self.wrong_base_url_hint
             payload = decode_json(content)
         except ValueError as error:
-            # An error status suffices: a proxy's body for a 502 need not be JSON.
+            # Ignore an invalid body if the status reports an error, because a proxy's body for a 502 need not be JSON.
             if status < _FIRST_ERROR_STATUS:
                 raise MalformedResponse(f"the answer of {path} {error}", hint=hint) from error
         return HttpResponse(

@@ -55,11 +55,13 @@ class InflightQuery:
 
     query: SourceQuery
     batch: QueryBatch
-    # The first future is set when the source answers; the second also when the query times out.
+    # Set when the source answers.
     outcome: asyncio.Future[SourceOutcome]
+    # Set when the source answers or the query times out.
     outcome_or_timeout: asyncio.Future[SourceOutcome]
-    # Number of all waiting callers, and number of callers that wait without a timeout.
+    # Number of all waiting callers.
     waiters: int = 0
+    # Number of callers that wait without a timeout.
     unbounded_waiters: int = 0
 
     def publish(self, outcome: SourceOutcome, *, only_bounded: bool = False) -> None:
@@ -130,7 +132,7 @@ class InflightQueries:
         For an *attempt*, also hold a slot of its rate limiter *gate*.
         """
         outer_attempt, clock = current_attempt.get(), asyncio.get_running_loop().time
-        # A nested query uses the slot of the outer query: waiting for a second slot could deadlock.
+        # A nested query uses the slot of the outer query, because waiting for a second slot could deadlock.
         is_nested = outer_attempt is not None and outer_attempt.owner is self
         async with contextlib.AsyncExitStack() as held:
             if not is_nested:
@@ -194,7 +196,7 @@ class InflightQueries:
 
     def _join_all(self, queries: Mapping[str, SourceQuery], joined: dict[str, InflightQuery], *, bounded: bool) -> None:
         asking = current_attempt.get()
-        # Do not batch queries that a source sends while it answers: the source may hold the slot that the batch needs.
+        # Do not batch queries that a source sends while it answers, because the source may hold the slot for the batch.
         boarding = {} if asking is not None and asking.owner is self else self._open_batches
         for key, question in queries.items():
             flight = self._queries_by_key.get(key)

@@ -29,7 +29,7 @@ class FieldRule:
     is_denied: bool = False
     # True if the field contains the entity's own id.
     is_own_id_field: bool = False
-    # True if ids in this field are references without a check of the other fields.
+    # True if every id in this field is a reference, regardless of the entity's other fields.
     is_always_reference: bool = attrs.field(init=False)
 
     @is_always_reference.default
@@ -60,7 +60,7 @@ class Found(tuple[str, FieldRule, int | None, ContainerPosition, Any]):
         """
         The name of the field with the id.
 
-        Members of an array or of a wrapper mapping use its name.
+        Members of an array or of a wrapper mapping take the name of that container.
         """
         return str(self[1].field)
 
@@ -163,6 +163,7 @@ class ScanResult:
     lookalikes: IdMatches = attrs.field(factory=IdMatches)
     # Ids of entities that the payload contains completely. They need no reference.
     present_ids: set[str] = attrs.field(factory=set)
-    # False if the payload was too large to scan completely; and the number of objects that could not be read.
+    # False if the payload was too large to scan completely.
     is_complete: bool = True
+    # Number of objects that could not be read.
     unreadable_objects: int = 0

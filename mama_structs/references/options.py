@@ -164,7 +164,7 @@ class ReferenceOptions:
         return "primary" if is_list else "all"
 
     def changed(self, asked: Mapping[str, Any]) -> ReferenceOptions:
-        """Return a copy with the options in *asked*. New paths reset types and depth, and vice versa."""
+        """Return a copy with the options in *asked*. Setting *expand* resets types and depth, and vice versa."""
         if self.expand and not asked.keys().isdisjoint(("reference_types", "reference_depth")):
             asked = {"expand": (), **asked}
         elif asked.get("expand"):
@@ -213,7 +213,7 @@ ALL_PARAMETERS: Final = (
     "max_references",
     "max_references_per_entity",
 )
-# Parameters that models see by default. Models rarely use the others well, and each costs tokens in every request.
+# Parameters that models see by default. The remaining ones cost tokens, and models rarely use them well.
 DEFAULT_PARAMETERS: Final = ALL_PARAMETERS[:3]
 
 

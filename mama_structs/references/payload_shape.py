@@ -17,9 +17,9 @@ Rows = list[Any] | tuple[Any, ...]
 
 # Maximum nesting of envelopes, such as `{"data": {"Player": {"id": ...}}}`.
 _MAX_ENVELOPE_DEPTH: Final = 3
-# A mapping with more members is data, not an envelope. Also the number of rows checked to see if they are entities.
+# Maximum number of members of an envelope. Also the number of rows that are searched for entities.
 _MAX_ENVELOPE_MEMBERS: Final = 16
-# Names of a list one level down, in addition to the plurals of type names.
+# Names of entity lists that are nested one level deep, in addition to the plurals of type names.
 _NESTED_LIST_NAMES: Final = frozenset({"data", "items", "results", "records", "rows"})
 # Names of JSON:API arrays that never contain the main entities.
 _NON_LIST_NAMES: Final = frozenset({"included", "errors"})
@@ -115,7 +115,7 @@ def _find_first_array(payload: Mapping[str, Any], detector: IdDetector, max_enve
 
 
 def _find_row_ids(rows: Rows, name: str, detector: IdDetector) -> list[str | None]:
-    """Return the own id of each row, None for rows without one."""
+    """Return the id of the entity in each row, or None for a row without an id."""
     field, known = detector.own_fields[0] if detector.own_fields else None, detector.types_by_text
     # Fast path for a dict whose own id determines its type: a function call per row would double the time.
     return [
@@ -138,7 +138,7 @@ def _find_own_id(
         return None
     if (own := detector.find_own_id(mapping, holder_name)) is not None:
         return own
-    # A mapping with an id of unknown form, or a row with references, is no envelope: its entities are related ones.
+    # A mapping with an id of unknown form, or a row with references, is no envelope: it only contains related entities.
     if not max_envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
         return None
     if is_row and any(detector.find_type(member) is not None for member in mapping.values()):

@@ -24,10 +24,10 @@ from mama_structs.references.results import QueryAttempt
 
 Clock: TypeAlias = Callable[[], float]
 
-# Caps Retry-After: a misconfigured proxy must not block a node for the lifetime of the process.
+# Caps Retry-After, so that a misconfigured proxy cannot block a node for the lifetime of the process.
 MAX_COOLDOWN_SECONDS: Final = 3600.0
 MAX_TRACKED_NODES: Final = 1024
-# Below timer resolution; treat smaller remainders as zero.
+# Below the timer resolution, so treat smaller remainders as zero.
 MIN_COOLDOWN_SECONDS: Final = 1e-6
 
 
@@ -126,6 +126,7 @@ class RateLimiter:
         """
         Wait for the end of the cooldown and yield the number of the current period.
 
+        The first rejection in a period ends it and begins the next one.
         Raise `RateLimited` if the cooldown is not shorter than the time that *remaining_seconds* returns.
         """
         waited = False

@@ -48,12 +48,12 @@ from mama_structs.settings import ReferenceSettings
 
 _log = logging.getLogger("mama_structs")
 
-# Function that returns the newest decisions about ids. The result omits ids without decisions.
+# Function that maps ids to the newest decisions about them. The result omits ids without decisions.
 RecallDecisions = Callable[[Sequence[str]], Awaitable[Mapping[str, Sequence[Mapping[str, Any]]]]]
 
 UNKNOWN_RULE: Final = FieldRule(type="unknown", field=None)
 
-# Size of the caches of detectors (by primary fields) and of logged warnings. Limits their memory use.
+# Maximum entries in the cache of detectors (by primary fields), and in the cache of logged warnings.
 _MAX_CACHED_DETECTORS: Final = 64
 _MAX_RETURNED_IDS: Final = 10_000
 # Maximum age in seconds of a cached answer for a direct `query`.
@@ -249,10 +249,9 @@ class Resolver:
         source: EntitySource | None = None,
     ) -> dict[str, Any]:
         """
-        Return the answer of *fetch*.
+        Return the answer of *fetch*, for data other than entities, such as a page of a list.
 
-        Like a `query`, it is fresh, shared and counted as an upstream query.
-        For data other than entities, such as a page of a list.
+        Like a `query`, the answer is fresh, shared and counted as an upstream query.
 
         Args:
             key: The key of the query, different from every id; it is passed to *fetch*.
@@ -592,7 +591,7 @@ class Resolver:
         schemes = [scheme for scheme in self._get_unknown_schemes() if scheme.name not in known]
         if schemes and self._unknown_scheme_detector is None:
             self._unknown_scheme_detector = IdDetector(schemes)
-        # Search for unknown ids. The caller does this only if it found no known ids.
+        # Search for ids of schemes without a source. The caller does this only if it found no ids of its sources.
         ids = (
             _classify_and_scan(mapping, self._unknown_scheme_detector, kind=kind, subject=subject)[1].matches.ids()
             if self._unknown_scheme_detector
@@ -658,7 +657,7 @@ class Resolver:
         if isinstance(outcome, SourceAnswer):
             self._cache.put(key, question.kind, outcome, origin=question.origin)
         elif outcome.kind == "not_found":
-            # Do not cache the cause: its traceback would retain all frames in memory.
+            # Do not cache the cause, because its traceback would retain all frames in memory.
             self._cache.put(key, question.kind, attrs.evolve(outcome, cause=None), origin=question.origin)
 
     def _warn_unchanged(self, payload: object, mapping: Mapping[str, Any] | None) -> None:

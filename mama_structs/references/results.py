@@ -45,8 +45,9 @@ class QueryAttempt:
     retries: int = 0
     rate_limited: int = 0
     gate_waits: int = 0
-    # Object that sends the query, to detect nested queries, and rate limiter whose slot the query holds.
+    # Object that sends the query. Identifies nested queries.
     owner: object = attrs.field(default=None, repr=False)
+    # Rate limiter whose slot the query holds.
     limiter: object = attrs.field(default=None, repr=False)
 
 
@@ -133,7 +134,7 @@ def make_cancelled_failure(*, resolver_closed: bool) -> Failure:
 def to_exception(failure: Failure, key: str) -> BaseException:
     """Return the exception to raise for *key*, preferably the source's own exception."""
     if failure.kind == "not_found":
-        # Create a new exception for each caller: a shared one would accumulate the tracebacks of all callers.
+        # Create a new exception for each caller, because a shared one would accumulate the tracebacks of all callers.
         return EntityNotFound(key)
     if failure.kind == "closed":
         return SessionClosed("the resolver was closed before the answer was there")

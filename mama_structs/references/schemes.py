@@ -13,7 +13,7 @@ from mama_structs._internal import validation as _check
 from mama_structs._internal.introspection import make_async
 from mama_structs.errors import InvalidArgument, repr_short
 
-# Longer strings are never ids. Limits the strings that are matched and cached.
+# Longer strings are never ids, so they are neither matched nor cached.
 MAX_ID_LENGTH: Final = 512
 # Names (or last words of names) of informative fields. They are shown if no brief fields are configured.
 INFORMATIVE_FIELD_NAMES: Final = frozenset(
@@ -336,11 +336,11 @@ class Source:
             object.__setattr__(self, "fetch_many", _wrap_fetch_many_with_bare_ids(self.scheme, self.fetch_many))
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
-        """Return the answer unchanged: a host's mapping already contains the entity's fields."""
+        """Return the answer unchanged, because a host's mapping already contains the entity's fields."""
         return answer
 
     async def close(self) -> None:
-        """Do nothing: the host owns the resources of its functions."""
+        """Do nothing, because the host owns the resources of its functions."""
 
 
 def check_sources(sources: object) -> tuple[EntitySource, ...]:

@@ -41,8 +41,9 @@ TOTAL_LIMIT: Final = "max_references"
 BYTE_LIMIT: Final = "max_bytes"
 OMITTED_EARLIER: Final = "earlier"
 
-# Reason why an id is excluded: the name of an option. The reason "hints" means that the field expects another type.
+# Name of the option that excludes an id.
 ExclusionReason = Literal["primary", "types", "path"]
+# Reason why an id is excluded whose field expects an id of a different type.
 HINT_MISMATCH: Final = "hints"
 
 
@@ -111,7 +112,7 @@ def select_references(  # noqa: C901, PLR0912 - a single pass over up to tens of
 
 class ExpandPaths:
     """
-    Paths of the option *expand*. Each step is the name of a field, relation or type.
+    Paths of the option *expand*, such as ``guild.owner``. Each step is the name of a field, relation or type.
 
     The first step selects ids in the payload, the second one ids in the entities that the first step selected.
     """
@@ -121,12 +122,12 @@ class ExpandPaths:
         for path in paths:
             first, _, second = path.partition(".")
             self._second_steps_by_first.setdefault(first, set()).update([second] if second else [])
-        # Second steps by field rule; None if no path starts with the field. Cached, because payloads have few rules.
+        # Cache of the second steps by field rule, None if no path starts with the field. Payloads have few rules.
         self._second_steps_by_rule: dict[FieldRule, set[str] | None] = {}
         self._second_steps_by_id: dict[str, set[str]] = {}
 
     def match_first_step(self, entity_id: str, rule: FieldRule) -> bool:
-        """Return True if a path starts with this match, and remember the second steps of these paths."""
+        """Return True if the first step of a path selects this id, and store the second steps of these paths."""
         if rule not in self._second_steps_by_rule:
             matching = [
                 self._second_steps_by_first[name] for name in _path_names(rule) if name in self._second_steps_by_first
@@ -139,7 +140,7 @@ class ExpandPaths:
         return True
 
     def match_second_step(self, holder: str, rule: FieldRule) -> bool:
-        """Return True if a path leads to the entity *holder* and continues with a field of this rule."""
+        """Return True if the first step of a path selects *holder*, and its second step a field of this rule."""
         return not self._second_steps_by_id.get(holder, set()).isdisjoint(_path_names(rule))
 
 
@@ -260,9 +261,11 @@ class SectionDraft:
     notes: tuple[str, ...] = ()
     # Ids of entities that the scanned data contains completely. They need no reference.
     present_ids: set[str] = attrs.field(factory=set)
-    # False if the scan stopped early. The numbers count skipped look-alikes and unreadable objects.
+    # False if the scan stopped early.
     is_complete: bool = True
+    # Number of skipped look-alikes.
     lookalikes: int = 0
+    # Number of objects that could not be read.
     unreadable_objects: int = 0
     # The section that the payload already contains.
     existing_entries: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
@@ -317,11 +320,11 @@ class SectionDraft:
     def filter_by_paths(
         self, matches: Iterable[tuple[Any, ...]], is_on_path: Callable[[str, FieldRule], bool]
     ) -> Iterable[tuple[Any, ...]]:
-        """Return the matches on a path, or all matches if there are no paths. Mark the ids as filtered."""
+        """Return the matches that a path selects, and mark all ids as filtered. Without paths, return all matches."""
         if self.paths is None:
             return matches
         every = list(matches)
-        # Mark all ids as filtered here. `build_section` ignores the mark of ids that another match selects.
+        # Mark all ids, even the selected ones: `build_section` ignores the mark of an id that any match selects.
         self.filtered.update((one[0], "path") for one in every)
         return [one for one in every if is_on_path(one[0], one[1])]
 

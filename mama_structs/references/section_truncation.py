@@ -51,8 +51,9 @@ class TruncatedReferences:
 
     section: Entries
     meta: Entries
-    # Description of the omitted content, None if complete; and the number of references before truncation.
+    # Description of the omitted content, or None if nothing is omitted.
     left_out: str | None
+    # Number of references before truncation.
     total: int
     texts: Mapping[str, Callable[[], str]]
     is_empty: bool = False
@@ -76,7 +77,7 @@ class TruncatedReferences:
 
 @attrs.frozen
 class ReferenceBudget:
-    """The references of an answer. They have their own share of the answer's size budget."""
+    """The references of an answer, which have a separate share of the answer's size budget."""
 
     payload: Entries
     get_brief_fields: GetBriefFields
@@ -94,7 +95,7 @@ class ReferenceBudget:
 
     @property
     def has_too_many_ids(self) -> bool:
-        """True if more ids were omitted than the answer may list. The list is then truncated at any budget."""
+        """True if more ids were omitted than the answer may list. The list is then always truncated."""
         return len(self._meta.get(OMITTED_IDS_KEY, ())) > MAX_LISTED_IDS
 
     def truncate(self, max_chars: int, handle_chars: int) -> TruncatedReferences:

@@ -32,7 +32,7 @@ _ENTITY_PATH_PATTERN: Final = re.compile(
 )
 _WORD_BOUNDARY_PATTERN: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 _IRREGULAR_SINGULARS: Final = {"people": "person", "children": "child", "men": "man", "women": "woman", "data": "data"}
-# Maximum number of references between schemas to follow.
+# Maximum number of consecutive ``$ref`` references to follow.
 _MAX_REFERENCE_STEPS: Final = 32
 _MAX_BRIEF_FIELDS: Final = 6
 _NOT_FOUND_STATUSES: Final = frozenset({404, 410})
@@ -306,7 +306,7 @@ class OpenApiSource:
         """Return the API's answer for ``type:id``, or raise `EntityNotFound` for 404 and 410."""
         kind, _, bare = key.partition(":")
         route = self.routes.get(kind)
-        # Reject an id that consists of dots: URLs normalise "." and "..", so it would change the path.
+        # Reject an id that consists of dots, because URLs normalise "." and ".." to a different path.
         if route is None or not bare.strip("."):
             raise EntityNotFound(key)
         target = route.path.rstrip("/").replace(f"{{{route.parameter}}}", quote(bare, safe=""))
@@ -325,7 +325,7 @@ class OpenApiSource:
         return await self._connect().send_get(route.path, target, judge)
 
     def flatten(self, entity_id: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002 - required by the protocol
-        """Return the answer unchanged: it already contains the entity's fields."""
+        """Return the answer unchanged, because it already contains the entity's fields."""
         return answer
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ import attrs
 from mama_structs.errors import InvalidArgument, repr_short
 from mama_structs.references.schemes import INFORMATIVE_FIELD_NAMES, IdScheme, Source
 
-# Old versions of SQLite allow 999 variables per statement. Each id may need two.
+# Old versions of SQLite allow 999 variables per statement. Each id may need two variables.
 _MAX_BATCH_IDS: Final = 400
 # Seconds to wait for a lock while another process writes.
 _LOCK_TIMEOUT_SECONDS: Final = 1.0
@@ -30,7 +30,7 @@ class SqliteTable:
 
     name: str
     columns: tuple[str, ...]
-    # Primary key column. None if the table has no single-column primary key, as a join table.
+    # Primary key column. None if the table, such as a join table, has no single-column primary key.
     key: str | None
     foreign_keys: Mapping[str, str]
 
@@ -192,7 +192,7 @@ def from_sqlite(
             f"{file.name} has no foreign key of one column, so nothing in it refers to anything",
             hint="declare them (REFERENCES ...), or write a Source of your own: IdScheme(fields={...})",
         )
-    # A primary key name that is also a foreign key name may identify a row of another table, so it is no own id.
+    # Exclude primary keys that share their name with a foreign key, because they may identify a row of another table.
     foreign = {column for table in every.values() for column in table.foreign_keys}
     scheme = IdScheme(
         name=file.stem if name is None else name,

@@ -11,8 +11,9 @@ from mama_structs.structs.ids import EntityId
 
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
-# JSON keys of the record in an answer and of the records in a page, if they differ from the class name.
+# JSON keys of the record in an answer, if they differ from the class name.
 _ANSWER_KEYS: dict[type[Record], str] = {entities.GridRecord: "gridRecord"}
+# JSON keys of the records in a page, if they differ from the class name.
 _PAGE_KEYS: dict[type[Record], str] = {
     entities.Address: "address",
     entities.GridRecord: "gridRecords",

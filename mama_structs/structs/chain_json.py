@@ -270,7 +270,7 @@ _SCALAR_HOOKS: Mapping[Any, tuple[ReadHook, WriteHook]] = {
     str: (_make_strict_reader("text", _make_type_check(str)), str),
     bool: (_make_strict_reader("true or false", _make_type_check(bool)), bool),
     int: _make_uint_hooks(64),
-    # Do not use str(): it writes a zero with 18 decimal places as 0E-18.
+    # Do not use str(), because it writes a zero with 18 decimal places as 0E-18.
     Decimal: (
         _make_strict_reader("a decimal as text", _make_pattern_check(_DECIMAL_PATTERN), Decimal),
         lambda value: format(value, "f"),

@@ -433,7 +433,7 @@ class StructsClient:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _iter_records(self, page_size: int, route: str, record: type[R], *of: Any) -> RecordIterator[R]:
-        # Validate the arguments here: the body of a generator would run only at the first record.
+        # Validate the arguments here, because the body of a generator would run only at the first record.
         segments = [str(parse_entity_id(*of))] if of else []
         _check.check_integer("page_size", page_size, 1, MAX_INDEX)
         return self._iter_pages(ListRoute(route, record), segments, page_size)
@@ -446,7 +446,7 @@ class StructsClient:
             next_key = listing.check_next_key(envelope, after=key)
             for record in _to_model(envelope, listing.page_model).records:
                 yield record
-            # Continue after an empty page: some routes filter records after paging.
+            # Continue after an empty page, because some routes filter records after paging.
             if next_key is None:
                 return
             key = next_key

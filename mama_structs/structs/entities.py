@@ -170,7 +170,7 @@ class Guild(Record):
 
 @attrs.frozen(kw_only=True, repr=False)
 class Player(Record):
-    """A player. ``pfp_client_render_attributes`` contains JSON, kept as text."""
+    """A player. ``pfp_client_render_attributes`` contains JSON as text."""
 
     id: EntityId
     index: int = 0

@@ -107,7 +107,7 @@ class PassiveWeaponry(enum.StrEnum):
 
 
 class UnitDefenses(enum.StrEnum):
-    """The defences that a struct of this type has."""
+    """The defences of a struct type."""
 
     NONE = "noUnitDefenses"
     DEFENSIVE_MANEUVER = "defensiveManeuver"

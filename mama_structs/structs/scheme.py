@@ -18,7 +18,7 @@ from mama_structs.structs.ids import MAX_INDEX, EntityType
 # Field names by role: denied, of a single type, primary (direct relations), and brief (name, owner, location, state).
 # Some denied fields contain free text of the guild API, such as a guild name that looks like an id (1-11).
 _FIELD_NAMES: Final = json.loads(Path(__file__).with_name("scheme.json").read_text(encoding="utf-8"))
-# Types with many reference fields that differ only in their prefix (`attackerStructId`, `member_guild_ids`).
+# Types of the ids in fields with these suffixes, such as `attackerStructId` and `member_guild_ids`.
 _HINTS_BY_SUFFIX: Final = {
     f"{start}{number}": kind
     for kind in ("guild", "player", "planet", "struct", "fleet")

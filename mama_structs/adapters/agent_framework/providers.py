@@ -57,7 +57,7 @@ _CONTROL_FLOW: Final = ControlFlow(
 _DEFAULT_SOURCE_ID: Final = "mama-structs"
 _DEFAULT_HISTORY_ID: Final = "mama-structs-history"
 _HOST_LABEL: Final = "agent-framework"
-# The framework's own history uses this name for conversations without id.
+# The framework's history provider uses the same name for conversations without an id.
 _DEFAULT_CONVERSATION: Final = "default"
 
 
@@ -242,7 +242,7 @@ def _create_function_tool(turns: CallScheduler, session: Session, wire: str, too
         answered = await turns.answer(wire, arguments, host=dict.fromkeys(HOST_PARAMETERS, ctx))
         if answered.is_native:
             return answered.data
-        # Return errors instead of raising: the framework does not show an exception's text to the model.
+        # Return errors instead of raising, because the framework does not show an exception's text to the model.
         return [_create_content(session, part) for part in answered.parts] if answered.has_media else answered.text
 
     return FunctionTool(

@@ -119,7 +119,7 @@ class MemoryFiles:
         return await self.session.records.list((*self.labels, *names), limit=limit)
 
     async def _find_places(self, path: str, names: tuple[str, ...]) -> list[RecordPlace]:
-        """Return the record place of a file, or the places of all files in a folder."""
+        """Return labels and key of a file's record, or of the records of all files in a folder."""
         if await self._read(names):
             return [self._get_place(names)]
         found = [(one.labels, one.key) for one in await self._list_below(names)]
@@ -190,7 +190,7 @@ def _parse_path(arguments: Mapping[str, Any], name: str = "path") -> tuple[str, 
 
 def _read_text(record: HostRecord, path: str) -> str:
     if not isinstance(record.value, str):
-        # The host has stored a value that is not text under this key.
+        # The host has stored a value other than a string under this key.
         raise FileError(f"Unsupported file type for {path}")
     return record.value
 

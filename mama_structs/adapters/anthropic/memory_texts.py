@@ -1,4 +1,4 @@
-"""Texts of Anthropic's memory tool, in the exact wording that Claude was trained on."""
+"""Answer texts of Anthropic's memory tool, in the exact wording that Claude was trained on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 _MAX_LINES: Final = 999_999
 _LINE_NUMBER_WIDTH: Final = len(str(_MAX_LINES))
 _MAX_LISTING_DEPTH: Final = 2
-# Maximum number of line numbers in an error about repeated text.
+# Maximum number of line numbers in the error about a text that occurs several times.
 _MAX_REPORTED_LINES: Final = 100
 
 
@@ -42,7 +42,7 @@ def _number_lines(lines: list[str], first: int, last: int) -> str:
 
 
 def replace_text(path: str, text: str, *, old: str, new: str) -> tuple[str, str]:
-    """Replace a text that occurs exactly once; return the new file and the model's answer."""
+    """Replace *old*, which must occur exactly once. Return the new file and the model's answer."""
     not_done = "No replacement was performed"
     if old not in text:
         raise FileError(f"{not_done}, old_str `{old}` did not appear verbatim in {path}.")

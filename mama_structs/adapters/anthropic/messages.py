@@ -42,7 +42,7 @@ _MAX_UNION_PROPERTIES: Final = 16
 _ARGUMENT_NAME_PATTERN: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 # Stop reasons after which all tool calls of a message are complete.
 # "stop_sequence" is missing, because the sequence may cut the arguments of the last call.
-# "pause_turn" and "compaction" are missing: the model continues the message.
+# "pause_turn" and "compaction" are missing, because the model then continues the message.
 FINISHED_STOP_REASONS: Final[frozenset[str]] = frozenset({"end_turn", "tool_use"})
 # Anthropic's built-in tool with which the model searches for deferred tools.
 _SEARCH_TOOL: Final = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
@@ -168,7 +168,7 @@ class _StrictToolBudget:
     unions: int = _MAX_UNION_PROPERTIES
 
     def take_strict_form(self, schema: JSONSchema) -> JSONSchema | None:
-        """Return a schema's strict form and reduce the budget; None if it has none or exceeds it."""
+        """Return a schema's strict form and reduce the budget. Return None if it has none or exceeds the budget."""
         strict = to_strict_schema(schema, nullable=False)
         if strict is None or is_recursive(strict):
             return None

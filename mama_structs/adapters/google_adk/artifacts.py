@@ -25,7 +25,7 @@ except ImportError as _missing:
 
 _USER_PREFIX: Final = "user:"
 _ABOUT_KEY: Final = "about"
-_MAX_PIECE_CHARS: Final = 1_000_000  # characters, so that a piece as JSON fits into a record's value
+_MAX_PIECE_CHARS: Final = 1_000_000  # the JSON of a piece of this length fits into a record's value
 _MAX_REFERENCE_DEPTH: Final = 5  # maximum length of a chain of references; ADK's own services have the same limit
 # When an ADK session is rewound, ADK saves this empty part for an artifact that did not exist at that point.
 _REWIND_PLACEHOLDER: Final = types.Part(inline_data=types.Blob(mime_type="application/octet-stream", data=b""))
@@ -131,7 +131,7 @@ class AdkArtifactService(BaseArtifactService):
         return [ArtifactVersion.model_validate(one.value["about"]) for one in reversed(found)]
 
     async def _save(self, place: _ArtifactPlace, body: str, mime_type: str | None, metadata: dict[str, Any]) -> int:
-        """Save an artifact as its next version; retry if another process saves that version."""
+        """Save an artifact as its next version. Retry if another process saves the same version."""
         pieces = [body[start : start + _MAX_PIECE_CHARS] for start in range(0, len(body), _MAX_PIECE_CHARS)]
         while True:
             newest = await self._records.get(place.labels, _ABOUT_KEY)
@@ -150,7 +150,7 @@ class AdkArtifactService(BaseArtifactService):
             return version
 
     async def _delete(self, place: _ArtifactPlace) -> None:
-        """Delete all versions in one transaction, and retry if a version was added meanwhile."""
+        """Delete all versions in one transaction, and retry if a version was added concurrently."""
         while versions := await self._records.history(place.labels, _ABOUT_KEY):
             pieces = [at for one in versions for at in _list_piece_places(place, one.value)]
             try:

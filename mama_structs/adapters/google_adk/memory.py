@@ -38,7 +38,7 @@ _NON_RECORD_TYPES: Final = tuple(one for one in MemoryType if one is not MemoryT
 
 class AdkMemoryService(BaseMemoryService):
     """
-    ADK memory service with searchable messages: ``Runner(memory_service=...)``.
+    ADK memory service that stores and searches messages: ``Runner(memory_service=...)``.
 
     Search uses meaning, words and time. Each event with text is one record of its user, even if its session is added
     repeatedly, and keeps the event's time. Reasoning (`Part.thought`) is omitted. Other users of an app cannot find it
@@ -171,7 +171,7 @@ class AdkMemoryService(BaseMemoryService):
     async def _add(
         self, labels: tuple[str, ...], entries: Sequence[tuple[str, MemoryEntry]], *, replace: bool = False
     ) -> None:
-        """Store entries that are not stored yet (*replace*: all), and retry on concurrent changes."""
+        """Store new entries or, with *replace*, all entries. Retry on concurrent changes."""
         longest, refs = self._bridge.session.settings.memory.max_content, self._bridge.session.refs
         while True:
             # If several entries have the same key, the last one is stored.

@@ -40,12 +40,12 @@ class SessionComponent:
         self._conversation = conversation
         self._lock = threading.Lock()
         self._own_session: sync.Session | None = None
-        # Bind an async session now, because its event loop runs here. Others are bound at first use.
+        # Bind an async session now, because its event loop runs here. Other sessions are bound at first use.
         self._connected_bridge = LoopBridge(session) if isinstance(session, Session) else None
 
     @property
     def _bridge(self) -> LoopBridge:
-        """The loop bridge. If only a location was passed, first use opens the session."""
+        """The loop bridge. The first access opens the session if only a location was passed."""
         with self._lock:
             if self._connected_bridge is None:
                 self._connected_bridge = _run_in_thread(self._connect)

@@ -78,7 +78,7 @@ class HaystackDocumentStore(DocumentRecords):
         return default_from_dict(cls, data)
 
     def count_documents(self) -> int:
-        """Run `count_documents_async` and block."""
+        """Run `count_documents_async` and block until it finishes."""
         return self._bridge.run(self.count_documents_async)
 
     async def count_documents_async(self) -> int:
@@ -86,7 +86,7 @@ class HaystackDocumentStore(DocumentRecords):
         return len(await self._records())
 
     def filter_documents(self, filters: Filters = None) -> list[Document]:
-        """Run `filter_documents_async` and block."""
+        """Run `filter_documents_async` and block until it finishes."""
         return self._bridge.run(lambda: self.filter_documents_async(filters))
 
     async def filter_documents_async(self, filters: Filters = None) -> list[Document]:
@@ -98,7 +98,7 @@ class HaystackDocumentStore(DocumentRecords):
         return [restore_document(one) for one in await self._records(filters)]
 
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
-        """Run `write_documents_async` and block."""
+        """Run `write_documents_async` and block until it finishes."""
         return self._bridge.run(lambda: self.write_documents_async(documents, policy))
 
     async def write_documents_async(
@@ -121,7 +121,7 @@ class HaystackDocumentStore(DocumentRecords):
         return await self._bridge.arun(lambda: self._write(documents, policy))
 
     def delete_documents(self, document_ids: list[str]) -> None:
-        """Run `delete_documents_async` and block."""
+        """Run `delete_documents_async` and block until it finishes."""
         self._bridge.run(lambda: self.delete_documents_async(document_ids))
 
     async def delete_documents_async(self, document_ids: list[str]) -> None:
@@ -131,7 +131,7 @@ class HaystackDocumentStore(DocumentRecords):
         await self._bridge.arun(lambda: records.put_many([], delete=places))
 
     def delete_all_documents(self) -> None:
-        """Run `delete_all_documents_async` and block."""
+        """Run `delete_all_documents_async` and block until it finishes."""
         self._bridge.run(self.delete_all_documents_async)
 
     async def delete_all_documents_async(self) -> None:
@@ -139,7 +139,7 @@ class HaystackDocumentStore(DocumentRecords):
         await self._bridge.arun(lambda: self._bridge.session.records.delete_all(self._labels))
 
     def delete_by_filter(self, filters: dict[str, Any]) -> int:
-        """Run `delete_by_filter_async` and block."""
+        """Run `delete_by_filter_async` and block until it finishes."""
         return self._bridge.run(lambda: self.delete_by_filter_async(filters))
 
     async def delete_by_filter_async(self, filters: dict[str, Any]) -> int:
@@ -149,7 +149,7 @@ class HaystackDocumentStore(DocumentRecords):
         return len(found)
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """Run `update_by_filter_async` and block."""
+        """Run `update_by_filter_async` and block until it finishes."""
         return self._bridge.run(lambda: self.update_by_filter_async(filters, meta))
 
     async def update_by_filter_async(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
@@ -172,11 +172,11 @@ class HaystackDocumentStore(DocumentRecords):
             return len(found)
 
     def retrieve(self, query: str, *, filters: Filters = None, top_k: int = 10) -> list[Document]:
-        """Run `retrieve_async` and block."""
+        """Run `retrieve_async` and block until it finishes."""
         return self._bridge.run(lambda: self.retrieve_async(query, filters=filters, top_k=top_k))
 
     async def retrieve_async(self, query: str, *, filters: Filters = None, top_k: int = 10) -> list[Document]:
-        """Return documents by meaning and words, best first, with their scores."""
+        """Search documents by meaning and words. Return them with their scores, best first."""
         where = create_record_filter(filters)
         if not top_k:
             return []
@@ -188,7 +188,7 @@ class HaystackDocumentStore(DocumentRecords):
     def embedding_retrieval(
         self, query_embedding: list[float], *, filters: Filters = None, top_k: int = 10, return_embedding: bool = False
     ) -> list[Document]:
-        """Run `embedding_retrieval_async` and block."""
+        """Run `embedding_retrieval_async` and block until it finishes."""
         return self._bridge.run(
             lambda: self.embedding_retrieval_async(
                 query_embedding, filters=filters, top_k=top_k, return_embedding=return_embedding
@@ -207,7 +207,7 @@ class HaystackDocumentStore(DocumentRecords):
         return copy.embedding_retrieval(query_embedding, top_k=top_k, return_embedding=return_embedding)
 
     def count_documents_by_filter(self, filters: dict[str, Any]) -> int:
-        """Run `count_documents_by_filter_async` and block."""
+        """Run `count_documents_by_filter_async` and block until it finishes."""
         return self._bridge.run(lambda: self.count_documents_by_filter_async(filters))
 
     async def count_documents_by_filter_async(self, filters: dict[str, Any]) -> int:
@@ -215,7 +215,7 @@ class HaystackDocumentStore(DocumentRecords):
         return len(await self._records(filters))
 
     def count_unique_metadata_by_filter(self, filters: dict[str, Any], metadata_fields: list[str]) -> dict[str, int]:
-        """Run `count_unique_metadata_by_filter_async` and block."""
+        """Run `count_unique_metadata_by_filter_async` and block until it finishes."""
         return self._bridge.run(lambda: self.count_unique_metadata_by_filter_async(filters, metadata_fields))
 
     async def count_unique_metadata_by_filter_async(
@@ -225,7 +225,7 @@ class HaystackDocumentStore(DocumentRecords):
         return (await self._load_in_memory_store(filters)).count_unique_metadata_by_filter({}, metadata_fields)
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
-        """Run `get_metadata_fields_info_async` and block."""
+        """Run `get_metadata_fields_info_async` and block until it finishes."""
         return self._bridge.run(self.get_metadata_fields_info_async)
 
     async def get_metadata_fields_info_async(self) -> dict[str, dict[str, str]]:
@@ -233,7 +233,7 @@ class HaystackDocumentStore(DocumentRecords):
         return (await self._load_in_memory_store()).get_metadata_fields_info()
 
     def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
-        """Run `get_metadata_field_min_max_async` and block."""
+        """Run `get_metadata_field_min_max_async` and block until it finishes."""
         return self._bridge.run(lambda: self.get_metadata_field_min_max_async(metadata_field))
 
     async def get_metadata_field_min_max_async(self, metadata_field: str) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class HaystackDocumentStore(DocumentRecords):
         size: int = 10,
         filters: Filters = None,
     ) -> tuple[list[Any], int]:
-        """Run `get_metadata_field_unique_values_async` and block."""
+        """Run `get_metadata_field_unique_values_async` and block until it finishes."""
         return self._bridge.run(
             lambda: self.get_metadata_field_unique_values_async(metadata_field, search_term, from_, size, filters)
         )

@@ -57,7 +57,7 @@ class DocumentRecords(SessionComponent):
         return sorted(found, key=lambda one: one.value["place"])
 
     async def _load_in_memory_store(self, filters: Filters = None) -> InMemoryDocumentStore:
-        """Copy the matching documents to an `InMemoryDocumentStore`, which compares them."""
+        """Copy the matching documents to an `InMemoryDocumentStore`, which implements Haystack's queries."""
         similarity = self.embedding_similarity_function
         copy = InMemoryDocumentStore(shared=False, embedding_similarity_function=similarity)
         copy.write_documents([restore_document(one) for one in await self._records(filters)])
@@ -65,7 +65,7 @@ class DocumentRecords(SessionComponent):
 
     async def _write(self, documents: list[Document], policy: DuplicatePolicy) -> int:
         records = self._bridge.session.records
-        # Order documents by this counter: documents of one write have equal record timestamps.
+        # Order documents by this counter, because documents of one write have equal record timestamps.
         now = time.time_ns()
         if policy is DuplicatePolicy.OVERWRITE:
             await records.put_many([self._create_record(one, place) for place, one in enumerate(documents, now)])
@@ -128,7 +128,7 @@ def serialize_document(document: Document) -> dict[str, Any]:
 
 
 def restore_document(record: HostRecord, **changes: Any) -> Document:
-    """Return the document of a record, with some of its fields replaced."""
+    """Return the document of a record. *changes* replaces fields of the document."""
     fields = {**record.value["document"], **changes}
     if "embedding" in fields:
         fields["embedding"] = np.frombuffer(base64.b64decode(fields["embedding"]), dtype="<f8").tolist()

@@ -107,7 +107,7 @@ class SessionKeyValueStore(BaseStore[str, Any]):
 
     @make_blocking
     async def mget(self, keys: Sequence[str]) -> list[Any]:
-        """Run `amget` and block."""
+        """Run `amget` and block until it finishes."""
         return await self.amget(keys)
 
     @make_awaitable
@@ -118,7 +118,7 @@ class SessionKeyValueStore(BaseStore[str, Any]):
 
     @make_blocking
     async def mset(self, key_value_pairs: Sequence[tuple[str, Any]]) -> None:
-        """Run `amset` and block."""
+        """Run `amset` and block until it finishes."""
         await self.amset(key_value_pairs)
 
     @make_awaitable
@@ -128,7 +128,7 @@ class SessionKeyValueStore(BaseStore[str, Any]):
 
     @make_blocking
     async def mdelete(self, keys: Sequence[str]) -> None:
-        """Run `amdelete` and block."""
+        """Run `amdelete` and block until it finishes."""
         await self.amdelete(keys)
 
     def yield_keys(self, *, prefix: str | None = None) -> Iterator[str]:

@@ -35,11 +35,11 @@ except ImportError as _missing:
 
 # Exceptions and results that control LangGraph and pass through unchanged.
 # GraphBubbleUp covers interrupts and commands to a parent graph, ToolOutputMixin covers ToolMessage and Command.
-# ToolException is an ordinary error.
+# ToolException is missing, because it is an ordinary error.
 _CONTROL_FLOW: Final = ControlFlow(
     exceptions=find_available_types("langgraph.errors", "GraphBubbleUp"), results=(ToolOutputMixin,)
 )
-# LangChain reserves argument names such as config and self. A single keyword holds all arguments of the model.
+# The single keyword that holds all arguments of the model, because LangChain reserves names such as config and self.
 _ARGUMENTS_KEY: Final = "arguments"
 _CALL_ID_KEY: Final = "tool_call_id"
 # Kinds of media that LangChain accepts as a content block of a tool message.
@@ -148,7 +148,7 @@ def middleware(session: Session | sync.Session, *, max_chars: int = DEFAULT_MAX_
         return {"messages": [HumanMessage(text)]} if text else None
 
     async def take(state: Mapping[str, Any]) -> None:
-        # The model's message need not be the last one: results of structured-output tools may follow it.
+        # The model's message may not be the last one, because results of structured-output tools may follow it.
         last = next((one for one in reversed(state["messages"]) if isinstance(one, AIMessage)), None)
         if last is not None:
             await observe_message(own, last)

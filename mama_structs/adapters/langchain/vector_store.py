@@ -34,7 +34,7 @@ except ImportError as _missing:
 
 class SessionVectorStore(VectorStore):
     """
-    LangChain vector store on a session. The session's own searches find its documents, too.
+    LangChain vector store on a session. Searches of the session also find its documents.
 
     Vectors are computed by the session's embedder: `langchain_stores.embedder` creates one from LangChain's
     ``Embeddings``. Scores are cosines; relevance scores, 0 to 1, are comparable across embedders. No score excludes a
@@ -68,7 +68,7 @@ class SessionVectorStore(VectorStore):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """The ``Embeddings`` of the session's embedder, or None if it was created otherwise."""
+        """The ``Embeddings`` that the session's embedder wraps, or None if it wraps none."""
         function = getattr(self._bridge.session.memories.embedder, "function", None)
         return function.embeddings if isinstance(function, EmbeddingsFunction) else None
 
@@ -143,19 +143,19 @@ class SessionVectorStore(VectorStore):
     async def add_texts(
         self, /, texts: Iterable[str], metadatas: list[dict[str, Any]] | None = None, **options: Any
     ) -> list[str]:
-        """Run `aadd_texts` and block."""
+        """Run `aadd_texts` and block until it finishes."""
         return await self.aadd_texts(texts, metadatas, **options)
 
     @make_awaitable
     async def adelete(self, /, ids: list[str] | None = None, **_options: Any) -> bool:
-        """Delete documents, None for the whole collection; unknown ids are ignored."""
+        """Delete the documents with these ids, or the whole collection if *ids* is None. Unknown ids are ignored."""
         records, places = self._bridge.session.records, [(self._labels, key) for key in ids or ()]
         await (records.delete_all(self._labels, nested=False) if ids is None else records.put_many((), delete=places))
         return True
 
     @make_blocking
     async def delete(self, /, ids: list[str] | None = None, **_options: Any) -> bool:
-        """Run `adelete` and block."""
+        """Run `adelete` and block until it finishes."""
         return await self.adelete(ids)
 
     @make_awaitable
@@ -166,7 +166,7 @@ class SessionVectorStore(VectorStore):
 
     @make_blocking
     async def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Run `aget_by_ids` and block."""
+        """Run `aget_by_ids` and block until it finishes."""
         return await self.aget_by_ids(ids)
 
     async def _search_nearest(
@@ -186,7 +186,7 @@ class SessionVectorStore(VectorStore):
 
     @make_blocking
     async def similarity_search(self, /, query: str, k: int = 4, **options: Any) -> list[Document]:
-        """Run `asimilarity_search` and block."""
+        """Run `asimilarity_search` and block until it finishes."""
         return await self.asimilarity_search(query, k, **options)
 
     @make_awaitable
@@ -200,17 +200,17 @@ class SessionVectorStore(VectorStore):
     async def similarity_search_by_vector(
         self, /, embedding: list[float], k: int = 4, **options: Any
     ) -> list[Document]:
-        """Run `asimilarity_search_by_vector` and block."""
+        """Run `asimilarity_search_by_vector` and block until it finishes."""
         return await self.asimilarity_search_by_vector(embedding, k, **options)
 
     @make_awaitable
     async def asimilarity_search_with_score(self, /, *query: Any, **options: Any) -> list[tuple[Document, float]]:
-        """Return the documents of `asimilarity_search`, each with its cosine."""
+        """Return the documents of `asimilarity_search`, each with its cosine similarity."""
         return [(create_document(hit.record), hit.score) for hit in await self._search_nearest(*query, **options)]
 
     @make_blocking
     async def similarity_search_with_score(self, /, *query: Any, **options: Any) -> list[tuple[Document, float]]:
-        """Run `asimilarity_search_with_score` and block."""
+        """Run `asimilarity_search_with_score` and block until it finishes."""
         return await self.asimilarity_search_with_score(*query, **options)
 
     async def _search_with_relevance(self, /, query: str, k: int = 4, **options: Any) -> list[tuple[Document, float]]:
@@ -236,7 +236,7 @@ class SessionVectorStore(VectorStore):
 
     @make_blocking
     async def max_marginal_relevance_search(self, /, query: str, *sizes: Any, **options: Any) -> list[Document]:
-        """Run `amax_marginal_relevance_search` and block."""
+        """Run `amax_marginal_relevance_search` and block until it finishes."""
         return await self._search_diverse(query, *sizes, **options)
 
     @make_awaitable
@@ -250,5 +250,5 @@ class SessionVectorStore(VectorStore):
     async def max_marginal_relevance_search_by_vector(
         self, /, embedding: list[float], *sizes: Any, **options: Any
     ) -> list[Document]:
-        """Run `amax_marginal_relevance_search_by_vector` and block."""
+        """Run `amax_marginal_relevance_search_by_vector` and block until it finishes."""
         return await self._search_diverse(embedding, *sizes, **options)

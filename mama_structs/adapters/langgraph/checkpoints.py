@@ -65,13 +65,13 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         self, session: Session | sync.Session, *, allow: Iterable[type] = (), serde: SerializerProtocol | None = None
     ) -> None:
         check_serde(serde)
-        # Restrict deserialization to *allow*: LangGraph's default would import and call any class named in a record.
+        # Restrict deserialization to *allow*. LangGraph's default would import and call any class that a record names.
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=tuple(allow)))
         self._bridge = LoopBridge(session)
         self._threads = ThreadStore(self._bridge.session.records)
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Run `aget_tuple` and block."""
+        """Run `aget_tuple` and block until it finishes."""
         return self._bridge.run(lambda: self.aget_tuple(config))
 
     @make_awaitable
@@ -94,7 +94,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
             return all(metadata.get(name) == value for name, value in (filter or {}).items())
 
         thread, namespace, checkpoint = _parse_config(config) if config else (None, None, None)
-        # *before* may have no thread id: LangGraph omits it when it replays a subgraph.
+        # *before* may have no thread id, because LangGraph omits it when it replays a subgraph.
         earlier = get_checkpoint_id(before) if before else None
         found = await self._threads.list(
             thread, namespace, checkpoint=checkpoint, before=earlier, limit=limit, where=matches
@@ -139,7 +139,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Run `aput` and block."""
+        """Run `aput` and block until it finishes."""
         return self._bridge.run(lambda: self.aput(config, checkpoint, metadata, new_versions))
 
     @make_awaitable
@@ -172,7 +172,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Run `aput_writes` and block."""
+        """Run `aput_writes` and block until it finishes."""
         self._bridge.run(lambda: self.aput_writes(config, writes, task_id, task_path))
 
     @make_awaitable
@@ -192,7 +192,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         await self._threads.put_writes(thread, namespace or "", str(checkpoint), written)
 
     def delete_thread(self, thread_id: str) -> None:
-        """Run `adelete_thread` and block."""
+        """Run `adelete_thread` and block until it finishes."""
         self._bridge.run(lambda: self.adelete_thread(thread_id))
 
     @make_awaitable
@@ -201,7 +201,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         await self._threads.delete(str(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Run `adelete_for_runs` and block."""
+        """Run `adelete_for_runs` and block until it finishes."""
         self._bridge.run(lambda: self.adelete_for_runs(run_ids))
 
     @make_awaitable
@@ -210,7 +210,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         await self._threads.delete_for_runs(map(str, run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Run `acopy_thread` and block."""
+        """Run `acopy_thread` and block until it finishes."""
         self._bridge.run(lambda: self.acopy_thread(source_thread_id, target_thread_id))
 
     @make_awaitable
@@ -219,7 +219,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
         await self._threads.copy(str(source_thread_id), str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Run `aprune` and block."""
+        """Run `aprune` and block until it finishes."""
         self._bridge.run(lambda: self.aprune(thread_ids, strategy=strategy))
 
     @make_awaitable

@@ -17,7 +17,7 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def check_filter(condition: Any) -> None:
-    """Raise if a filter has an unknown operator or a key that is not text."""
+    """Raise if a filter contains an unknown operator or a key that is not a string."""
     if isinstance(condition, Mapping):
         for name, bound in condition.items():
             if not isinstance(name, str):
@@ -56,5 +56,5 @@ def _compare(value: Any, operator: str, bound: Any) -> bool:
     try:
         return compared(float(value), float(bound))
     except (TypeError, ValueError, OverflowError):
-        # Compare texts, such as dates, as strings. Other values that are not numbers do not match.
+        # Compare two strings, such as dates, alphabetically. All other values that are not numbers do not match.
         return isinstance(value, str) and isinstance(bound, str) and compared(value, bound)

@@ -87,7 +87,7 @@ class LangGraphStore(BaseStore):
         self.ttl_config = ttl
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run `abatch` and block."""
+        """Run `abatch` and block until it finishes."""
         return self._bridge.run(lambda: self.abatch(ops))
 
     @make_awaitable
@@ -111,7 +111,7 @@ class LangGraphStore(BaseStore):
             elif isinstance(op, ListNamespacesOp):
                 results[at] = await self._list_namespaces(op)
         await self._refresh(record for record, refreshed in read if refreshed)
-        # The last of several puts for a key counts.
+        # If several puts have the same key, the last one wins.
         puts = {_get_place(op): op for op in ops if isinstance(op, PutOp)}
         if puts:
             await records.put_many(
@@ -145,7 +145,7 @@ class LangGraphStore(BaseStore):
             if isinstance(record.value, list):
                 by_time[record.value[1]].add((record.labels, record.key, record.version))
         for minutes, places in by_time.items():
-            # Extend only the version that was read: a newer version may have a different TTL or none.
+            # Extend only the version that was read, because a newer version may have a different TTL or none.
             await self._bridge.session.records.expire(sorted(places), self._compute_expiry(minutes))
 
     async def _search(self, op: SearchOp) -> list[tuple[HostRecord, float | None]]:

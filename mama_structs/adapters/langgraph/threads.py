@@ -92,7 +92,7 @@ class ThreadStore:
         """
         Store the writes of a task.
 
-        If a task is repeated, its first values are kept, but errors and interrupts are replaced.
+        If a task is repeated, its first values remain stored. Only its errors and interrupts are replaced.
         """
         labels = _create_labels(thread, _WRITES_LABEL, namespace)
         given = {f"{checkpoint} {one.task} {one.index}": one for one in writes}
@@ -101,7 +101,7 @@ class ThreadStore:
             known = await self._records.get_many([(labels, key) for key in given])
             new = [key for key, there in zip(given, known, strict=True) if there is None or given[key].index < 0]
             puts = [NewRecord(labels, key, packed[key], if_version=0 if given[key].index >= 0 else None) for key in new]
-            # On a conflict another process stored the first values: read them and retry.
+            # A conflict means that another process has stored the first values, so read them and retry.
             with contextlib.suppress(VersionConflict):
                 await self._records.put_many(puts)
                 return
@@ -189,7 +189,7 @@ class ThreadStore:
             dropped = [saved for saved in every if saved.id not in kept_ids]
             for saved in dropped:
                 gone += [(labels, saved.id), *((write.labels, write.key) for write in await self._list_writes(saved))]
-            # Do not delete other values: a running graph stores values before the checkpoint that refers to them.
+            # Delete no other values, because a running graph stores values before the checkpoint that refers to them.
             unnamed = _create_version_keys(dropped) - _create_version_keys(kept)
             gone += [((*_ROOT_LABELS, thread, _VALUES_LABEL, namespace), key) for key in sorted(unnamed)]
         await self._records.put_many([], delete=gone)

@@ -56,18 +56,20 @@ class McpClient:
     exposed_tools: ToolView = attrs.field(init=False)
     # False if its requests cannot be distinguished from requests of other clients.
     is_identified: bool = attrs.field(default=True, init=False)
-    # Number of open subscription streams, and how many of them subscribe to tool list changes.
+    # Number of open subscription streams.
     stream_count: int = attrs.field(default=0, init=False)
+    # Number of open streams that subscribe to tool list changes.
     list_stream_count: int = attrs.field(default=0, init=False)
     # Clients with a protocol version before 2026-07-28 are notified through this channel.
     notification_channel: ServerSession | None = attrs.field(default=None, init=False)
     notification_tasks: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
-    # Schedules calls as unrelated: the protocol does not say which calls belong to one message or one model.
+    # Treats calls as unrelated, because the protocol does not say which calls belong to one message or one model.
     scheduler: CallScheduler = attrs.field(init=False)
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
     _handler: ListenHandler = attrs.field(init=False)
-    # Tools in the last list and in the last notification that the client received; None if there was none.
+    # Tools in the last list that the client received, or None before the first list.
     _last_listed: frozenset[str] | None = attrs.field(default=None, init=False)
+    # Tools at the time of the last notification, or None if the client's list is up to date.
     _last_notified: frozenset[str] | None = attrs.field(default=None, init=False)
     _is_unreachable: bool = attrs.field(default=False, init=False)
 
@@ -126,7 +128,7 @@ class McpClient:
             task.cancel()
 
     def notify_if_changed(self, *, may_have_changed: bool = False) -> None:
-        """Notify the client if its list changed or, with *may_have_changed*, may have changed."""
+        """Notify the client if its list changed, or with *may_have_changed* also if it never received a list."""
         wanted = frozenset(self.current_tool_names)
         if wanted == self._last_listed or (self._last_listed is None and not may_have_changed):
             self._last_notified = None
@@ -134,7 +136,7 @@ class McpClient:
         if wanted == self._last_notified or (self.notification_channel is None and not self.list_stream_count):
             return
         self._last_notified = wanted
-        # Send it in a task: a slow reader must not block the request.
+        # Send the notification in a task, because a slow reader must not block the request.
         task = asyncio.get_running_loop().create_task(self._notify(self.notification_channel))
         self.notification_tasks.add(task)
         task.add_done_callback(self.notification_tasks.discard)
@@ -164,7 +166,7 @@ class ClientRegistry:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._number = 0
-        # Connections (stdio, in-process) are keyed by their client, HTTP clients by an identifier, in LRU order.
+        # In LRU order. The key of an HTTP client is its identifier, the key of any other client is the client itself.
         self._clients: dict[McpClient | tuple[str, str], McpClient] = {}
 
     def connect(self) -> McpClient:
@@ -177,7 +179,7 @@ class ClientRegistry:
         """Remove a disconnected client. Return True if it was the last connection."""
         self._remove(client)
         is_last = not any(isinstance(key, McpClient) for key in self._clients)
-        # After the last connection has ended, HTTP clients cannot be served any more, so remove them.
+        # After the last connection has ended, HTTP clients can no longer be served, so remove them.
         for key in [*self._clients] if is_last else ():
             self._remove(key)
         return is_last
@@ -220,7 +222,7 @@ class ClientRegistry:
             client.close()
 
     def __iter__(self) -> Iterator[McpClient]:
-        """Iterate over a copy of the stored clients, which can be notified of changes."""
+        """Iterate over a snapshot of the stored clients. Only stored clients can be notified of changes."""
         return iter([*self._clients.values()])
 
     def _create_client(self) -> McpClient:
@@ -256,7 +258,7 @@ def _identify(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
 
 def _on_connection_end(ctx: ServerRequestContext[Any], callback: Callable[[], None]) -> None:
     """Register a callback for the end of a request's connection, at most one per connection."""
-    # The SDK has no public access to the connection. Without it, clients are only removed if there are too many.
+    # The SDK has no public access to the connection. If this attribute is missing, only the LRU limit removes clients.
     connection = getattr(ctx.session, "_connection", None)
     if isinstance(connection, Connection) and connection.state.setdefault(_CALLBACK_STATE_KEY, callback) is callback:
         connection.exit_stack.callback(callback)

@@ -130,7 +130,7 @@ async def address_for(host: str, port: int, *, token: str | None) -> ListenAddre
 class _EmbeddedServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers: uvicorn's would exit before the host has closed its session."""
+        """Install no signal handlers, because uvicorn's would exit before the host has closed its session."""
         yield
 
 
@@ -284,7 +284,7 @@ class _StreamShutdown:
             await send(message)
 
         async def receive_or_stop() -> Message:
-            # End the stream: report to the application that the client has disconnected.
+            # Report to the application that the client has disconnected, which ends the stream.
             message = asyncio.ensure_future(receive())
             stopped = asyncio.ensure_future(self.stopping.wait())
             try:

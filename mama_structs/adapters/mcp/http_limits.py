@@ -23,10 +23,11 @@ _log = logging.getLogger("mama_structs")
 MAX_HEADER_BYTES: Final = 32 * 1024
 """Maximum bytes of the request line and headers. Larger requests are answered with 431."""
 
-# Seconds for a client to send the headers and the body; later requests are answered with 408.
+# Seconds for a client to send the headers.
 HEADER_SECONDS: Final = 20.0
+# Seconds for a client to send the body. A slower request is answered with 408.
 BODY_SECONDS: Final = 60.0
-# Seconds to receive the rest of a body after the request is answered, such as after a missing token.
+# Seconds to receive the rest of a body after its request was answered early, for example because the token is missing.
 UNREAD_BODY_SECONDS: Final = 5.0
 # Bodies above this size are decoded in a thread, so that decoding does not block the event loop.
 _LARGE_BODY_BYTES: Final = 256 * 1024
@@ -64,10 +65,10 @@ class LimitedProtocol(H11Protocol):
             self._start_timer()
 
     def on_response_complete(self) -> None:
-        """Limit the time to read the rest of a body: uvicorn would read it forever."""
+        """Limit the time to read the rest of a body, because uvicorn would read it forever."""
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
-            # Do not close immediately: if the client is still sending, the close would make it lose the answer.
+            # Do not close immediately. If the client is still sending, the close would make it lose the answer.
             self._rest_timer = self.loop.call_later(UNREAD_BODY_SECONDS, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
@@ -113,7 +114,7 @@ class LimitedProtocol(H11Protocol):
 @attrs.frozen
 class LimitedRequests:
     """
-    ASGI middleware that limits headers and body time, and decodes the body as over stdio.
+    ASGI middleware that limits headers and body time, and decodes the body like a message over stdio.
 
     The body is read when the application asks for it, so that a client without a token cannot make the server wait.
     """
@@ -162,7 +163,7 @@ class _Request:
             text = f"The body was not complete after {BODY_SECONDS:g} seconds."
             return await self._answer(Response(text, _STATUS_TIMEOUT, headers={"Connection": "close"}))
         body: bytes = message.get("body", b"")
-        # Pass these on unchecked. The application rejects a body that is too long with 413.
+        # Do not check empty, long or incomplete bodies. The application answers 413 to a body that is too long.
         if not 0 < len(body) <= self._max_body or message.get("more_body") or self.scope["method"] != "POST":
             return message
         checked = await asyncio.to_thread(_check_body, body) if len(body) > _LARGE_BODY_BYTES else _check_body(body)
@@ -192,7 +193,7 @@ class _Request:
         _log.info("an HTTP request is rejected with %d", response.status_code)
         await response(self.scope, self._receive, self._send)
         self._is_answered = True
-        # After its answer, pass an empty body: the application rejects it, and `send` drops that second answer.
+        # The application still needs a body. It rejects this empty one, and `send` drops its answer.
         return _create_body_message(b"")
 
 

@@ -49,7 +49,7 @@ _MAX_PATH_CHARS: Final = 100
 PROMPT_NAME: Final = "recall"
 RESOURCE_URI: Final = "mama-structs://recall"
 # Texts for clients: instructions per tool, titles and descriptions of ref tools, lists of prompts and resources.
-# The server does not see a model's answers, so refs are created with put_ref instead of markup.
+# They describe put_ref instead of ref markup, because the server does not see a model's answers.
 _TEXTS: Final = json.loads(Path(__file__).with_name("texts.json").read_text(encoding="utf-8"))
 _LIST_RESULTS: Final[Mapping[str, type[types.PaginatedResult]]] = {
     "prompts/list": types.ListPromptsResult,
@@ -95,7 +95,7 @@ class McpServer(Server[McpClient]):
             title="mama-structs",
             instructions=" ".join(instructions) or None,
             lifespan=self._serve_connection,
-            # Without this, the SDK would call the tool list handler itself, which looks like a request of the client.
+            # Without this handler, the SDK would call the tool list handler, as if the client had requested the list.
             get_tool_input_schema=self._get_input_schema,
             on_list_tools=self._handle_list_tools,
             on_call_tool=self._handle_call_tool,
@@ -126,11 +126,11 @@ class McpServer(Server[McpClient]):
         exposed = self.session.exposed
         before = exposed.current.version
         if exposed.for_message(message).version == before:
-            # Apply it anyway: the session's selection is unchanged, but a client may have its own selection.
+            # Apply the unchanged selection of the session anyway, because a client may have its own selection.
             self._apply_session_selection(exposed.current)
 
     def end_streams(self) -> None:
-        """End the subscription streams: a stopping server would wait for them."""
+        """End the subscription streams, because a stopping server would wait for them."""
         self._clients.close()
 
     def create_initialization_options(
@@ -154,7 +154,7 @@ class McpServer(Server[McpClient]):
 
     @asynccontextmanager
     async def _serve_connection(self, _server: Server[McpClient]) -> AsyncIterator[McpClient]:
-        # Subscribe only while there are connections: the session may live longer than the server.
+        # Subscribe only while there are connections, because the session may outlive the server.
         if self._unsubscribe is None:
             self._unsubscribe = self.session.exposed.subscribe(self._apply_session_selection)
         client = self._clients.connect()
@@ -225,7 +225,7 @@ class McpServer(Server[McpClient]):
         return None if fault is None else str(fault.json_path)
 
     def _mark_invalid(self, answered: ToolAnswer, fault: str) -> ToolAnswer:
-        """Turn a result that violates its schema into an error, which clients do not validate."""
+        """Convert a result that violates its schema to an error, because clients do not validate errors."""
         note = _INVALID_RESULT_NOTE.format(fault[:_MAX_PATH_CHARS])
         refs = self.session.refs
         shown = refs.within(answered.text, refs.budget.subtract(refs.budget.size(note) + 1), keeps=False)
@@ -295,7 +295,7 @@ def server(session: Session, *, name: str = "mama-structs") -> McpServer:
 
 def _create_wire_tool(wire: str, tool: Tool) -> types.Tool:
     hints = tool.annotations
-    # A host's own tool may have the name of a ref tool. It takes no handles, and its texts are not replaced.
+    # Replace the texts of ref tools only. A host's tool may have the name of a ref tool, but takes no handles.
     title, description = tool.title, tool.description
     if tool.handles:
         title, description = _TEXTS["without_marks"].get(tool.name, (title, description))

@@ -38,11 +38,11 @@ MAX_LINE_BYTES: Final = 4 * 2**20
 
 # Seconds without input after which an incomplete line is processed as a complete one.
 LINE_SECONDS: Final = 60.0
-# Maximum bytes of requests without an answer. Reading pauses above this limit, to bound memory.
+# Maximum bytes of unanswered requests. Reading pauses above this limit, which bounds the memory use.
 MAX_PENDING_BYTES: Final = 64 * 2**20
 # Bytes added to the size of each message, so that the limit also bounds many small messages.
 _MESSAGE_OVERHEAD_BYTES: Final = 4_096
-# Seconds to answer pending requests after stdin has ended: a crashed client must not keep the process alive.
+# Seconds to answer pending requests after stdin has ended, so that a crashed client does not keep the process alive.
 DRAIN_SECONDS: Final = 600.0
 _CHUNK_BYTES: Final = 65_536
 # The only released protocol version in which servers receive batches.
@@ -178,7 +178,7 @@ class ByteBudget:
 
 @attrs.frozen
 class DecodedLine:
-    """A decoded line: its messages, whether they are a batch, and the bytes reserved for them."""
+    """A decoded line, with its messages, and the bytes reserved for them. *is_batch* is True if they are a batch."""
 
     messages: list[DecodedMessage]
     is_batch: bool
@@ -207,7 +207,7 @@ async def _decode_lines(lines: Iterator[Line], budget: ByteBudget) -> AsyncItera
         loop.call_soon_threadsafe(decoded.put_nowait, None)
 
     def run() -> None:
-        # RuntimeError: the event loop is closed, so the decoded line is dropped.
+        # A RuntimeError means that the event loop is closed, so drop the decoded line.
         with contextlib.suppress(RuntimeError):
             read_all()
 
@@ -249,7 +249,8 @@ class PendingRequest:
     size: int
     method: str
     batch: BatchAnswers | None
-    # Rejections of later messages with the same id. Sent last: a client takes the first answer for its first request.
+    # Rejections of later messages that reuse this id. They are sent after the answer to this request,
+    # because a client assigns the first answer with an id to its first request.
     later_rejections: list[tuple[Rejection, BatchAnswers | None]] = attrs.field(factory=list)
     done: asyncio.Event = attrs.field(factory=asyncio.Event)
 
@@ -283,7 +284,7 @@ class StdioConnection:
                     await self._drain()
 
     async def _drain(self) -> None:
-        # Do not wait for subscriptions: the SDK ends and answers them when the connection ends.
+        # Do not wait for subscriptions, because the SDK ends and answers them when the connection ends.
         while waiting := [one for one in self._pending.values() if one.method != "subscriptions/listen"]:
             await waiting[0].done.wait()
 
@@ -302,7 +303,7 @@ class StdioConnection:
             match message:
                 case types.JSONRPCRequest() if _create_key(message.id) not in self._pending:
                     await self._accept(message, PendingRequest(size, message.method, batch), requests)
-                    # The budget bytes of a whole batch belong to its first request.
+                    # Charge the bytes of a whole batch to its first request.
                     size = 0
                 case types.JSONRPCRequest():
                     await self._reject(Rejection(types.INVALID_REQUEST, _DUPLICATE_ID_MESSAGE, message.id), batch)
@@ -313,7 +314,7 @@ class StdioConnection:
         self.budget.release(size)
 
     def _reject_batch(self, messages: list[DecodedMessage]) -> list[DecodedMessage]:
-        """Return a rejection for each request in an unsupported batch, or one if it has no ids."""
+        """Return a rejection for each request in an unsupported batch, or a single one if no request has an id."""
         error = f"batches are part of protocol version {BATCH_VERSION} only"
         ids = [one.id for one in messages if isinstance(one, types.JSONRPCRequest | Rejection)]
         known = [one for one in ids if one is not None]
@@ -364,7 +365,7 @@ class StdioConnection:
                 rejected, batch = request.later_rejections.pop(0)
                 await self._write(_serialize(rejected.answer()), batch)
         finally:
-            # Remove the request only after the write: once none is pending, stdin closes and the SDK cancels writes.
+            # Remove the request after the write. Once no request is pending, stdin closes and the SDK cancels writes.
             self._pending.pop(_create_key(found), None)
             self.budget.release(request.size)
             request.done.set()

@@ -1,5 +1,5 @@
 """
-A session's records under the method names of mem0, for hosts that migrate from it.
+A session's records under the method names of mem0, for hosts that migrate from mem0.
 
 No model is called, and mem0 need not be installed. Memories that `mama_structs.importers` imported from mem0 are found
 here. `Memory` is generated from `AsyncMemory`; ``mem0.pyi`` has its types, and ``scripts/sync_stub.py`` writes it.

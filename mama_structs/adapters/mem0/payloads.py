@@ -22,7 +22,7 @@ ID_NAMES: Final = ("user_id", "agent_id", "run_id")
 _ORIGIN_BY_ROLE: Final[Mapping[str, Origin]] = {"assistant": "model", "tool": "tool", "function": "tool"}
 # Payload keys that are top-level keys of an answer; other keys are part of its metadata.
 _TOP_LEVEL_KEYS: Final = (*ID_NAMES, "actor_id", "role", "attributed_to", "expiration_date")
-# Metadata must not contain these keys: `add` has arguments for them or computes them.
+# Metadata must not contain these keys, because `add` has arguments for them or computes them.
 _RESERVED_KEYS: Final = frozenset({*ID_NAMES, "actor_id", "data", "hash", "created_at", "updated_at"})
 _NON_METADATA_KEYS: Final = frozenset({"data", "hash", "created_at", "updated_at", *_TOP_LEVEL_KEYS})
 # Unsupported arguments of mem0 and why they are unsupported. They are accepted with their default value.

@@ -128,7 +128,7 @@ def recalling(
         history: list[TResponseInputItem], new_items: list[TResponseInputItem]
     ) -> list[TResponseInputItem]:
         items = [*history, *new_items]
-        # Recall facts again if the history contains no recalled text: it may be truncated or of another conversation.
+        # Recall facts again if the history contains no recalled text, for example because it was truncated.
         again = not any(map(_is_recalled, history))
         text = await bridge.arun(lambda: recall_for_messages(bridge.session, items, max_chars=max_chars, repeat=again))
         return [*items, cast("TResponseInputItem", create_recall_message(text))] if text else items

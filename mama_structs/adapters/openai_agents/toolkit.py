@@ -119,7 +119,7 @@ class SessionHooks(RunHooks[Any]):
         """
         session, items, text = self._session, data.model_data.input, ""
         if find_pending_user_message(items):
-            # Recall everything again in a new process: its requests lack the texts that an earlier process recalled.
+            # Recall everything again in a new process, whose requests lack the texts that an earlier process recalled.
             text = await recall_for_messages(
                 session, items, max_chars=self._max_chars, repeat=session not in _recall_cache
             )
@@ -167,7 +167,7 @@ def _create_function_tool(
     session: Session, wire: str, tool: Tool, *, turns: CallScheduler, strict: bool
 ) -> FunctionTool:
     def is_enabled(_run: RunContextWrapper[Any], _agent: AgentBase[Any]) -> bool:
-        # Fail early: raise for a closed session before the model is called.
+        # Raise for a closed session before the model is called.
         session._check_here()  # noqa: SLF001 - internal API for adapters
         return True
 

@@ -24,7 +24,7 @@ from mama_structs.session.session import Session
 # The summary's key is the conversation's id. Messages have the id as a label, so listing summaries reads no messages.
 _CONVERSATION_LABELS: Final = ("pydantic-ai", "conversations")
 _SUMMARY_ADAPTER: Final = TypeAdapter(ConversationSummary)
-# A save retains the stored values of these fields: the conversation may have been named since it was read.
+# A save does not overwrite these fields, because the conversation may have been named since it was read.
 _NAMING_FIELDS: Final = (
     "naming_tokens",
     "naming_version",
@@ -93,7 +93,7 @@ class SessionConversationStore:
             try:
                 await self._records.put_many([head, *puts], delete=[(labels, one.key) for one in kept[len(dumped) :]])
             except VersionConflict:
-                # Retry: another process may have changed only the name, which is not a conflict.
+                # Retry, because another process may have changed only the name. That is not a conflict of messages.
                 continue
             return updated
 
@@ -154,7 +154,7 @@ class SessionConversationStore:
         tokens: int = 0,
     ) -> bool:
         """
-        Name a conversation. Return False if it was changed since, or if its user has named it.
+        Name a conversation. Return False if it has changed since *source* was read, or if its user has named it.
 
         Args:
             source: The summary from which the name was generated.

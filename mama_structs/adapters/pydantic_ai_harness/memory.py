@@ -28,8 +28,8 @@ _FILE_LABELS: Final = ("pydantic-ai", "memory")
 _OPERATION_LABELS: Final = ("pydantic-ai", "memory-operations")
 # Expiry of receipts. Within this time, a host may safely repeat a call whose outcome it does not know.
 _RECEIPT_TTL: Final = timedelta(days=30)
-# Expiry of tombstones, and maximum time between reading and writing a file. A tombstone continues the version count:
-# a file that is created again must not get an earlier version number.
+# Expiry of tombstones, and maximum time between reading and writing a file.
+# A tombstone continues the version count, so that a file that is created again gets no earlier version number.
 _TOMBSTONE_TTL: Final = timedelta(hours=1)
 _PATH_SEGMENT_PATTERN: Final = re.compile(r"(?!\.$)(?!.*\.\.)[A-Za-z0-9_.-]{1,200}")
 

@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 class BlockingCallError(WrongLoop, asyncio.InvalidStateError):
     """
-    Raised if a blocking call would wait for the event loop in which it was made.
+    Raised if a blocking call would wait for the event loop that runs the caller.
 
-    It is an `InvalidStateError`, because frameworks catch that.
+    It is an `InvalidStateError`, because frameworks catch errors of this class.
     """
 
 

@@ -45,12 +45,13 @@ DEFAULT_MAX_RECALL_CHARS: Final = 2_000
 _CUT_OFF_MESSAGE: Final = "the call was cut off: the answer did not finish normally, or has no finish reason"
 _CALL_AGAIN_HINT: Final = "call the tool again, with shorter arguments if the output limit was reached"
 _EMPTY_WIRE_NAMES: Final = WireNames.of(())
-# Texts of this package in a memory tool's result have these keys. All other texts are stored data.
+# Keys of the texts that this package adds to a memory tool's result. All other texts are stored data.
 _PACKAGE_TEXT_KEYS: Final = ("note", "deprecated")
 # The image types that OpenAI and Anthropic accept. They reject a request that contains any other type.
 SUPPORTED_IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-# Key or element name of ref diagnostics in an answer, and the maximum length of the markup around them.
+# Key or element name of ref diagnostics in an answer.
 _NOTES_KEY: Final = "ref_notes"
+# Maximum length of the markup around ref diagnostics.
 _NOTES_FRAME_CHARS: Final = 40
 # An answer with pending diagnostics is truncated to leave this many characters for them.
 _RESERVED_NOTES_CHARS: Final = 500
@@ -159,7 +160,7 @@ async def _run_tool_call(
         )
     if control_flow.has_result(data):
         return ToolAnswer(text="", data=data, is_native=True)
-    # Check the deprecation flag: a host's own tool may have the same name as a tool of v1.0.
+    # Check the deprecation flag, because a host's own tool may have the same name as a tool of v1.0.
     is_old = name in session.hidden or (name in DEPRECATED_SUCCESSORS and session.tools[name].deprecated)
     if isinstance(data, dict) and (is_old or name in MEMORY_TOOLS):
         data = {
@@ -167,7 +168,7 @@ async def _run_tool_call(
             for key, value in data.items()
         }
     elif isinstance(data, str) and is_old:
-        # Only the last line is written by this package. The other lines are a stored memory and stay unchanged.
+        # Change only the last line, which this package has written. The lines before it are a stored memory.
         before, newline, last = data.rpartition("\n")
         data = f"{before}{newline}{names.said(last)}" if last == get_deprecation_line(name) else data
     if isinstance(data, ErrorText):
@@ -208,7 +209,7 @@ class CallScheduler:
 
     # Used by frameworks that start all calls of a message concurrently.
     # A call made inside another call does not wait, because it would deadlock.
-    # If calls do not belong to one turn, none waits for a slow open-world tool.
+    # If the calls do not belong to one turn, no call waits for a slow open-world tool.
 
     def __init__(
         self, session: Session, *, of_one_turn: bool = True, control_flow: ControlFlow = NO_CONTROL_FLOW
@@ -280,7 +281,7 @@ async def _observe_readable_parts(session: Session, message: object) -> None:
     if heard.contains(message, "".join(pieces)):
         return
     report_unread(session, unread)
-    # Observe the parts separately: a ref must not extend across a skipped item.
+    # Observe the parts separately, because a ref must not extend across a skipped item.
     heard.record(message, await session.observe([{"role": "assistant", "content": piece} for piece in pieces]))
 
 
@@ -315,7 +316,7 @@ def _reserve_notes_budget(session: Session, name: str) -> int | Literal["setting
 
 
 def _append_notes(session: Session, answered: ToolAnswer) -> ToolAnswer:
-    """Append pending diagnostics to an answer. If they do not fit, the next answer gets them."""
+    """Append pending diagnostics to an answer. Diagnostics that do not fit are appended to the next answer."""
     heard = session._observed_messages  # noqa: SLF001 - internal API for adapters
     if not heard.has_notes:
         return answered
@@ -340,7 +341,7 @@ def _insert_notes(text: str, notes: list[str]) -> str | None:
         data = json.loads(text)
     except (ValueError, RecursionError):
         return _append_notes_element(text, notes)
-    # Insert into the JSON text: serializing it again could change numbers, escapes and repeated keys.
+    # Insert into the JSON text, because serializing it again could change numbers, escapes and repeated keys.
     before, comma = text.rstrip()[:-1], "," if data else ""
     if isinstance(data, dict):
         own = to_json_text({_NOTES_KEY if _NOTES_KEY not in data else f"{_NOTES_KEY}_": notes})

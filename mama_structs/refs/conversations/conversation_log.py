@@ -266,7 +266,7 @@ class ConversationLog:
 
     def write_recall_rows(self, rows: Mapping[str, RowChange], at: datetime) -> None:
         """Enqueue recall log rows, keyed by subject hash, unless the store is read-only."""
-        # Recall is a read: rows that cannot be written must not fail the next flush or close.
+        # Recall only reads, so on a read-only store it must not enqueue rows that would fail the next flush or close.
         if self._storage.is_read_only:
             return
         begun = [] if self.is_started else [_start_row(self._key, at)]
@@ -380,7 +380,7 @@ def _find_missing(known: _ChangeIndex, texts: AbstractSet[str]) -> list[tuple[st
 
 async def reclaim(storage: RowStorage, namespace: str) -> int:
     """
-    Delete the texts of a namespace that are proved unreachable, and return their number.
+    Delete the texts of a namespace that no conversation can reach, and return their number.
 
     In a directory, which shares texts between namespaces, the rows of all namespaces are checked. Nothing is deleted
     if no deletion is recorded, if a conversation row is unreadable, if the parent of a fork is missing, or if the

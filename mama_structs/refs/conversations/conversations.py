@@ -211,7 +211,7 @@ def _copy_texts(rows: Rows, target: Rows, hashes: Collection[str | None]) -> Non
 def _move_recall_log(rows: Rows, there: Rows, source: ConversationKey, target: ConversationKey) -> None:
     for name, row in rows.items(source.recall_log_prefix):
         rows.delete(name)
-        # Skip unreadable rows: recall then repeats their facts.
+        # Skip unreadable rows. The only consequence is that recall repeats their facts.
         if isinstance(row, bytes):
             there.put(f"{target.recall_log_prefix}{name.removeprefix(source.recall_log_prefix)}", row)
 

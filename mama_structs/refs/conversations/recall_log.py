@@ -107,5 +107,5 @@ class RecallLog:
 
     def _put(self, name: str, row: _LogRow) -> None:
         self._rows[name] = row
-        # Keep the hashes of earlier states: their texts are still part of the conversation.
+        # Keep the hashes of earlier states, because their texts are still part of the conversation.
         self._text_hashes.update(row.texts)

@@ -165,7 +165,7 @@ def _has_columns(lines: Sequence[str], delimiter: str) -> bool:
     columns = len(rows[0])
     if columns < 2 or any(len(row) != columns for row in rows) or all(not row[-1] for row in rows):  # noqa: PLR2004
         return False
-    # Reject prose, where a space follows the comma, and code, which contains brackets.
+    # Reject prose, in which a space follows the comma, and code, which contains brackets.
     airy = any(cell[:1] == " " for row in rows for cell in row[1:])
     coded = any(mark in cell for row in rows for cell in row for mark in "(){}=")
     return not coded and (not airy or (columns > 2 and len(rows) > 2))  # noqa: PLR2004
@@ -176,7 +176,7 @@ def _is_yaml(lines: Sequence[str]) -> bool:
     if lines[0].rstrip() == "---":
         return keys > 0
     plain = sum(1 for line in lines if _YAML_LINE.match(line) or line.startswith((" ", "\t")))
-    # The first line of a Python block ends with a colon, too, but contains a bracket or several words before it.
+    # The first line of a Python block is not counted. It ends with a colon, but a bracket or several words precede it.
     return keys >= 2 and plain == len(lines) and keys * 3 >= len(lines)  # noqa: PLR2004 - one key may be "Note: ..."
 
 
@@ -211,7 +211,7 @@ _MAX_ID_CHARS: Final = 64
 _MAX_STEM_CHARS: Final = 54
 _MIN_LINES: Final = 3
 _MIN_CHARS: Final = 80
-# Definitions occur near the beginning, and long lines are usually generated code.
+# Limits of the search for definitions, which occur near the beginning. Longer lines are usually generated code.
 _MAX_SCANNED_LINES: Final = 200
 _MAX_SCANNED_LINE_CHARS: Final = 200
 _MAX_LINES_BEFORE: Final = 3
@@ -229,7 +229,7 @@ _BOLD_LINE: Final = re.compile(r"\s*\*\*(?P<title>[^*]{1,200})\*\*:?\s*\Z")
 _NUMBERING: Final = re.compile(r"\s*(?:\d{1,4}[.)]){1,6}\d{0,4}\s+")
 _INVALID_ID_CHARS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
-# A block in these languages usually contains commands or output, not the file named in the sentence before it.
+# A block in these languages usually contains commands or output, not the file that the preceding sentence names.
 _OUTPUT_LANGUAGES: Final = _split_words(
     "bash sh shell zsh console terminal shell-session powershell ps1 text txt output"
 )
@@ -292,7 +292,7 @@ def suggest_ids(text: str, *, used_ids: Collection[str] = ()) -> list[Suggestion
     """
     unmarked, ids = _blank_refs(text)
     used = {*used_ids, *ids}
-    # Continue the count per stem: counting from the start for each block would take quadratic time.
+    # Continue the count per stem, because counting from the start for each block would take quadratic time.
     counters: dict[str, Iterator[int]] = {}
 
     def new_id(base: str, *, numbered: bool) -> str:
@@ -332,7 +332,7 @@ def _blank_refs(text: str) -> tuple[str, list[str]]:
     for event in [*parser.feed(text), *parser.close()]:
         if isinstance(event, RefStart):
             ids.append(event.id)
-            # Search backwards only to *at*: otherwise, many refs on one line would take quadratic time.
+            # Search backwards only to *at*. Otherwise, many refs on one line would take quadratic time.
             first = first if depth else max(at, text.rfind("\n", at, event.position) + 1)
             depth += 1
         elif isinstance(event, RefEnd):
@@ -424,7 +424,7 @@ def _find_definition(content: str) -> str:
 
 
 def _parse_definition(line: str) -> tuple[str, bool]:
-    """Return the name that a line defines, and False if the line may define just a variable."""
+    """Return the name that a line defines, and True unless the line may define only a variable."""
     if shell := _SHELL_FUNCTION.match(line):
         return _to_ref_id(shell["name"]), True
     found = _DEFINITION.match(line.rstrip())

@@ -108,7 +108,7 @@ def parse_enclosing_fence(text: str) -> EnclosedText | None:
 
     Blank lines around the fence are ignored. A fence with the language Markdown does not count.
     """
-    # An unclosed fence extends to the end. A Markdown fence displays an example, so the fence belongs to the content.
+    # An unclosed fence also encloses the text. A Markdown fence does not count, because it displays an example.
     block = next(find_fenced_blocks(text), None) if _FENCE_START.match(text) else None
     if block is None or text[: block.opening_start].strip() or text[block.position_after :].strip():
         return None

@@ -164,7 +164,7 @@ Event = Text | RefStart | RefText | RefEnd | Diagnostic
 
 # Tags
 
-# These patterns never backtrack: all quantifiers are possessive, and alternatives start with different characters.
+# These patterns never backtrack. All quantifiers are possessive, and alternatives start with different characters.
 _SPACE: Final = r"[ \t\n\r\f]"
 _NAME: Final = r"[^ \t\n\r\f\"'<>/=]++"
 _REF: Final = r"[rR][eE][fF]"
@@ -200,7 +200,7 @@ class _OpeningTag:
         return self.is_empty and "lines" in self.attributes
 
 
-# Diagnostics of rejected tags. `_report` sets their position.
+# Templates of the diagnostics of rejected tags. `_report` sets their position.
 _make_diagnostic: Final = functools.partial(Diagnostic, position=0)
 _MALFORMED_OPENING: Final = _make_diagnostic(
     "malformed",
@@ -326,7 +326,7 @@ def _open_code(character: str, length: int, *, begins_line: bool) -> Fence | _Co
 
 # The parser
 
-# Patterns by whether the text is complete. The first matches the start of a tag, the second text that can be skipped.
+# Keyed by whether the text is complete: patterns for the start of a tag, and for text that can be skipped.
 _TAG_START_SOURCES: Final = {True: _TAG_BEGINS, False: _TAG_MAY_BEGIN}
 _TAG_START: Final = {final: re.compile(f"<(?={tag})") for final, tag in _TAG_START_SOURCES.items()}
 _PLAIN_TEXT: Final = {
@@ -368,13 +368,16 @@ class RefParser:
     _too_deep_count: int = attrs.field(default=0, init=False)
     # The code span or fence that the text is or may be in. None in plain text and inside refs.
     _open_code: _CodeSpan | Fence | None = attrs.field(default=None, init=False)
-    # End of the text so far. `_context` was emitted, but the next scan needs it. `_buffered` was not emitted yet.
-    # The beginning of the text counts as the beginning of a line.
+    # The last emitted text, which the next scan needs as context.
+    # The initial line break makes the beginning of the text the beginning of a line.
     _context: str = attrs.field(default="\n", init=False)
+    # The text after `_context`, which was not emitted yet.
     _buffered: str = attrs.field(default="", init=False)
-    # State of a scan: text to scan, index of the first character not yet emitted, and new events.
+    # Text of the current scan.
     _text: str = attrs.field(default="", init=False)
+    # Index of the first character in `_text` that was not emitted yet.
     _emitted_until: int = attrs.field(default=0, init=False)
+    # Events of the current scan.
     _events: list[Event] = attrs.field(factory=list, init=False)
 
     @property
@@ -467,7 +470,7 @@ class RefParser:
     def _parse_span(self, span: _CodeSpan, at: int, *, final: bool) -> int:
         end = span.end(self._text, at, final=final)
         if end is None:
-            # The text before the first tag can be emitted: it is plain text whether or not it is code.
+            # The text before the first tag can be emitted, because it is plain text whether or not it is code.
             match = _TAG_START[final].search(self._text, max(at, self._emitted_until))
             self._emit(len(self._text) if match is None else match.start())
             return self._buffer_rest(before=self._text[at : self._emitted_until], held=self._emitted_until)

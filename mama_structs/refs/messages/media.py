@@ -70,7 +70,7 @@ def parse_media(block: object) -> Media | None:
     place = inner if isinstance(inner, Mapping) else block
     sound = _first_text(place, "format")
     mime_type = _first_text(place, "mimeType", "mime_type", "media_type") or mime_type or (sound and f"{kind}/{sound}")
-    # Read a URL only from provider-specific fields: a mapping with `type` and `url` may be ordinary data.
+    # Read a URL only from provider-specific fields, because a mapping with `type` and `url` may be ordinary data.
     url = inner if isinstance(inner, str) else _first_text(inner, "url") if isinstance(inner, Mapping) else None
     found = _DATA_URL.match(url) if url else None
     if url and found is None:

@@ -36,14 +36,14 @@ _ACCEPTED_CHUNKS_HINT: Final = (
     "accepted: text, or an event or chunk as the provider's stream gives it, as a dict or SDK object"
 )
 
-# Blocks that a host may pass one by one. Such a block between two texts separates their pieces, as in a message.
+# Types of blocks without model text that a host may pass one by one. They separate the texts around them.
 _OTHER_BLOCKS: Final = frozenset(
     {
         *("thinking", "redacted_thinking", "reasoning", "refusal", "image"),
         *("tool_use", "server_tool_use", "mcp_tool_use", "function_call", "custom_tool_call"),
     }
 )
-# Types without model text in any field. Types with a suffix in `_NON_TEXT_SUFFIXES` contain none, either.
+# Types without model text in any field, in addition to the types with a suffix in `_NON_TEXT_SUFFIXES`.
 _NON_TEXT_TYPES: Final = _OTHER_BLOCKS | {
     *("audio", "video", "file", "document", "compaction", "program", "non_standard", "text-plain", "image_url"),
     # Parts of Pydantic AI.
@@ -52,14 +52,14 @@ _NON_TEXT_TYPES: Final = _OTHER_BLOCKS | {
 _NON_TEXT_SUFFIXES: Final = ("_call", "_call_chunk", "_use", "_result", "_output", "_item", "_request", "_response")
 # Fields of an unknown format that may contain the model's text.
 _POSSIBLE_TEXT_FIELDS: Final = ("text", "content", "parts", "raw_item", "message")
-# Fields that an assistant's message may have. A message without content has at least one other field.
+# A message of an assistant without content is valid if it has any of these fields.
 _CONTENT_ALTERNATIVES: Final = ("content", "parts", "tool_calls", "function_call", "refusal", "audio")
 _METADATA_FIELDS: Final = frozenset({"role", "type", "id", "name", "status", "object"})
-# Detects objects such as mocks, which have an attribute of every name.
+# Name that no real message has as an attribute. Detects mocks, which have an attribute of every name.
 _NONEXISTENT_FIELD: Final = "mama_structs_has_no_such_field"
 
 _START_EVENTS: Final = frozenset({"message_start", "response.output_item.added"})
-# Fields of stream events that contain a block or delta. It may be text.
+# Fields of stream events that contain a block or delta, which may be text.
 _INNER_FIELDS: Final = {"content_block_start": "content_block", "content_block_delta": "delta"}
 _TEXT_BLOCKS_AND_DELTAS: Final = _TEXT_BLOCKS | {"text_delta"}
 
@@ -188,7 +188,7 @@ def _read_first(item: object, where: str, *readers: Callable[[object], _Pieces |
 
 
 def describe_item(item: object, where: str) -> str:
-    """Return the place and type of a message item, without its content."""
+    """Describe a message item by *where* it occurred and by its type, without its content."""
     kind = _get_str(item, "type")
     return f"{where} of type {type(item).__name__ if kind is None else repr_short(kind)}"
 

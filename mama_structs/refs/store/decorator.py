@@ -75,7 +75,7 @@ def shorten_to_budget(
         try:
             return store.within(result, store.budget if budget is None else budget, keeps=keeping, **options)
         except Exception as error:  # noqa: BLE001 - see below
-            # Shortening may fail: it runs code of the result's objects, and the disk may be unavailable.
+            # Shortening may fail, because it runs code of the result's objects, and the disk may be unavailable.
             how = " with handles" if keeping else ""
             _log.error("the result of %s could not be shortened%s: %s", what, how, format_error(error))
     return result

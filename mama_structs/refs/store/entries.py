@@ -364,10 +364,11 @@ class Entries:
     """The entries of one conversation. A fork shares the entries that existed when it was made."""
 
     _settings: DescriptorSettings
-    # Slots by full handle (``fd:1``, ``ref:x@1``), and the highest version of each ref id, even if it was deleted.
-    # Contents by hash, with the number of entries that contain each.
+    # Entries, tombstones and damaged entries, by full handle (``fd:1``, ``ref:x@1``).
     _slots: ForkableMap[str, Slot] = attrs.field(factory=ForkableMap, kw_only=True)
+    # Highest version of each ref id, even if that version was deleted.
     _newest_versions: ForkableMap[str, int] = attrs.field(factory=ForkableMap, kw_only=True)
+    # Contents by hash, each with the number of entries that contain it.
     _contents: ForkableMap[str, tuple[Content, int]] = attrs.field(factory=ForkableMap, kw_only=True)
     # Reasons why marked refs were not stored, by ref id.
     _missing_reasons: dict[str, str] = attrs.field(factory=dict, kw_only=True)
@@ -440,7 +441,7 @@ class Entries:
             self._newest_versions[ref_id] = max(self._newest_versions.get(ref_id) or 0, int(version))
 
     def record_missing(self, ref_id: str, why: str) -> None:
-        """Remember why a marked ref was not stored, so that a failed lookup can report the reason."""
+        """Record why a marked ref was not stored, so that a failed lookup can report the reason."""
         self._missing_reasons.pop(ref_id, None)
         self._missing_reasons[ref_id] = why
         if len(self._missing_reasons) > _MAX_MISSING_REASONS:
@@ -455,7 +456,7 @@ class Entries:
             self._bytes += more * content.size
 
     def get(self, handle: str) -> Slot | None:
-        """Return the slot of a full handle (``fd:1``, ``ref:x@1``), or None if the handle was never used."""
+        """Return the entry, tombstone or damaged entry of a full handle (``fd:1``), or None if it was never used."""
         return self._slots.get(handle)
 
     def contains(self, handle: object) -> bool:

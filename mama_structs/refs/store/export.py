@@ -63,8 +63,9 @@ _MIN_LOCK_PAUSE_SECONDS: Final = 0.002
 _MAX_LOCK_PAUSE_SECONDS: Final = 0.05
 
 _TEMPORARY_NAME: Final = re.compile(r"\.mama-structs-[0-9a-f]{16}\.tmp")
-# Age in seconds from which a temporary file is orphaned, and maximum number of directory entries to examine.
+# Age in seconds from which a temporary file counts as orphaned.
 _ORPHAN_AGE_SECONDS: Final = 3600.0
+# Maximum number of directory entries to examine for orphaned files.
 _MAX_SWEPT_NAMES: Final = 1000
 
 _PRIVATE_MODE: Final = 0o600
@@ -75,7 +76,7 @@ _MAX_NAME_BYTES: Final = 255
 _MAX_PATH_BYTES: Final = 4095
 _MAX_DISPLAYED_CHARS: Final = 200
 
-# Windows lacks these flags. There, every lookup would use a path, which may change between lookups.
+# Windows lacks these flags. There, each lookup would use a path, which may lead to a different file each time.
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY_ONLY: Final = getattr(os, "O_DIRECTORY", 0)
 # Evaluate at import time, because tests may replace these functions later.
@@ -125,7 +126,7 @@ class FileResult:
     line_breaks_added: int = 0
 
 
-# Operating system errors: their numbers, our error class, its message, and its hint.
+# Sets of operating system error numbers, each with the error class to raise, its message and its hint.
 _ERRNO_ERRORS: Final = (
     (_NO_SPACE_ERRNOS, DiskFull, "there is no room for {}: {}", "the file is as it was; free some space first"),
     (_PERMISSION_ERRNOS, ExportDenied, "{} may not be written: {}", "choose another file or directory"),
@@ -271,7 +272,7 @@ def _check_parameters(order: ExportRequest) -> None:
     try:
         order.data = order.text if isinstance(order.text, bytes) else order.text.encode()
     except UnicodeEncodeError as error:
-        # Suppress the cause: it contains the text, which must not appear in logs.
+        # Suppress the cause, because it contains the text, which must not appear in logs.
         message = f"cannot be written as UTF-8: character {error.start + 1} is a lone surrogate"
         raise order.invalid_parameter_error(message, "text") from None
 
@@ -365,7 +366,7 @@ def resolve_path(
     is_absolute = order.path.startswith("/")
     prefix = f"{base.rstrip('/')}/"
     asked = order.path if is_absolute else f"{prefix}{order.path}"
-    # Do not resolve the last name for a model: opening the file then fails if it is a symlink.
+    # Do not resolve the last name for a model, so that opening the file fails if it is a symlink.
     followed, _, last = asked.rpartition("/") if order.by_model else (asked, "", "")
     try:
         resolved = f"{os.path.realpath(followed or '/').rstrip('/')}/{last}".rstrip("/")
@@ -377,7 +378,7 @@ def resolve_path(
     if resolved == base:
         raise order.path_denied_error("is the root itself, a directory", "name a file in it")
     if not resolved.startswith(prefix):
-        # Do not report whether the path exists: a model could use it to discover files elsewhere.
+        # Do not report whether the path exists, because a model could use it to discover files elsewhere.
         raise order.path_denied_error(
             "is outside the root" if is_absolute else "leads out of the root through a symlink"
         )
@@ -389,7 +390,7 @@ def resolve_path(
     order.check_visible_names((*directories, name, *(() if is_absolute else order.path.split("/"))))
     path = None if kept is None else os.path.realpath(kept)
     place = _ResolvedPath(order, base, tuple(directories), name, None if path is None else _directory_id(path))
-    # Check the directories above the root here: they are never opened, so no later check covers them.
+    # Check the directories above the root here, because they are never opened, so no later check covers them.
     is_above = place.kept is not None and place.kept in map(_directory_id, (Path(base), *Path(base).parents))
     if is_above or (path is not None and f"{resolved}/".startswith(f"{path.rstrip('/')}/")):
         raise place.inside_kept_error()
@@ -510,7 +511,7 @@ def _flush_directory(directory: int) -> None:
     try:
         os.fsync(directory)
     except OSError as error:
-        # Only log the error: the change is already visible, and the caller would repeat it.
+        # Only log the error. The change is already visible, and an exception would make the caller repeat it.
         _log.warning("a directory of exported files could not be flushed: %s", error.strerror)
 
 
@@ -566,7 +567,7 @@ def _run_export(place: _ResolvedPath) -> FileResult:
         directory = _open_directory(place)
         stack.callback(_ignore_os_errors, os.close, directory)
         if _lock_directory(directory, order):
-            # Unlock explicitly: after a concurrent fork, the child's copy of the descriptor would hold the lock.
+            # Unlock explicitly. After a concurrent fork, the child's copy of the descriptor would hold the lock.
             stack.callback(_ignore_os_errors, fcntl.flock, directory, fcntl.LOCK_UN)
             _delete_orphans(directory)
         for _ in range(_MAX_ATTEMPTS):

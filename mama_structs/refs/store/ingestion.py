@@ -23,7 +23,7 @@ _MAX_ANSWERS: Final = 8
 @attrs.define(eq=False)
 class RecentAnswers:
     """
-    Recent answers with refs. Prevents storing an answer twice that is both streamed and observed as a message.
+    Recent answers with refs, so that an answer that is both streamed and observed is stored only once.
 
     Either may come first: an adapter may observe a message before the host closes the stream.
     """

@@ -13,7 +13,7 @@ from mama_structs.refs.markup.parser import Diagnostic
 from mama_structs.refs.messages.provider_messages import extract_model_text
 from mama_structs.refs.store.ref_collector import Ingested
 
-# The host and an adapter may observe the same message, in any order.
+# Number of messages stored to detect repeats, because the host and an adapter may observe the same message.
 _MAX_MESSAGES: Final = 8
 _MAX_DELIVERED_NOTES: Final = 10
 # Maximum number of stored notes; the oldest are dropped.
@@ -61,7 +61,7 @@ class ObservedMessages:
         # A message may have thousands of diagnostics, so format only the retained ones.
         newest = [one for one in diagnostics if not one.is_note][-_MAX_STORED_NOTES:]
         self._notes |= {" ".join(one.message.split()): None for one in newest}
-        # Limit the number of notes, because they are not delivered as long as the model calls no tools.
+        # Limit the number of notes, because they are not delivered until the model calls a tool.
         for old in [*self._notes][:-_MAX_STORED_NOTES]:
             del self._notes[old]
 

@@ -39,7 +39,7 @@ def trim_line_breaks(text: str, *, closed: bool = True) -> str:
 @attrs.define
 class MarkedText:
     """
-    A ref that is not stored yet: its tag, and its place in the text.
+    A ref that is not stored yet: its tag, and its position in the text.
 
     *position* and *position_after* are the positions before and after it in the complete text, from 1.
     *visible_start* and *end* are offsets in the visible text.
@@ -69,7 +69,7 @@ class CollectedRefs:
 
     def content(self, marked: MarkedText) -> str:
         """Return a ref's content. The tags of nested refs, and one line break at each end, are removed."""
-        # Compute contents lazily: the contents of nested refs may total 64 times the size of the text.
+        # Compute contents lazily, because the contents of nested refs may total 64 times the size of the text.
         return trim_line_breaks(self.visible[marked.visible_start : marked.end], closed=marked.complete)
 
     def compact(self, stored: Mapping[int, Ref]) -> str:

@@ -42,7 +42,7 @@ from mama_structs.refs.store.result_truncation import DescriptorSink, OwnShareFa
 from mama_structs.refs.store.text import Content, Mode
 from mama_structs.settings import AnswerSettings, DescriptorSettings
 
-# Maximum number of drafts to discard because the store changed meanwhile. After that, the caller gets an error.
+# Maximum number of drafts that one change discards because the store changed meanwhile. Then the change fails.
 _MAX_DRAFTS: Final = 10
 _WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {IN_THREAD_HINT.format('wrap(result)')}"
 
@@ -127,8 +127,9 @@ class RefStore(RefReader):
         self.answers: AnswerSettings = answers or AnswerSettings()
         self.files: Path | None = resolve_files_root(files, self.settings)
         self.root: Path = self.files or Path.cwd()
-        # Budget of answers, and factory for answer members that have their own truncation rules.
+        # Size budget of answers.
         self.budget: Budget = self.answers.budget
+        # Factory for answer members that have their own truncation rules.
         self.own_share: OwnShareFactory | None = None
         self._clock = clock
         self._entries = Entries(self.settings)
@@ -397,7 +398,7 @@ class RefStore(RefReader):
         store = child if isinstance(child, RefStore) else getattr(child, "refs", None)
         if not isinstance(store, RefStore):
             raise InvalidArgument(f"child must be a RefStore or a session, got {type(child).__name__}")
-        # A draft runs in another thread than the other store. It may read entries there, because they are immutable.
+        # A draft runs in a different thread than *child*. It may read the entries of *child*, which are immutable.
         entry = store._entries.find(with_kind(ref_id)) if self._is_draft else store.get(ref_id)  # noqa: SLF001 - of this class
         ref = as_ref(entry, ref_id)
         self._check_size("the ref", ref.text, call="adopt(child, ref_id)")

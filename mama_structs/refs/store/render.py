@@ -31,7 +31,7 @@ from mama_structs.refs.store.text import Excerpt, Preview
 from mama_structs.refs.store.text_search import Match, SearchResult
 from mama_structs.settings import DescriptorSettings
 
-# U+0085 is a line break. Surrogates and noncharacters are invalid in XML 1.0 or UTF-8.
+# Control characters, and characters that XML 1.0 or UTF-8 forbids. U+0085 is missing, because it is a line break.
 _FORBIDDEN_CHARS: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _REPLACEMENT: Final = "\ufffd"
 _TAG_NAMES: Final = (
@@ -191,8 +191,7 @@ class Rendering:
         def render_count(count: int) -> str:
             place = _position_attributes(excerpt, ends[count - 1])
             if count < len(lines):
-                # Request the same number of lines again. A request for the few omitted lines would
-                # make all later reads small.
+                # Request the same number of lines again. A request for the omitted lines would make later reads small.
                 following = first + count
                 place["next"] = _read_call(
                     excerpt, "line", following, min(len(lines), excerpt.total_lines - following + 1)

@@ -36,7 +36,7 @@ OwnShareFactory = Callable[[Mapping[str, Any]], OwnShare | None]
 
 # Ratio of the visible part of a text that shows its beginning. The remainder shows its end.
 _HEAD_RATIO: Final = 3 / 4
-# Minimum number of characters for a text block in a list: its tags, and a little of both ends.
+# Minimum number of characters for a text block in a list: its tags, and a short excerpt of both ends.
 _MIN_BLOCK_CHARS: Final = 800
 # Assumed size of data that cannot be serialized.
 _UNKNOWN_SIZE_CHARS: Final = 2**31
@@ -75,7 +75,7 @@ class ResultTruncation:
         if result is None or isinstance(result, float | bytes | bytearray | memoryview):
             return result
         try:
-            # Serialize directly first: a short result then needs no conversion, even if its keys are not text.
+            # Serialize directly first, so that a short result needs no conversion, even if its keys are not strings.
             written = _to_json(result)
             fits = written is not None and self.budget.fits(written)
             data = result if fits else to_jsonable(result)
@@ -188,7 +188,7 @@ class ResultTruncation:
         least = [
             min(size, _MIN_BLOCK_CHARS) if block_text(one) else size for size, one in zip(sizes, blocks, strict=True)
         ]
-        # Unless characters are counted, the size of all blocks may slightly exceed the sum of their sizes.
+        # If tokens are counted, the size of all blocks together may slightly exceed the sum of their sizes.
         spare = (self.budget.limit if self.budget.size is len else int(self.budget.limit * 0.95)) - sum(least) - 2
         if spare < 0:
             return None
@@ -258,7 +258,7 @@ def _make_content(text: str) -> Content:
     try:
         return Content.of(text)
     except InvalidArgument:
-        # Replace lone surrogates: they cannot be encoded as UTF-8, so no file and no request can contain them.
+        # Replace lone surrogates, which no file and no request can contain, because UTF-8 cannot encode them.
         return Content.of(text.encode("utf-8", "replace").decode())
 
 

@@ -161,7 +161,7 @@ class Content:
             position = error.start + 1
         else:
             return cls(text, hashlib.sha256(data).hexdigest(), len(text), len(data), count_lines(text))
-        # Raise outside of the handler: the UnicodeEncodeError as context would contain the complete text.
+        # Raise outside of the handler, because the UnicodeEncodeError as context would contain the complete text.
         raise InvalidArgument(
             f"character {position} of the content is a lone surrogate, which no file and no model can hold",
             hint="decode it with errors='replace', or remove it",

@@ -32,7 +32,7 @@ MAX_QUERY_CHARS: Final = 1_000
 MAX_MATCHES: Final = 1_000
 MAX_CONTEXT_LINES: Final = 20
 MAX_MATCH_CHARS: Final = 500
-# Maximum number of characters shown on each side of a match. Twice as many are shown of a context line.
+# Maximum number of characters shown on each side of a match. A context line shows twice as many.
 _SIDE_CHARS: Final = 100
 # `str.find` and `str.split` hold the GIL, for about 0.1 ms with this number of characters.
 _WINDOW_CHARS: Final = 2**17
@@ -118,8 +118,9 @@ class TextSearchRequest:
     context: int = attrs.field(default=0, kw_only=True)
     limit: int = attrs.field(default=20, kw_only=True)
     page_size: int = attrs.field(default=4_000, kw_only=True)
-    # `deadline` is in monotonic time and set after validation. `is_over` is set when the caller no longer waits.
+    # Monotonic time of the timeout, set after validation.
     deadline: float = attrs.field(default=0.0, init=False)
+    # Set when the caller no longer waits for the result.
     is_over: threading.Event = attrs.field(factory=threading.Event, init=False)
 
 
@@ -201,7 +202,7 @@ def _find_query_problem(query: object, *, regex: bool) -> str:
 
 def _estimate_compiled_items(pattern: str) -> int:
     """Return an upper bound for the number of items of a pattern with expanded repeats."""
-    # Count braces that are not repeats, too: otherwise, escapes or sets could hide a repeat.
+    # Also count braces that are not repeats. Otherwise, escapes or sets could hide a repeat.
     spaces_mean_nothing = _VERBOSE_FLAG.search(pattern) is not None
     items, factor = len(pattern), 1
     for found in _REPEAT_PATTERN.finditer(pattern):
@@ -240,7 +241,7 @@ def _run_search(work: TextSearchRequest) -> SearchResult:
         matches.append(_make_match(pages, start, end, work.context))
     total = len(kept) if following is None else None
     if following is not None and not work.regex:
-        # The requested matches are complete, so ignore a timeout while the others are counted.
+        # All requested matches are found, so ignore a timeout while the remaining ones are counted.
         with contextlib.suppress(TimeoutError):
             total = len(kept) + _count_matches(work, text, query, following[0])
     next_start = None if following is None else following[0] + 1
@@ -377,7 +378,7 @@ def _make_match(pages: Pages, start: int, end: int, context: int) -> Match:
 def _make_context_lines(pages: Pages, first: int, last: int) -> Iterator[ContextLine]:
     text, start = pages.text, pages.line_start(first)
     for number in range(first, last + 1):
-        # Search for the line end in the visible part first, then in the page index: a line may be as long as the text.
+        # Search for the line end in the visible part before the page index, because a line may be as long as the text.
         after = text.find("\n", start, start + 2 * _SIDE_CHARS) + 1 or pages.line_start(number + 1)
         end = _end_without_line_break(text, start, after)
         shown = min(end, start + 2 * _SIDE_CHARS)

@@ -60,7 +60,7 @@ class TruncationPlan(Protocol):
 
 
 class OwnShare(Protocol):
-    """Members of an answer that have their own truncation rules and their own share of the room."""
+    """Members of an answer that have their own truncation rules and their own share of the budget."""
 
     @property
     def without_references(self) -> Mapping[str, Any]:
@@ -86,7 +86,7 @@ class _TruncatedValue:
         said: dict[str, Any] = {"shown": self.shown, "of": self.of}
         if pointer in handles:
             return said | {"fd": handles[pointer]}
-        # Only the entry of the complete answer reports a missing handle: its text contains all parts.
+        # Report a missing handle only for the complete answer, because its text contains all truncated parts.
         return said if pointer != ROOT_POINTER else said | {"kept": False}
 
 
@@ -101,8 +101,9 @@ class StructuralPlan:
     shown: Any
     truncated_values: dict[str, _TruncatedValue]
     own: TruncationPlan | None = None
-    # All keys in order, if *own* contains some of them; and the key of the member that lists truncated values.
+    # All keys of the answer in order, if *own* contains some of them.
     order: Sequence[str] = ()
+    # Key of the member that lists the truncated values.
     name: str = SHORTENED
 
     @property
@@ -165,7 +166,7 @@ def choose_plan(
         used = budget.size(text)
         if used > budget.limit:
             high = room
-            # Reduce the room in proportion to the excess, and by another 3 %, because characters have different costs.
+            # Reduce the room in proportion to the excess, and by another 3 %, because the size per character varies.
             room = min(high - 1, max((low + high) // 4, int(min(room, len(text)) * budget.limit / used * 0.97)))
         else:
             low, best = room, made
@@ -218,9 +219,11 @@ class _MeasuredMember:
     key: str
     value: Any
     pointer: str
-    # Number of characters of key, colon and comma; of the complete value; and of its shortest form.
+    # Number of characters of key, colon and comma.
     frame: int
+    # Number of characters of the complete value.
     full_chars: int
+    # Number of characters of the shortest form of the value.
     min_chars: int
     schemas: tuple[Schema, ...]
 
@@ -234,7 +237,7 @@ class _Planner:
 
     def __init__(self, room: int, width: int, schema: Schema | None) -> None:
         self._room = room
-        # "false" replaces the handle of a text that could not be stored.
+        # If a text could not be stored, "false" takes the place of its handle.
         self._width = max(width, len("false"))
         self._root = schema
         self._measured: dict[int, int] = {}
@@ -487,7 +490,7 @@ def _fitting_prefix_chars(text: str, room: int) -> int:
 
 def parse_json_container(text: str) -> dict[str, Any] | list[Any] | None:
     """Parse a text that is a JSON object or array. Return None for any other text."""
-    # Reject duplicate names, and numbers that Python would format differently: the JSON would not equal the text.
+    # Reject duplicate names, and numbers that Python would format differently, so that the JSON equals the text.
     if text.lstrip()[:1] not in {"{", "["}:
         return None
     try:
