@@ -170,7 +170,7 @@ OF_SESSIONS = [
 
 # `.ci/run` sets the variable. If there are several interpreters, each ordinary test then runs on one of them only:
 # these tests in the session `tests`, all others on the first of the others. Coverage is measured over both.
-EACH_TEST_ONCE = bool(os.environ.get("MAMA_STRUCTS_EACH_TEST_ONCE")) and bool(PRESENT)
+EACH_TEST_ONCE = bool(os.environ.get("EACH_TEST_ONCE")) and bool(PRESENT)
 HERE_IF_SPLIT = [f"tests/{name}" for name in ("adapters", "docs", "internal", "references", "refs", "structs", "tools")]
 COVERAGE_HERE = Path(".coverage.here")
 
