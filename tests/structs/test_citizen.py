@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import threading
 
 import aiohttp
@@ -68,9 +69,10 @@ async def test_four_sessions_send_at_most_five_requests_in_the_minute_that_a_nod
 
         assert 1 <= len(node.requests) <= 5
         for one in [*found, again]:
-            assert {"Rate limited: ask again in 60 s"} == set(one.failed.values())
+            # The seconds are those that are left when a request is not sent.
+            assert all(re.fullmatch(r"Rate limited: ask again in [3-6]\d s", text) for text in one.failed.values())
             assert FIFTY == list(one)
-        assert 59 < caught.value.retry_after <= 60
+        assert 30 < caught.value.retry_after <= 60
         assert (
             len(node.requests) == sum(one.upstream_queries for one in stats) == sum(one.rate_limited for one in stats)
         )
