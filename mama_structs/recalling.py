@@ -139,7 +139,7 @@ def _exposure() -> Exposure:
 
 
 def is_recalled(text: str, told: Told) -> bool:
-    """Tell whether a text only says what a conversation was told: what was recalled is never learnt again."""
+    """Return True if a text contains recalled memories only. `remember` does not save them again."""
     rest = without_recalled(text)
     return (rest != text and not rest.strip()) or told.said(_words(rest))
 

@@ -122,7 +122,7 @@ class LackingStore(FileStore):
     replace = delete = forget = None
 
 
-# Each breaks a promise.
+# Stores that each break one promise of the suite.
 
 
 class LosesTheFifth(FileStore):

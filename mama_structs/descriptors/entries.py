@@ -250,7 +250,7 @@ class Descriptor(_StoredText):
 
     @property
     def pages(self) -> int:
-        """Pages of the text."""
+        """The number of pages of the text, 0 for binary content."""
         return super().pages if self.is_text else 0
 
     @property

@@ -175,7 +175,7 @@ class RefStore:
 
     async def change(self, load: Load | None, work: Callable[[RefStore], T]) -> T:
         """
-        Run *work* on this store if its input is small, and else on a draft in a thread; None stands for a large one.
+        Run *work* on this store if its input is small, otherwise on a draft in a thread. None is a large input.
 
         Async writers of one store run one after the other, in the order of their calls.
         """
@@ -332,7 +332,7 @@ class RefStore:
         return ingested
 
     def stream(self) -> RefStream:
-        """Return a stream for an answer that comes in parts; see `RefStream`."""
+        """Return a `RefStream`, which collects the refs of a streamed answer."""
         collector = Collector(marks=self.settings.references_enabled)
         begun = self._ingests
 
@@ -911,7 +911,7 @@ class RefStore:
         # In a tool call, the result may repeat texts that replaced handles in the arguments.
         provenance = provenance.limited_by(inserted_texts())
         content = self._entries.shared(content)
-        content.pages(self.settings.page_size)  # Indexed now, so that any page can be read at once.
+        content.pages(self.settings.page_size)  # Build the page index now, so that reading a page is fast.
         return Descriptor(
             number=number,
             source=source,

@@ -308,7 +308,7 @@ class SqliteSnapshot(Snapshot):
         if self._over:
             raise SessionClosed("these rows belong to a transaction that is over")
         if self.failure is not None:
-            # SQLite may have rolled back by itself: what followed would be written outside any transaction.
+            # SQLite may have rolled back the transaction itself, so further rows would be written outside of one.
             raise self.failure
         if self._connection is None:
             return []

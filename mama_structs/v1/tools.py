@@ -198,8 +198,8 @@ class Recency:
 
     def score(self, relevance: float, age_days: float) -> float:
         """Return what orders the suggestions."""
-        # The formula is the one that v1.0 described, `decay ** ((age / scale) ** 2)`; the one that it computed gave
-        # 0.486 in place of 0.5 at the scale.
+        # This is the formula of the v1.0 documentation: `decay ** ((age / scale) ** 2)`.
+        # The code of v1.0 differed slightly: it returned 0.486 instead of 0.5 at `scale` days.
         scales = max(age_days, 0.0) / self.scale
         # Multiplied, since a power that is too large raises. What is newer than now is as new as can be.
         recency = math.pow(self.decay, min(scales * scales, _FAR))

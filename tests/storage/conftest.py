@@ -16,7 +16,7 @@ __all__ = ["database", "empty_database", "own_postgres", "postgres", "prepared",
 
 @attrs.frozen
 class InDirectory:
-    """A place for stores in a directory."""
+    """A directory for the stores of a test."""
 
     directory: object
 

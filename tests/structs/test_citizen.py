@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-import re
+import math
 import threading
+import time
 
 import aiohttp
 import pytest
@@ -60,19 +61,22 @@ class Time:
 async def test_four_sessions_send_at_most_five_requests_in_the_minute_that_a_node_asked_for(node):
     """Fifty ids in each: what was under way is refused, the rest is not sent, and everybody hears for how long."""
     node.faults.add(Fault.rate_limited(retry_after=60))
+    started = time.monotonic()
     async with sessions(node, 5, 5, 5, 5) as opened:
         found = await asyncio.gather(*(session.resolver.resolve(FIFTY, ALL) for session in opened))
         again = await opened[0].resolver.resolve(FIFTY, ALL)
         with pytest.raises(RateLimited) as caught:
             await opened[1].call("structs_query_planet", {"planet_id": "2-1"})
         stats = [session.resolver.stats for session in opened]
+        # Every error states the rest of the node's minute at its time: at most 60, at least the rest at this point.
+        left = 60 - (time.monotonic() - started)
 
         assert 1 <= len(node.requests) <= 5
+        messages = {f"Rate limited: ask again in {seconds} s" for seconds in range(math.ceil(left), 61)}
         for one in [*found, again]:
-            # The seconds are those that are left when a request is not sent.
-            assert all(re.fullmatch(r"Rate limited: ask again in [3-6]\d s", text) for text in one.failed.values())
+            assert set() < set(one.failed.values()) <= messages
             assert FIFTY == list(one)
-        assert 30 < caught.value.retry_after <= 60
+        assert left <= caught.value.retry_after <= 60
         assert (
             len(node.requests) == sum(one.upstream_queries for one in stats) == sum(one.rate_limited for one in stats)
         )

@@ -256,8 +256,7 @@ def _key(ctx: ServerRequestContext[Any]) -> tuple[str, str] | None:
 
 def _when_ended(ctx: ServerRequestContext[Any], callback: Callable[[], None]) -> None:
     """Have a function called when the SDK ends the connection of a request; only a connection's first one counts."""
-    # The SDK means handlers to use the connection's `exit_stack`, and gives them no name of its own for it. Without it
-    # a client is forgotten when there are too many.
+    # The SDK has no public attribute for the connection. Without it, a client is removed only when there are too many.
     connection = getattr(ctx.session, "_connection", None)
     if isinstance(connection, Connection) and connection.state.setdefault(_IS_HEARD, callback) is callback:
         connection.exit_stack.callback(callback)
