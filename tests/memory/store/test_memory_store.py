@@ -149,7 +149,6 @@ BAD = [
     (lambda s: s.search("x", types=["decision", "x"]), "types"),
     (lambda s: s.search("x", mentions=[]), "mentions"),
     (lambda s: s.search("x", types=[]), "types"),
-    (lambda s: s.search("x", history="no"), "history"),
     (lambda s: s.search("x", superseded="never"), "superseded"),
     (lambda s: s.search("x", min_relevance=1.5), "min_relevance"),
     (lambda s: s.search("x", max_chars=0), "max_chars"),
