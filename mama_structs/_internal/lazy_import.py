@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
+import pkgutil
 import sys
 import threading
 from collections.abc import Callable
@@ -13,9 +15,15 @@ from typing import Any
 import lazy_loader
 
 
-def make_lazy_exports(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package. The stub of *file* lists the public names."""
-    load, list_names, names = lazy_loader.attach_stub(package, file)
+def make_lazy_exports(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package. Its stub ``__init__.pyi`` lists the names."""
+    # lazy_loader.attach_stub opens a file, which fails in a zip archive. pkgutil calls the loader of the package.
+    stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
+    imported: dict[str, list[str]] = {}
+    for node in stub.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            imported.setdefault(node.module, []).extend(alias.name for alias in node.names)
+    load, list_names, names = lazy_loader.attach(package, submod_attrs=imported)
 
     def load_public(name: str) -> object:
         if name not in names:

@@ -1,10 +1,11 @@
-"""Thread-safe lazy imports."""
+"""Lazy loading of public names, and thread-safe imports."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,20 @@ def test_fork_waits_for_import_in_another_thread(tmp_path):
     )  # fmt: skip
 
     assert ("7\n", "") == (done.stdout, done.stderr)
+
+
+def test_package_in_zip_archive_is_imported(tmp_path):
+    """A zip application contains no files that a stub could be opened from."""
+    source = Path(mama_structs.__file__).parent
+    with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
+        for path in sorted(source.rglob("*.py*")):
+            if path.suffix in {".py", ".pyi"}:
+                archive.write(path, Path("mama_structs") / path.relative_to(source))
+    code = "import mama_structs, mama_structs.structs as s; print(mama_structs.Memory.__name__, mama_structs.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        check=False, capture_output=True, text=True, timeout=600, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "app.zip")},
+    )  # fmt: skip
+
+    assert (f"Memory {tmp_path / 'app.zip' / 'mama_structs' / '__init__.py'}\n", "") == (done.stdout, done.stderr)

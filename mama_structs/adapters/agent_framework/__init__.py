@@ -2,4 +2,4 @@
 
 from mama_structs._internal.lazy_import import make_lazy_exports
 
-__getattr__, __dir__, __all__ = make_lazy_exports(__name__, __file__)
+__getattr__, __dir__, __all__ = make_lazy_exports(__name__)

@@ -630,6 +630,6 @@ def _header(file: io.FileIO) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("the file is of another version of the npy format")
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    if is_fortran or dtype.kind not in PLAIN_DTYPE_KINDS:
-        raise ValueError("the array's type or order is none that we write")
+    if is_fortran or dtype.kind not in PLAIN_DTYPE_KINDS or len(shape) not in {1, 2} or min(shape) < 0:
+        raise ValueError("the type, order or shape of the array is none that we write")
     return dtype, shape, file.tell()

@@ -444,6 +444,8 @@ def _described(shape, descr="'<i8'", is_fortran=False):
         _described("(4,)"),
         _described("(-3,)"),
         _described("(-1, -3)"),
+        _described("(1, 1, 3)"),
+        _header(b"{'descr': '<i8', 'fortran_order': False, 'shape': ()}") + bytes(8),
         _described("(10**12,)"),
         _described("(1000000000000,)"),
         _described("(3.5,)"),
