@@ -194,7 +194,7 @@ def both_have_unshared(first: frozenset[str], second: frozenset[str]) -> bool:
 
 
 def merge_values(values: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return the union of the values of all units."""
+    """Return all values, without their units."""
     return frozenset().union(*values.values())
 
 

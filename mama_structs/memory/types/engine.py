@@ -574,7 +574,7 @@ class Writer(Reader, Protocol):
         """Delete links, and return the number of links that existed."""
 
     def mark_for_erasure(self) -> None:
-        """Mark the data that this plan deletes or replaces for removal by `Engine.erase`."""
+        """Mark the data that this plan deletes or replaces, so that `Engine.erase` removes the data from disk."""
 
     def set_note(self, name: str, text: str | None) -> None:
         """

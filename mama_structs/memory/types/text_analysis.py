@@ -223,7 +223,7 @@ _STOP_BIGRAMS: Final = frozenset(
 
 class _WordCache(dict[str, T]):
     """
-    Two-generation cache of analysed words.
+    Cache of analysed words with two generations.
 
     If the present generation is full, it replaces the previous one. Long words rarely repeat, so they are not cached.
     """

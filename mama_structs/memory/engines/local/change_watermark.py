@@ -62,7 +62,7 @@ class ChangeWatermark:
             os.close(fd)
 
     def use(self, history: str | None) -> None:
-        """Set the history that the journal belongs to, None for an empty journal."""
+        """Set the history that the journal belongs to, or None if the journal is empty."""
         self._history = None if history is None else blake2b(history.encode(), digest_size=16).digest()
         if self._replaced_range is not None and self._history is not None and self.lost is None:
             # The journal was empty when the loss was detected, so the loss could not be recorded until now.
@@ -75,7 +75,7 @@ class ChangeWatermark:
 
     @property
     def lost(self) -> tuple[int, int] | None:
-        """The last change of the journal and the last change seen, if the journal ever lost changes, else None."""
+        """The journal's last change and the last change seen, or None if the journal never lost changes."""
         lost = self._read(LOST_OFFSET)
         return lost if lost[1] else self._replaced_range
 

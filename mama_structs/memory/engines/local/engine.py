@@ -63,7 +63,7 @@ MAX_PLANS_PER_TRANSACTION: Final = 256
 SLICE_MEMORIES: Final = 100
 # Rows per step of a rebuild. A step takes some 40 ms.
 REBUILD_PAGE_ROWS: Final = 200
-# If more changes of other processes must be replayed, a transaction is postponed, up to MAX_POSTPONEMENTS times.
+# If more changes than this must be replayed first, a transaction is postponed, up to MAX_POSTPONEMENTS times.
 MAX_REPLAY_IN_TRANSACTION: Final = 200
 MAX_POSTPONEMENTS: Final = 3
 # A transaction that already took this long starts no further plan.
@@ -578,8 +578,7 @@ class LocalEngine:
         failure: BaseException | None = None
         try:
             while not self._storage.transact_in_job(lambda rows: self._write_group(rows, group)):
-                # Replay changes of other processes before the transaction, because a transaction blocks these
-                # processes.
+                # Replay changes of other processes before the transaction, because it blocks other writers.
                 self._storage.run_read_in_job(self._catch_up)
         except BaseException as error:  # noqa: BLE001 - passed to all waiting callers
             failure = error

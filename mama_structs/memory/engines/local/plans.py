@@ -370,7 +370,7 @@ class JournalWriter(JournalReader):
         return True
 
     def mark_for_erasure(self) -> None:
-        """Mark the data that this plan deletes or replaces for removal from disk by `Engine.erase`."""
+        """Mark the data that this plan deletes or replaces, so that `Engine.erase` removes the data from disk."""
         key, change = erasure_marker_key(self._row_keys.namespace), self._plan_change()
         self._erases = self._views.has_erased_data = True
         self._rows_to_write.put(key, encode_row(change))

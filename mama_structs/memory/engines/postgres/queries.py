@@ -223,7 +223,7 @@ def filter_conditions(statement: Statement, where: Filter | None, memory: str = 
 
 def filter_join(statement: Statement, where: Filter | None, node: str) -> tuple[str, str]:
     """
-    Return the join and the conditions that apply a filter to rows with a node.
+    Return the SQL join and the SQL conditions that apply a filter to rows with a node.
 
     Expired memories are excluded one by one, because there are few of them.
     """
@@ -434,8 +434,7 @@ class Words:
             f"+ {given(self.pending_count, 'bigint')} AS live, "
             f"length::float8 + {given(self.pending_length, 'bigint')} AS length "
             "FROM memory_heads WHERE namespace = $1) h",
-            # Materialize, because a planner without statistics expects few rows and would count the terms again for
-            # each row.
+            # Materialize, because a planner without statistics would count the terms again for each row.
             materialized=True,
         )
         joined, rules = filter_join(statement, self.where, "f.node")
@@ -663,7 +662,7 @@ def _add_matching_links(statement: Statement, conditions: Iterable[str], *, comp
 
 def add_head(statement: Statement, since: int, index: str) -> None:
     """
-    Add the state of a namespace, and the nodes touched after the change *since*.
+    Add the state of a namespace to a statement, and the nodes touched after the change *since*.
 
     The state contains the tokens of the change *since* and of the last change.
 
@@ -688,7 +687,7 @@ def add_head(statement: Statement, since: int, index: str) -> None:
 
 
 def add_frequencies(statement: Statement, terms: Iterable[str]) -> None:
-    """Add the document frequencies of some terms."""
+    """Add the document frequencies of *terms* to a statement."""
     _add_frequencies_of(statement, f"SELECT unnest({statement.add_argument(list(terms), 'text[]')})")
 
 

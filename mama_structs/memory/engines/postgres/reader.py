@@ -113,8 +113,7 @@ class PostgresReader(Reader):
         self._ends: dict[str, defaultdict[int, set[str]]] = {end: defaultdict(set) for end in ENDS_BY_DIRECTION["both"]}
         # Complete links by id. A link is decoded from JSON at its first use. None if the link does not exist.
         self._complete_links: dict[str, Link | bytes | None] = {}
-        # Nodes whose links are all cached, whose complete links are cached (by end), and whose successors are all
-        # cached.
+        # Cached data: nodes with all their links, with their complete links (by end), and with all their successors.
         # Walk distances are stored by link filter and start node.
         self._nodes_with_links: set[int] = set()
         self._nodes_with_complete_links: dict[str, set[int]] = {"source": set(), "target": set()}

@@ -365,7 +365,7 @@ class BackgroundGraph:
         )
 
     def record_saved_files(self, loaded: LoadedPart) -> None:
-        """Remember the files that contain the current graph, so that later snapshots reuse them."""
+        """Record the files that contain the current graph, so that later snapshots reuse these files."""
         if self.verified_graph is not None and {"graph", "marks"} <= loaded.files.keys():
             self._saved = (self.verified_graph.graph, loaded)
 

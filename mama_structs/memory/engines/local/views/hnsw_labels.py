@@ -102,7 +102,7 @@ class HnswLabels:
             self._add_owner(label, node)
 
     def remove(self, node: int) -> list[int]:
-        """Remove a node, and return those of its labels that no other node has."""
+        """Remove a node, and return its labels that belong to no other node."""
         if node not in self:
             return []
         first = int(self._first[node])

@@ -479,8 +479,7 @@ class MemoryTable:
 
     def _time_positions(self, order: NDArray[np.int32], nodes: Nodes) -> Rows:
         """Return the positions of *nodes* in the order of creation times."""
-        # Memories are usually saved in time order, so that the position of a node is its number. Search only for the
-        # others.
+        # Memories are usually saved in time order, so most positions equal the node number. Search for the others.
         places = nodes.copy()
         late = np.flatnonzero(order[places] != nodes)
         low, high = np.zeros(len(late), np.int64), np.full(len(late), len(order))

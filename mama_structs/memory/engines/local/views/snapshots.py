@@ -156,7 +156,7 @@ def _state(found: os.stat_result) -> tuple[int, ...]:
 
 @attrs.frozen(eq=False)
 class StoredArray:
-    """A large immutable array in a separate file, which later generations reuse."""
+    """A large immutable array in a separate file, which later snapshots reuse."""
 
     blocks: tuple[NDArray[Any] | FileRows, ...]
     stored: ManifestEntry | None = None
@@ -258,7 +258,7 @@ class SnapshotStore:
             with self._exclusive_lock() as alone:
                 return self._write(change, parts, last) if alone else None
         except (OSError, RuntimeError, SnapshotInvalid) as error:
-            # Log the message: it may contain paths, but no texts of memories.
+            # The message is safe to log, because it may contain paths but no texts of memories.
             _log.warning("no snapshot at change %d: %s: %s", change, type(error).__name__, error)
             return None
 

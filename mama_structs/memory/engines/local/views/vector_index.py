@@ -218,7 +218,7 @@ class VectorIndex:
 
     def record_saved_files(self, parts: Mapping[str, LoadedPart]) -> bool:
         """
-        Remember the files to which the result of `parts` was written, so that later snapshots reuse them.
+        Record the files that contain the result of `parts`, so that later snapshots reuse these files.
 
         Return False if the files are of another epoch.
         """

@@ -47,8 +47,7 @@ class VectorStore:
         """Counter of rows that died or became alive again."""
         self.segments: tuple[tuple[ManifestEntry, int], ...] = ()
         """The files that contain the first rows, with the number of rows of each."""
-        # Blocks, and the label of each block's first row. One attribute contains both, so that threads read them
-        # atomically.
+        # Blocks, and the label of each block's first row. One attribute, so that threads read both atomically.
         self._layout: tuple[tuple[Block, ...], Labels] = ((), np.empty(0, np.int64))
         self._known = GrowingColumns(_ROW_COLUMNS)
         self._by_fingerprint = SortedRows()

@@ -137,7 +137,7 @@ class ViewSet:
                 self.links.remove(link.id, source=source, target=target)
 
     def index(self, node: int, memory: Memory) -> None:
-        """Index the words of a memory, if this was deferred."""
+        """Index the words of a memory, if their indexing was deferred."""
         if self.unindexed_nodes.pop(node, 0) is None:
             self.words.add(node, indexed_terms(memory))
 
