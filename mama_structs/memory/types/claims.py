@@ -32,7 +32,7 @@ _MONTHS: Final = ("january", "february", "march", "april", "june", "july", "augu
 _CALENDAR_WORDS: Final[Mapping[str, tuple[str, str]]] = {
     name: ("weekday", f"weekday {number}")
     for number, (english, korean) in enumerate(zip(_WEEKDAYS, "월화수목금토일", strict=True))
-    # Korean compounds contain the short form of a weekday without the last syllable.
+    # In Korean compounds, the name of a weekday lacks its last syllable.
     for name in (english, f"{english}s", f"{korean}요일", f"{korean}요")
 } | {name: ("month", name) for name in (*_MONTHS, "december")}
 _NEGATION_PATTERN: Final = re.compile(
@@ -159,7 +159,7 @@ class Claims:
         )
 
     def left(self, other: Claims) -> frozenset[str]:
-        """Return the words of this memory that *other* contains in no inflected form."""
+        """Return the words of this memory that *other* does not contain, not even in another inflected form."""
         others = other.said.words | (self.topic if self.topic == other.topic else frozenset())
         beginnings = {
             word[:_STEM_PREFIX_CHARS]
@@ -194,7 +194,7 @@ def both_have_unshared(first: frozenset[str], second: frozenset[str]) -> bool:
 
 
 def merge_values(values: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Return the union of the values of all units."""
+    """Return all values, without their units."""
     return frozenset().union(*values.values())
 
 

@@ -147,12 +147,12 @@ def from_memory_record(
 
 
 def vectors_to_bytes(vectors: NDArray[np.float32]) -> bytes:
-    """Serialize vectors of shape (pieces, dimensions) as little-endian float32 values."""
+    """Serialize vectors of shape (chunks, dimensions) as little-endian float32 values."""
     return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
 
 
 def vectors_from_bytes(data: bytes, dimensions: int) -> NDArray[np.float32]:
-    """Deserialize vectors of shape (pieces, dimensions). An invalid size raises `ValueError`."""
+    """Deserialize vectors of shape (chunks, dimensions). An invalid size raises `ValueError`."""
     if not data or len(data) % (4 * dimensions):
         raise ValueError(f"{len(data)} bytes are no vectors of {dimensions} dimensions")
     return np.frombuffer(data, dtype="<f4").reshape(-1, dimensions)
@@ -243,7 +243,7 @@ class RecentChangeLog:
         self._floor = 0
 
     def reset(self, change: int) -> None:
-        """Clear the log. It then covers only changes after *change*."""
+        """Clear the log. Afterwards the log covers only changes after *change*."""
         self._changes.clear()
         self._floor = change
 

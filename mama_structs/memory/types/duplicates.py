@@ -44,7 +44,7 @@ def duplicate_fingerprint(memory: Memory) -> int:
 
 
 def find_current_duplicate(reader: Reader, memory: Memory) -> Memory | None:
-    """Return the first memory that *memory* duplicates and that is still current, or None."""
+    """Return the first current memory that *memory* duplicates, or None."""
     if memory.type in TYPES_WITHOUT_DUPLICATES:
         return None
     (nodes,) = reader.duplicates([duplicate_fingerprint(memory)])

@@ -116,7 +116,7 @@ class Filter:
 
     @property
     def names(self) -> list[str]:
-        """Names that a memory must have to match, in the form that `filter_names` returns."""
+        """Filter names that a memory must have to match, in the form that `filter_names` returns."""
         named = [*sorted(self.mentions or ()), *map(evidence_filter_name, sorted(self.evidence or ()))]
         return named if self.labels is None else [*named, labels_filter_name(self.labels, nested=self.nested)]
 
@@ -212,7 +212,7 @@ class Matches:
 
 @attrs.frozen
 class NodeAttributes:
-    """Attributes of nodes as columns, with one item per node. They are read without the texts."""
+    """Attributes of nodes as columns, with one item per node. Reading the attributes does not read texts."""
 
     created: NDArray[np.int64]  # creation time, milliseconds since 1970 (UTC)
     types: NDArray[np.int8]  # memory type as a number of `TYPE_NUMBERS`
@@ -384,16 +384,16 @@ class Reader(Protocol):
 
     def duplicates(self, wordings: Sequence[int]) -> list[Nodes]:
         """
-        Return, for each duplicate fingerprint, the sorted nodes of the memories with it.
+        Return, for each duplicate fingerprint, the sorted nodes of the memories that have this fingerprint.
 
-        If there are many, only the first and the last `MAX_DUPLICATES` are returned.
+        If a fingerprint has many nodes, only the first and the last `MAX_DUPLICATES` are returned.
         """
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
         """
         Return the normalized vectors of *nodes*, and the number of vectors per node.
 
-        The vectors have the shape (pieces, dimensions) and are in the order of *nodes*.
+        The vectors have the shape (chunks, dimensions) and are in the order of *nodes*.
         """
 
     def vectors(self, node: int) -> Vectors:
@@ -432,10 +432,10 @@ class Reader(Protocol):
         """
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
-        """Return the BM25 score of each node for the query, or 0 if they share no term."""
+        """Return the BM25 score of each node for the query, or 0 if the node shares no term with the query."""
 
     def lengths(self, nodes: Nodes) -> Scores:
-        """Return the number of terms of each node's text, or 0 if it is not indexed yet."""
+        """Return the number of terms of each node's text, or 0 if the node is not indexed yet."""
 
     def rarity(self, query: Query) -> dict[str, float]:
         """Return the inverse document frequency of each term of the query."""
@@ -537,8 +537,8 @@ class Writer(Reader, Protocol):
 
         Args:
             memory: The memory. An unknown id creates a new one.
-            vectors: Of shape (pieces, dimensions), normalized. None leaves the present vectors unchanged.
-            links: Added to the present links. A link with the id of a present link replaces it.
+            vectors: Of shape (chunks, dimensions), normalized. None leaves the stored vectors unchanged.
+            links: Added to the stored links. A link with the id of a stored link replaces the stored link.
             contents: Texts by hash. Only texts to which the memory's evidence refers are stored.
 
         Raises:
@@ -574,7 +574,7 @@ class Writer(Reader, Protocol):
         """Delete links, and return the number of links that existed."""
 
     def mark_for_erasure(self) -> None:
-        """Mark the data that this plan deletes or replaces for removal by `Engine.erase`."""
+        """Mark the data that this plan deletes or replaces, so that `Engine.erase` removes the data from disk."""
 
     def set_note(self, name: str, text: str | None) -> None:
         """
@@ -642,15 +642,15 @@ class Engine(Protocol):
         """
         Activate an embedder and drop the vectors of all others.
 
-        Return False without changes if memories lack its vectors.
+        If some memories lack vectors of *embedder*, return False and change nothing.
         """
 
     async def erase(self, *, wait: float) -> tuple[str, ...]:
         """
         Remove data marked by `Writer.mark_for_erasure` from disk.
 
-        Returns readable descriptions of the places that still contain some of it. *wait* is the time in seconds to wait
-        for other users of the data. Cheap if there is nothing to erase.
+        Returns readable descriptions of the places that still contain marked data. *wait* is the time in seconds to
+        wait for other users of the data. Cheap if there is nothing to erase.
         """
 
     def figures(self) -> dict[str, Any]:
@@ -667,10 +667,10 @@ class Engines(Protocol):
         """Return the embedder of a namespace's vectors, or None if there are none yet."""
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> Engine:
-        """Open a namespace, or share an open one. Each call must be matched by `release`."""
+        """Return the engine of a namespace, and open it if necessary. Each call must be matched by `release`."""
 
     async def release(self, namespace: str) -> None:
-        """Release one use of a namespace. The last release closes it."""
+        """Release one use of a namespace. The last release closes the namespace."""
 
 
 def write_until_due(writer: Writer, items: Sequence[ItemT], write: Callable[[Writer, ItemT], T]) -> list[T]:

@@ -579,7 +579,7 @@ def is_id(text: str) -> bool:
 
 
 def find_name_problem(text: str) -> str | None:
-    """Return the rule that a text violates as an id or a mention, or None if it is valid."""
+    """Return the rule for ids and mentions that a text violates, or None if it violates none."""
     if not 0 < len(text) <= MAX_ID_CHARS:
         return f"must have 1 to {MAX_ID_CHARS} characters"
     if any(unicodedata.category(character) in _FORBIDDEN_ID_CATEGORIES for character in text):
@@ -592,11 +592,7 @@ def find_name_problem(text: str) -> str | None:
 
 
 def find_id_problem(text: str, kind: MemoryType) -> str | None:
-    """
-    Return the rule that a text violates as an id of this memory type, or None if it is valid.
-
-    Decisions of v1.0 keep their ids, which may be any name that is not an id of another type.
-    """
+    """Return the rule for ids of this memory type that a text violates, or None if it violates none."""
     problem = find_name_problem(text)
     if problem is not None:
         return problem

@@ -220,7 +220,7 @@ def check_new_record(record: object, *, max_text: int, name: str = "record") -> 
         hint = "keep a large text as a ref, and its handle here"
         raise InvalidArgument(f"{name}.value must be at most {MAX_VALUE_BYTES} bytes of JSON, got {size}", hint=hint)
     origin: Origin = "user" if record.origin is None else _check.check_choice(f"{name}.origin", record.origin, ORIGINS)
-    # A tool may store arguments with inserted texts of handles, so their provenance limits the record's origin.
+    # A tool may store texts that were inserted for handles. The provenance of these texts limits the record's origin.
     inserted = get_inserted_provenance()
     return PreparedRecord(
         labels=check_labels(record.labels, f"{name}.labels"),

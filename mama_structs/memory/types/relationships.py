@@ -68,7 +68,7 @@ _SYNONYMS_BY_TYPE: Final[Mapping[LinkType, str]] = MappingProxyType(
     }
 )
 
-# Letters and digits of any script, ``_``, spaces and hyphens. Combining marks are removed before matching.
+# Allowed: letters and digits of any script, ``_``, spaces and hyphens. Combining marks are removed before matching.
 _ALLOWED_PATTERN: Final = re.compile(r"[\w \-]+")
 _GAP_PATTERN: Final = re.compile(r"[\s_\-]+")
 

@@ -117,7 +117,7 @@ _LIMITED_BY_SETTINGS: Final = ("decision", "reasoning", "summary", "content", "c
 
 def _add_checks(_cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
     """
-    Give each field without a converter a converter that validates the value by the check for the field's name.
+    Add a converter to each field that has none. The converter validates the value with the check for the field's name.
 
     Default values are not checked.
     """

@@ -74,7 +74,7 @@ _UNSPACED_SCRIPT_CHARS: Final = (
     "\u3105-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _IDEOGRAPH_PATTERN: Final = re.compile("[\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-# Combining marks, which `\w` does not match. The sentence ends in this range are excluded.
+# Combining marks, which `\w` does not match. Punctuation that ends sentences is not included.
 _COMBINING_MARKS: Final = "\u200d" + "".join(
     sign for sign in map(chr, range(0x300, 0xE00)) if unicodedata.category(sign).startswith("M")
 )
@@ -89,7 +89,7 @@ _TOKEN_PATTERN: Final = re.compile(
 _ASCII_TOKEN_PATTERN: Final = re.compile(rf"{_NUMBER_REGEX}|\w+(?:[-.']\w+)*", re.ASCII)
 _IDENTIFIER_SEPARATOR_PATTERN: Final = re.compile(r"[-._']+")
 _CAMEL_CASE_PATTERN: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-# Word endings that the stemmer may change (https://snowballstem.org/algorithms/english). Other words skip the stemmer.
+# Suffixes that the stemmer may change (https://snowballstem.org/algorithms/english). Other words are not stemmed.
 _STEMMABLE_PATTERN: Final = re.compile(r"(?:[ceilsy]|ed|ing|[eo]r|ion|is[mt]|[ae]nt)$")
 # Accents of Latin, Greek and Cyrillic letters, and vowel marks of Hebrew and Arabic.
 _ACCENT_PATTERN: Final = re.compile("[\u0300-\u036f\u0591-\u05c7\u064b-\u0652\u0670]+")
@@ -98,7 +98,7 @@ _VERSION_NUMBER_PATTERN: Final = re.compile(r"v?\d+(?:[-.]\d+)+", re.ASCII)
 _LONG_MARK_RUN_PATTERN: Final = re.compile(r"[^\w\s]{65}")
 _NORMALIZE_CHUNK_CHARS: Final = 64
 
-# Particles, and the endings of 하다 and 되다 that turn nouns into verbs.
+# Korean particles, and the inflected forms of 하다 and 되다 that turn nouns into verbs.
 _PARTICLES: Final = (
     "은|는|이|가|을|를|의|에|와|과|도|만|로|으로|에서|에게|에게서|한테|께|께서|부터|까지|보다|처럼|마다|조차|마저|밖에|이나|나|"
     "이라도|라도|이라|라|이란|란|이며|며|이고|이다|다|입니다|였다|이었다|인|일|임|이면|면|에는|에도|에만|에서는|에서도|으로는|으로도|"
@@ -158,7 +158,7 @@ _ENGLISH_STOP_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would be a page long
 )
 
-# Irregular forms that the stemmer cannot reduce. A question uses the base form ("what did she buy?", "I bought").
+# Irregular forms that the stemmer cannot reduce. Questions use the base form: "what did she buy?" for "bought".
 # Forms that are also words with another meaning, such as "rose" and "lives", are left out.
 _IRREGULAR_FORMS: Final = """
     buy:bought bring:brought build:built break:broke,broken begin:began,begun bite:bitten blow:blew,blown catch:caught
@@ -212,7 +212,7 @@ _KOREAN_STOP_WORDS: Final = frozenset(
 # Chinese question words and particles, simplified and traditional. A bigram that contains one is a stop word too.
 _STOP_IDEOGRAPHS: Final = frozenset("的了吗嗎呢吧啊嘛什么麼甚怎哪谁誰几幾")
 
-# Bigrams of Japanese and Chinese endings and question words.
+# Bigrams of grammatical suffixes and of question words, in Japanese and Chinese.
 _STOP_BIGRAMS: Final = frozenset(
     """
     です ます すか した して まし たか ませ せん った って てい いる いた ある あっ こと から まで のは のが のか には
@@ -223,7 +223,7 @@ _STOP_BIGRAMS: Final = frozenset(
 
 class _WordCache(dict[str, T]):
     """
-    Two-generation cache of analysed words.
+    Cache of analysed words with two generations.
 
     If the present generation is full, it replaces the previous one. Long words rarely repeat, so they are not cached.
     """
@@ -485,15 +485,15 @@ def _korean_terms(word: str) -> KindedTerms:
     if root in _KOREAN_STOP_WORDS:
         return ((root, _TermKind.STOP),)
     found = [(root, _TermKind.WORD)]
-    # If all syllables but the first form a suffix, index the first one too, as in 값이. This also affects 결과.
+    # If all syllables but the first form a suffix, index the first syllable too, as in 값이. This also splits 결과.
     if root[1:] in _SUFFIXES:
         found.append((root[0], _TermKind.ROOT))
-    # Use bigrams of the whole word, because its stem is not always detected. Bigrams of frequent endings weigh little.
+    # Use bigrams of the whole word, because its stem is not always detected. Bigrams of frequent suffixes weigh little.
     return (*found, *_bigram_terms(word))
 
 
 def _strip_suffixes(word: str) -> str:
-    """Return *word* without trailing particles and endings, but with at least two syllables."""
+    """Remove trailing particles and suffixes from *word*, but leave at least two syllables."""
     # Longer strings are not words, and would contain too many suffixes to strip.
     while len(word) <= _MAX_STRIPPED_CHARS:
         lengths = range(min(len(word) - 2, _LONGEST_SUFFIX), 0, -1)

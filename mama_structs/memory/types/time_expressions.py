@@ -108,7 +108,7 @@ def _span_until_now(now: datetime, unit: str, count: int) -> Span:
 
 
 def _latest_begun_span(now: datetime, spans: int, span_of: Callable[[int], Span]) -> Span:
-    """Return the latest of *spans* candidates that exists and has begun."""
+    """Return the latest span that exists and has begun, among *spans* candidates."""
     for back in range(spans):
         try:
             span = span_of(back)

@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 class ChangeWatermark:
     """
-    Watermark of the changes in one history, stored in a file next to the views.
+    Records the highest change number of one history in a file next to the views.
 
     Not thread-safe.
 
@@ -62,7 +62,7 @@ class ChangeWatermark:
             os.close(fd)
 
     def use(self, history: str | None) -> None:
-        """Set the history that the journal belongs to, None for an empty journal."""
+        """Set the history that the journal belongs to, or None if the journal is empty."""
         self._history = None if history is None else blake2b(history.encode(), digest_size=16).digest()
         if self._replaced_range is not None and self._history is not None and self.lost is None:
             # The journal was empty when the loss was detected, so the loss could not be recorded until now.
@@ -75,18 +75,19 @@ class ChangeWatermark:
 
     @property
     def lost(self) -> tuple[int, int] | None:
-        """The last change of the journal and the last change seen, if the journal ever lost changes, else None."""
+        """The journal's last change and the last change seen, or None if the journal never lost changes."""
         lost = self._read(LOST_OFFSET)
         return lost if lost[1] else self._replaced_range
 
     def record(self, change: int) -> None:
         """Record a durable change. Numbers below the recorded one are ignored."""
-        # Another process may overwrite a higher number. A file that is older than the journal is harmless.
+        # Another process may have recorded a higher number meanwhile, which this write replaces.
+        # That is harmless, because a number that is too low never reports a loss.
         if change > self.last:
             self._write(LAST_OFFSET, 0, change)
 
     def mark_lost(self, first: int, last: int) -> None:
-        """Record until `reset` that the changes after *first*, up to *last*, were seen and are lost."""
+        """Record that the changes after *first*, up to *last*, are lost. The record remains until `reset`."""
         before = self._read(LOST_OFFSET)
         if before[1]:
             first, last = min(first, before[0]), max(last, before[1])
@@ -106,9 +107,9 @@ class ChangeWatermark:
 
     def read_last_seen(self, known: int) -> None:
         """
-        Read the highest change seen by any process, at least *known*.
+        Read the highest change number that any process recorded. Use *known* if it is higher.
 
-        All changes up to it were durable.
+        This change and all earlier ones were durable.
         """
         history, _, last = self._record(LAST_OFFSET)
         self._other_history = (None, 0) if history == self._history else (history, last)
@@ -123,7 +124,7 @@ class ChangeWatermark:
         return self.lost is not None or self._seen > last or self._other_history[0] is not None
 
     def compare(self, last: int) -> None:
-        """Record a loss if there is one. *last* is the journal's last change, read after `read_last_seen`."""
+        """Record lost changes, if any. *last* is the journal's last change, read after `read_last_seen`."""
         history, others_last = self._other_history
         if history not in {None, self._history}:
             self._replaced_range = last, others_last

@@ -159,7 +159,7 @@ class ConsistencyCheck:
     def _check_table(self) -> Iterator[None]:
         """Check that every memory in the views has a row."""
         catalogue = self.views.memory_table
-        # Use journal numbers, because nodes may be assigned again between two steps.
+        # Use journal numbers instead of nodes, because a rebuild of the views between two steps renumbers the nodes.
         numbers = catalogue.numbers(catalogue.after(-1, None))
         for start in range(0, len(numbers), self._page_rows):
             keys = {
@@ -234,7 +234,7 @@ class ConsistencyCheck:
         earlier = seen.setdefault(known_id, key)
         if earlier == key:
             return False
-        # After it was checked, the earlier row may have been deleted and its memory imported again under this key.
+        # The earlier row may have been deleted after its check, and its memory imported again under this key.
         if self.rows.get(earlier) is None:
             seen[known_id] = key
             return False
@@ -256,7 +256,7 @@ class ConsistencyCheck:
         try:
             vectors = self.row_keys.read_vectors(vector_key, stored)
         except StoreDamaged as error:
-            # The views contain neither damaged memories nor later memories with the id of an earlier one.
+            # The views omit damaged memories, so there is nothing to compare.
             self._add_damage(vector_key, error, stored)
             return
         if self._is_duplicate_id(self._ids, entry.memory.id, key):

@@ -63,14 +63,14 @@ MAX_PLANS_PER_TRANSACTION: Final = 256
 SLICE_MEMORIES: Final = 100
 # Rows per step of a rebuild. A step takes some 40 ms.
 REBUILD_PAGE_ROWS: Final = 200
-# If more changes of other processes must be replayed, a transaction is postponed, up to MAX_POSTPONEMENTS times.
+# If more changes than this must be replayed first, a transaction is postponed, up to MAX_POSTPONEMENTS times.
 MAX_REPLAY_IN_TRANSACTION: Final = 200
 MAX_POSTPONEMENTS: Final = 3
 # A transaction that already took this long starts no further plan.
 MAX_TRANSACTION_SECONDS: Final = 0.1
 MAX_DROPS_PER_TRANSACTION: Final = 5_000
 MAX_SLICE_SECONDS: Final = 0.01
-# A snapshot is due only after at least 1/8 as many changes as the last snapshot contains.
+# A snapshot is due only after the change number has grown by at least 1/8 since the last snapshot.
 SNAPSHOT_INTERVAL_DIVISOR: Final = 8
 # Do not write a snapshot after fewer changes, because reading them from the journal is faster.
 SNAPSHOT_MIN_CHANGES: Final = 200
@@ -124,7 +124,7 @@ class _Rebuild:
         return 0 if self.derivation is None else len(self.derivation.loaded.views.memory_table)
 
     def drop(self) -> None:
-        """Discard the new views. If there is another step, it starts from the beginning."""
+        """Discard the new views. The next step, if any, starts the rebuild from the beginning."""
         derivation, self.derivation = self.derivation, None
         if derivation is not None:
             derivation.loaded.views.vectors.close()
@@ -160,7 +160,7 @@ class LocalEngine:
         self._queue: deque[_PendingWrite[Any]] = deque()
         self._is_transaction_scheduled = False
         self._is_slice_scheduled = False
-        # True if rows may contain links to deleted memories. The future is resolved when these links are removed.
+        # True if rows may contain links to deleted memories. `_cleaning` is resolved when these links are removed.
         self._needs_cleanup = False
         self._cleaning: Future[None] | None = None
         self._closed = False
@@ -245,7 +245,7 @@ class LocalEngine:
         tell(total, total)
 
     def figures(self) -> dict[str, Any]:
-        """Return statistics about the views. They may be older than the last change."""
+        """Return statistics about the views. The statistics may lack the last changes."""
         views = self._views
         return {} if views is None else views.stats()
 
@@ -301,7 +301,7 @@ class LocalEngine:
 
         def job() -> None:
             self._storage.transact_in_job(work)
-            # Run this in the same job as the change, so that no plan sees the new head with the old row keys.
+            # Replace the row keys in the same job as the head, so that no plan uses the new head with the old row keys.
             if not lacking:
                 self._row_keys = RowKeys(self.namespace, embedder, self._row_keys.directory)
                 self._head = None
@@ -349,7 +349,7 @@ class LocalEngine:
         except StoreError as error:
             _log.warning("no snapshot of the memories was written: %s", error)
         try:
-            # Try again, because reads of this engine may have prevented the erasure until now.
+            # Retry the erasure, because reads by this engine may have prevented it until now.
             await erase_from_disk(self._storage, self._views_folder, wait=0)
         except StoreError as error:
             _log.warning("what was forgotten is still on the disk: %s", error)
@@ -432,11 +432,11 @@ class LocalEngine:
             try:
                 self._replay(rows, self._views, last)
             except SnapshotInvalid as error:
-                # Reload here, for all callers. If no plan of a transaction has begun, no other code would retry.
+                # Reload the views here, because a transaction that fails before its first plan is not retried.
                 self._discard_invalid_views(error)
                 return self._load(rows)
         elif last < self._change:
-            # Rows of changes are never removed, so the journal was replaced or is damaged.
+            # Change rows are never removed, so the journal was replaced or is damaged.
             return self._load(rows)
         return self._views
 
@@ -578,7 +578,7 @@ class LocalEngine:
         failure: BaseException | None = None
         try:
             while not self._storage.transact_in_job(lambda rows: self._write_group(rows, group)):
-                # Replay changes of other processes outside of the transaction, because it blocks these processes.
+                # Replay changes of other processes before the transaction, because it blocks other writers.
                 self._storage.run_read_in_job(self._catch_up)
         except BaseException as error:  # noqa: BLE001 - passed to all waiting callers
             failure = error
@@ -689,7 +689,7 @@ class LocalEngine:
             one.cleanup_done = self._cleaning
 
     def _schedule_cleanup(self) -> None:
-        """Queue one step of the clean-up. When it is done, its callback queues the next step."""
+        """Queue one step of the clean-up. When this step is done, its callback queues the next step."""
         some: _PendingWrite[bool] = _PendingWrite(JournalWriter.clean_up)
         some.done.set_running_or_notify_cancel()
         some.done.add_done_callback(self._on_cleanup_done)
@@ -740,7 +740,7 @@ class LocalEngine:
         return True
 
     def _after_write(self) -> None:
-        # Grow the interval with the snapshots. With a constant interval, an import would take quadratic time.
+        # Grow the interval with the number of changes. With a constant interval, an import would take quadratic time.
         due = self._snapshot_at + max(self.settings.snapshot_every, self._snapshot_at // SNAPSHOT_INTERVAL_DIVISOR)
         if self._snapshot_folder is not None and self._change >= due:
             self._snapshot_at = self._change
@@ -810,7 +810,7 @@ def _ignore_progress(_done: int, _total: int) -> None:
 
 
 def _resolve_plans(plans: Sequence[_PendingWrite[Any]], failure: BaseException | None) -> None:
-    """Resolve the futures of plans with their results, or with the error."""
+    """Resolve the future of each plan with its result, its error, or *failure*."""
     for one in plans:
         if one.error is not None:
             one.done.set_exception(one.error)
@@ -838,7 +838,7 @@ class LocalEngines:
         return None if head is None else head.embedder
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> LocalEngine:
-        """Open the engine of a namespace, or share the open one. Call `release` once per call."""
+        """Return the engine of a namespace, and open it if necessary. Each call must be matched by `release`."""
         engine = self._open.acquire(
             namespace, lambda: LocalEngine(self._storage, namespace, embedder, settings, views=self._views)
         )
@@ -858,7 +858,7 @@ class LocalEngines:
         return engine
 
     async def release(self, namespace: str) -> None:
-        """Release an engine. The release by its last user closes it."""
+        """Release one use of an engine. The last release closes the engine."""
         last = self._open.release(namespace)
         if last is not None:
             await last.close()

@@ -33,14 +33,14 @@ class NamespaceHead(msgspec.Struct, kw_only=True):
 
     format: int = NAMESPACE_FORMAT
     identity: str
-    # The identity before the first change of the embedder, which identifies the history. Empty if it never changed.
+    # Identity before the first change of the embedder. It identifies the history. Empty if the embedder never changed.
     began_as: str = ""
     embedder: EmbedderRecord
     maintained_at: int = 0
 
     @property
     def history(self) -> str:
-        """Identity of the history that the changes of this namespace belong to."""
+        """Identity of the namespace's history of changes. A change of the embedder does not change it."""
         return self.began_as or self.identity
 
 
@@ -140,7 +140,7 @@ def _namespace_prefix(namespace: str) -> str:
 
 
 def list_namespaces(rows: Snapshot) -> list[str]:
-    """Return the names of all namespaces. Each takes one lookup."""
+    """Return the names of all namespaces. Each namespace takes one lookup."""
     found: list[str] = []
     after = ""
     while row := rows.items(MEMORIES_PREFIX, after=after, limit=1):

@@ -1,4 +1,4 @@
-"""Reader and writer of the local engine. They work on journal rows and on the views derived from them."""
+"""Reader and writer of the local engine. Both work on journal rows and on the views derived from these rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from mama_structs.storage.sealed_rows import DamagedValue, Rows, Snapshot
 
 T = TypeVar("T")
 
-# If more memories link to a deleted memory, the removal of these links is deferred and split into parts.
+# If more memories than this link to a deleted memory, the links are removed later, in several parts.
 MAX_IMMEDIATE_CLEANUPS: Final = 100
 CLEANUP_PART_SOURCES: Final = 256
 
@@ -106,7 +106,7 @@ class JournalReader:
         return self._views.vectors.nearest_many(vectors, limit, self._views.memory_table.mask(None))
 
     def words(self, query: Query, limit: int, where: Filter | None = None) -> Matches:
-        """Return the nodes whose words match the query best."""
+        """Return the nodes with the highest BM25 scores for the query."""
         return self._views.words.search(resolve_terms(query), limit, self._views.memory_table.mask(where))
 
     def word_scores(self, query: Query, nodes: Nodes) -> Scores:
@@ -118,7 +118,7 @@ class JournalReader:
         return self._views.words.rarity(resolve_terms(query))
 
     def links_of_many(self, nodes: Sequence[int] | Nodes, direction: Direction = "both") -> list[list[Link]]:
-        """Return the complete links of each of *nodes*."""
+        """Return the links of each of *nodes* as `Link` objects."""
         wanted = np.asarray(nodes, np.int64)
         ends: dict[int, set[int]] = {node: set() for node in wanted.tolist()}
         if direction != "out":
@@ -135,11 +135,11 @@ class JournalReader:
         return found
 
     def read_links(self, node: int, direction: Direction = "both") -> list[Link]:
-        """Return the complete links of a memory in one direction."""
+        """Return the links of a memory in the given direction as `Link` objects."""
         return self.links_of_many([node], direction)[0]
 
     def find_links(self, link_ids: Sequence[str]) -> list[Link | None]:
-        """Return complete links by id, None for ids that do not exist."""
+        """Return links by id as `Link` objects, or None for ids that do not exist."""
         sources = sorted({source for link_id in link_ids for source, _ in self._views.links.find(link_id)})
         found = {link.id: link for entry in self._read_entries(sources) for link in entry.links}
         return [found.get(link_id) for link_id in link_ids]
@@ -329,7 +329,7 @@ class JournalWriter(JournalReader):
         incoming = self.links(np.array([node]), "in").sources
         sources = np.unique(incoming).tolist()
         vectors = self.vectors(node)
-        # Targets may be missing from the views because they are damaged.
+        # Damaged targets may be missing from the views.
         targets = [end for end in (self.find(link.to_id) for link in entry.links) if end is not None]
         number = self._views.memory_table.number_of(node)
         self._update_evidence(node, entry.memory.evidence, (), {})
@@ -370,7 +370,7 @@ class JournalWriter(JournalReader):
         return True
 
     def mark_for_erasure(self) -> None:
-        """Mark the data that this plan deletes or replaces for removal from disk by `Engine.erase`."""
+        """Mark the data that this plan deletes or replaces, so that `Engine.erase` removes the data from disk."""
         key, change = erasure_marker_key(self._row_keys.namespace), self._plan_change()
         self._erases = self._views.has_erased_data = True
         self._rows_to_write.put(key, encode_row(change))
@@ -443,7 +443,7 @@ class JournalWriter(JournalReader):
         self._touched_nodes.update([node, *ends])
 
     def _update_views(self, node: int, before: Entry, after: Entry, vectors: Vectors | None) -> list[int]:
-        """Replace a memory in the views by a new version. Return the targets of added and removed links."""
+        """Replace a memory in the views with a new version. Return the targets of added and removed links."""
         if before.memory != after.memory or vectors is not None:
             self._views.change(node, after, vectors)
         else:
@@ -470,7 +470,7 @@ class JournalWriter(JournalReader):
 
     def _clean_up_or_defer(self, number: int, dead: CleanupRow) -> None:
         """Remove the links to a deleted memory from the rows. If there are many, defer the removal."""
-        # The version of the linking rows stays the same, because the views already omit these links.
+        # Do not change the version of the linking rows, because the views already omit the links.
         self._dead = None
         if len(dead.sources) <= MAX_IMMEDIATE_CLEANUPS:
             for source in dead.sources:
@@ -527,7 +527,7 @@ class JournalWriter(JournalReader):
     def _check_contents(self, before: Iterable[str], memory: Memory, contents: Mapping[str, str]) -> None:
         named = evidence_digests(before)
         for digest in evidence_digests(memory.evidence):
-            # An earlier reference to a lost text is no error. Otherwise the memory could no longer be changed.
+            # Accept a lost text that the memory already refers to. Otherwise the memory could no longer be changed.
             if digest not in named and digest not in contents and not self.known_contents([digest]):
                 raise KeyError(digest)
 

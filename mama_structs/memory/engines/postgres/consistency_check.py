@@ -48,7 +48,7 @@ ORPHANS_SQL: Final = """
 
 
 class PostgresConsistencyCheck:
-    """Check or repair of all memories of a namespace, one page per call."""
+    """Checks or repairs all memories of a namespace, one page per call."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []

@@ -28,7 +28,7 @@ from mama_structs.storage.sqlite_errors import Finding
 
 T = TypeVar("T")
 
-# Tables that contain texts of memories, or texts of refs.
+# Tables that contain texts of memories or refs.
 VACUUMED_TABLES: Final = ("memories", "pieces", "terms", "mentions", "links", "texts", "text_uses", "notes", "rows")
 
 
@@ -56,9 +56,9 @@ class PostgresEngine:
         return self._embedder
 
     async def open(self) -> None:
-        """Check the embedder of the namespace. Recompute the terms if an older text analysis made them."""
+        """Check the embedder of the namespace. Recompute terms that an older version of the text analysis produced."""
         await self.read(lambda reader: reader.change)
-        # Terms made by a newer version of the text analysis are left unchanged.
+        # Terms from a newer version of the text analysis are left unchanged.
         if self._head.analysis < ANALYSIS_VERSION:
             await self.rebuild()
         self.index.maintain_if_due(self._head)
@@ -185,7 +185,7 @@ class PostgresEngine:
         return ()
 
     def figures(self) -> dict[str, Any]:
-        """Return statistics about the stored data. They may be older than the last change."""
+        """Return statistics about the stored data. The statistics may lack the last changes."""
         head = self._head
         return {
             "memories": head.memory_count,
@@ -250,7 +250,7 @@ class PostgresEngines:
         return decode_embedder(rows[0]["embedder"]) if rows else None
 
     async def open(self, namespace: str, embedder: EmbedderRecord, settings: MemorySettings) -> PostgresEngine:
-        """Open the engine of a namespace, or share the open one. Call `release` once per call."""
+        """Return the engine of a namespace, and open it if necessary. Each call must be matched by `release`."""
         engine = self._engines.acquire(namespace, lambda: PostgresEngine(self._pool, namespace, embedder, settings))
         try:
             check_dimensions(embedder)
@@ -268,7 +268,7 @@ class PostgresEngines:
         return engine
 
     async def release(self, namespace: str) -> None:
-        """Release an engine. The release by its last user closes it."""
+        """Release one use of an engine. The last release closes the engine."""
         last = self._engines.release(namespace)
         if last is not None:
             await last.close()

@@ -45,7 +45,7 @@ RETRY_INTERVAL_SECONDS: Final = 60.0
 BUILD_TIMEOUT_SECONDS: Final = 7 * 86_400.0
 LOCK_TIMEOUT_SECONDS: Final = 2
 MAX_PROBED_VECTORS: Final = 64
-# An index is rebuilt if its recall is lower: the ratio of stored vectors that are found by searching for them.
+# An index is rebuilt if its recall is lower. The recall is the ratio of stored vectors that searches for them find.
 MIN_RECALL: Final = 0.95
 # A search for a stored vector succeeds if a result has at least this cosine, which tolerates half precision.
 MIN_SELF_COSINE: Final = 0.999
@@ -75,8 +75,8 @@ CLAIM_SQL: Final = f"""
 """
 RELEASE_SQL: Final = f"DELETE FROM {SCHEMA}.leases WHERE namespace = $1 AND name = '{LEASE_NAME}' AND holder = $2"
 SEARCH_SETTINGS: Final = {
-    # Iterative scans read batches of candidates that may overlap in order. The query selects the best at the end.
-    # Strict order would discard late candidates and find fewer.
+    # Iterative scans return batches whose scores may overlap. The query sorts all candidates at the end.
+    # Strict order would discard candidates that arrive late, so fewer results would be found.
     "hnsw.iterative_scan": "relaxed_order",
     "hnsw.ef_search": "1000",
     "hnsw.max_scan_tuples": "20000",
@@ -158,7 +158,7 @@ class NamespaceIndex:
 
     @staticmethod
     def search_settings(index: HnswIndex | None) -> Mapping[str, str]:
-        """Return the settings of a transaction that searches with an index."""
+        """Return the settings of transactions that search with *index*. Empty if *index* is None."""
         return {} if index is None else SEARCH_SETTINGS
 
     def maintain_if_due(self, head: PostgresNamespaceHead) -> Future[bool] | None:
@@ -174,7 +174,7 @@ class NamespaceIndex:
     def maintain(self, head: PostgresNamespaceHead) -> Future[bool] | None:
         """Start a task that builds or drops the index if necessary, regardless of when the last one ran."""
         with self._guard:
-            # Ignore that the server is closed, because the write that triggered this has succeeded.
+            # Ignore the error of a closed server, because the write that triggered the maintenance has succeeded.
             with contextlib.suppress(MamaStructsError):
                 if self._task is None or self._task.done():
                     self._start_task(head)

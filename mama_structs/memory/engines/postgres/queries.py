@@ -34,7 +34,7 @@ from mama_structs.memory.types.model import ORIGINS, LinkType, to_milliseconds
 
 EVOLUTION_NUMBER: Final = TYPE_NUMBERS[LinkType.EVOLUTION]
 
-# Tags of result rows that belong to no query. They are not positive, because queries are numbered from 1.
+# Tags of result rows that belong to no query. These tags are not positive, because queries are numbered from 1.
 HEAD_TAG: Final = 0
 ROW_TAG: Final = -1
 ENTRY_TAG: Final = -2
@@ -48,11 +48,11 @@ FREQUENCY_TAG: Final = -9
 SAMPLE_TAG: Final = -10
 STORED_TEXT_TAG: Final = -11
 LINKS_TAG: Final = -12
-# Longer entries are not fetched with the other columns, but on demand.
+# Entries up to this size are fetched with the other columns, longer entries on demand.
 MAX_INLINE_ENTRY_BYTES: Final = 2_000
 # A vector is stored in the column `vector` or `half`, depending on the precision of the namespace.
 VECTOR_SQL: Final = "coalesce(p.vector, p.half::vector)"
-# If a filter selects at most this many memories, comparing all of them is faster than the index.
+# If a filter selects at most this many memories, scanning all of them is faster than using the index.
 MAX_EXACT_FILTERED_MEMORIES: Final = 4_096
 # Maximum number of vectors to request from an index. A search that needs more is exact.
 MAX_INDEX_CANDIDATES: Final = 1_000
@@ -136,7 +136,7 @@ class Statement:
         return name
 
     def add_part(self, tag: int, from_clause: str, **columns: str) -> None:
-        """Add rows with a tag to the result. *columns* are SQL expressions, *from_clause* begins with FROM."""
+        """Add tagged rows to the result. *columns* are SQL expressions, and *from_clause* begins with FROM."""
         kinds = {
             "node": "bigint",
             "score": "float8",
@@ -170,7 +170,7 @@ class Statement:
 
     @property
     def write_sql(self) -> str:
-        """The whole statement, if its tables only write and return no rows."""
+        """The whole statement, if its common table expressions only write."""
         return f"WITH {', '.join(self._tables)} SELECT 1 WHERE $1::text IS NOT NULL"
 
     @property
@@ -223,7 +223,7 @@ def filter_conditions(statement: Statement, where: Filter | None, memory: str = 
 
 def filter_join(statement: Statement, where: Filter | None, node: str) -> tuple[str, str]:
     """
-    Return the join and the conditions that apply a filter to rows with a node.
+    Return the SQL join and the SQL conditions that apply a filter to rows with a node.
 
     Expired memories are excluded one by one, because there are few of them.
     """
@@ -283,12 +283,12 @@ class CountQuery:
 
 @attrs.frozen
 class DuplicateQuery:
-    """Query for duplicates: for each wording hash, the first and the last memories with this hash."""
+    """Query for duplicates: the first and the last memories with each duplicate fingerprint."""
 
     wordings: tuple[int, ...]
 
     def select_sql(self, statement: Statement, _name: str) -> str:
-        """Return the SELECT of nodes. The rows of these nodes contain their wording hashes."""
+        """Return the SELECT of nodes. The rows of these nodes contain their duplicate fingerprints."""
         wanted = statement.add_argument(sorted(set(self.wordings) - {0}), "bigint[]")
         some = (
             "(SELECT node FROM memories WHERE namespace = $1 AND wording = said "
@@ -317,7 +317,7 @@ class HnswIndex:
     """
     A vector index: its column, vector type and dimensions.
 
-    *has_several_vectors*: some memories have several vectors.
+    *has_several_vectors* is True if some memories have several vectors.
     """
 
     column: str
@@ -396,10 +396,10 @@ class NearestQuery:
 @attrs.frozen
 class Words:
     """
-    Full-text query for the memories that match words best.
+    Full-text query for the memories with the highest BM25 scores.
 
-    Memories that were not sent to the server yet still count in the statistics. *pending_frequencies* is the number of
-    them that contain each term, *pending_count* their number, and *pending_length* their total length.
+    Pending memories, which are not on the server yet, count in the statistics too. *pending_count* is their number,
+    *pending_length* their total length, and *pending_frequencies* the number of them that contain each term.
     """
 
     terms: tuple[tuple[str, float], ...]
@@ -434,7 +434,7 @@ class Words:
             f"+ {given(self.pending_count, 'bigint')} AS live, "
             f"length::float8 + {given(self.pending_length, 'bigint')} AS length "
             "FROM memory_heads WHERE namespace = $1) h",
-            # Without statistics the planner expects few rows, and would count the terms again for each row.
+            # Materialize, because a planner without statistics would count the terms again for each row.
             materialized=True,
         )
         joined, rules = filter_join(statement, self.where, "f.node")
@@ -662,7 +662,7 @@ def _add_matching_links(statement: Statement, conditions: Iterable[str], *, comp
 
 def add_head(statement: Statement, since: int, index: str) -> None:
     """
-    Add the state of a namespace, and the nodes touched after the change *since*.
+    Add the state of a namespace to a statement, and the nodes touched after the change *since*.
 
     The state contains the tokens of the change *since* and of the last change.
 
@@ -687,7 +687,7 @@ def add_head(statement: Statement, since: int, index: str) -> None:
 
 
 def add_frequencies(statement: Statement, terms: Iterable[str]) -> None:
-    """Add the document frequencies of some terms."""
+    """Add the document frequencies of *terms* to a statement."""
     _add_frequencies_of(statement, f"SELECT unnest({statement.add_argument(list(terms), 'text[]')})")
 
 

@@ -1,4 +1,4 @@
-"""Reader of one namespace in one transaction. It caches all answers of the server."""
+"""Reader of one namespace in one transaction. All answers of the server are cached."""
 
 # ruff: noqa: D102, S608 - documented in the protocols; statements are built from constants
 
@@ -71,7 +71,7 @@ from mama_structs.storage.postgres.pool import Connection
 
 T = TypeVar("T")
 
-# Rows are not prefetched if a query may find more nodes. They are fetched when the plan requests them.
+# If a query may find more nodes than this, their rows are fetched only when the plan requests them.
 MAX_PREFETCHED_NODES: Final = 1_000
 # Maximum number of ids to compare for "did you mean" suggestions.
 MAX_ID_CANDIDATES: Final = 1_000
@@ -99,7 +99,7 @@ class PostgresReader(Reader):
         # The change tokens in the server's answer: of the last change, and of the cached one.
         self._change_tokens: tuple[str | None, str | None] = None, None
         self._is_up_to_date = True
-        # Results of queries. They do not include memories that are not sent to the server yet.
+        # Results of queries, without the memories that are not sent to the server yet.
         self._answers: dict[NodeQuery, list[tuple[Any, float]]] = {}
         self._rows: dict[int, PostgresMemoryRow] = {}
         self._node_of: dict[str, int | None] = {}
@@ -111,9 +111,9 @@ class PostgresReader(Reader):
         self._frequencies: dict[str, int] = {}
         self._links: dict[str, LinkRow] = {}
         self._ends: dict[str, defaultdict[int, set[str]]] = {end: defaultdict(set) for end in ENDS_BY_DIRECTION["both"]}
-        # Complete links by id, as JSON until first used. The value is None if the link does not exist.
+        # Complete links by id. A link is decoded from JSON at its first use. None if the link does not exist.
         self._complete_links: dict[str, Link | bytes | None] = {}
-        # Coverage of the cache: nodes with all links, with complete links by end, and with all successors.
+        # Cached data: nodes with all their links, with their complete links (by end), and with all their successors.
         # Walk distances are stored by link filter and start node.
         self._nodes_with_links: set[int] = set()
         self._nodes_with_complete_links: dict[str, set[int]] = {"source": set(), "target": set()}
@@ -294,7 +294,7 @@ class PostgresReader(Reader):
         if not known or not len(nodes):
             return scores
         self._fetch_counts({term for _, term in known}, listed)
-        # Add in the order and precision of the local engine, by value and then by term, so that scores are equal.
+        # Add in the same order and precision as the local engine, by value and then by term, so that scores are equal.
         norms = self._get_lengths(nodes) + np.float32(EXTRA_LENGTH_TERMS / TERM_COUNT_STEP)
         norms *= np.float32(
             BM25_K1
@@ -465,7 +465,7 @@ class PostgresReader(Reader):
         self._client_state.cache_sample(sample)
 
     def _send_pending(self) -> None:
-        """Send pending writes to the server. Does nothing in a reader."""
+        """Send pending writes to the server. Does nothing in a reader, which has none."""
 
     def fetch_for_check(self, nodes: Sequence[int]) -> None:
         """Fetch all data that the consistency check needs for some memories."""
@@ -629,7 +629,7 @@ class PostgresReader(Reader):
                 self._add_link_if_unknown(questions.unescape_text(link_id), link)
 
     def _add_link_if_unknown(self, link_id: str, link: LinkRow) -> None:
-        # Writes of this plan are newer than the answer.
+        # Ignore links that this plan has written or deleted, because the server's answer is older.
         if link_id not in self._links and link_id not in self._deleted_links:
             self._add_link(link_id, link)
 

@@ -1,4 +1,4 @@
-"""Writer to one namespace in one transaction. It buffers changes and sends them in few statements."""
+"""Writer to one namespace in one transaction. Changes are buffered and sent in few statements."""
 
 # ruff: noqa: D102, S608 - documented in the protocols; statements are built from constants
 
@@ -41,7 +41,7 @@ from mama_structs.memory.types.model import CREATORS, Link, Memory, MemoryType, 
 from mama_structs.memory.types.text_analysis import ANALYSIS_VERSION
 from mama_structs.storage.postgres.pool import Connection
 
-# After this time `should_yield` is true: other writers wait, so the plan should continue in another transaction.
+# After this time `should_yield` is true, because other writers wait for the lock of the namespace.
 MAX_TRANSACTION_SECONDS: Final = 0.1
 # Number of recent changes for which the server stores the touched nodes.
 MAX_STORED_CHANGES: Final = 4096
@@ -100,7 +100,7 @@ class PostgresWriter(PostgresReader, Writer):
         self._touched: set[int] = set()
         self._is_changed = False
         self._has_sent = False
-        # True if buffered changes would alter the result of a query. They are then sent before the next query.
+        # True if buffered changes would alter the result of a query. The changes are then sent before the next query.
         self._must_send_before_query = False
         # Change of the stored number of links, apart from new links in the buffer.
         self._link_count_change = 0
@@ -223,7 +223,7 @@ class PostgresWriter(PostgresReader, Writer):
             self._connection.execute(DELETE_NOTES_SQL, self._namespace, gone)
         if kept:
             self._connection.execute(PUT_NOTES_SQL, self._namespace, [*kept], [*kept.values()])
-        # Count a change, so that the outcome of a commit without an answer can be looked up.
+        # Count a change. If the answer to the commit is lost, its change number shows whether the commit succeeded.
         self._connection.note_change()
 
     def put_vectors(self, embedder: EmbedderRecord, vectors: Mapping[str, Vectors]) -> None:
@@ -331,7 +331,7 @@ class PostgresWriter(PostgresReader, Writer):
                 self._pending_rows.nodes_with_new_words.add(node)
         self._pending_rows.mentions |= named - mentions if node not in self._unsent else named
         self._rows[node], self._memories[node] = row, memory
-        # Keep the cached answers if no query can see the change, for example a new outcome.
+        # Do not clear the cache if the change affects no query, for example a new outcome.
         if node in self._unsent or (row, new, named) != (known, old, mentions):
             self._must_send_before_query |= node not in self._unsent
             self._clear_cache()
@@ -388,7 +388,7 @@ class PostgresWriter(PostgresReader, Writer):
             if digest in contents:
                 self._pending_rows.texts[digest] = contents[digest]
                 self._stored_digests[digest] = True
-            # An earlier reference to a lost text is no error. Otherwise the memory could no longer be changed.
+            # Accept a lost text that the memory already refers to. Otherwise the memory could no longer be changed.
             elif digest not in named and digest not in self._pending_rows.texts and not self.known_contents([digest]):
                 raise KeyError(digest)
             if digest not in named:

@@ -49,7 +49,7 @@ def hash_link_id(link_id: str) -> int:
 
 
 class Adjacency:
-    """Links between nodes. Their ids and texts are stored only in the journal."""
+    """Index of the links between nodes. Link ids and texts are stored only in the journal."""
 
     def __init__(self) -> None:
         self._rows = GrowingColumns(_COLUMNS)
@@ -118,7 +118,7 @@ class Adjacency:
         return {name: self._rows[name][rows] for name in _COLUMNS}
 
     def restore_links(self, links: Mapping[str, NDArray[Any]]) -> None:
-        """Add removed links again."""
+        """Restore removed links from the result of `get_node_links`."""
         self._rows.extend(links)
         if should_merge(len(self._rows) - self._merged, self._merged):
             self._merge()

@@ -48,7 +48,7 @@ class GraphError(Exception):
 
 
 class GraphBusy(Exception):
-    """Raised if the lock of a graph was not free in time, because the graph was being extended or saved."""
+    """Raised if the lock of a graph cannot be acquired in time, because the graph is being extended or saved."""
 
 
 @attrs.frozen(kw_only=True)
@@ -80,7 +80,7 @@ def is_available() -> bool:
 
 
 class HnswGraph:
-    """HNSW graph of vectors. Their labels are 0, 1, 2, … in insertion order. Thread-safe."""
+    """HNSW graph of vectors, which are labelled 0, 1, 2, … in insertion order. Thread-safe."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class HnswGraph:
                     if seconds < max_lock_seconds
                     else max(1, len(some) // (1 + (seconds > 2 * max_lock_seconds)))
                 )
-            # Sleep while queries wait, because the lock is not fair and they would not get it.
+            # Sleep while queries wait. The lock is not fair, so they would otherwise not acquire the lock.
             while self._waiting and at < len(taken):
                 time.sleep(0.0002)
 
@@ -198,7 +198,7 @@ class HnswGraph:
                 return np.empty((len(vectors), 0), np.int64)
             needed = max(ef, wanted)
             if needed != self._ef:
-                # A new or loaded graph has ef=10, with which it finds only half of the neighbours.
+                # hnswlib sets ef to 10 in a new or loaded graph, which would find only half of the neighbours.
                 self._index.set_ef(needed)
                 self._ef = needed
             labels, _ = self._index.knn_query(taken, k=wanted, num_threads=1)
@@ -349,7 +349,7 @@ class BackgroundGraph:
         """Return the graph as a part of the snapshot, or None if there is no graph."""
         stored, proved = self._stored, self.verified_graph
         if stored is None and proved is not None and self._saved is not None and self._saved[0] is proved.graph:
-            # If the saved file lacks only few rows, reuse it. They are added quickly after loading.
+            # Reuse a saved file that lacks only a few rows, because these are added quickly after loading.
             held = self._saved[1].files["marks"].stored.size
             stored = (
                 self._saved[1] if len(proved.graph) <= held * MAX_SAVED_GROWTH_RATIO + MAX_SYNCHRONOUS_ROWS else None
@@ -365,19 +365,19 @@ class BackgroundGraph:
         )
 
     def record_saved_files(self, loaded: LoadedPart) -> None:
-        """Remember the files that contain the current graph, so that later snapshots reuse them."""
+        """Record the files that contain the current graph, so that later snapshots reuse these files."""
         if self.verified_graph is not None and {"graph", "marks"} <= loaded.files.keys():
             self._saved = (self.verified_graph.graph, loaded)
 
     @property
     def mode(self) -> Literal["exact", "building", "hnsw"]:
-        """Search mode: exact, exact while the graph is being built, or with the graph."""
+        """Search mode: ``exact``, ``building`` (exact while the graph is being built) or ``hnsw``."""
         if self.verified_graph is not None:
             return "hnsw"
         return "building" if self._thread is not None else "exact"
 
     def get_usable_graph(self) -> VerifiedGraph | None:
-        """Return the graph for a search, or None. Small updates are made first, without blocking for long."""
+        """Return the graph for a search, or None if the search must be exact. Small updates are applied first."""
         if self._thread is None:
             self._run_small_updates()
         proved = self.verified_graph
@@ -423,13 +423,13 @@ class BackgroundGraph:
                 self._thread.start()
 
     def rebuild(self) -> None:
-        """Discard the graph and build a new one. Searches are exact until then."""
+        """Discard the graph and build a new one. Until it is built, searches are exact."""
         with self._guard:
             self.verified_graph, self._stored, self._min_rows_to_build = None, None, 0
         self.start_background_work()
 
     def fail(self, error: Exception) -> None:
-        """Discard the graph after an error. It is built again, unless there were too many errors."""
+        """Discard the graph after an error. The graph is built again, unless there were too many errors."""
         with self._guard:
             self.verified_graph = None
             self._failures += 1
@@ -460,7 +460,7 @@ class BackgroundGraph:
         return self._thread is not None
 
     def abandon(self) -> None:
-        """Stop using the graph. The background thread stops soon, but this does not wait for it."""
+        """Stop using the graph. Signal the background thread to stop, but do not wait for it."""
         self._stop.set()
         self.verified_graph = None
 
@@ -585,7 +585,7 @@ class BackgroundGraph:
         """Build a graph of the current rows, and measure its recall. Return None if the thread must stop."""
         basis = self._principal_axes() if plan.reduced else None
         graph = HnswGraph(self._rows.dimensions, plan=plan, capacity=self._rows.count + 1, basis=basis)
-        # Do not wait for rows that arrive meanwhile, because an import may go on for minutes.
+        # Ignore rows that are added meanwhile, because an import may last for minutes.
         return self._verify_recall(graph) if self._fill(graph, self._rows.count, threads=_build_threads()) else None
 
     def _publish(self, proved: VerifiedGraph) -> None:
@@ -633,7 +633,7 @@ class BackgroundGraph:
             self.rebuild()
 
     def _probe(self) -> None:
-        """Check that the graph still finds its own vectors. Deletions can disconnect parts of it."""
+        """Rebuild the graph if it no longer finds its own vectors, because deletions can disconnect parts of it."""
         self._changes_at_last_probe = self._rows.changes
         proved = self.verified_graph
         if proved is not None and not self._finds_own_vectors(proved.graph):
@@ -686,7 +686,7 @@ class BackgroundGraph:
     def _measure_recall(
         self, graph: HnswGraph, queries: Vectors, worst: NDArray[np.float32], wanted: int, ef: int
     ) -> tuple[float, float]:
-        """Return the recalls of rescoring the first `MAX_RESCORED` results only, and of rescoring all results."""
+        """Return two recalls: with the first `MAX_RESCORED` results rescored, and with all results rescored."""
         few = whole = 0
         for query, score in zip(queries, worst.tolist(), strict=True):
             if self._stop.is_set():
@@ -716,7 +716,7 @@ class BackgroundGraph:
 
 
 def _graph_writers(graph: HnswGraph, max_vectors: int) -> dict[str, Callable[[Path], bool]]:
-    """Return two functions that write the graph and its deletion marks to a file each."""
+    """Return two functions: one writes the graph to a file, the other its deletion marks."""
     marks: list[NDArray[np.bool_]] = []
 
     def save_graph(path: Path) -> bool:

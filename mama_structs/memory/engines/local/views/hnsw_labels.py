@@ -28,19 +28,19 @@ INITIAL_LENGTH: Final = 64
 
 
 class HnswLabels:
-    """Mapping between nodes and the labels of their vectors, in both directions."""
+    """Mapping between nodes and the labels of their vectors, in both directions. A node has one label per chunk."""
 
     def __init__(self) -> None:
         self.live: int = 0
         """Number of nodes."""
         self.nodes_with_several_pieces: int = 0
-        """Number of nodes with several pieces."""
+        """Number of nodes with several chunks."""
         self.last: int = -1
         """The highest node that ever had vectors."""
-        # Node and label of each piece, grouped by node. The node is -1 if it was removed.
+        # Node and label of each chunk, grouped by node. The node of a removed chunk is -1.
         self._parts = GrowingColumns(_PIECE_COLUMNS)
         self._removed = 0
-        # By node: position of its first piece, and number of pieces.
+        # By node: position of its first chunk, and number of chunks.
         self._first = np.zeros(INITIAL_LENGTH, np.int32)
         self._pieces = np.zeros(INITIAL_LENGTH, np.int32)
         # By label: its node, NO_NODE or SEVERAL_NODES.
@@ -73,7 +73,7 @@ class HnswLabels:
         return known
 
     def state(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Return an array with the node of each piece, and an array with its label."""
+        """Return two arrays: the node of each chunk, and the label of each chunk."""
         self._drop_removed()
         return self._parts["node"].copy(), self._parts["label"].copy()
 
@@ -86,7 +86,7 @@ class HnswLabels:
         return 0 <= node < len(self._pieces) and bool(self._pieces[node])
 
     def add(self, node: int, labels: list[int]) -> None:
-        """Assign labels, one per piece, to a node without labels."""
+        """Assign labels, one per chunk, to a node without labels."""
         if not labels:
             return
         if node >= len(self._pieces):
@@ -102,7 +102,7 @@ class HnswLabels:
             self._add_owner(label, node)
 
     def remove(self, node: int) -> list[int]:
-        """Remove a node. Return its labels that no other node has."""
+        """Remove a node, and return its labels that belong to no other node."""
         if node not in self:
             return []
         first = int(self._first[node])
@@ -124,7 +124,7 @@ class HnswLabels:
         return self._parts["label"][expand_runs(self._first[known], counts)].astype(np.int64), counts
 
     def sampled(self) -> Labels:
-        """Return the label of the first piece of each node that belongs to the sample."""
+        """Return the label of the first chunk of each node in the sample."""
         nodes = np.flatnonzero(self._pieces)[sample_slice(self.live)]
         return self._parts["label"][self._first[nodes]].astype(np.int64)
 
@@ -135,7 +135,7 @@ class HnswLabels:
         *mask* has at least `size` items.
         """
         nodes = self._parts["node"]
-        # A removed piece has the node -1, which would select the last item of the mask.
+        # A removed chunk has the node -1, which would select the last item of the mask.
         wanted = mask[nodes] & (nodes >= 0) if self._removed else mask[nodes]
         found = np.zeros(len(self._owner), np.bool_)
         found[self._parts["label"][wanted]] = True
@@ -194,9 +194,9 @@ class HnswLabels:
 
     def _index_first_pieces(self) -> int:
         """
-        Recompute the position of each node's first piece, and return the number of runs.
+        Recompute the position of each node's first chunk, and return the number of runs.
 
-        A run is a sequence of adjacent pieces of the same node.
+        A run is a sequence of adjacent chunks of the same node.
         """
         nodes = self._parts["node"]
         first = np.flatnonzero(np.diff(nodes, prepend=-1))

@@ -28,7 +28,7 @@ UNMERGED_ROWS_DIVISOR: Final = 64
 
 
 def grow_array(array: NDArray[T], min_length: int, fill_value: int = 0) -> NDArray[T]:
-    """Return a copy with at least *min_length* items and at least twice the length, a multiple of 64."""
+    """Return a copy with at least *min_length* items and twice the length, rounded up to a multiple of 64."""
     room = max(min_length, 2 * len(array))
     wider: NDArray[T] = np.full(room + -room % 64, fill_value, array.dtype)
     wider[: len(array)] = array
@@ -36,7 +36,7 @@ def grow_array(array: NDArray[T], min_length: int, fill_value: int = 0) -> NDArr
 
 
 def expand_runs(starts: Array, counts: Array) -> Rows:
-    """Return the concatenated positions of runs, each with its start and length."""
+    """Return the positions in all runs, concatenated. A run is given by its start and its length."""
     places: Rows = np.repeat(starts - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
     return places
 
@@ -74,7 +74,7 @@ class GrowingColumns:
         self._rows += more
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Keep only the rows where the mask is True, and close the gaps between them."""
+        """Remove the rows where the mask is False, and close the gaps."""
         self._arrays = {name: self[name][rows] for name in self._arrays}
         self._rows = self._room = int(np.count_nonzero(rows))
 
@@ -88,7 +88,7 @@ class SortedRows:
     """
     Row numbers in the order of a key column.
 
-    Rows with equal keys keep their order. New rows are sorted lazily.
+    Rows with equal keys remain in insertion order. New rows are sorted lazily.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ def pack_texts(texts: Iterable[str]) -> tuple[NDArray[np.uint8], NDArray[np.int6
 
 
 def unpack_texts(whole: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str]:
-    """Return the texts from the arrays that `pack_texts` returned."""
+    """Return the strings from the arrays that `pack_texts` returned."""
     text = whole.tobytes().decode("utf-8", "surrogatepass")
     places = [0, *ends.tolist()]
     if places[-1] != len(text) or (np.diff(ends, prepend=0) < 0).any():
@@ -192,7 +192,7 @@ BLOCK_ROWS: Final = 256
 MAX_SUGGESTION_CANDIDATES: Final = 1000
 # Maximum number of these candidates that difflib compares.
 MAX_COMPARED_SUGGESTIONS: Final = 200
-# If a search steps over more deleted rows than this, it continues among the existing rows.
+# Maximum number of consecutive deleted rows to skip one by one. If there are more, only existing rows are searched.
 MAX_HOLES_SKIPPED: Final = 16
 MAX_SUGGESTION_CHARS: Final = 200
 MIN_ID_PART_CHARS: Final = 3
@@ -364,7 +364,7 @@ class MemoryTable:
         return next((int(node) for node in nodes[::-1] if self._rows["alive"][node]), None)
 
     def duplicates(self, wordings: Sequence[int]) -> list[Nodes]:
-        """Return the nodes with each wording hash, in save order."""
+        """Return the nodes with each duplicate fingerprint, in save order."""
         keys, alive = self._rows["wording"], self._rows["alive"]
         found = [NO_NODES if one == NO_FINGERPRINT else self._by_wording.find(keys, one) for one in wordings]
         return [nodes[alive[nodes]] for nodes in found]
@@ -387,7 +387,7 @@ class MemoryTable:
         return [self._ids[node] for node in listed]
 
     def topics(self, nodes: Sequence[int] | Nodes) -> list[str | None]:
-        """Return the topics of memories, in the order of *nodes*. Each topic has its first spelling, in NFC."""
+        """Return the topics of memories in Unicode NFC, in the order of *nodes*."""
         return [None if number < 0 else self._topics[number] for number in _column_values(self._rows["topic"], nodes)]
 
     def after(self, node: int, limit: int | None = None) -> Nodes:
@@ -439,12 +439,12 @@ class MemoryTable:
                 block = self._filter_nodes(block, where)
             found.append(block[:wanted])
             wanted -= len(found[-1])
-            # Read larger and larger blocks, so that few steps are needed even if few rows pass.
+            # Quadruple the block size, so that few reads suffice even if few rows pass the filter.
             position, size = position + size, 4 * size
         return np.concatenate(found)
 
     def facts(self, nodes: Nodes) -> NodeAttributes:
-        """Return the attributes of *nodes* that are stored in the table, without their texts."""
+        """Return the attributes of *nodes*. The table contains them, so no text is read."""
         columns = ("created", "type", "topic", "scripts", "asking", "ends", "origin", "trust", "wording")
         return NodeAttributes(*(self._rows[name][nodes] for name in columns))
 
@@ -479,7 +479,7 @@ class MemoryTable:
 
     def _time_positions(self, order: NDArray[np.int32], nodes: Nodes) -> Rows:
         """Return the positions of *nodes* in the order of creation times."""
-        # Memories are usually saved in time order. Then the position of a node is its own number.
+        # Memories are usually saved in time order, so most positions equal the node number. Search for the others.
         places = nodes.copy()
         late = np.flatnonzero(order[places] != nodes)
         low, high = np.zeros(len(late), np.int64), np.full(len(late), len(order))
@@ -504,7 +504,7 @@ class MemoryTable:
         return difflib.get_close_matches(text, candidates[:MAX_COMPARED_SUGGESTIONS], limit)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return a state for a snapshot, as input for `from_state`. It contains no text of deleted memories."""
+        """Return a state for a snapshot, as input for `from_state`. The state contains no text of deleted memories."""
         alive = self._rows["alive"]
         arrays = {name: self._rows[name].copy() for name in _COLUMNS}
         # Omit the ids of deleted memories, because ids are derived from texts.
@@ -589,7 +589,7 @@ class MemoryTable:
         """
         Return an equivalent filter, to use as a cache key.
 
-        Its time is replaced by the last expiry time before it, so that more filters are equal.
+        Its `valid_at` is replaced with the last expiry time up to it, so that more filters share a cache entry.
         """
         if where is not None and where.valid_at is not None:
             if self._ends is None:
@@ -638,7 +638,7 @@ class MemoryTable:
         return np.flatnonzero(passing) if nodes is None else nodes[passing]
 
     def _find_similar_ids(self, text: str) -> list[str]:
-        """Return about `MAX_SUGGESTION_CANDIDATES` ids that have a part in common with *text*, mostly the newest."""
+        """Return about `MAX_SUGGESTION_CANDIDATES` ids, mostly the newest, that share a part with *text*."""
         # Search by each of the last two parts first, because a typing error usually affects only one part of an id.
         head, *tail = text.rsplit("_", 2)
         found = {memory_id: None for piece in tail for memory_id in self._find_ids_containing(piece)}

@@ -47,12 +47,12 @@ MAX_LOAD_ATTEMPTS: Final = 20
 PART_NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,30}")
 VIEW_FILE_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,30}-[0-9a-f]{32}\.(?:npy|view)")
 TEMPORARY_FILE_PATTERN: Final = re.compile(r"manifest-[0-9a-f]{32}\.tmp")
-# NumPy kinds that are plain bytes: booleans, integers and floats. Others could contain pickled objects.
+# NumPy kinds that are plain bytes: booleans, integers and floats. Arrays of other kinds could contain pickled objects.
 PLAIN_DTYPE_KINDS: Final = "biuf"
 # Exceptions that parsing a damaged, foreign or hostile file can raise.
 PARSE_ERRORS: Final = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError),
-    # NumPy raises these for malformed array headers, and a warning for headers of Python 2.
+    # NumPy raises the errors for malformed array headers, and the warning for headers written by Python 2.
     *(EOFError, SyntaxError, TokenError, Warning),
 )
 # Number of segment rows to copy per step.
@@ -150,13 +150,13 @@ class FileRows:
 
 
 def _state(found: os.stat_result) -> tuple[int, ...]:
-    # Include the change time (ctime), because a program that modifies a file cannot set it.
+    # Include the change time (ctime), because a program that modifies a file cannot reset it.
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @attrs.frozen(eq=False)
 class StoredArray:
-    """A large immutable array in a separate file, which later generations reuse."""
+    """A large immutable array in a separate file, which later snapshots reuse."""
 
     blocks: tuple[NDArray[Any] | FileRows, ...]
     stored: ManifestEntry | None = None
@@ -224,7 +224,7 @@ class LoadedPart:
 
 @attrs.frozen(eq=False)
 class Generation:
-    """The state of all views at one change of the journal."""
+    """Content of a snapshot: the state of all views at one change number of the journal."""
 
     change: int
     parts: dict[str, LoadedPart]
@@ -258,7 +258,7 @@ class SnapshotStore:
             with self._exclusive_lock() as alone:
                 return self._write(change, parts, last) if alone else None
         except (OSError, RuntimeError, SnapshotInvalid) as error:
-            # Messages of the operating system or a library may contain paths, but no texts of memories.
+            # The message is safe to log, because it may contain paths but no texts of memories.
             _log.warning("no snapshot at change %d: %s: %s", change, type(error).__name__, error)
             return None
 
@@ -368,7 +368,7 @@ class SnapshotStore:
                 self._replace(PREVIOUS_MANIFEST_FILE, text)
             self._replace(MANIFEST_FILE, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except BaseException:
-            # Ctrl-C may arrive just after the rename. Therefore read the manifests to find the files in use.
+            # An interrupt may arrive just after the rename, so read the manifests to find the files in use.
             with contextlib.suppress(OSError):
                 self._delete_unlisted_files(self._find_listed_files())
             raise
@@ -474,7 +474,7 @@ class SnapshotStore:
 
 
 class _HashedFile(NewFile):
-    """A new file whose SHA-256 is computed while it is written. It is deleted if writing fails."""
+    """A new file whose SHA-256 is computed while it is written. The file is deleted if writing fails."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -25,7 +25,7 @@ GRAPH_PART: Final = "graph"
 _NO_MATCHES: Final = Matches(np.empty(0, np.int64), np.empty(0, np.float32))
 # If a filter selects at most this many rows, scanning them is about as fast as searching the graph.
 MAX_SCANNED_SELECTION: Final = 4_096
-# If more results are requested, a graph search is slower than an exact scan.
+# If more results than this are requested, a graph search is slower than an exact scan.
 MAX_GRAPH_RESULTS: Final = 768
 MIN_DEAD_TO_COMPACT: Final = 64
 # Maximum number of queries to score together, to limit the memory for scores.
@@ -45,7 +45,7 @@ class VectorIndex:
     @classmethod
     def restore(cls, parts: Mapping[str, LoadedPart], *, dimensions: int, exact_up_to: int) -> VectorIndex | None:
         """
-        Return the index of a snapshot, or None if the snapshot's part is unusable.
+        Restore the index from the parts of a snapshot, or return None if they are unusable.
 
         The graph is loaded in the background.
         """
@@ -141,16 +141,16 @@ class VectorIndex:
             self._compact()
 
     def get(self, node: int) -> Vectors:
-        """Return the vectors of a node, of shape (pieces, dimensions). Empty if the node has none."""
+        """Return the vectors of a node, of shape (chunks, dimensions). Empty if the node has none."""
         return self.pieces([node])[0]
 
     def pieces(self, nodes: Sequence[int] | Nodes) -> tuple[Vectors, NDArray[np.int64]]:
-        """Return the vectors of *nodes*, of shape (pieces, dimensions), and the number of vectors of each node."""
+        """Return the vectors of *nodes*, of shape (chunks, dimensions), and the number of vectors of each node."""
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         return self._recent.take(labels), counts
 
     def similarities(self, vector: NDArray[np.float32], nodes: Nodes) -> Scores:
-        """Return the highest cosine of *vector* and a piece of each node, 0 for nodes without vectors."""
+        """Return the highest cosine of *vector* and the vectors of each node, or 0 for nodes without vectors."""
         query = self._validate_query(vector)
         labels, counts = self._nodes.pieces(np.asarray(nodes, np.int64))
         result = np.zeros(len(counts), np.float32)
@@ -161,7 +161,7 @@ class VectorIndex:
         return result
 
     def nearest(self, vector: NDArray[np.float32], limit: int, mask: NDArray[np.bool_] | None = None) -> Matches:
-        """Return the nodes with the pieces that are most similar to *vector*, each node once."""
+        """Return the deduplicated nodes whose vectors are most similar to *vector*."""
         query = self._validate_query(vector)
         if limit < 1 or not len(self):
             return _NO_MATCHES
@@ -218,7 +218,7 @@ class VectorIndex:
 
     def record_saved_files(self, parts: Mapping[str, LoadedPart]) -> bool:
         """
-        Remember the files to which the result of `parts` was written, so that later snapshots reuse them.
+        Record the files that contain the result of `parts`, so that later snapshots reuse these files.
 
         Return False if the files are of another epoch.
         """
@@ -232,7 +232,7 @@ class VectorIndex:
         return True
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and the search mode, as statistics."""
+        """Return statistics: counts and the search mode."""
         graph = self._graph
         proved = None if graph is None else graph.verified_graph
         return {
@@ -288,17 +288,17 @@ class VectorIndex:
         while True:
             if wanted >= len(chosen):
                 return self._nodes.top_matches(chosen, scores, limit, mask)
-            # Include all rows with the same score as the last one, so that of equal scores the newest is returned.
+            # Include all rows that tie with the last one, so that the newest node wins a tie.
             worst = np.partition(scores, len(scores) - wanted)[len(scores) - wanted]
             best = np.flatnonzero(scores >= worst)
             matches = self._nodes.top_matches(chosen[best], scores[best], limit, mask)
             if len(matches) >= limit:
                 return matches
-            # Several rows were pieces of the same node, so take more rows.
+            # Several rows belong to the same node, so take more rows.
             wanted *= 4
 
     def _search_graph(self, query: Vectors, limit: int, mask: Mask | None, chosen: Labels | None) -> Matches | None:
-        """Return the matches among the rows of the graph and the rows added since, or None if there are too few."""
+        """Search the graph and the rows added since. Return None if there is no usable graph or too few matches."""
         served = self._graph
         proved = None if served is None else served.get_usable_graph()
         if served is None or proved is None or not query.any():
@@ -319,7 +319,7 @@ class VectorIndex:
             found = searched[0]
             is_all = len(found) >= graph.live
             found = found[rows.alive[found]]
-            # The graph may have grown since the scan, so drop rows that the scan has covered.
+            # The graph may have grown since the scan, so drop its results that the scan has already covered.
             found = found[found < start]
             labels = np.concatenate([found, waiting])
             scores = np.concatenate([self._recent.scores(query, found), others])
@@ -347,7 +347,7 @@ class VectorIndex:
             matches = self._nodes.top_matches(best, scores[best], limit, None)
             if len(matches) >= limit:
                 return matches
-        # Too few nodes were found, because several rows were pieces of the same node.
+        # Too few nodes were found, because several rows belong to the same node.
         return self._search_exact(query, limit, None, None)
 
     def _search_many_graph(self, queries: Vectors, limit: int) -> list[Matches] | None:
@@ -370,7 +370,7 @@ class VectorIndex:
             return None
         found = []
         for query, all_labels, late in zip(queries, searched, others[:, waiting - start], strict=True):
-            # The graph may have grown since the scan, so drop rows that the scan has covered.
+            # The graph may have grown since the scan, so drop its results that the scan has already covered.
             labels = all_labels[rows.alive[all_labels] & (all_labels < start)]
             scores = np.concatenate([self._recent.scores(query, labels), late])
             matches = self._nodes.top_matches(np.concatenate([labels, waiting]), scores, limit, None)
@@ -389,7 +389,7 @@ class VectorIndex:
 
 def _validate_vectors(vectors: NDArray[np.float32], dimensions: int) -> Vectors:
     """
-    Return validated vectors.
+    Validate vectors and return them.
 
     Negative zeros become zeros, so that equal vectors have equal bytes.
     """

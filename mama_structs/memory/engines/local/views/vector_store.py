@@ -26,12 +26,12 @@ MIN_BLOCK_ROWS: Final = 64
 _ROW_COLUMNS: Final = {"alive": np.bool_, "print": np.uint64}
 # Number of rows to gather per step, so that they fit into the CPU cache.
 GATHER_ROWS: Final = 2_048
-# If a smaller ratio of rows is selected, gathering them is faster than scoring all rows.
+# Ratio of selected rows below which gathering these rows is faster than scoring all rows.
 MAX_GATHER_RATIO: Final = 0.4
 MAX_GATHER_RATIO_ON_DISK: Final = 0.1
 # Number of rows to read from a file per step, so that they stay in the CPU cache until they are scored.
 READ_ROWS: Final = 256
-# Number of rows of files to cache, because one search reads most of its rows three times.
+# Number of rows from files to cache, because one search reads most of its rows three times.
 MAX_CACHED_ROWS: Final = 2_048
 NOT_CACHED: Final = -1
 
@@ -47,7 +47,7 @@ class VectorStore:
         """Counter of rows that died or became alive again."""
         self.segments: tuple[tuple[ManifestEntry, int], ...] = ()
         """The files that contain the first rows, with the number of rows of each."""
-        # Blocks, and the label of each block's first row. In one attribute, so that other threads read both atomically.
+        # Blocks, and the label of each block's first row. One attribute, so that threads read both atomically.
         self._layout: tuple[tuple[Block, ...], Labels] = ((), np.empty(0, np.int64))
         self._known = GrowingColumns(_ROW_COLUMNS)
         self._by_fingerprint = SortedRows()
@@ -100,12 +100,12 @@ class VectorStore:
 
     @property
     def max_gather_ratio(self) -> float:
-        """Ratio of selected rows below which gathering these is faster than scoring all rows."""
+        """Ratio of selected rows below which gathering these rows is faster than scoring all rows."""
         return MAX_GATHER_RATIO_ON_DISK if self.is_in_files else MAX_GATHER_RATIO
 
     @property
     def is_in_files(self) -> bool:
-        """True if the first rows are read from files. Usually these are most of the rows."""
+        """True if the first rows, usually most of the rows, are read from files."""
         return isinstance(next(iter(self._layout[0]), None), FileRows)
 
     @property
@@ -130,7 +130,7 @@ class VectorStore:
                 return int(label)
         block, start = self._block()
         block[self.count - start] = vector
-        # Append this last, because readers in other threads rely on it for the number of rows.
+        # Append to `_known` last, because other threads take the number of rows from its length.
         return self._known.append(alive=True, print=fingerprint)
 
     def mark_dead(self, label: int) -> None:
@@ -170,11 +170,11 @@ class VectorStore:
 
     def slices(self, start: int, stop: int, *, max_rows: int | None = None) -> Iterator[tuple[int, Vectors]]:
         """
-        Yield the rows from *start* to *stop* in blocks, with the label of each first row.
+        Yield the rows from *start* to *stop* in blocks, with the label of each block's first row.
 
         A block has at most *max_rows* rows.
         """
-        # Read this once: the engine's thread adds and replaces blocks meanwhile, but never changes existing rows.
+        # Read `_layout` only once, because the engine's thread may replace it meanwhile. Existing rows never change.
         blocks, starts = self._layout
         for begin, block in zip(starts.tolist(), blocks, strict=True):
             first, last = max(start, begin), min(stop, begin + len(block))
@@ -204,7 +204,7 @@ class VectorStore:
         return segments, np.concatenate([np.empty((0, self.dimensions), np.float32), *tail])
 
     def record_segments(self, segments: Sequence[StoredArray]) -> None:
-        """Remember the segment files. If there are at least `MIN_ROWS_ON_DISK` rows, read the rows from the files."""
+        """Record the segment files. From `MIN_ROWS_ON_DISK` rows on, read rows from these files instead of memory."""
         self.segments = tuple((one.stored, len(one)) for one in segments if one.stored is not None)
         files = tuple(block for one in segments for block in one.blocks)
         held = sum(map(len, files))

@@ -44,9 +44,9 @@ class ViewSet:
         self.vectors: VectorIndex = VectorIndex(dimensions, exact_up_to=exact_up_to)
         self.links: Adjacency = Adjacency()
         self._counts: Counter[str] = Counter()
-        # True if the indexes contain erased data. It must be dropped before a snapshot is written.
+        # True if the indexes contain erased data, which must be dropped before a snapshot is written.
         self.has_erased_data: bool = False
-        # Nodes whose words are not indexed yet. They are indexed in background slices.
+        # Nodes whose words are not indexed yet. Background slices index them.
         self.unindexed_nodes: dict[int, None] = {}
 
     def add(self, number: int, entry: Entry, vectors: Vectors, *, words: bool = True) -> int:
@@ -62,7 +62,7 @@ class ViewSet:
         return node
 
     def change(self, node: int, entry: Entry, vectors: Vectors | None) -> None:
-        """Replace a memory by a new version, without changing its links."""
+        """Replace a memory with a new version, without changing its links."""
         memory = entry.memory
         self.memory_table.change(
             node,
@@ -137,7 +137,7 @@ class ViewSet:
                 self.links.remove(link.id, source=source, target=target)
 
     def index(self, node: int, memory: Memory) -> None:
-        """Index the words of a memory, if this was deferred."""
+        """Index the words of a memory, if their indexing was deferred."""
         if self.unindexed_nodes.pop(node, 0) is None:
             self.words.add(node, indexed_terms(memory))
 
@@ -149,7 +149,7 @@ class ViewSet:
             self.has_erased_data = False
 
     def count(self) -> None:
-        """Count the memories of each type again, after the memory table was loaded."""
+        """Recount the memories of each type after the memory table was loaded."""
         self._counts = Counter(
             {kind.value: self.memory_table.count(Filter(types=frozenset({kind}))) for kind in MemoryType}
         )
@@ -212,7 +212,8 @@ class ViewBuilder:
     """
     Builds views from the journal page by page, up to the change number *last*.
 
-    Pages may be read at different times. Afterwards `apply_changes` with *force_update* brings all rows up to date.
+    Pages may be read at different times, so `apply_changes` with *force_update* must bring all rows up to date
+    afterwards.
     """
 
     def __init__(self, place: RowKeys, last: int, *, exact_up_to: int, words: bool = True) -> None:
@@ -226,7 +227,7 @@ class ViewBuilder:
         """Add the next page of rows. Return True if there may be more."""
         views, place = self.loaded.views, self._row_keys
         page = rows.items(place.memories, after=self._after, limit=size)
-        # Later rows are added by `apply_changes`, because one may reuse the id of a memory deleted in the meantime.
+        # Leave newer rows to `apply_changes`, because they may reuse ids of memories that were deleted in the meantime.
         known = [row for row in page if (parse_number(place.memories, row[0]) or 0) <= self.loaded.change]
         for number, entry, vectors in read_entries(rows, place, known, views.memory_table.find, self._record_damaged):
             node = views.add(number, entry, vectors, words=self._words)
@@ -246,7 +247,7 @@ class ViewBuilder:
 
 @attrs.frozen
 class ChangeSet:
-    """Changes of the journal, except new memories: numbers of changed and deleted memories."""
+    """Journal numbers of memories that were changed or deleted since a change. New memories are not included."""
 
     count: int
     changed: set[int]
@@ -329,7 +330,7 @@ def apply_changes(
             touched.update([known, *views.neighbours(known)])
             views.remove(known)
             continue
-        # The views may have an older version, or lack links to memories that were added after this entry was read.
+        # The views may have an older version of the memory, or lack its links to memories that were added since.
         if force_update or views.memory_table.version_of(known) != entry.version:
             touched.update([known, *views.relink(known, entry.links)])
             views.change(known, entry, None if views.has_vectors(known, vectors) else vectors)

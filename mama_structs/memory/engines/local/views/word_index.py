@@ -111,11 +111,11 @@ NOT_INDEXED: Final = -1
 # Segment number of memories that are indexed but not in a segment yet.
 FRESH_SEGMENT: Final = 0
 MAX_FRESH_POSTINGS: Final = 8_192
-# New memories are indexed in groups of this size, because small arrays cost as much as arrays of thousands.
+# Number of new memories to index together, because processing a short array costs as much as a long one.
 MAX_PENDING_MEMORIES: Final = 128
-# Shorter posting lists are copied for all terms together, longer ones term by term.
+# Posting lists up to this average length are copied for all terms together, longer ones one term at a time.
 MAX_GATHERED_POSTINGS: Final = 1_024
-# Unused words are dropped if there are at least this many, and more than words in use.
+# Unused terms are dropped if there are at least this many of them, and more than used terms.
 MIN_UNUSED_WORDS_TO_DROP: Final = 4_096
 # If there are this many times more nodes than postings, scores are stored only for the matching nodes.
 SPARSE_NODE_RATIO: Final = 64
@@ -132,7 +132,7 @@ class _QueryTerm:
 
 
 class _PostingBlock(NamedTuple):
-    """Postings of one segment, ordered by query term, with the weight of the term of each posting."""
+    """Postings of one segment, ordered by query term, each with the weight of its term."""
 
     home: int
     nodes: Int32Array
@@ -142,7 +142,7 @@ class _PostingBlock(NamedTuple):
 
 @attrs.frozen(eq=False)
 class _ScoreAccumulator:
-    """Scores of *nodes* (ascending), or of all nodes from 0 on if *nodes* is None."""
+    """Scores of *nodes* (ascending), or of the nodes 0, 1, 2, … if *nodes* is None."""
 
     scores: Scores
     nodes: Nodes | None = None
@@ -172,7 +172,7 @@ _NO_QUERY: Final[tuple[list[_QueryTerm], _ScoreAccumulator]] = ([], _ScoreAccumu
 
 class WordIndex:
     """
-    Terms, and the memories that contain them.
+    Inverted index: terms, and the memories that contain them.
 
     A forward index contains the terms of each memory, in insertion order. Segments contain postings sorted by term.
     Each segment is longer than all shorter ones together, so there are few of them and postings are rarely moved
@@ -248,7 +248,7 @@ class WordIndex:
             self._drop_unused_words()
 
     def drop_erased_data(self) -> None:
-        """Drop the data of removed memories, and words that occur only in them."""
+        """Drop the data of removed memories, and the terms that occur only in them."""
         self._index_pending()
         self._drop_unused_words()
 
@@ -261,7 +261,7 @@ class WordIndex:
         return [self._words[number] for number in numbers.tolist()]
 
     def rarity(self, terms: Iterable[str]) -> dict[str, float]:
-        """Return the inverse document frequency of each term. Unknown terms have the maximum."""
+        """Return the inverse document frequency of each term. Unknown terms get the highest value."""
         self._index_pending()
         find = self._words.numbers.get
         return {term: self._rarity(find(term, -1)) for term in terms}
@@ -375,7 +375,7 @@ class WordIndex:
         return len(nodes) <= postings and len(nodes) + int(self._sizes(nodes).sum()) <= postings
 
     def _iter_gains(self, wanted: Sequence[_QueryTerm]) -> Iterator[tuple[Nodes, Scores]]:
-        """Yield nodes with the score contributions of single terms, for each node in the order of *wanted*."""
+        """Yield nodes with their score contributions per term. The terms of a node are in the order of *wanted*."""
         block: list[_PostingBlock] = []
         size = 0
         for piece in self._iter_posting_blocks(wanted):
@@ -427,7 +427,7 @@ class WordIndex:
         yield FRESH_SEGMENT, self._fresh["node"][found], self._terms["count"][settled:][found], bounds[:-1], bounds[1:]
 
     def _query_positions(self, wanted: Sequence[_QueryTerm], terms: Int32Array) -> Int32Array:
-        """Return the positions of *terms* in the query, from 1 on, or 0 for terms that are not in it."""
+        """Return the position of each of *terms* in the query, starting at 1, or 0 if the query does not contain it."""
         numbers = [term.number for term in wanted]
         self._position_scratch[numbers] = np.arange(1, len(numbers) + 1)
         turns: Int32Array = self._position_scratch[terms]
@@ -453,7 +453,11 @@ class WordIndex:
         return gains
 
     def _scores(self, wanted: Sequence[_QueryTerm], nodes: Nodes) -> Scores:
-        """Return the scores of some nodes. They equal the scores of a search, because both add in the same order."""
+        """
+        Return the scores of some nodes.
+
+        Contributions are added in the order of *wanted*, as in a search, so that the scores are equal.
+        """
         sizes = self._sizes(nodes)
         places = expand_runs(self._first[np.where(sizes > 0, nodes, 0)], sizes)
         turns = self._query_positions(wanted, self._terms["term"][places])
