@@ -17,7 +17,7 @@ MAX_PIECES: Final = 64
 MIN_TOKENS: Final = 8
 """Minimum token limit of a chunk. It is larger than the estimated tokens of any single character."""
 
-# Ratio of a chunk that the next chunk repeats, so that a sentence at the border is split in only one of the two.
+# Overlap of consecutive chunks, relative to the token limit. Without overlap, both chunks would split a sentence.
 OVERLAP_RATIO: Final = 0.1
 MAX_BALANCE_ATTEMPTS: Final = 8  # Number of lower token limits to try when balancing the chunk lengths.
 MIN_CUT_RATIO: Final = 0.5  # A chunk ends at the best border in its second half.

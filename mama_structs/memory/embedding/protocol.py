@@ -302,7 +302,7 @@ def sentence_cosines(
     vectors: NDArray[np.floating],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """
-    Return the cosines of pairs of built-in sentences: on the same subject, on different subjects, and unrelated.
+    Return the cosines of pairs of built-in sentences: same subject, other subject of the same domain, unrelated.
 
     The third array contains the cosines between the first sentences of different triples.
     """
@@ -349,7 +349,7 @@ class CalibratingEmbedder:
         _check.check_integer("batch_size", embedder.batch_size, 1, separator=",")
 
     def calibrate(self, calibration: Calibration) -> None:
-        """Set a known calibration, for example one that was stored with the vectors."""
+        """Set a known calibration, such as the calibration stored with the vectors."""
         self.calibration = calibration
         self.is_calibrated = True
 

@@ -313,11 +313,11 @@ class Evidence(ReprMixin):
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class RelationshipWord:
     """
-    A relationship word in use.
+    A relationship word that links use, with its frequency and its near synonyms.
 
     Args:
         word: The word in its first spelling.
-        count: Number of links with it.
+        count: Number of links with the word.
         near_synonyms: Similar words in use with their similarity, 0 to 1, most similar first.
 
     """

@@ -371,7 +371,7 @@ def _evolution_closure(
             level.update(tables[-1].targets.tolist())
         level -= seen
         if level and depth >= _LONG_CHAIN_LEVELS and depth & (depth - 1) == 0:
-            # One query per link is slow on a long chain, so add all memories of its topics, which include most of the chain.
+            # One query per link is slow on a long chain, so add all memories of its topics: they include most of it.
             level.update(_same_topic_nodes(reader, np.array(sorted(level), np.int64)).tolist())
             level -= seen
         seen |= level

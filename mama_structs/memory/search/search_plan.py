@@ -553,7 +553,7 @@ def _find_nodes(
 
 @attrs.frozen(eq=False)
 class TemporalNeighbours:
-    """Neighbours of each node by creation time, or -1 if none was created within an hour."""
+    """The nodes created directly before and after each node, or -1 if none was created within an hour."""
 
     nodes: Nodes
     before: Nodes
@@ -573,7 +573,7 @@ class TemporalNeighbours:
         return _conversation_strength(reader, self.nodes[telling], self.before[telling], self.after[telling])
 
     def find_positions(self, candidates: ScoredNodes) -> tuple[IndexArray, IndexArray]:
-        """Return the positions of each candidate's predecessor and successor, -1 for none."""
+        """Return the positions of the candidates created directly before and after each candidate, or -1 for none."""
         before, after = np.full((2, len(candidates.nodes) + 1), -1, np.intp)
         here = candidates.positions(self.nodes)
         for there, one, other in (

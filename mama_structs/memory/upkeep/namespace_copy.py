@@ -231,7 +231,7 @@ class NamespaceCopier:
     def _put_new(
         self, writer: Writer, new: Sequence[MemoryExport], links: Sequence[Sequence[Link]], some: Sequence[MemoryExport]
     ) -> None:
-        # Collect all texts of the batch, because the copy may already contain the memory that carries a text.
+        # Use the texts of the whole batch, because the memory exported with a text may already exist in the copy.
         texts = {digest: text for one in some for digest, text in one.texts.items()}
         dimensions = self.source.embedder.dimensions
         made = [

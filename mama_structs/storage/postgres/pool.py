@@ -352,7 +352,7 @@ class PostgresPool:
         """
         Run a coroutine in the pool's loop, and block until it ends.
 
-        Return its result, or raise a typed error without a cause.
+        Return the result and None, or None and a typed error without a cause.
         """
         started = time.monotonic()
 
