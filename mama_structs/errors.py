@@ -67,7 +67,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 Error = TypeVar("Error", bound="MamaStructsError")
 
-# Reject "://", because the text may be a URL with a password.
+# A text with "://" does not count as a name, because it may be a URL with a password.
 NAME_PATTERN: Final = re.compile(r"(?!.*://)[\w.,:/@+*-]*")
 SHOWABLE_TYPES: Final = (numbers.Number, enum.Enum, type, dt.date, dt.time, dt.timedelta, type(None))
 

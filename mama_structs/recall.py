@@ -19,7 +19,7 @@ SENTENCE: Final = (
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class Conflict:
     """
-    Two current memories that contradict each other, by a link or by their texts.
+    Two current memories that contradict each other according to a link or to their texts.
 
     Args:
         memories: Both memories, the newer one first.

@@ -131,7 +131,7 @@ class DescriptorSettings:
     root: str = attrs.field(default="", converter=_convert_path, validator=setting_validator(_check_path))
 
 
-# A smaller answer could not contain an error with its hint, or the call that reads on.
+# A smaller answer has no room for an error with its hint, or for the call that reads the remaining content.
 MIN_ANSWER_SIZE: Final = 1_000
 
 

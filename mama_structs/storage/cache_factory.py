@@ -28,7 +28,7 @@ from mama_structs.storage.sqlite_errors import Finding, damaged_database_error, 
 from mama_structs.storage.wal import crashed
 
 FORMAT_MARK: Final = b"mama-structs journal 1\n"
-# Maximum bytes to read from the mark file. One more than the mark, so that a longer mark is recognized as different.
+# Maximum bytes to read from the mark file: one more than the mark has, so that longer content does not match.
 MAX_MARK_BYTES: Final = len(FORMAT_MARK) + 1
 # SQLite's application id. It identifies this package's database files before any statement changes them.
 APPLICATION_ID: Final = 0x6D616D61
@@ -54,11 +54,11 @@ SETTINGS: Final[dict[str, Any]] = {
     # Keep temporary data in memory. Otherwise writing it to a temporary directory may fail.
     "sqlite_temp_store": 2,
 }
-# Smaller than the stored setting, to save memory: the operating system also caches pages.
-# The stored setting must not change, because earlier versions compare it.
+# Number of pages in SQLite's cache. A small value saves memory, because the operating system also caches pages.
+# The stored setting is larger and must not change, because earlier versions compare it.
 PAGE_CACHE_SIZE: Final = 2**11
 KNOWN_SETTINGS: Final = frozenset(SETTINGS) | frozenset(diskcache.core.METADATA)
-# The journal mode is stored in the database file. The other settings belong to each connection.
+# The database file stores the journal mode. The other settings belong to each connection.
 CHECKED_PRAGMAS: Final = ("journal_mode", "synchronous", "mmap_size", "temp_store")
 
 # All files that belong in the directory. The journal file exists only while the database is created.

@@ -156,14 +156,14 @@ def register_use(directory: Path) -> Iterator[None]:
 
 class Database:
     """
-    The database connection of a store's thread, for one thread at a time.
+    A store's database connection. Only one thread may use it at a time.
 
-    The thread that creates it has exclusive use of it.
+    At first, the thread that creates this object has exclusive use of it.
     """
 
     def __init__(self, directory: Path, *, temporary: TemporaryDirectory | None) -> None:
         self._directory = directory
-        # Strings, because comparing them is faster than comparing paths. They are checked before every transaction.
+        # Strings instead of `Path` objects for speed, because these paths are checked before every transaction.
         self._paths = [os.fspath(directory / name) for name in (DATABASE_FILE, WAL_FILE, WAL_INDEX_FILE)]
         self._mark_path = os.fspath(directory / MARK_FILE)
         self._in_use = threading.Lock()
@@ -176,7 +176,7 @@ class Database:
         self._closed = False
         self._schema_version = 0
         self._is_shared = False
-        # Data that crashes lost before the database was opened.
+        # Findings about data that crashes lost before the database was opened.
         self.findings: list[Finding] = []
         self._handle: _DatabaseHandle | None = None
         self.acquire()
@@ -236,7 +236,7 @@ class Database:
             raise
 
     def _mark_descriptor(self) -> int | None:
-        """Return the descriptor of the open mark file, or None if a different file has its name now."""
+        """Return the descriptor of the open mark file, or None if another file has replaced it."""
         if self._mark_lock is None or not hasattr(os, "pread"):
             return None
         opened = os.fstat(self._mark_lock.fd)
@@ -316,7 +316,7 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     handle.connection.close()
             else:
-                # Do not close it: this could write an outdated log to the database, or delete a foreign log.
+                # Closing the connection could write an outdated log to the database, or delete a foreign log.
                 _leak_connection(handle.connection)
         finally:
             close_deleted_watches()
@@ -328,7 +328,7 @@ class Database:
 
     def _has_same_files(self) -> bool:
         files, index_size = self._stat_files()
-        # SQLite maps the index into memory and never shrinks it. Access to a truncated index would crash the process.
+        # SQLite never shrinks the memory-mapped index, so a smaller one was truncated. Access would crash the process.
         if files != self._files or index_size < self._wal_index_size:
             return False
         self._wal_index_size = index_size
@@ -340,7 +340,7 @@ class Database:
         )
 
     def __del__(self) -> None:
-        # If the store was not closed, only its thread still references this object.
+        # If the store was never closed, its thread holds the last reference to this object until the thread ends.
         if hasattr(self, "_handle"):
             self.close()
 

@@ -127,7 +127,7 @@ class NewFile:
             except OSError as error:
                 if error.errno not in NO_HARD_LINK_ERRNOS:
                     raise
-                # Check and rename separately. Without hard links, another process may create the target in between.
+                # Without hard links, another process may create the target between this check and the rename.
                 with contextlib.suppress(FileNotFoundError):
                     os.stat(target, dir_fd=self._dir_fd, follow_symlinks=False)
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target)) from error
@@ -179,7 +179,7 @@ class DraftFile(NewFile):
 
 class TemporaryDirectory:
     """
-    A directory (mode 0700) that is deleted with its owner. `create` creates it.
+    A directory (mode 0700) that exists from `create` to `remove`.
 
     If the owner is killed, a later `delete_leftovers` deletes it.
     """
@@ -249,7 +249,7 @@ class DraftDirectory:
                     # Delete an empty target, because only POSIX renames onto it. If it is not empty, the rename fails.
                     self._target.rmdir()
                 self.path.rename(self._target)
-                # Delete the owner file last. Until then, a copy of a killed process is recognized as a leftover.
+                # Delete the owner file last: until then, a directory of a killed process counts as a leftover.
                 with contextlib.suppress(OSError):
                     (self._target / OWNER_LOCK_FILE).unlink()
                 sync_directory(self._target)

@@ -144,7 +144,7 @@ class LockFile:
 
     @classmethod
     def open(cls, path: Path | str, *, create: bool = True) -> LockFile:
-        """Open a lock file, or share the descriptor that this process has of it. Raise for a symbolic link."""
+        """Open a lock file, or share its descriptor if this process has opened it. Raise for a symbolic link."""
         with _process_files.guard:
             with contextlib.suppress(FileNotFoundError):
                 opened = _process_files.files.get(_file_identity(os.lstat(path)))

@@ -183,7 +183,7 @@ def _merge_change(changes: dict[str, RowChange], key: str, change: RowChange) ->
     if not isinstance(change, NewValue) or key not in changes:
         changes[key] = change
     elif changes[key] is None:
-        # An earlier change deletes the stored value, so it does not prevent the write.
+        # An earlier change deletes the stored value, so the stored value does not prevent the write.
         changes[key] = change.value
 
 

@@ -675,7 +675,7 @@ class _NotNextWriter(Exception):
 
 
 def _run_queued_read(queued_reads: Queue[Callable[[], None]]) -> None:
-    """Run the oldest queued read, if there is one. It may have run earlier, while a transaction was waiting."""
+    """Run the oldest queued read. The queue is empty if a waiting transaction has already run the read."""
     with contextlib.suppress(Empty):
         queued_reads.get_nowait()()
 
@@ -704,10 +704,10 @@ class _WakeBatch:
     """
 
     # Uses no lock, because a forked child could inherit it while it is held.
-    # `_wake_all` clears `_is_scheduled` first. So a future that is added while it is set is always resolved.
+    # `_wake_all` clears `_is_scheduled` first, so a future that is added while the flag is set is always resolved.
 
     def __init__(self) -> None:
-        # Weak references, because a future references its loop. The loop would never be removed from `_wake_batches`.
+        # Weak references: a future references its loop, so strong ones would keep the loop in `_wake_batches` forever.
         self._waiting: deque[ref[asyncio.Future[None]]] = deque()
         self._is_scheduled = False
 

@@ -83,7 +83,7 @@ def count_lost(before: Position, after: Position | None, *, alone: bool) -> int:
     *alone* means that no other process can have written since *before* was read.
     """
     if after is not None and after.salts == before.salts:
-        # If the log is empty, all checkpointed frames are in the database. If not, only its frames are visible.
+        # If the log is empty, the database has all checkpointed frames. If not, only the log's frames are visible.
         return max(0, before.frames - (after.frames or before.copied))
     if after is not None and 0 < (after.salts[0] - before.salts[0]) % 2**32 <= _MAX_SALT_DISTANCE:
         # Nothing is lost: SQLite restarts the log only after a full checkpoint. A power loss left an outdated index.
@@ -104,9 +104,9 @@ class Crash:
 
     def findings(self) -> tuple[Finding, ...]:
         """
-        Return and log the loss. Call this after the first statement on the database.
+        Return findings about the lost data, and log them. Call this after the first statement on the database.
 
-        A later call cannot determine the loss again.
+        A second call cannot determine the lost data again.
         """
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(self.fd), _index(self.directory).stat()):

@@ -27,19 +27,19 @@ from mama_structs.memory.embedding.protocol import Calibration, Embedder, Kind, 
 _logger: Final = logging.getLogger("mama_structs")
 
 DEFAULT_BATCH_SIZE: Final = 64  # Used if the embedder has no attribute batch_size.
-GATHER_TURNS: Final = 3  # Turns of the event loop to wait for more texts before a batch is sent.
+GATHER_TURNS: Final = 3  # Number of event loop iterations to wait for more texts before a batch is sent.
 MAX_CONSECUTIVE_FAILURES: Final = (
     3  # If a failed batch is retried caller by caller, this many failures in a row fail all remaining callers.
 )
 MIN_MEAN_LENGTH: Final = 1e-6  # If the mean of several unit vectors is shorter, the vectors cancel each other out.
-PIECES_PER_TURN: Final = 256  # Number of pieces to process before other tasks of the event loop may run.
+PIECES_PER_TURN: Final = 256  # Number of chunks to process before other tasks of the event loop may run.
 MIN_CHARS_FOR_THREAD: Final = 20_000  # Longer texts are split in a thread.
 CLOSE_TIMEOUT_SECONDS: Final = 5.0  # Maximum time that close() waits for the embedding thread.
 
 
 @attrs.define(eq=False)
 class _PendingPiece:
-    """A piece of text that is queued for embedding."""
+    """A chunk of text that is queued for embedding."""
 
     key: bytes
     kind: Kind
@@ -55,7 +55,7 @@ class EmbeddingStats:
     """
     Counters of an `EmbeddingService`.
 
-    They count embedder calls, embedded pieces, pieces reused from the cache, and seconds spent in the embedder.
+    They count embedder calls, embedded chunks, chunks reused from the cache, and seconds spent in the embedder.
     """
 
     calls: int = 0
@@ -110,9 +110,9 @@ class EmbeddingService:
 
     async def embed_documents(self, texts: Sequence[str]) -> list[Vectors]:
         """
-        Return normalised vectors of shape (pieces, dimensions) per text.
+        Return normalised vectors of shape (chunks, dimensions) per text.
 
-        Long texts are split into pieces.
+        Long texts are split into chunks.
         """
         return await self._vectors(texts, "document")
 
@@ -120,7 +120,7 @@ class EmbeddingService:
         """
         Return the normalised vector of a query text.
 
-        For a text of several pieces it is the mean of their vectors.
+        The vector of a text with several chunks is the mean of the chunks' vectors.
         """
         (pieces,) = await self._vectors([text], "query")
         if len(pieces) == 1:
@@ -128,12 +128,12 @@ class EmbeddingService:
             return first
         mean = pieces.mean(axis=0, dtype=np.float64)
         length = float(np.linalg.norm(mean))
-        # Vectors that cancel each other out have no usable mean, so use the first piece.
+        # Vectors that cancel each other out have no usable mean, so use the first chunk.
         middle: NDArray[np.float32] = (mean / length if length > MIN_MEAN_LENGTH else pieces[0]).astype(np.float32)
         return middle
 
     async def close(self) -> None:
-        """Fail pending calls with `SessionClosed`, and wait some seconds for the embedding thread to end."""
+        """Fail pending calls with `SessionClosed`, and wait a few seconds for the embedding thread to end."""
         if self._is_closed:
             return
         if not self._bound.is_unusable:
@@ -155,7 +155,7 @@ class EmbeddingService:
 
     async def _prepare_pieces(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
         """
-        Split all texts, and return their pieces and the number of pieces per text.
+        Split all texts, and return their chunks and the number of chunks per text.
 
         Calibrate the embedder first if necessary.
         """
@@ -187,7 +187,7 @@ class EmbeddingService:
                 self._start()
             for row, one in enumerate(asked):
                 if isinstance(one, _PendingPiece) and not one.done.done():
-                    # asyncio.wait does not cancel the future with this caller, because other callers may wait for it.
+                    # asyncio.wait leaves the future running if this caller is cancelled. Other callers may wait for it.
                     await asyncio.wait([one.done])
                 elif row % PIECES_PER_TURN == PIECES_PER_TURN - 1:
                     await asyncio.sleep(0)
@@ -217,7 +217,7 @@ class EmbeddingService:
         return pieces, counts
 
     def _request_vector(self, text: str, kind: Kind, caller: int) -> _PendingPiece | NDArray[np.float32]:
-        """Return the cached vector of a piece, or queue the piece."""
+        """Return the cached vector of a chunk, or queue the chunk."""
         key = hashlib.blake2b(text.encode("utf-8"), digest_size=16, person=kind.encode()).digest()
         known = self._cache.get(key)
         if known is not None:
@@ -248,7 +248,7 @@ class EmbeddingService:
             self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _work(self) -> None:
-        """Embed waiting pieces, batch by batch, until the queues are empty."""
+        """Embed waiting chunks, batch by batch, until the queues are empty."""
         try:
             for _ in range(GATHER_TURNS):
                 await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Splits texts that are too long for an embedder into overlapping pieces."""
+"""Splits texts that are too long for an embedder into overlapping chunks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from mama_structs._internal import validation as _check
 
 MAX_PIECES: Final = 64
-"""Maximum number of pieces per text. Of a longer text, evenly spaced pieces are embedded."""
+"""Maximum number of chunks per text. Of a longer text, evenly spaced chunks are embedded."""
 
 MIN_TOKENS: Final = 8
-"""Smallest limit for splitting: room for any character and one more."""
+"""Minimum token limit of a chunk. It is larger than the estimated tokens of any single character."""
 
-# Ratio of a piece that the next piece repeats, so that a sentence at the border is not split in both.
+# Overlap of consecutive chunks, relative to the token limit. Without overlap, both chunks would split a sentence.
 OVERLAP_RATIO: Final = 0.1
-MAX_BALANCE_ATTEMPTS: Final = 8  # Number of lower token limits to try when the pieces are balanced.
-MIN_CUT_RATIO: Final = 0.5  # A piece ends at the best border in its second half.
+MAX_BALANCE_ATTEMPTS: Final = 8  # Number of lower token limits to try when balancing the chunk lengths.
+MIN_CUT_RATIO: Final = 0.5  # A chunk ends at the best border in its second half.
 
 MAX_ONE_BYTE_CODEPOINT: Final = 0x7F
 MAX_TWO_BYTE_CODEPOINT: Final = 0x7FF
@@ -29,7 +29,7 @@ MAX_WORD_LETTERS: Final = (
     8  # A longer run of letters is rarely a word. Keys, hashes and paths have more tokens per letter than words.
 )
 
-# Quality of a border between two pieces, from worst to best.
+# Quality of a border between two chunks, from worst to best.
 _WITHIN, _AT_WORD, _SENTENCE, _LINE, _PARAGRAPH = range(5)
 
 SPACE_CHARACTERS: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000"
@@ -59,7 +59,7 @@ def replace_surrogates(text: str) -> str:
 
 @attrs.frozen
 class SplitText:
-    """Spans of the pieces of a text, and the number of pieces that are not embedded."""
+    """Spans of the chunks of a text, and the number of chunks that are not embedded."""
 
     spans: tuple[tuple[int, int], ...]
     omitted: int = 0
@@ -72,9 +72,9 @@ def estimate_tokens(text: str) -> float:
 
 def split_text(text: str, max_tokens: int) -> SplitText:
     """
-    Split a text at its best borders into overlapping pieces.
+    Split a text at its best borders into overlapping chunks.
 
-    If there are too many pieces, return an evenly spaced selection of them.
+    If there are too many chunks, return an evenly spaced selection of them.
     """
     _check.check_integer("max_tokens", max_tokens, MIN_TOKENS, separator=",")
     if len(text) * _max_weight(text) <= max_tokens:
@@ -88,8 +88,8 @@ def split_text(text: str, max_tokens: int) -> SplitText:
     if len(spans) > MAX_PIECES:
         chosen = np.linspace(0, len(spans) - 1, MAX_PIECES).round().astype(int)
         return SplitText(tuple(spans[i] for i in chosen), len(spans) - MAX_PIECES)
-    # Balance the lengths, because a short last piece matches some queries by chance.
-    # With n pieces, a limit that is lower by more than max_tokens / n would need more than n pieces.
+    # Balance the lengths, because a short last chunk matches some queries by chance.
+    # With n chunks, a limit that is lower by more than max_tokens / n would need more than n chunks.
     for limit in max_tokens - max_tokens / len(spans) * np.arange(1, MAX_BALANCE_ATTEMPTS + 1) / MAX_BALANCE_ATTEMPTS:
         others = _find_spans(ranks, summed, limit) if limit >= MIN_TOKENS else []
         if len(others) != len(spans):
@@ -99,7 +99,7 @@ def split_text(text: str, max_tokens: int) -> SplitText:
 
 
 def _find_spans(ranks: NDArray[np.int8], summed: NDArray[np.float64], limit: float) -> list[tuple[int, int]]:
-    """Return the spans of overlapping pieces of at most *limit* tokens, each as long as the borders allow."""
+    """Return the spans of overlapping chunks of at most *limit* tokens, each as long as the borders allow."""
     spans: list[tuple[int, int]] = []
     start, length = 0, len(summed) - 1
     while True:
@@ -113,7 +113,7 @@ def _find_spans(ranks: NDArray[np.int8], summed: NDArray[np.float64], limit: flo
 
 
 def _max_weight(text: str) -> float:
-    """Return an upper bound of the tokens per character, which quickly identifies texts that are short enough."""
+    """Return an upper bound of the tokens per character, to recognize short texts without counting their tokens."""
     if text.isascii():
         return 1.0
     return 1.5 if max(text) <= MAX_BMP_CHARACTER else 4.0
@@ -124,8 +124,8 @@ def _codepoints(text: str) -> NDArray[np.uint32]:
 
 
 def _estimate_weights(points: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Return the estimated number of tokens of each character. No model needs more than four times as many."""
-    weights = np.full(len(points), 1.5)  # Hangul, Han and Kana have three bytes in UTF-8.
+    """Return the estimated number of tokens of each character. No model needs more than four times the estimate."""
+    weights = np.full(len(points), 1.5)  # default for three-byte characters such as Hangul, Han and Kana
     weights[points <= MAX_TWO_BYTE_CODEPOINT] = 1.0
     weights[points > ord(MAX_BMP_CHARACTER)] = 4.0
     lower = points | (ord("a") ^ ord("A"))
@@ -149,7 +149,7 @@ def _rank_borders(text: str, points: NDArray[np.uint32]) -> NDArray[np.int8]:
     """Return the quality of a border before each character and at the end of the text."""
     ranks = np.full(len(text) + 1, _WITHIN, dtype=np.int8)
     space = _is_any_of(points, SPACE_CHARACTERS)
-    # Put the border after the last space, so that spaces belong to the piece before them.
+    # Put the border after the last space, so that spaces belong to the chunk before them.
     ranks[1:-1][space[:-1] & ~space[1:]] = _AT_WORD
     ranks[1:-1][_is_any_of(points[:-1], UNSPACED_SENTENCE_ENDS) & ~space[1:]] = _SENTENCE
     # Skip spaces and line breaks at the start of the text, because they end no sentence.
@@ -172,9 +172,9 @@ def _best_border(ranks: NDArray[np.int8], low: int, high: int) -> int:
 
 
 def _next_start(ranks: NDArray[np.int8], summed: NDArray[np.float64], start: int, end: int, overlap: float) -> int:
-    """Return the start of the next piece: the first word that begins in the overlap before *end*."""
+    """Return the start of the next chunk: the first word that begins in the overlap before *end*."""
     low = int(np.searchsorted(summed, summed[end] - overlap, side="left"))
-    # Start in the second half of the last piece, so that every step makes progress.
+    # Start in the second half of the previous chunk, so that each chunk starts later than the previous one.
     low = max(low, (start + end + 1) // 2)
     words = np.flatnonzero(ranks[low:end])
     return low + int(words[0]) if len(words) else end

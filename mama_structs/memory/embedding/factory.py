@@ -70,7 +70,7 @@ def as_embedder(
             A function that is not async runs in a separate thread, one call at a time.
         name: The name in messages and in the store.
         dimensions: The length of a vector.
-        max_tokens: The maximum length of a text in tokens, 8 or more. Longer texts are embedded in pieces.
+        max_tokens: The maximum length of a text in tokens, 8 or more. Longer texts are split into chunks.
         batch_size: The maximum number of texts per call.
         calibration: The calibration of its cosines. None: fitted on built-in sentences before the first use.
         fingerprint: A text that must change whenever the vectors change. If empty, name and dimensions are used.

@@ -29,7 +29,7 @@ STOP_WORDS: Final = frozenset(ENGLISH_STOP_WORDS.split())
 _CALIBRATION: Final = Calibration(0.073, 5.8, threshold=0.75)
 
 SPACE_CODEPOINT: Final = 0x20
-MAX_CHARS_PER_BATCH: Final = 100_000  # Maximum number of characters hashed at once, to limit memory.
+MAX_CHARS_PER_BATCH: Final = 100_000  # Maximum number of characters to hash in one batch, to limit memory.
 
 # Weight of a feature that occurs once. An integer, so that sums do not depend on the order or the machine.
 FEATURE_WEIGHT: Final = 512

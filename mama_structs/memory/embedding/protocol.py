@@ -115,11 +115,11 @@ class Embedder(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """The maximum length of a text in tokens. Longer texts are embedded in pieces."""
+        """The maximum length of a text in tokens. Longer texts are split into chunks."""
 
     @property
     def calibration(self) -> Calibration:
-        """The calibration of its cosines."""
+        """The calibration of the embedder's cosines."""
 
     def embed(self, texts: Sequence[str], *, kind: Kind = "document") -> ArrayLike | Awaitable[ArrayLike]:
         """
@@ -302,7 +302,7 @@ def sentence_cosines(
     vectors: NDArray[np.floating],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """
-    Return the cosines of built-in sentences: on the same subject, on another subject of the domain, and unrelated.
+    Return the cosines of pairs of built-in sentences: same subject, other subject of the same domain, unrelated.
 
     The third array contains the cosines between the first sentences of different triples.
     """
@@ -349,7 +349,7 @@ class CalibratingEmbedder:
         _check.check_integer("batch_size", embedder.batch_size, 1, separator=",")
 
     def calibrate(self, calibration: Calibration) -> None:
-        """Set a known calibration, for example from the store of the vectors."""
+        """Set a known calibration, such as the calibration stored with the vectors."""
         self.calibration = calibration
         self.is_calibrated = True
 

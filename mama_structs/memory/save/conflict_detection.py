@@ -34,7 +34,7 @@ _MAX_REPORTED: Final = 5
 # Minimum probability of the same subject for candidates that are passed to a judge.
 _MIN_JUDGE_PROBABILITY: Final = 0.5
 # The thresholds below were tuned on half `a` of tests/data/month and tests/data/noticing, see ``benchmarks/month.py``.
-# A conflict requires this probability or this scaled cosine, because no probability is high in a small store.
+# A conflict requires this probability or this scaled cosine. In a small store, no probability is high enough.
 _MIN_CONFLICT_PROBABILITY: Final = 0.85
 _MIN_CONFLICT_COSINE: Final = 3.2
 # Above this scaled cosine, a negated text usually contains an antonym, so both texts say the same.
@@ -53,11 +53,11 @@ _MIN_TEMPLATE_RATIO: Final = 0.45
 # Minimum template ratio at which a slot substitution rules out a duplicate.
 _MIN_SAME_TEMPLATE_RATIO: Final = 0.65
 # Weights in the log odds that two memories are duplicates: cosine, template ratio, both are insights, and the bias.
-# They are used only if no feature rules out a duplicate.
-# They and the threshold below were fitted with the default embedder by twelve-fold cross-validation.
+# The weights are used only if no feature rules out a duplicate.
+# The weights and the threshold below were fitted with the default embedder by twelve-fold cross-validation.
 _DUPLICATE_WEIGHTS: Final = (2.6, -4.25, 2.8, -11.3)
 _MIN_REPORTED_PROBABILITY: Final = 0.6
-# Detected replacements and contradictions are reported with the precision of their rules as the probability.
+# Probability reported for a detected replacement or contradiction: the precision of the rule that detected it.
 _REPLACEMENT_PRECISION: Final = 0.85
 _CONTRADICTION_PRECISION: Final = 0.8
 
@@ -70,7 +70,7 @@ class PairFeatures:
     # scaled cosine: slope * (cosine - midpoint) of the embedder's calibration; 0 means a probability of 0.5
     cosine: float
     insights: bool  # both memories are insights, which are repeated more often than decisions
-    is_same_decision_topic: bool  # both are decisions on the same topic
+    is_same_decision_topic: bool  # both memories are decisions on the same topic
 
     shared_word_count: int  # number of words of the new memory that the old one contains in some form
     share: float  # larger ratio of shared words to all words of a memory, 0 to 1
@@ -79,12 +79,12 @@ class PairFeatures:
     both_have_unshared_words: bool
     frame: float  # ratio of the words that belong to a common sentence template, 0 to 1
     has_slot_substitution: bool  # the texts have different words in a slot of the template, so their subjects differ
-    same_words: bool  # both have the same set of words
+    same_words: bool  # both texts have the same set of words
 
     numbers_differ: bool
-    values_differ: bool  # for one unit, both have numbers but no number in common
+    values_differ: bool  # for one unit, both texts have numbers but no number in common
     entities_differ: bool
-    share_entities: bool  # they share an entity, and at most one of them has further entities
+    share_entities: bool  # the texts share an entity, and at most one text has further entities
     codes_differ: bool
     moved: bool  # the new text repeats a number of the old one and adds another
 

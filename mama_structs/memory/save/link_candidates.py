@@ -313,7 +313,7 @@ class _CandidateFacts:
 
     def cosines(self, pieces: NDArray[np.float32], places: Nodes) -> NDArray[np.float32]:
         """
-        Return the highest cosine between *pieces* and the vectors of each node.
+        Return the highest cosine between the vectors *pieces* and the vectors of each node.
 
         *places* are the indexes of the nodes in `nodes`. The value is 0 for nodes without vectors.
         """

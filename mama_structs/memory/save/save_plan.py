@@ -127,7 +127,7 @@ async def draft_save(
         find_content: Resolves handles.
         now: The current time.
         settings: The maximum lengths of texts.
-        resolve: Whether to replace a content or reasoning that is exactly a handle by the handle's text.
+        resolve: Whether to replace a content or reasoning that is exactly a handle with the handle's text.
 
     """
     inserted = [get_inserted_provenance()]
@@ -179,7 +179,7 @@ class _HandleText:
 
 def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tuple[SaveRequest, list[Provenance]]:
     """
-    Replace each field that consists of one handle by the handle's text, and return the provenance of the texts.
+    Replace each field that consists of one handle with the handle's text, and return the provenance of the texts.
 
     A backslash before a handle is removed and prevents the replacement.
     """
@@ -210,7 +210,7 @@ def _insert_handle_texts(request: SaveRequest, find_content: FindContent) -> tup
 
 
 def _handle_text(name: str, item: str, find_content: FindContent, max_evidence: int) -> _HandleText | None:
-    """Return the text of the handle in an evidence item, or None if it has no text or it is stored already."""
+    """Return the text of a handle used as evidence, or None if the item is no handle or its text is already stored."""
     given = None if parse_stored_evidence(item) is not None else find_content(item)
     if given is None:
         return None
@@ -250,12 +250,12 @@ async def prepare_saves(
 
 
 async def embed_memories(embedding: EmbeddingService, memories: Sequence[Memory]) -> list[Vectors]:
-    """Return the vectors of each memory, of shape (pieces, dimensions)."""
+    """Return the vectors of each memory, of shape (chunks, dimensions)."""
     return await embed_text_groups(embedding, [embedded_texts(memory) for memory in memories])
 
 
 async def embed_text_groups(embedding: EmbeddingService, texts: Sequence[Sequence[str]]) -> list[Vectors]:
-    """Return the vectors of each group of texts, of shape (pieces, dimensions)."""
+    """Return the vectors of each group of texts, of shape (chunks, dimensions)."""
     pieces = iter(await embedding.embed_documents([text for own in texts for text in own]))
     return [np.concatenate([next(pieces) for _ in own]) for own in texts]
 

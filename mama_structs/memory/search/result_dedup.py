@@ -30,7 +30,7 @@ MIN_SIMILARITY: Final = 0.995
 _MAX_COMPARED_RESULTS: Final = 128
 # Maximum length of compared texts. Longer texts are copies only if they are exact duplicates.
 _MAX_COMPARED_CHARS: Final = 2_000
-# Only prefixes of this length of the words are compared in the cheap pre-filter for pairs.
+# The cheap pre-filter for pairs compares only this many leading characters of each word.
 _PREFIX_CHARS: Final = 3
 # Pairs with a lower ratio of shared prefixes are not compared further.
 _MIN_SHARED_PREFIX_RATIO: Final = 0.3

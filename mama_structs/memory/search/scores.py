@@ -86,19 +86,19 @@ class ScoreWeights:
     """Weights of the scoring function."""
 
     meaning: float = 0.7  # log-odds per standard deviation of the cosine above the expected one
-    words: float = 3.0  # log-odds of the best word match; others are proportional
+    words: float = 3.0  # log-odds of the best keyword match; weaker matches get proportionally less
     share: float = 0.0  # log-odds of a memory that contains all words of the query, regardless of other memories
     brevity: float = 0.9  # log-odds that a text loses for each factor of e by which it is shorter than `long`
     short: float = 3.0  # minimum length in terms; shorter texts count as this long
     long: float = 30.0  # maximum length in terms; longer texts count as this long
-    foreign: float = 0.7  # word match assumed for the nearest memory in another script, relative to the best match
+    foreign: float = 0.7  # keyword match assumed for the nearest memory in another script, relative to the best match
     before: float = 0.2  # share of the predecessor's score (in time) that is added to a memory's score
     after: float = 0.2  # share of the successor's score (in time) that is added to a memory's score
-    answer: float = 0.3  # further share for a predecessor that consists of questions, proportional to their ratio
-    asking: float = 0.45  # relative penalty for a memory of questions, because questions resemble any query
+    answer: float = 0.3  # further share if the predecessor contains questions, proportional to the ratio of questions
+    asking: float = 0.45  # relative penalty for a memory that contains questions, because they resemble any query
     lenders: int = 8  # number of best candidates that raise the scores of candidates linked to them
     # Tie strength, 0 to 1, of evolution and implementation links: the ratio of a score that a link can transfer.
-    # For other links, it is multiplied by the strength of the link.
+    # For other links, this ratio is multiplied by the strength of the link.
     tie: float = 0.5
     automatic: float = 0.0  # tie strength of automatic links
     topic: float = 0.3  # minimum tie strength of memories with the same topic
@@ -294,7 +294,7 @@ def answer_probability(
         fingerprints: Duplicate fingerprints; equal ones count as one candidate.
 
     """
-    # If many candidates score as high as the best one, the query is about all of them and hardly answered by one.
+    # If many candidates score as high as the best one, the query is about all of them, so no single one answers it.
     rivals = np.sort(scores)
     if fingerprints is not None:
         order = np.argsort(-scores, kind="stable")

@@ -377,7 +377,7 @@ def _prefetch_queries(
 
 @attrs.frozen(eq=False, kw_only=True)
 class PreparedQuery:
-    """A query with statistics of its words in the store."""
+    """A query with the store-wide statistics of its terms."""
 
     vector: NDArray[np.float32]
     calibration: Calibration
@@ -398,7 +398,7 @@ class PreparedQuery:
     def from_words(
         cls, reader: Reader, words: str, vector: NDArray[np.float32], *, calibration: Calibration, weights: ScoreWeights
     ) -> PreparedQuery:
-        """Read the statistics of a query's words."""
+        """Read the store-wide statistics of a query's terms."""
         terms = query_terms(words)
         rarities = {term: rarity * terms.get(term, 0.0) for term, rarity in reader.rarity(terms).items()}
         count = reader.count()
@@ -507,7 +507,7 @@ class ScoredNodes:
     shares: FloatArray
     """BM25 score relative to the maximum for the query."""
     evidence: FloatArray
-    """Evidence from meaning, words and length."""
+    """Evidence from vector similarity, keyword matches and text length."""
     odds: Mapping[str, FloatArray]
     """Log-odds by source, from which the evidence is computed, see `scores.log_odds`."""
 
@@ -539,7 +539,7 @@ def _narrow_filter(where: Filter, since: datetime | None, until: datetime | None
 def _find_nodes(
     reader: Reader, query: PreparedQuery, where: Filter, period: Period | None, limit: int
 ) -> tuple[Nodes, BestMatches]:
-    """Find nodes by meaning, words and the requested period, and return them with the best scores."""
+    """Find candidates by vector, keywords and period. Return their nodes, and the best cosine and BM25 score."""
     near, told = reader.nearest(query.vector, limit, where), reader.words(query.terms, limit, where)
     best = BestMatches(float(query.scale(near.scores[:1]).max(initial=0.0)), float(told.scores[:1].max(initial=0.0)))
     found = [near.nodes, told.nodes]
@@ -553,7 +553,7 @@ def _find_nodes(
 
 @attrs.frozen(eq=False)
 class TemporalNeighbours:
-    """Neighbours of each node by creation time, or -1 if none was created within an hour."""
+    """The nodes created directly before and after each node, or -1 if none was created within an hour."""
 
     nodes: Nodes
     before: Nodes
@@ -573,7 +573,7 @@ class TemporalNeighbours:
         return _conversation_strength(reader, self.nodes[telling], self.before[telling], self.after[telling])
 
     def find_positions(self, candidates: ScoredNodes) -> tuple[IndexArray, IndexArray]:
-        """Return the positions of each candidate's predecessor and successor, -1 for none."""
+        """Return the positions of the candidates created directly before and after each candidate, or -1 for none."""
         before, after = np.full((2, len(candidates.nodes) + 1), -1, np.intp)
         here = candidates.positions(self.nodes)
         for there, one, other in (
@@ -700,10 +700,9 @@ class _CandidateGraph:
 
     def tie_strengths(self, lenders: IndexArray, now_ms: int, weights: ScoreWeights) -> FloatArray:
         """
-        Return the strength of the tie between each lender and each candidate.
+        Return the tie strength between each lender and each candidate. Lenders raise the scores of other candidates.
 
-        A lender is a candidate that raises the scores of linked ones. The array has the shape (lenders, candidates). A
-        lender has no tie to itself.
+        The array has the shape (lenders, candidates). A lender has no tie to itself.
         """
         strengths = self.table.decayed_confidences(now_ms).astype(np.float64)
         strengths[(self.table.types == _EVOLUTION_NUMBER) | (self.table.types == _IMPLEMENTATION_NUMBER)] = 1.0

@@ -365,11 +365,11 @@ def _iter_known_trusts(
     proposal: ProposedRecord, sources: Iterable[Utterance], known: Iterable[Memory]
 ) -> Iterator[Origin]:
     """
-    Yield the trust of each known memory that covers more of a record than its sources.
+    Yield the trust of each known memory that covers more of a record than the record's sources do.
 
     The source messages are compared as one text.
     """
-    # A known memory that quotes a web page can make the model name a wrong source message, because the prompt shows it.
+    # A known memory in the prompt may quote a web page that makes the model name a wrong source message.
     says_more = _covers_more(proposal, sources)
     for memory in known:
         if says_more(query_terms(memory.content[:MAX_KNOWN_CHARS])):
@@ -377,7 +377,7 @@ def _iter_known_trusts(
 
 
 def _covers_more(proposal: ProposedRecord, sources: Iterable[Utterance]) -> Callable[[Iterable[str]], bool]:
-    """Return a predicate that is True for words that cover more of a record's text than *sources* do."""
+    """Return a predicate that is True for terms that cover more of a record's text than *sources* do."""
     words = set(itertools.chain.from_iterable(one.terms for one in sources))
 
     def worth(terms: Mapping[str, float], words: Iterable[str]) -> float:

@@ -1,4 +1,4 @@
-"""A memory store that searches by words only, for use while the embedder is not loaded."""
+"""A memory store that searches by keywords only, for use while the embedder is not loaded."""
 
 from __future__ import annotations
 

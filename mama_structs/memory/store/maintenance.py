@@ -94,7 +94,7 @@ async def import_jsonl(shared: NamespaceServices, path: str | Path, progress: Pr
 
 
 def figures(shared: NamespaceServices) -> dict[str, Any]:
-    """Return the statistics known from the last operation, without reading the disk."""
+    """Return the statistics as of the last operation, without reading the disk."""
     embedder, reranking, judging = shared.embedding.embedder, shared.reranker_runner, shared.judge_runner
     return StatsTable(
         namespace=shared.engine.namespace,

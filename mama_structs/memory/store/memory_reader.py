@@ -287,7 +287,7 @@ class MemoryReader:
         limit: int = 10,
     ) -> Results[Hit]:
         """
-        Find memories by meaning, words, links and time, best first.
+        Find memories by semantic similarity, keywords, links and time, best first.
 
         Time expressions in the query ("last week", "지난주") favour that time.
         Returns *limit* memories if that many pass the filters, unless *min_relevance* or *max_chars* excludes some;

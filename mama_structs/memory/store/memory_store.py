@@ -73,7 +73,7 @@ class MemoryStore(MemoryReader):
 
     def resolving(self, find_content: FindContent) -> MemoryStore:
         """
-        Return a store of the same memories that uses another handle resolver. Forks need it.
+        Return a store of the same memories that uses another handle resolver, for a fork.
 
         Both stores share everything else: each finds the memories of the other one, and closing one closes both.
 
@@ -343,7 +343,7 @@ class MemoryStore(MemoryReader):
         """
         Record the outcome of a decision, and return the decision.
 
-        The reason is also saved as a context that is linked to the decision, so that a search finds it by meaning.
+        The reason is also saved as a context that is linked to the decision, so that a semantic search can find it.
         The decision, and what is based on it, is trusted no more than the reason.
 
         Args:

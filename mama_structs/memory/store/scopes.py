@@ -55,7 +55,7 @@ class ScopedShared(NamespaceServices):
 
     @contextlib.asynccontextmanager
     async def _explaining_read_only(self) -> AsyncIterator[None]:
-        """Replace a not-found error by `MemoryReadOnly` if another namespace contains the id."""
+        """Replace a not-found error with `MemoryReadOnly` if another namespace contains the id."""
         # The lookup runs only after a failure, so that calls on the session's own namespace need no extra query.
         try:
             yield

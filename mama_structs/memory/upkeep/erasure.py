@@ -56,7 +56,7 @@ NOTE_PREFIX: Final = "forgetting/"
 PAGE_MEMORIES: Final = 500
 # Replaces an erased id in the texts of other memories.
 ERASED_ID: Final = "forgotten"
-# Matches the last two parts of a memory id. Unlike the rest of the id, they contain no words of the erased text.
+# Matches the suffix of a memory id: the last two parts, which contain no words of the erased text.
 ID_END_PATTERN: Final = re.compile(r"_(?=([0-9]{10,}_[0-9a-z]{4,8}))")
 _read_record: Final = msgspec.json.Decoder(MemoryRecord[msgspec.Raw]).decode
 _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
@@ -64,7 +64,7 @@ _read_label: Final = msgspec.json.Decoder(LinkMetadata).decode
 
 @attrs.frozen
 class ErasureSet:
-    """Hashes of texts and endings of memory ids. Conversations must erase everything that matches them."""
+    """Identifies the content to erase from conversations: by the hashes of texts and the suffixes of memory ids."""
 
     digests: frozenset[str]
     ends: frozenset[str]
@@ -90,7 +90,7 @@ class _PendingErasure(msgspec.Struct, frozen=True):
     """
     Remaining work of an interrupted erasure, as stored in its note.
 
-    It contains the ids to erase, the ids of other memories that mention them, text hashes, and endings of ids.
+    It contains the ids to erase, the ids of other memories that mention them, text hashes, and suffixes of ids.
     """
 
     ids: tuple[str, ...] = ()
@@ -307,7 +307,7 @@ def _count_links(reader: Reader, ids: Sequence[str]) -> int:
 
 
 def _group_by_end(ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return the ids, grouped by their endings (see `ID_END_PATTERN`)."""
+    """Return the ids, grouped by their suffixes (see `ID_END_PATTERN`)."""
     found: dict[str, list[str]] = {}
     for one in ids:
         for end in ID_END_PATTERN.findall(one)[-1:]:
@@ -348,7 +348,7 @@ def _in_json(text: str) -> str:
 
 
 def _replace_ids(record: object, named: Iterable[str]) -> str:
-    """Return a record as JSON, with the given ids replaced by `ERASED_ID`."""
+    """Return a record as JSON, with the given ids replaced with `ERASED_ID`."""
     text = msgspec.json.encode(record).decode()
     for one in named:
         text = text.replace(_in_json(one), ERASED_ID)

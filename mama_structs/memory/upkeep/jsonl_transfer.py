@@ -4,7 +4,7 @@ Export of memories to a JSONL file, and import from such a file.
 An export is UTF-8 text with one JSON object per line: a header, one line per memory or evidence text, and an end line.
 The header contains the namespace and the embedder of the vectors.
 A memory line contains the journal record (see `mama_structs.memory.types.codec`) and the vectors: base64 of
-little-endian float32, one piece after the other.
+little-endian float32, one vector per chunk of the text.
 Each evidence text has one line with its hash, before the first memory that refers to it.
 The end line contains the number of memories and texts, so that a truncated file is detected.
 """
@@ -424,7 +424,7 @@ class _Import:
     file: _ExportFile
     progress: Progress | None
     ids: set[str] = attrs.field(factory=set, init=False)
-    # Links whose targets come in later lines, by target. Usually few, since links lead from newer to older memories.
+    # Links whose targets come in later lines, by target. There are few, because links usually point to older memories.
     waiting: dict[str, list[Link]] = attrs.field(factory=dict, init=False)
     made_by: EmbedderRecord | None = attrs.field(default=None, init=False)
     # Ids of memories in later lines that memories in earlier lines use as evidence.
@@ -786,9 +786,9 @@ def _decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw, path: s
 
 def _reject_unknown_fields(data: msgspec.Raw, form: type, path: str) -> dict[str, msgspec.Raw]:
     """
-    Return the raw fields of an object.
+    Return the raw fields of an object, or raise an error for unknown fields.
 
-    Raise ValueError for unknown fields, because an import would lose them.
+    An import would lose unknown fields. The error is a ValueError.
     """
     found = _decode(_keys_decoder, data, path)
     if not found.keys() <= _field_names[form]:

@@ -26,7 +26,7 @@ from mama_structs.memory.types.engine import (
 from mama_structs.memory.types.model import Link, LinkType, Memory, to_milliseconds
 from mama_structs.settings import MemorySettings
 
-# Maximum number of memories per page, so that other plans can run in between.
+# Maximum number of memories per page. Other plans can run between two pages.
 PAGE_MEMORIES: Final = 500
 # Maximum number of memories per embedding call.
 EMBED_BATCH_MEMORIES: Final = 128

@@ -117,7 +117,7 @@ class NamespaceCopier:
         await self._list_damage()
 
     async def _notes(self) -> AsyncIterator[Mapping[str, str]]:
-        """Yield the notes in batches, because there may be many and long ones."""
+        """Yield the notes in batches, because there may be many large notes."""
         names = await self.source.read(lambda reader: reader.note_names())
         for start in range(0, len(names), BATCH_MEMORIES):
             some = names[start : start + BATCH_MEMORIES]
@@ -231,7 +231,7 @@ class NamespaceCopier:
     def _put_new(
         self, writer: Writer, new: Sequence[MemoryExport], links: Sequence[Sequence[Link]], some: Sequence[MemoryExport]
     ) -> None:
-        # Collect all texts of the batch, because the copy may already contain the memory that carries a text.
+        # Use the texts of the whole batch, because the memory exported with a text may already exist in the copy.
         texts = {digest: text for one in some for digest, text in one.texts.items()}
         dimensions = self.source.embedder.dimensions
         made = [
@@ -340,6 +340,6 @@ class NamespaceCopier:
             raise_store_differs(self.source.namespace, "has more or less than the source", counted)
 
     def _first_and_last_node(self, reader: Reader, items: Sequence[MemoryExport]) -> list[int]:
-        """Return the first and the last node of the items that exist, or an empty list."""
+        """Return the lowest and the highest node of the existing items, or an empty list if none exists."""
         nodes = [node for node in reader.find_many([one.memory.id for one in items]) if node is not None]
         return [min(nodes), max(nodes)] if nodes else []

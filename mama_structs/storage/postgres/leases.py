@@ -43,7 +43,7 @@ _log: Final = logging.getLogger("mama_structs")
 
 class Leases:
     """
-    The leases that this process holds on a server. `close` releases them, and the server.
+    The leases that this process holds on a server. `close` releases the leases and the connection pool.
 
     Args:
         server: The server that stores the leases.
@@ -54,7 +54,7 @@ class Leases:
     def __init__(self, server: PostgresPool, *, seconds: float) -> None:
         self.lost_names: set[str] = set()
         self._server = server
-        # By name: the namespace in which it was claimed. Entries are never removed, because there are few.
+        # The namespace in which each name was claimed. Entries are never removed, because there are few names.
         self._namespaces: dict[str, str] = {}
         self._seconds = seconds
         self._holder = uuid.uuid4()
@@ -162,15 +162,15 @@ class Leases:
 
     def record_written(self, names: Collection[str]) -> None:
         """
-        Record that rows were stored under some names.
+        Record that rows were stored under *names*.
 
-        From now on these names have lease rows. If such a row is missing, the lease is lost.
+        From now on each name has a lease row. If the row is missing, the lease is lost.
         """
         with self._guard:
             self._unclaimed_names.difference_update(names)
 
     def close(self) -> None:
-        """Release all names, and the server. Blocks."""
+        """Release all names and the connection pool. Blocks."""
         if self._closed.is_set():
             return
         self._closed.set()

@@ -59,7 +59,7 @@ RETRY_INTERVAL_SECONDS: Final = 0.05
 # The namespace is passed as a setting, so that no value is formatted into a statement.
 LOCK_SQL: Final = "SELECT pg_advisory_xact_lock(hashtextextended(current_setting('app.namespace'), 17))"
 LOCK_SHARED_SQL: Final = "SELECT pg_advisory_xact_lock_shared(hashtextextended(current_setting('app.namespace'), 17))"
-# Force "on", because a role or database may acknowledge commits before they reach the disk.
+# Override settings of the role or database that acknowledge commits before they reach the disk.
 # Keep "remote_apply", which is stricter: it also waits until replicas have applied the change.
 SYNCHRONOUS_COMMIT_SQL: Final = """
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') <> 'remote_apply'
@@ -69,7 +69,8 @@ SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synch
 VERSION_CHANGED_SQL: Final = "SELECT FROM mama_structs.migrations HAVING max(version) IS DISTINCT FROM {version}"
 VERSION_UNCHANGED_STATUS: Final = "SELECT 0"
 VERSION_SQL: Final = "SELECT coalesce(max(version), 0) FROM mama_structs.migrations"
-# Stores the last 4096 changes of a namespace. Each has a token, by which a commit without an answer is found.
+# Stores the last 4096 changes of a namespace, each with a token.
+# If the answer to a commit is lost, the token shows whether the change was stored.
 COUNT_AND_COMMIT_SQL: Final = """
 INSERT INTO namespaces AS known (namespace, change) VALUES (current_setting('app.namespace'), 1)
     ON CONFLICT (namespace) DO UPDATE SET change = known.change + 1;
@@ -210,7 +211,7 @@ class PostgresPool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._write_queues = WriteQueues()
         self._active_count = 0
-        # Running tasks of `run_on_dedicated_connection`, each with its connection, or None until that is open.
+        # Running tasks of `run_on_dedicated_connection`, each with its connection, which is None until it is open.
         self._dedicated_tasks: dict[asyncio.Task[Any] | None, Any] = {}
         self._workers = ThreadPoolExecutor(options.connections, thread_name_prefix="mama-structs plan")
         self._loop = asyncio.new_event_loop()
@@ -351,7 +352,7 @@ class PostgresPool:
         """
         Run a coroutine in the pool's loop, and block until it ends.
 
-        Return its result, or raise a typed error without a cause.
+        Return the result and None, or None and a typed error without a cause.
         """
         started = time.monotonic()
 

@@ -68,9 +68,9 @@ class _RowChange:
 
     number: int
     handle: str
-    key_suffix: str  # The rest of the key, after the part of the conversation.
+    key_suffix: str  # The part of the row key that follows the conversation's key part.
     stored: bytes
-    value: bytes | None  # None if the row is unreadable.
+    value: bytes | None  # The row's content, or None if the row is unreadable.
     digest: str | None
     is_deletion: bool
 

@@ -71,7 +71,7 @@ KEY_RANGE_SQL: Final = "key >= $1 AND key < $2"
 
 
 class PostgresSnapshot(Snapshot):
-    """Snapshot of the rows of a namespace on a server. None means all visible namespaces."""
+    """Snapshot of the rows of a namespace on a server. A *namespace* of None means all visible namespaces."""
 
     def __init__(self, connection: Connection, namespace: str | None) -> None:
         self.connection: Connection = connection
