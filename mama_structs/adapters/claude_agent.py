@@ -35,15 +35,16 @@ except ImportError as _missing:
         "mama_structs.adapters.claude_agent needs the Claude Agent SDK: pip install 'mama-structs[claude-agent]'"
     ) from _missing
 
-# Records of a transcript have these labels: host, project, session and, for a subagent, its path.
+# Labels of a transcript's records: host, project, session and, for a subagent, its path.
 _HOST_LABEL: Final = "claude-agent"
 _MAIN_LABEL_COUNT: Final = 3
-# Each append replaces the head record. A version check on it detects concurrent appends by two processes.
+# The head record stores a transcript's entry count and summary. Each append replaces it.
+# A check of the head's version detects concurrent appends by two processes.
 _HEAD_KEY: Final = "head"
 # An entry's key contains its id, which prevents duplicates. Without an id, the key contains the entry's position.
 _ID_KEY_PREFIX: Final = "uuid:"
 _POSITION_KEY_PREFIX: Final = "entry:"
-# Key prefix of new entries without id. The position replaces it when they are stored.
+# Temporary key prefix of new entries that have no id. The stored key contains the entry's position instead.
 _TEMPORARY_KEY_PREFIX: Final = "new:"
 _MAX_ID_CHARS: Final = 128
 

@@ -297,7 +297,7 @@ async def _find_player(base_url: str, wanted: str | None) -> tuple[str, str | No
 
 
 def _flatten(answer: Entity, envelope: str) -> Entity:
-    """Merge the fields of an entity and of its envelope, as in a reference."""
+    """Merge the fields of an entity and of its envelope into one mapping, as references do."""
     outer_fields = {name: value for name, value in answer.items() if name != envelope}
     return {**answer[envelope], **outer_fields}
 

@@ -16,7 +16,7 @@ from mama_structs.cli.arguments import open_session
 from mama_structs.cli.hook import stop_helper
 from mama_structs.cli.output import confirm, format_table, print_answer, print_lines, report_progress, write_stderr
 
-# Maximum columns of a cell.
+# Maximum width of a table cell, in terminal columns.
 _TEXT_COLUMNS = 72
 _TOPIC_COLUMNS = 24
 

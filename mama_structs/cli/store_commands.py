@@ -29,7 +29,7 @@ async def check(given: argparse.Namespace) -> int:
         async with open_session(given) as session:
             report = await session.check()
     except StoreDamaged as error:
-        # If the store is too damaged to be opened, its damage becomes the findings.
+        # If the store is too damaged to be opened, report the damage as findings.
         found = [f"{error.file}: {line}" for line in error.findings] or [str(error)]
         report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
     fields = ("severity", "kind", "message", "key")

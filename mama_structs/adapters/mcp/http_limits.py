@@ -193,7 +193,8 @@ class _Request:
         _log.info("an HTTP request is rejected with %d", response.status_code)
         await response(self.scope, self._receive, self._send)
         self._is_answered = True
-        # The application still needs a body. It rejects this empty one, and `send` drops its answer.
+        # The application still waits for a body, so return an empty one.
+        # The application rejects it, and `send` drops that answer.
         return _create_body_message(b"")
 
 

@@ -178,7 +178,7 @@ class ByteBudget:
 
 @attrs.frozen
 class DecodedLine:
-    """A decoded line, with its messages, and the bytes reserved for them. *is_batch* is True if they are a batch."""
+    """A decoded line: its messages and the bytes reserved for them. *is_batch* is True if the messages are a batch."""
 
     messages: list[DecodedMessage]
     is_batch: bool

@@ -92,7 +92,7 @@ class TextToStore(NamedTuple):
 
     text: str
     origin: Origin
-    # Empty if the text is not a message but, for example, an extracted fact.
+    # The message is empty if the text is, for example, an extracted fact.
     message: Message = MappingProxyType({})
 
     @property

@@ -93,7 +93,7 @@ class SessionConversationStore:
             try:
                 await self._records.put_many([head, *puts], delete=[(labels, one.key) for one in kept[len(dumped) :]])
             except VersionConflict:
-                # Retry, because another process may have changed only the name. That is not a conflict of messages.
+                # Retry, because another process may have changed only the name, which is no conflict.
                 continue
             return updated
 

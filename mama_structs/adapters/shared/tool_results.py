@@ -369,7 +369,7 @@ def _split_media_parts(data: object) -> tuple[str | Media, ...]:
 
 
 def _replace_invalid_media(media: Media | None) -> Media | None:
-    """Mark media with invalid base64 as unreadable: providers would reject the request."""
+    """Mark media with invalid base64 as unreadable, because providers would reject the request."""
     return media if media is None or media.url or media.content is not None else Media(_UNREADABLE_KIND)
 
 
@@ -501,5 +501,5 @@ def find_pending_user_message(messages: object) -> str:
 
 
 def create_recall_message(text: str) -> dict[str, str]:
-    """Return recalled text as a user message: it must not have a developer's authority."""
+    """Return recalled text as a user message, because it must not have a developer's authority."""
     return {"role": "user", "content": text}

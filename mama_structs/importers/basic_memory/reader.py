@@ -222,7 +222,7 @@ def _observation_memory(note: Note, observation: Observation, key: str) -> Impor
 
 @attrs.frozen
 class NoteIndex:
-    """Index from the names that links may use (permalink, title, path, file name) to note paths."""
+    """Maps each name that a link may use for a note (permalink, title, path or file name) to note paths."""
 
     paths: Mapping[str, list[str]]
 
@@ -252,6 +252,6 @@ class NoteIndex:
 
 
 def _normalize_name(name: str) -> str:
-    """Normalize case and separators, in which titles, permalinks and paths of one note differ."""
+    """Normalize case and separators, because the title, permalink and path of a note may differ in them."""
     plain = normalize("NFC", name).strip().casefold().removesuffix(".md")
     return SEPARATORS.sub("-", plain)

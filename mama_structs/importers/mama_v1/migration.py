@@ -426,7 +426,7 @@ class MigrationRun:
         return self._build_report(standing, fill.chosen)
 
     async def _write_plan(self, standing: PlanStatus, fill: LinkBackfill) -> None:
-        """Write the memories, then the links of each, and mark the migration complete."""
+        """Write the memories, then the links of each memory, and mark the migration as complete."""
         ours = standing.target_memories
         self._report_progress(0)
         new = [_mark_link(link, self.name) for link in standing.links if link.id not in standing.existing_links]
@@ -497,7 +497,7 @@ class MigrationRun:
         )
 
     async def _write_memories(self, standing: PlanStatus, links: Sequence[Link]) -> None:
-        # Equal texts share the vectors of the first one, because an embedder's results vary with the batch.
+        # Reuse the vectors of an equal earlier text, because an embedder's results vary with the batch.
         first: dict[bytes, str] = {}
         # Outcome links count as evidence, so they must be written before links are chosen.
         outcomes = {link.from_id: link for link in links if link.metadata.original_relationship == OUTCOME_OF_WORD}
@@ -589,7 +589,7 @@ def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> None:
         return
     there = writer.read_links(node)
     ids = {link.id for link in there}
-    # Skip a back-filled link if its ends have been linked in the meantime, and not by a migration.
+    # Skip a back-filled link if the two memories were linked in the meantime by anything other than a migration.
     taken = {end for link in there if find_migration(link) is None for end in (link.from_id, link.to_id)}
     ends = writer.find_many([link.to_id for link in wanted])
     missing = [
@@ -748,7 +748,7 @@ def _begin_rollback(
     if notes.pop(migration, None) != expected_note:
         raise _concurrent_run_error()
     for one in notes.values():
-        # This migration's note lists deleted memories or links, so the migration is no longer complete.
+        # The rollback deletes memories or links of this other migration, which is then no longer complete.
         if one.state == "complete" and not one.keys.isdisjoint(deleted_keys):
             one.write_state(writer, "begun")
     return None if expected_note is None else expected_note.write_state(writer, "undone")

@@ -89,7 +89,7 @@ UNKNOWN_TABLE_REASON: Final = "MAMA v1.0 has no such table"
 
 @attrs.frozen(kw_only=True)
 class PlannedMemory:
-    """A memory that was converted from a row, without mentions and migration mark, and the row's table and key."""
+    """A memory converted from a row, with the row's table and key. It has no mentions and no migration mark yet."""
 
     memory: Memory
     table: str
@@ -127,7 +127,7 @@ def build_plan(old: OldDatabase, *, namespace: str, max_content: int) -> Migrati
     decisions = [rows.decision(*one) for one in zip(old.decisions, names, times, strict=True)]
     times = _bound_times(old.checkpoints, "timestamp")
     checkpoints = [rows.checkpoint(*one) for one in zip(old.checkpoints, times, strict=True)]
-    # Reverse the checkpoints: of several with equal times v1.0 loads the first, but this store loads the last.
+    # Reverse the checkpoints, because at equal times v1.0 loads the first checkpoint and this store loads the last.
     planned = [*chain.from_iterable(decisions), *reversed(checkpoints)]
     planned.sort(key=lambda one: (one.memory.created_at, one.rank))
     active = [one for row, one in zip(old.checkpoints, checkpoints, strict=True) if row.get("status") == "active"]
@@ -189,7 +189,7 @@ def _skip_reason(table: str) -> str:
 
 def _bound_times(rows: Sequence[ForeignRow], column: str) -> list[datetime | None]:
     """
-    Return an estimate of each row's time, for rows without a valid time.
+    Return an estimate of each row's time, which is used if the row has no valid time.
 
     It is the earlier of the times of the nearest dated rows before and after the row.
     """

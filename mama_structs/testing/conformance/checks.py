@@ -112,7 +112,7 @@ class Check:
         return (self.run.__doc__ or "").strip().rstrip(".")
 
     def find_excuse(self, lacks: Mapping[str, str]) -> str | None:
-        """Return the store's reason for lacking a needed capability, or None if it lacks none."""
+        """Return the store's reason for lacking a needed capability, or None if the store has all of them."""
         return next((lacks[one] for one in self.needs if one in lacks), None)
 
 
@@ -140,7 +140,7 @@ def _search(store: StoreProcess, space: str, query: str, **named: Any) -> list[t
 
 
 def _check_readable_and_found(trial: ConformanceRun, store: StoreProcess, space: str, texts: Mapping[str, str]) -> None:
-    """Verify that memories have their texts, and that a search finds each by its text."""
+    """Verify that each memory has its expected text and is found by a search for that text."""
     some = dict(list(texts.items())[:_MAX_SEARCHED_MEMORIES])
     trial.add_finding(
         "not there, or another text", sum(store("get", space, one) != texts[one] for one in some), len(some)

@@ -78,7 +78,7 @@ def _make_gzip_bomb(size: int) -> bytes:
 
 
 def _find_record(body: Any) -> Any:
-    """Return the entity's record in a body: of a list the first row, of a flat body the body itself."""
+    """Return the entity's record in a body: the first row of a list, or the body itself if it has no nested record."""
     if not isinstance(body, dict):
         return {}
     for value in body.values():
