@@ -41,7 +41,7 @@ _MAIN_LABEL_COUNT: Final = 3
 # The head record stores a transcript's entry count and summary. Each append replaces it.
 # A check of the head's version detects concurrent appends by two processes.
 _HEAD_KEY: Final = "head"
-# An entry's key contains its id, which prevents duplicates. Without an id, the key contains the entry's position.
+# An entry's key contains its id, which prevents duplicates. The key of an entry without id contains its position.
 _ID_KEY_PREFIX: Final = "uuid:"
 _POSITION_KEY_PREFIX: Final = "entry:"
 # Temporary key prefix of new entries that have no id. The stored key contains the entry's position instead.
@@ -143,7 +143,7 @@ def _create_append_records(
     if len(labels) == _MAIN_LABEL_COUNT:
         before: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": summary}
         summary = fold_session_summary(before, key, list(fresh.values()))["data"]
-    # Store entries as JSON text, in which lone surrogates are escaped. A record's text cannot contain them.
+    # Store entries as JSON text, because it escapes lone surrogates, which a record's text cannot contain.
     entries = [
         NewRecord(
             labels,

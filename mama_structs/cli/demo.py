@@ -472,7 +472,7 @@ def abbreviate(answer: Mapping[str, Any]) -> str:
 
 
 def _format_fields(value: Any) -> str:
-    """Return a value on one line; of a mapping only the fields in `_SHOWN_FIELDS`."""
+    """Format a value on one line. For a mapping, include only the fields in `_SHOWN_FIELDS`."""
     if not isinstance(value, Mapping):
         return _format_json(value)
     parts = [f"{_format_json(name)}: {_format_fields(value[name])}" for name in value if name in _SHOWN_FIELDS]

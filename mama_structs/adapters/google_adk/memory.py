@@ -111,7 +111,7 @@ class AdkMemoryService(BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """
-        Store memories, all or none. A memory with an existing id replaces the old one.
+        Store memories, all or none. A memory replaces a stored memory with the same id.
 
         Raises:
             InputValidationError: A memory has no text, or its metadata is not JSON.

@@ -32,7 +32,7 @@ Filters: TypeAlias = dict[str, Any] | None
 
 
 class DocumentRecords(SessionComponent):
-    """The records of one collection's documents: reading, copying and writing."""
+    """Reads, copies and writes the records of one collection's documents."""
 
     def __init__(
         self,

@@ -150,7 +150,7 @@ class EmbeddingsFunction:
 def select_diverse(cosines: Sequence[float], pieces: Sequence[Vectors], count: int, relevance: float) -> list[int]:
     """Return indexes of relevant, mutually dissimilar texts (maximal marginal relevance)."""
     # Algorithm: Carbonell and Goldstein, "The use of MMR, diversity-based reranking", 1998.
-    # A long text has one vector per chunk. Their sum represents it when texts are compared.
+    # A long text has one vector per chunk. The sum of its chunk vectors represents the text in comparisons.
     near = np.asarray(cosines, dtype=np.float64)
     vectors = np.array([several.sum(axis=0) for several in pieces], dtype=np.float64)
     chosen: list[int] = []

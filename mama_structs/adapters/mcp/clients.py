@@ -130,7 +130,7 @@ class McpClient:
             task.cancel()
 
     def notify_if_changed(self, *, may_have_changed: bool = False) -> None:
-        """Notify the client if its list changed. *may_have_changed* includes a client that never received a list."""
+        """Notify the client if its list changed or, with *may_have_changed*, if it never received a list."""
         wanted = frozenset(self.current_tool_names)
         if wanted == self._last_listed or (self._last_listed is None and not may_have_changed):
             self._last_notified = None
@@ -189,7 +189,8 @@ class ClientRegistry:
     def find_client(self, ctx: ServerRequestContext[McpClient]) -> McpClient:
         """Return the client that sent a request, creating it if it is new."""
         # Over stdio, each connection has one client. Over HTTP, the handshake's session id identifies the client.
-        # Since 2026-07-28, the handle in the extension setting identifies it. Without either, the client is anonymous.
+        # Since 2026-07-28, the handle in the extension setting identifies the client.
+        # A client without session id and handle is anonymous.
         if ctx.request is None:
             client = ctx.lifespan_context
         else:
@@ -204,7 +205,7 @@ class ClientRegistry:
     async def listen(
         self, ctx: ServerRequestContext[McpClient], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Serve a stream. Its client is retained while the stream is open."""
+        """Serve a stream. The registry retains the stream's client while the stream is open."""
         client = self.find_client(ctx)
         if not client.stream_count and sum(one.stream_count > 0 for one in self) >= MAX_CLIENTS:
             raise MCPError(types.INTERNAL_ERROR, "too many clients listen to changes")

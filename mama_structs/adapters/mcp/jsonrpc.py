@@ -72,7 +72,8 @@ def _parse(data: bytes) -> DecodedMessage | list[DecodedMessage] | None:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        # Parse the text anyway, to find the id for the answer. The JSON syntax around it is ASCII.
+        # Parse the text anyway, to find the id for the answer.
+        # JSON syntax is ASCII, so replacing the invalid bytes does not change the structure.
         text = data.decode(errors="replace")
         flaws.append("the message is not UTF-8")
 
@@ -84,7 +85,7 @@ def _parse(data: bytes) -> DecodedMessage | list[DecodedMessage] | None:
     except RecursionError:
         return _reject_too_deep(IdScanner.scan(data))
     except json.JSONDecodeError as error:
-        # Scan only up to the error, where the text is valid JSON. After it, an "id" may be part of a string.
+        # Scan only up to the error, where the text is valid JSON. After the error, an "id" may be part of a string.
         scanner = IdScanner.scan(text[: error.pos].encode(errors="replace"))
         return Rejection(types.PARSE_ERROR, f"the message is not JSON: {error.msg} at {error.pos}", scanner.id)
     except ValueError:

@@ -70,7 +70,7 @@ async def serve_stdio(served: Session | McpServer) -> None:
     own = ensure_server(served)
     lines = split_lines(functools.partial(_read_bytes, _get_stdin_descriptor()))
     try:
-        # The SDK writes to stdout. It must not read stdin, because it drops lines that it cannot parse.
+        # The SDK writes to stdout. The SDK must not read stdin, because it drops lines that it cannot parse.
         async with stdio_server(stdin=cast("Any", _no_lines())) as (unused, sent):
             await unused.aclose()
             await _serve(own, lines, sent)

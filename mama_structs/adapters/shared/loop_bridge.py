@@ -63,7 +63,7 @@ class LoopBridge:
             raise
 
     async def arun(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run *work* in the session's event loop and await its result in any loop. Cancelling the caller cancels *work*."""
+        """Run *work* in the session's event loop and await its result. Cancelling the caller cancels *work*."""
         if _get_running_loop() is self._loop:
             return await work()
         return await asyncio.wrap_future(self._submit(work))

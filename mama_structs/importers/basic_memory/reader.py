@@ -228,7 +228,7 @@ class NoteIndex:
 
     @classmethod
     def from_notes(cls, notes: list[Note]) -> NoteIndex:
-        """Build the index. The paths of one name are sorted by depth, then by path."""
+        """Build the index. For each name, the paths are sorted by depth, then by path."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for note in sorted(notes, key=lambda one: (one.path.count("/"), one.path)):
             names = (note.permalink or "", note.title, note.path, Path(note.path).stem)

@@ -75,7 +75,7 @@ class LinkBackfill:
     _degrees: Counter[str] = attrs.field(init=False)
     _chains: dict[str, str] = attrs.field(init=False, factory=dict)
     # Cache of the vectors of all memories, with the store's change number at which they were read.
-    # Without the cache, each batch would read them again, which would take longer than the linking.
+    # Without the cache, each batch would read all vectors again, which would take longer than the linking.
     _vector_table: tuple[int, VectorTable] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:

@@ -82,7 +82,7 @@ ROW_STATUS_NOTES: Final = {
     "row_changed": "its row was changed since it was migrated: the memory is left as it is",
     "changed_since": "it was migrated before, and changed since: it is left as it is",
 }
-# Reasons for skipping the links of a row, by the statuses in which the store has no memory for the row.
+# Reasons for skipping the links of a row, keyed by the statuses of rows without a memory in the store.
 MISSING_STATUS_NOTES: Final = {"id_taken": "has an id that was taken", "deleted_since": "was deleted since"}
 UNLINKED_NOTE: Final = "left out: it was migrated before, and taken away since"
 LINK_CHANGED_NOTE: Final = "its row was changed since it was migrated, and the link is left as it is"
@@ -128,7 +128,7 @@ def compute_digest(memory: Memory) -> str:
 
 def compute_row_digest(memory: Memory) -> str:
     """Return a digest of the memory's row in the old file, for detecting changes of the row."""
-    # Ignore the update time and the references to other rows: v1.0 changes both when a row is superseded.
+    # Ignore the update time and references to other rows, because v1.0 changes both when a row is superseded.
     # Ignore mentions, because they depend on the host.
     old = memory.metadata.extra.get(OLD_COLUMNS_KEY)
     said = (
@@ -137,7 +137,7 @@ def compute_row_digest(memory: Memory) -> str:
     metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD_COLUMNS_KEY: said})
     if isinstance(metadata, DecisionMetadata):
         metadata = attrs.evolve(metadata, outcome_at=None, history=())
-    # Ignore a context's creation time: it is the row's update time, which v1.0 also changes when the row is superseded.
+    # Ignore a context's creation time, which is the row's update time: v1.0 changes it when the row is superseded.
     created = UNKNOWN_TIME if isinstance(metadata, ContextMetadata) else memory.created_at
     return compute_digest(attrs.evolve(memory, metadata=metadata, mentions=(), created_at=created, updated_at=created))
 
@@ -158,7 +158,7 @@ def is_backfilled(link: Link) -> bool:
     return find_migration(link) is not None and bool(link.metadata.extra.get(BACKFILLED_KEY))
 
 
-# Notes: the state of each migration. It is stored apart from the memories, because it must survive their deletion.
+# Notes: the state of each migration. A note is stored apart from the memories, because it must survive their deletion.
 
 
 class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -478,7 +478,7 @@ class MigrationRun:
             for one, memory in standing.present.items()
             if (mark := MigrationMark.from_memory(memory))
         }
-        # A migration without a note comes from an export. It counts as complete, because it cannot be resumed.
+        # A migration without a note comes from an export. Such a migration cannot be resumed, so it counts as complete.
         done = {one for one, name in marks.items() if name in complete or name not in {*notes, self.name}}
         others = [
             link

@@ -61,7 +61,7 @@ OLD_COLUMNS_KEY: Final = "v1_0"
 MIGRATION_MARK_KEY: Final = "migrated"
 BACKFILLED_KEY: Final = "backfilled"
 
-# Placeholders for topics and texts that are empty in v1.0, because this store requires them.
+# Placeholders for topics and texts that are empty in v1.0, because this store requires non-empty values.
 DEFAULT_TOPIC: Final = "untitled"
 DEFAULT_TEXT: Final = "(empty)"
 DEFAULT_CONFIDENCE: Final = 0.5
@@ -512,7 +512,7 @@ class RowConverter:
                 open_files=files,
                 # Store each step as one item only if joining the items restores the original text.
                 next_steps=lines if not lines or "\n".join(lines) == steps else (steps,),
-                # In v1.0 models save checkpoints; the user who requested one is not stored.
+                # In v1.0 models save checkpoints, and the user who requested a checkpoint is not stored.
                 created_by="llm",
                 extra=read.extra,
             ),
@@ -658,7 +658,7 @@ def find_cycles(links: Iterable[Link]) -> list[tuple[str, ...]]:
         if link.link_type is LinkType.EVOLUTION:
             older[link.from_id].append(link.to_id)
             newer[link.to_id].append(link.from_id)
-    # Use Kosaraju's algorithm, which takes linear time: a file may have thousands of cycles.
+    # Use Kosaraju's algorithm, which takes linear time, because a file may have thousands of cycles.
     finished: list[str] = []
     seen: set[str] = set()
     for start in [*older]:

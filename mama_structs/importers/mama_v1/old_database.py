@@ -54,7 +54,7 @@ class OldDatabase:
     path: str
     # SHA-256 of the file.
     checksum: str
-    # A digest of the rows' values. It does not change when SQLite rewrites the file.
+    # A digest of the rows' values, which does not change when SQLite rewrites the file.
     content: str
     # The highest schema version that the old program recorded in the file.
     version: int

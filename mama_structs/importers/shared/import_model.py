@@ -61,7 +61,7 @@ class ImportedLink:
     to_key: str
     relationship: str
     reason: str | None = None
-    # False for a link that only connects the parts of one item. Such links are not counted.
+    # False for a link that only connects the parts of one item. Links between parts are not counted.
     is_explicit: bool = True
 
 

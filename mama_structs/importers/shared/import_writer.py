@@ -189,7 +189,7 @@ class ImportWriter:
         """The settings of automatic linking during an import."""
         linking = self.shared.linking
         # Do not link by time, because items of one file may be unrelated.
-        # Do not detect conflicts: an import does not report them, and the detection would take half of the time.
+        # Do not detect conflicts, because an import does not report them and the detection would take half of the time.
         policy = attrs.evolve(linking.policy, max_temporal=0)
         return attrs.evolve(linking, policy=policy, detects_conflicts=False)
 

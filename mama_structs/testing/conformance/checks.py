@@ -448,7 +448,7 @@ def ids_are_of_their_namespace(trial: ConformanceRun) -> None:
         calls = {"deleting": ("delete",), "replacing": ("replace", make_text("theirs"))}
         for name, *given in [call for needs, call in calls.items() if needs not in trial.lacks]:
             for one in texts:
-                # The store may also raise an error.
+                # The store may also reject the call with an error.
                 with contextlib.suppress(StoreFailed):
                     store(name, other, one, *given)
         changed = sum(store("get", mine, one) != text for one, text in texts.items())

@@ -165,7 +165,7 @@ class FakeNode:
         self.most_in_flight: int = 0
         self.bytes_sent: int = 0
         self._requests: list[NodeRequest] = []
-        # A test may read and reset the counters in another thread.
+        # Guards the counters, because a test may read and reset them in another thread.
         self._lock = threading.Lock()
         self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None

@@ -246,7 +246,7 @@ def payloads() -> st.SearchStrategy[PlantedPayload]:
         return _build_payload(entity | beside, [subject], subject=subject)
 
     subjects = st.builds(EntityId, st.sampled_from(TYPES_WITH_IDS), st.integers(1, 30))
-    # The other members of a payload that describes an entity, or all members of any other payload.
+    # Members of a payload: those next to the entity if the payload describes one, otherwise all members.
     members = _mappings(_MAX_DEPTH)
     return members.map(_build_payload) | st.builds(about, subjects, _mappings(_MAX_DEPTH - 1), members, st.booleans())
 
