@@ -191,7 +191,7 @@ async def migrate(given: argparse.Namespace) -> None:
     from mama_structs.importers.mama_v1 import migrate_old, read_old
 
     begun = time.perf_counter()
-    # Read the old file first, because no store must be created if the file is unreadable.
+    # Read the old file first, so that no store is created if the file is unreadable.
     old = read_old(Path(given.old))
     async with _open_for_import(given) as session:
         with report_progress("migrated", "steps", resumable=True, lines=False) as progress:
@@ -204,7 +204,7 @@ async def import_from(given: argparse.Namespace) -> None:
     """Import memories of another program, whose files are not changed; adds nothing twice."""
     from mama_structs.importers.dispatch import import_data, read_source
 
-    # Read the source first, because no store must be created if the source is unreadable.
+    # Read the source first, so that no store is created if the source is unreadable.
     outside = await read_source(given.kind, given.source, user=given.user)
     async with _open_for_import(given) as session:
         with report_progress("imported", "items", resumable=True, lines=False) as progress:

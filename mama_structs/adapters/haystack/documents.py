@@ -50,7 +50,7 @@ class DocumentRecords(SessionComponent):
         self._labels = (HOST_LABEL, "documents", collection)
 
     async def _records(self, filters: Filters = None) -> list[HostRecord]:
-        """Return the records of matching documents, in the order of writing."""
+        """Return the records of matching documents, in the order in which they were written."""
         where = create_record_filter(filters)
         records = self._bridge.session.records
         found = await self._bridge.arun(lambda: records.list(self._labels, nested=False, where=where))

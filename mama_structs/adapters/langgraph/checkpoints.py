@@ -215,7 +215,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
 
     @make_awaitable
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread to another in one transaction."""
+        """Copy the content of a thread to another thread in one transaction."""
         await self._threads.copy(str(source_thread_id), str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:

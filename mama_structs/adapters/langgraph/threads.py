@@ -16,7 +16,7 @@ from mama_structs.errors import InvalidArgument, VersionConflict
 from mama_structs.records import HostRecord, NewRecord, RecordStore
 
 _ROOT_LABELS: Final = ("langgraph", "threads")
-# Labels in deletion order. An interrupted deletion must not leave a checkpoint whose values are missing.
+# Labels in deletion order: checkpoints come first, so that an interrupted deletion leaves no checkpoint without values.
 _CHECKPOINTS_LABEL: Final = "checkpoints"
 _VALUES_LABEL: Final = "values"
 _WRITES_LABEL: Final = "writes"
@@ -151,7 +151,7 @@ class ThreadStore:
         )
 
     async def copy(self, source: str, target: str) -> None:
-        """Copy a thread to another in one transaction."""
+        """Copy the content of a thread to another thread in one transaction."""
         records = await self._records.list((*_ROOT_LABELS, source))
         copies = [
             NewRecord((*_ROOT_LABELS, target, *one.labels[len(_ROOT_LABELS) + 1 :]), one.key, one.value)

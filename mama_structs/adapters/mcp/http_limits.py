@@ -68,7 +68,7 @@ class LimitedProtocol(H11Protocol):
         """Limit the time to read the rest of a body, because uvicorn would read it forever."""
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
-            # Do not close immediately. If the client is still sending, the close would make it lose the answer.
+            # Do not close immediately, because a client that is still sending would lose the answer.
             self._rest_timer = self.loop.call_later(UNREAD_BODY_SECONDS, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:

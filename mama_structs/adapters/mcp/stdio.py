@@ -314,7 +314,7 @@ class StdioConnection:
         self.budget.release(size)
 
     def _reject_batch(self, messages: list[DecodedMessage]) -> list[DecodedMessage]:
-        """Return a rejection for each request in an unsupported batch, or a single one if no request has an id."""
+        """Return one rejection per request of an unsupported batch, or a single one if no request has an id."""
         error = f"batches are part of protocol version {BATCH_VERSION} only"
         ids = [one.id for one in messages if isinstance(one, types.JSONRPCRequest | Rejection)]
         known = [one for one in ids if one is not None]

@@ -405,7 +405,7 @@ class MigrationRun:
             self.note = await self.shared.write(start)
         if self.note is not None:
             notes[self.name], self.at = self.note, self.note.begun
-        # Read the memories after the note is written: from then on `guard_plan` detects a concurrent rollback.
+        # Read the memories after writing the note, because `guard_plan` detects only later concurrent rollbacks.
         present, there = await self._read_existing()
         complete = {name for name, one in notes.items() if one.state == "complete"}
         settled = set[bytes]().union(*(notes[name].keys for name in complete))

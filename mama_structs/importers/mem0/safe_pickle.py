@@ -197,7 +197,7 @@ class PickleMachine:
     def nest(self, outer: PickledList | PickledDict | PickledObject, inner: list[Any]) -> None:
         """Update the depth of *outer* before *inner* is added to it. Raise `ValueError` if the nesting is too deep."""
         parts = [one for one in inner if isinstance(one, PickledList | PickledDict | PickledObject)]
-        # Reject the change if *outer* is part of a collection, whose depth would otherwise be outdated.
+        # Reject the change if *outer* is already part of a collection, whose depth would otherwise be outdated.
         if parts and outer.is_nested:
             raise ValueError(NESTED_CHANGE_ERROR)
         depth = max([outer.depth, *(one.depth + 1 for one in parts)])

@@ -76,7 +76,7 @@ class ImportedRecord:
     text: str | tuple[str, ...] | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
-    # True for a record that only supplements another item. Such records are not counted.
+    # True for a record that only supplements another item. Supplementary records are not counted.
     is_auxiliary: bool = False
 
     @property

@@ -323,7 +323,7 @@ class LinkToImport:
 
 def _save_new(writer: Writer, prepared: Sequence[PreparedSave], pace: BatchSizer, linking: LinkingContext) -> set[str]:
     """Save one or more memories. Return the ids of all that exist now, even if another process saved them."""
-    # Another process may be importing the same source.
+    # Look up the existing memories again, because another process may be importing the same source.
     nodes = writer.find_many([one.memory.id for one in prepared])
     there = {one.memory.id for one, node in zip(prepared, nodes, strict=True) if node is not None}
     fresh = [one for one in prepared if one.memory.id not in there]

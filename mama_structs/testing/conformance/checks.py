@@ -291,7 +291,7 @@ class _ExpectedContent:
 
 
 def _start_stream(trial: ConformanceRun, store: StoreProcess, name: str, spaces: Sequence[str], count: int) -> Path:
-    """Start writing random changes in the store's process without waiting. Return the path of the log."""
+    """Start random changes in the store's process without waiting for their end. Return the path of the log."""
     path = trial.directory / f"{name}.book"
     kinds = [kind for kind, needs in (("replace", "replacing"), ("delete", "deleting")) if needs not in trial.lacks]
     store.send_call("stream", str(path), f"{trial.prefix}{name}-{trial.seed}", spaces, count, kinds)

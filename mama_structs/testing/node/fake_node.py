@@ -352,7 +352,7 @@ class FakeNode:
             if answer.delay > 0:
                 await asyncio.sleep(answer.delay)
         finally:
-            # Decrement before the answer is sent, because the client may send its next request when it arrives.
+            # Decrement before the answer is sent, because the client may send its next request when the answer arrives.
             with self._lock:
                 self.in_flight -= 1
             self._handler_tasks.discard(task)

@@ -274,7 +274,7 @@ class Faults:
             self._rules.append(_FaultRule(faults, on, times))
 
     def clear(self, on: str | None = None) -> None:
-        """Remove the rules with this *on*; if it is None, remove all rules."""
+        """Remove the rules that were added with this *on*, or all rules if *on* is None."""
         if on is not None:
             check_request_name("on", on)
         with self._lock:
