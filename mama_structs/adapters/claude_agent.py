@@ -35,15 +35,16 @@ except ImportError as _missing:
         "mama_structs.adapters.claude_agent needs the Claude Agent SDK: pip install 'mama-structs[claude-agent]'"
     ) from _missing
 
-# Records of a transcript have these labels: host, project, session and, for a subagent, its path.
+# Labels of a transcript's records: host, project, session and, for a subagent, its path.
 _HOST_LABEL: Final = "claude-agent"
 _MAIN_LABEL_COUNT: Final = 3
-# Each append replaces the head record. A version check on it detects concurrent appends by two processes.
+# The head record stores a transcript's entry count and summary. Each append replaces it.
+# A check of the head's version detects concurrent appends by two processes.
 _HEAD_KEY: Final = "head"
-# An entry's key contains its id, which prevents duplicates. Without an id, the key contains the entry's position.
+# An entry's key contains its id, which prevents duplicates. The key of an entry without id contains its position.
 _ID_KEY_PREFIX: Final = "uuid:"
 _POSITION_KEY_PREFIX: Final = "entry:"
-# Key prefix of new entries without id. The position replaces it when they are stored.
+# Temporary key prefix of new entries that have no id. The stored key contains the entry's position instead.
 _TEMPORARY_KEY_PREFIX: Final = "new:"
 _MAX_ID_CHARS: Final = 128
 
@@ -142,7 +143,7 @@ def _create_append_records(
     if len(labels) == _MAIN_LABEL_COUNT:
         before: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": summary}
         summary = fold_session_summary(before, key, list(fresh.values()))["data"]
-    # Store entries as JSON text, in which lone surrogates are escaped. A record's text cannot contain them.
+    # Store entries as JSON text, because it escapes lone surrogates, which a record's text cannot contain.
     entries = [
         NewRecord(
             labels,

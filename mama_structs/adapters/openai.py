@@ -194,7 +194,7 @@ def _create_function(wire: str, tool: Tool, *, strict: bool) -> dict[str, Any]:
 
 
 def _find_text_parts(answered: object) -> object:
-    """Return an answer without the tool calls of Chat Completions, which contain no text."""
+    """Return an answer without the tool calls of Chat Completions, because these calls contain no text."""
     if not isinstance(answered, list | tuple):
         return answered
     return [item for item in answered if get_field(item, "function") is None]

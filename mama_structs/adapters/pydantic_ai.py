@@ -54,7 +54,7 @@ _CONTROL_FLOW: Final = ControlFlow(
         *find_available_types(
             "pydantic_ai.exceptions",
             *("ApprovalRequired", "CallDeferred", "SkipToolExecution", "ToolRetryError", "ToolFailedError"),
-            # An agent inside a tool raises these if it exceeds the usage limits or is cancelled.
+            # A tool that runs an agent raises these exceptions if the agent exceeds its usage limits or is cancelled.
             *("UsageLimitExceeded", "RunCancelled"),
         ),
     ),

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     """
     try:
-        # Escape characters that the terminal cannot encode: untrusted names on a chain must not crash the command.
+        # Escape characters that the terminal cannot encode, because untrusted names must not crash the command.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a host may have replaced the stream
@@ -149,7 +149,8 @@ def run(given: argparse.Namespace) -> int:
     import asyncio
 
     if given.needs_store and not is_session(given.store):
-        # Check first: opening creates a missing store, so a mistyped path would look like an empty store.
+        # Check the path first, because opening creates a missing store.
+        # Without the check, a mistyped path would look like an empty store.
         is_server = is_url(given.store)
         raise InvalidArgument(
             "in that database was no session yet" if is_server else f"{given.store!r:.200} is no session's directory",

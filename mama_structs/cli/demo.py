@@ -297,7 +297,7 @@ async def _find_player(base_url: str, wanted: str | None) -> tuple[str, str | No
 
 
 def _flatten(answer: Entity, envelope: str) -> Entity:
-    """Merge the fields of an entity and of its envelope, as in a reference."""
+    """Merge the fields of an entity and of its envelope into one mapping, as references do."""
     outer_fields = {name: value for name, value in answer.items() if name != envelope}
     return {**answer[envelope], **outer_fields}
 
@@ -472,7 +472,7 @@ def abbreviate(answer: Mapping[str, Any]) -> str:
 
 
 def _format_fields(value: Any) -> str:
-    """Return a value on one line; of a mapping only the fields in `_SHOWN_FIELDS`."""
+    """Format a value on one line. For a mapping, include only the fields in `_SHOWN_FIELDS`."""
     if not isinstance(value, Mapping):
         return _format_json(value)
     parts = [f"{_format_json(name)}: {_format_fields(value[name])}" for name in value if name in _SHOWN_FIELDS]

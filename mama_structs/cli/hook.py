@@ -36,7 +36,7 @@ def answer_hook(arguments: list[str]) -> int:
         before = os.getcwd()  # noqa: PTH109 - importing pathlib is slow
         if "://" in options["STORE"]:
             raise OSError("it needs a session's directory: a server's address is not taken here")
-        # Socket paths have a small maximum length, so use one relative to the store.
+        # Use a socket path relative to the store, because socket paths have a small maximum length.
         os.chdir(options["STORE"])
         if not os.path.isdir("journal"):  # noqa: PTH112 - importing pathlib is slow
             raise OSError(f"{options['STORE']!r:.200} is no session's directory")
@@ -56,7 +56,7 @@ def answer_hook(arguments: list[str]) -> int:
 
 def request_answer(request: bytes, deadline: float, *, may_start: bool = True) -> bytes:
     """Return the helper's answer, starting a helper for the working directory if needed."""
-    # The C module imports faster: importing the Python wrapper takes longer than the answer.
+    # Import the C module, because importing the Python wrapper takes longer than the answer.
     from _socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socket  # noqa: PLC0415
 
     helper = 0

@@ -161,7 +161,7 @@ class HookServer:
         running: set[asyncio.Task[None]] = set()
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # Store the task: the event loop has only weak references, so a waiting task could be garbage-collected.
+            # Store the task, because the event loop's weak reference does not prevent garbage collection.
             task = asyncio.create_task(serve(reader, writer))
             running.add(task)
             task.add_done_callback(running.discard)
@@ -175,7 +175,7 @@ class HookServer:
                     task.cancel()
                 if not finished:
                     break
-            # Remove the socket first: a new client then starts another helper, which waits for this one to exit.
+            # Remove the socket first, so that a new client starts another helper, which waits for this one to exit.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(SOCKET_NAME)  # noqa: PTH108
         await self.close()

@@ -21,7 +21,7 @@ from mama_structs.errors import MamaStructsError
 
 # Minimum seconds between two lines of progress, which are printed if there is no progress bar.
 _PROGRESS_INTERVAL_SECONDS: Final = 1.0
-# One slash is enough: pathlib collapses the two slashes of an address.
+# Match one slash as well, because pathlib collapses the two slashes of an address.
 _PASSWORD_PATTERN: Final = re.compile(r"(\w:/{1,2}[^\s:@/]*:)\S*@")
 
 

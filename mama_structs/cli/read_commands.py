@@ -16,7 +16,7 @@ from mama_structs.cli.arguments import open_session
 from mama_structs.cli.hook import stop_helper
 from mama_structs.cli.output import confirm, format_table, print_answer, print_lines, report_progress, write_stderr
 
-# Maximum columns of a cell.
+# Maximum width of a table cell, in terminal columns.
 _TEXT_COLUMNS = 72
 _TOPIC_COLUMNS = 24
 
@@ -89,7 +89,7 @@ async def forget(given: argparse.Namespace) -> int:
 
     filters = {"about": given.about, "source": given.source, "before": given.before}
     if not is_url(given.store):
-        # Stop a running hook helper: its open conversations would keep the erasure pending.
+        # Stop a running hook helper, because its open conversations would keep the erasure pending.
         stop_helper(given.store)
     async with open_session(given) as session:
         planned = await session.memories.forget(given.ids or None, **filters, dry_run=True)

@@ -144,7 +144,8 @@ async def serve_mcp(given: argparse.Namespace) -> None:
             serving.cancel()
             await asyncio.wait({serving}, timeout=_SHUTDOWN_SECONDS)
     if not serving.done():
-        # A thread still writes to a client that does not read. The session is closed, so exiting loses no data.
+        # A thread still writes to a client that does not read, so exit without waiting for the thread.
+        # The session is closed, so no data is lost.
         os._exit(0)
     if not serving.cancelled():
         serving.result()

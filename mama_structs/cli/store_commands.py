@@ -29,7 +29,7 @@ async def check(given: argparse.Namespace) -> int:
         async with open_session(given) as session:
             report = await session.check()
     except StoreDamaged as error:
-        # If the store is too damaged to be opened, its damage becomes the findings.
+        # If the store is too damaged to be opened, report the damage as findings.
         found = [f"{error.file}: {line}" for line in error.findings] or [str(error)]
         report = CheckReport(tuple(Finding("error", "damaged", line) for line in found))
     fields = ("severity", "kind", "message", "key")
@@ -108,7 +108,7 @@ async def assign_conversation(given: argparse.Namespace) -> None:
 
     from mama_structs.session.backend import Backend
 
-    # Open the store without a namespace: a move needs neither memories nor an embedder.
+    # Open the store without a namespace, because a move needs neither memories nor an embedder.
     home = await Backend.open(given.store if is_url(given.store) else Path(given.store))
     try:
         moved_count = await home.assign(given.name, origin=given.origin, namespace=given.namespace)
@@ -191,7 +191,7 @@ async def migrate(given: argparse.Namespace) -> None:
     from mama_structs.importers.mama_v1 import migrate_old, read_old
 
     begun = time.perf_counter()
-    # Read the old file first: if it is unreadable, no store must be created.
+    # Read the old file first, so that no store is created if the file is unreadable.
     old = read_old(Path(given.old))
     async with _open_for_import(given) as session:
         with report_progress("migrated", "steps", resumable=True, lines=False) as progress:
@@ -204,7 +204,7 @@ async def import_from(given: argparse.Namespace) -> None:
     """Import memories of another program, whose files are not changed; adds nothing twice."""
     from mama_structs.importers.dispatch import import_data, read_source
 
-    # Read the source first: if it is unreadable, no store must be created.
+    # Read the source first, so that no store is created if the source is unreadable.
     outside = await read_source(given.kind, given.source, user=given.user)
     async with _open_for_import(given) as session:
         with report_progress("imported", "items", resumable=True, lines=False) as progress:

@@ -30,7 +30,7 @@ _INLINE_PATTERN: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 @attrs.frozen(kw_only=True)
 class MemoryPage:
-    """A page, the number of memories on it, and the total number."""
+    """An HTML page, the number of memories on it, and the number of memories in the namespace."""
 
     text: str = attrs.field(repr=False)
     shown_count: int

@@ -495,7 +495,7 @@ class OnnxReranker:
 
 def pool_vectors(hidden: Any, mask: Any, pooling: str) -> Vectors:
     """
-    Return one unit vector per text. If the model returns a vector per token, they are pooled.
+    Return one unit vector per text. If the model returns one vector per token, pool the vectors of each text.
 
     *mask* is 0 for padding.
     """
@@ -507,7 +507,7 @@ def pool_vectors(hidden: Any, mask: Any, pooling: str) -> Vectors:
             weights = np.asarray(mask, dtype=np.float64)[:, :, None]
             values = (values * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
     vectors, usable = normalize_rows(values)
-    # Replace a vector that cannot be normalized by zeros, so that the caller rejects it.
+    # Set a vector that cannot be normalized to zero, so that the caller rejects it.
     vectors[~usable] = 0
     return vectors
 

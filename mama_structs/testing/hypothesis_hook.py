@@ -1,4 +1,4 @@
-"""Entry point that Hypothesis calls when it is imported. It therefore imports nothing else of this package."""
+"""Entry point that Hypothesis calls during its own import. The strategies are imported only when they are used."""
 
 from __future__ import annotations
 

@@ -394,7 +394,7 @@ class PlainEngine:
         return answer
 
     async def check(self, progress: ProgressCallback | None = None) -> list[Finding]:
-        """Return a finding for each link to a missing memory. This engine should never contain one."""
+        """Return a finding for each link to a missing memory. This engine should never contain such a link."""
         memories = self.memories
         known = set(memories.ids(memories.window()))
         if progress is not None:

@@ -187,7 +187,7 @@ def iter_message_events(answer: ScriptedMessage, split_text: SplitText) -> Itera
     yield {"type": "message_stop"}
 
 
-# Renderers by the end of the request path: one for complete answers, one for stream events.
+# Renderers by suffix of the request path: one for complete answers and one for stream events.
 RENDERERS_BY_PATH: Final[
     Mapping[str, tuple[Callable[[ScriptedMessage], Data], Callable[[ScriptedMessage, SplitText], Iterator[Data]]]]
 ] = {

@@ -47,7 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "mama_session(**options): what Session.open is given for the session of the fixture mama_session."
     )
-    # In strict mode, pytest-asyncio runs only fixtures made by its decorator. If active, it is already imported.
+    # In strict mode, pytest-asyncio runs only fixtures made by its own decorator.
+    # If pytest-asyncio is active, it is already imported.
     made = sys.modules.get("pytest_asyncio") if config.pluginmanager.hasplugin("asyncio") else None
     fixtures: Any = types.ModuleType("mama_structs_async_fixtures")
     fixtures.session = (pytest.fixture if made is None else made.fixture)(name=_ASYNC_FIXTURE_NAME)(_open_async_session)

@@ -170,7 +170,7 @@ class ScriptedModel:
         return pieces
 
     def _iter_pieces(self, answer: ScriptedMessage) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the parts of a streamed message: first the pieces of its text, then the pieces of each call."""
+        """Yield the parts of a streamed message: first the chunks of its text, then the chunks of each call."""
         for piece in self._split_text(answer.text) or [""] * (not answer.calls):
             yield piece, {}
         for index, one in enumerate(answer.calls):

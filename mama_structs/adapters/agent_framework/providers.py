@@ -57,7 +57,7 @@ _CONTROL_FLOW: Final = ControlFlow(
 _DEFAULT_SOURCE_ID: Final = "mama-structs"
 _DEFAULT_HISTORY_ID: Final = "mama-structs-history"
 _HOST_LABEL: Final = "agent-framework"
-# The framework's history provider uses the same name for conversations without an id.
+# Name of a conversation without an id. The framework's own history provider uses the same name.
 _DEFAULT_CONVERSATION: Final = "default"
 
 
@@ -104,7 +104,7 @@ class SessionContextProvider(ContextProvider):
         state: dict[str, Any],  # noqa: ARG002
     ) -> None:
         """Insert the recalled text before the user's message, and offer the tools."""
-        # Facts are recalled again unless the loaded history already contains the recalled text.
+        # Recall all facts again if the loaded history contains no recalled text.
         is_kept = any(self._is_recall_message(one) for one in context.get_messages())
         text = await recall_for_messages(
             self._session, _to_dicts(context.input_messages), max_chars=self._max_chars, repeat=not is_kept

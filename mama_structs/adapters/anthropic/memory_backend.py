@@ -72,7 +72,7 @@ def memory_tool(
             "labels must be a tuple of one or more texts", hint=f"such as {(*_DEFAULT_LABELS, 'ada')}"
         )
     if _FILES_LABEL in labels:
-        # If *labels* contained this name, another tool whose labels end before it would list these files.
+        # Otherwise a tool whose labels are a prefix of *labels* could list the files of this tool as its own.
         raise InvalidArgument(f"labels must not contain {_FILES_LABEL!r}: it is appended to them")
     bridge = LoopBridge(session)
     kind = _MemoryTool if bridge.session is session else _SyncMemoryTool

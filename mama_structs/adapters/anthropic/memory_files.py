@@ -20,7 +20,7 @@ from mama_structs.memory.types.record import HostRecord, RecordPlace
 from mama_structs.session.session import Session
 
 _ROOT: Final = "/memories"
-# Maximum attempts of an edit with version conflicts.
+# Maximum number of attempts for an edit that fails because of version conflicts.
 _MAX_EDIT_ATTEMPTS: Final = 8
 
 
@@ -178,7 +178,7 @@ def _get_text_argument(arguments: Mapping[str, Any], name: str) -> str:
 
 
 def _parse_path(arguments: Mapping[str, Any], name: str = "path") -> tuple[str, tuple[str, ...]]:
-    """Return the path as the model wrote it, and its components: () for the root folder."""
+    """Return the path as the model wrote it, and the path's components, which are () for the root folder."""
     path = _get_text_argument(arguments, name)
     if not f"{path}/".startswith(f"{_ROOT}/"):
         raise FileError(f"Path must start with {_ROOT}, got: {path}")

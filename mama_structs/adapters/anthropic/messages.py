@@ -168,7 +168,7 @@ class _StrictToolBudget:
     unions: int = _MAX_UNION_PROPERTIES
 
     def take_strict_form(self, schema: JSONSchema) -> JSONSchema | None:
-        """Return a schema's strict form and reduce the budget. Return None if it has none or exceeds the budget."""
+        """Return a schema's strict form and reduce the budget. Return None without a strict form or enough budget."""
         strict = to_strict_schema(schema, nullable=False)
         if strict is None or is_recursive(strict):
             return None

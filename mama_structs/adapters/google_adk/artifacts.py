@@ -25,8 +25,9 @@ except ImportError as _missing:
 
 _USER_PREFIX: Final = "user:"
 _ABOUT_KEY: Final = "about"
-_MAX_PIECE_CHARS: Final = 1_000_000  # the JSON of a piece of this length fits into a record's value
-_MAX_REFERENCE_DEPTH: Final = 5  # maximum length of a chain of references; ADK's own services have the same limit
+# An artifact is stored in chunks of this length, whose JSON fits into a record's value.
+_MAX_PIECE_CHARS: Final = 1_000_000
+_MAX_REFERENCE_DEPTH: Final = 5  # maximum number of references to follow; ADK's own services have the same limit
 # When an ADK session is rewound, ADK saves this empty part for an artifact that did not exist at that point.
 _REWIND_PLACEHOLDER: Final = types.Part(inline_data=types.Blob(mime_type="application/octet-stream", data=b""))
 
@@ -176,7 +177,7 @@ class AdkArtifactService(BaseArtifactService):
         versions = await self._records.history(place.labels, _ABOUT_KEY)
         value = next((one.value for one in versions if version in (None, one.value["about"]["version"])), None)
         pieces = [] if value is None else await self._records.get_many(_list_piece_places(place, value))
-        # A concurrent deletion of the version may have deleted some of its pieces.
+        # A concurrent deletion of the version may have deleted some of its chunks.
         whole = [one.value for one in pieces if one is not None]
         return types.Part.model_validate_json("".join(whole)) if whole and len(whole) == len(pieces) else None
 
@@ -224,7 +225,7 @@ def _create_scope_labels(app_name: str, user_id: str, session_id: str | None) ->
 
 
 def _list_piece_places(place: _ArtifactPlace, value: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
-    """Return labels and key of each record that stores a piece of an artifact version."""
+    """Return the labels and key of each record that stores a chunk of an artifact version."""
     version = value["about"]["version"]
     return [(place.labels, f"{version}.{number}") for number in range(value["pieces"])]
 
@@ -248,7 +249,7 @@ def _get_mime_type(part: types.Part, place: _ArtifactPlace) -> str | None:
 
 
 def _resolve_reference(part: types.Part, place: _ArtifactPlace, *, remaining: int) -> artifact_util.ParsedArtifactUri:
-    """Return the artifact that a reference points to; raise if it has another user or session."""
+    """Return the artifact that a reference points to; raise if that artifact has another user or session."""
     return artifact_util.resolve_artifact_reference(
         file_uri=(part.file_data and part.file_data.file_uri) or "",
         app_name=place.app_name,

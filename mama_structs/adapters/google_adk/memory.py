@@ -85,7 +85,7 @@ class AdkMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Store the new messages of some events, all or none; *custom_metadata* must be JSON."""
+        """Store the new messages among *events*, all or none. *custom_metadata* must be JSON."""
         entries = [
             (
                 _create_key(event.id, session_id),
@@ -111,7 +111,7 @@ class AdkMemoryService(BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """
-        Store memories, all or none. A memory with an existing id replaces the old one.
+        Store memories, all or none. A memory replaces a stored memory with the same id.
 
         Raises:
             InputValidationError: A memory has no text, or its metadata is not JSON.
@@ -171,7 +171,7 @@ class AdkMemoryService(BaseMemoryService):
     async def _add(
         self, labels: tuple[str, ...], entries: Sequence[tuple[str, MemoryEntry]], *, replace: bool = False
     ) -> None:
-        """Store new entries or, with *replace*, all entries. Retry on concurrent changes."""
+        """Store the entries that are new or, with *replace*, all entries. Retry on concurrent changes."""
         longest, refs = self._bridge.session.settings.memory.max_content, self._bridge.session.refs
         while True:
             # If several entries have the same key, the last one is stored.
@@ -201,7 +201,7 @@ class AdkMemoryService(BaseMemoryService):
             return
 
     async def _delete(self, labels: tuple[str, ...], memory_id: str) -> None:
-        """Replace a memory by a tombstone without text, in each session that contains its event."""
+        """Replace a memory with a tombstone that has no text, in each session that contains its event."""
         found = await self._records.list(labels, nested=False, prefix=hash_name(memory_id))
         await self._records.put_many([NewRecord(labels, one.key, {"deleted": True}) for one in found])
 
@@ -219,7 +219,7 @@ def _create_key(memory_id: str, session_id: str | None) -> str:
 
 
 def _create_entry(memory_id: str | None, text: str | None, origin: str, at: datetime) -> MemoryEntry:
-    """Convert a memory of the namespace, which this service did not store, to an ADK entry."""
+    """Convert a memory or record that this service did not store to an ADK entry."""
     content = types.Content(role="user", parts=[types.Part(text=text)])
     return MemoryEntry(id=memory_id, content=content, author=origin, timestamp=at.isoformat())
 

@@ -27,7 +27,7 @@ _BINARY_MIME_TYPE: Final = "application/octet-stream"
 @component
 class HaystackRetriever:
     """
-    Finds documents of a `HaystackDocumentStore` by meaning and words.
+    Finds documents of a `HaystackDocumentStore` by vector similarity and keywords.
 
     The session embeds the query, so that no embedder component is needed.
 
@@ -143,7 +143,7 @@ class HaystackToolResultStore(SessionComponent, ToolResultStore):
 
     def read(self, reference: str) -> str | bytes:
         """
-        Return the complete result with a handle, as it was written.
+        Return the complete result that was stored under the handle *reference*.
 
         Raises:
             InvalidHandle: *reference* is not a handle.

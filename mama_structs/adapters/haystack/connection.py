@@ -1,5 +1,5 @@
 """
-Base class of Haystack components: serialization of the session, and its loop bridge.
+Base class of Haystack components. It serializes the reference to a session and has a loop bridge.
 
 Needs the extra ``haystack``.
 """
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class SessionComponent:
-    """Base of Haystack components: a serializable reference to a session, and its loop bridge."""
+    """Base of Haystack components. It has a serializable reference to a session and a loop bridge."""
 
     def __init__(self, session: SessionLocation, *, namespace: str, conversation: str | None = None) -> None:
         self._session_or_location = session
@@ -40,7 +40,7 @@ class SessionComponent:
         self._conversation = conversation
         self._lock = threading.Lock()
         self._own_session: sync.Session | None = None
-        # Bind an async session now, because its event loop runs here. Other sessions are bound at first use.
+        # Bind an async session now, because its event loop runs here. Bind any other session at its first use.
         self._connected_bridge = LoopBridge(session) if isinstance(session, Session) else None
 
     @property

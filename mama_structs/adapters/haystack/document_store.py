@@ -21,7 +21,7 @@ except ImportError as _missing:
 
 class HaystackDocumentStore(DocumentRecords):
     """
-    Persistent documents, searchable by meaning, words, embedding and Haystack's filters.
+    Persistent documents that can be searched by text or embedding, and with Haystack's filters.
 
     Each document is a record, so the session's own search and recall, and every other host on the same namespace, find
     its text. A write is durable when it returns, all or nothing. Documents are ordered by the time of writing.
@@ -176,7 +176,7 @@ class HaystackDocumentStore(DocumentRecords):
         return self._bridge.run(lambda: self.retrieve_async(query, filters=filters, top_k=top_k))
 
     async def retrieve_async(self, query: str, *, filters: Filters = None, top_k: int = 10) -> list[Document]:
-        """Search documents by meaning and words. Return them with their scores, best first."""
+        """Search documents by vector similarity and keywords. Return them with their scores, best first."""
         where = create_record_filter(filters)
         if not top_k:
             return []

@@ -32,7 +32,7 @@ Filters: TypeAlias = dict[str, Any] | None
 
 
 class DocumentRecords(SessionComponent):
-    """The records of one collection's documents: reading, copying and writing."""
+    """Reads, copies and writes the records of one collection's documents."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class DocumentRecords(SessionComponent):
         self._labels = (HOST_LABEL, "documents", collection)
 
     async def _records(self, filters: Filters = None) -> list[HostRecord]:
-        """Return the records of matching documents, in the order of writing."""
+        """Return the records of matching documents, in the order in which they were written."""
         where = create_record_filter(filters)
         records = self._bridge.session.records
         found = await self._bridge.arun(lambda: records.list(self._labels, nested=False, where=where))

@@ -35,7 +35,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$nin": lambda value, several: value not in several,
 }
 _LIST_OPERATORS: Final = frozenset({"$in", "$nin"})
-# Minimum norm of a vector. Prevents division by zero if the summed chunk vectors cancel each other out.
+# Minimum norm of a vector. It prevents division by zero if the summed chunk vectors cancel each other out.
 _MIN_NORM: Final = 1e-12
 # A stored value is a mapping with one of these keys, which identifies its encoding.
 _JSON, _BYTES, _DOCUMENT = "json", "base64", "document"
@@ -150,7 +150,7 @@ class EmbeddingsFunction:
 def select_diverse(cosines: Sequence[float], pieces: Sequence[Vectors], count: int, relevance: float) -> list[int]:
     """Return indexes of relevant, mutually dissimilar texts (maximal marginal relevance)."""
     # Algorithm: Carbonell and Goldstein, "The use of MMR, diversity-based reranking", 1998.
-    # A long text has one vector per chunk. Their sum represents it when texts are compared.
+    # A long text has one vector per chunk. The sum of its chunk vectors represents the text in comparisons.
     near = np.asarray(cosines, dtype=np.float64)
     vectors = np.array([several.sum(axis=0) for several in pieces], dtype=np.float64)
     chosen: list[int] = []

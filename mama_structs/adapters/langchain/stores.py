@@ -35,7 +35,7 @@ except ImportError as _missing:
         "mama_structs.adapters.langchain needs LangChain: pip install 'mama-structs[langchain]'"
     ) from _missing
 
-# Number of keys per read. Small, because a read also loads the values.
+# Number of keys per read. The number is small, because a read also loads the values.
 _PAGE_KEYS: Final = 100
 
 

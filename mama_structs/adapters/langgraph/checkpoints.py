@@ -76,7 +76,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
 
     @make_awaitable
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint of *config*, by default its thread's latest, or None."""
+        """Return the checkpoint that *config* names, or None. Without a checkpoint id, return the thread's latest."""
         thread, namespace, checkpoint = _parse_config(config)
         found = await self._threads.get(thread, namespace or "", checkpoint)
         return None if found is None else self._create_tuple(found)
@@ -94,7 +94,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
             return all(metadata.get(name) == value for name, value in (filter or {}).items())
 
         thread, namespace, checkpoint = _parse_config(config) if config else (None, None, None)
-        # *before* may have no thread id, because LangGraph omits it when it replays a subgraph.
+        # *before* may have no thread id, because LangGraph omits the id when it replays a subgraph.
         earlier = get_checkpoint_id(before) if before else None
         found = await self._threads.list(
             thread, namespace, checkpoint=checkpoint, before=earlier, limit=limit, where=matches
@@ -215,7 +215,7 @@ class LangGraphCheckpointer(BaseCheckpointSaver[str]):
 
     @make_awaitable
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread to another in one transaction."""
+        """Copy the content of a thread to another thread in one transaction."""
         await self._threads.copy(str(source_thread_id), str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:

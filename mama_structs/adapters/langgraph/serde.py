@@ -6,7 +6,7 @@ from typing import Final
 
 from mama_structs.errors import InvalidArgument
 
-# Maximum number of nested serializers to check. Ends the loop if the serializers form a cycle.
+# Maximum number of nested serializers to check. This limit ends the loop if the serializers form a cycle.
 _MAX_SERIALIZER_DEPTH: Final = 16
 
 

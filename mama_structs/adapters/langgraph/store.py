@@ -92,7 +92,7 @@ class LangGraphStore(BaseStore):
 
     @make_awaitable
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run all operations, their writes in one transaction, and return their results."""
+        """Run all operations, with all writes in one transaction, and return the results."""
         ops = _check_operations(ops)
         results: list[Result] = [None] * len(ops)
         read: list[tuple[HostRecord, bool]] = []

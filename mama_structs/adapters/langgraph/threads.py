@@ -16,11 +16,11 @@ from mama_structs.errors import InvalidArgument, VersionConflict
 from mama_structs.records import HostRecord, NewRecord, RecordStore
 
 _ROOT_LABELS: Final = ("langgraph", "threads")
-# Labels in deletion order. An interrupted deletion must not leave a checkpoint whose values are missing.
+# Labels in deletion order: checkpoints come first, so that an interrupted deletion leaves no checkpoint without values.
 _CHECKPOINTS_LABEL: Final = "checkpoints"
 _VALUES_LABEL: Final = "values"
 _WRITES_LABEL: Final = "writes"
-# Maximum percent-encoded length of a namespace in a label, about six nested graphs. Longer ones are hashed.
+# Maximum percent-encoded length of a namespace in a label, about six nested graphs. Longer namespaces are hashed.
 _MAX_LABEL_CHARS: Final = 300
 _Place: TypeAlias = tuple[tuple[str, ...], str]
 # A serialized value: name of the encoding, and bytes.
@@ -101,7 +101,7 @@ class ThreadStore:
             known = await self._records.get_many([(labels, key) for key in given])
             new = [key for key, there in zip(given, known, strict=True) if there is None or given[key].index < 0]
             puts = [NewRecord(labels, key, packed[key], if_version=0 if given[key].index >= 0 else None) for key in new]
-            # A conflict means that another process has stored the first values, so read them and retry.
+            # After a conflict, read and retry, because another process has stored the first values of the task.
             with contextlib.suppress(VersionConflict):
                 await self._records.put_many(puts)
                 return
@@ -151,7 +151,7 @@ class ThreadStore:
         )
 
     async def copy(self, source: str, target: str) -> None:
-        """Copy a thread to another in one transaction."""
+        """Copy the content of a thread to another thread in one transaction."""
         records = await self._records.list((*_ROOT_LABELS, source))
         copies = [
             NewRecord((*_ROOT_LABELS, target, *one.labels[len(_ROOT_LABELS) + 1 :]), one.key, one.value)
@@ -222,7 +222,7 @@ class ThreadStore:
         behind = await self._list_writes(saved)
         there = (_create_labels(saved.thread, _CHECKPOINTS_LABEL, saved.namespace), saved.id)
         if None in values and (await self._records.get(*there)) is None:
-            # The checkpoint was deleted concurrently. Without this check, its channels would look empty.
+            # The checkpoint was deleted concurrently. Without this check, the checkpoint's channels would look empty.
             return None
         channels = {
             name: _decode_blob(found.value)

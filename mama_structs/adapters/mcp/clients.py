@@ -51,10 +51,11 @@ class McpClient:
     # Number of the client, for log messages.
     name: str
     session: Session
-    # Each client has its own user and selects its own tools. Before its first message, it has the session's selection.
+    # Each client has its own user and selects its own tools.
+    # Until its first message, a client uses the session's selection.
     own_tools: ToolView = attrs.field(init=False)
     exposed_tools: ToolView = attrs.field(init=False)
-    # False if its requests cannot be distinguished from requests of other clients.
+    # False if the client's requests cannot be distinguished from requests of other clients.
     is_identified: bool = attrs.field(default=True, init=False)
     # Number of open subscription streams.
     stream_count: int = attrs.field(default=0, init=False)
@@ -63,7 +64,7 @@ class McpClient:
     # Clients with a protocol version before 2026-07-28 are notified through this channel.
     notification_channel: ServerSession | None = attrs.field(default=None, init=False)
     notification_tasks: set[asyncio.Task[None]] = attrs.field(factory=set, init=False)
-    # Treats calls as unrelated, because the protocol does not say which calls belong to one message or one model.
+    # The scheduler treats calls as unrelated, because the protocol does not say which calls belong to one message.
     scheduler: CallScheduler = attrs.field(init=False)
     bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus, init=False)
     _handler: ListenHandler = attrs.field(init=False)
@@ -113,7 +114,8 @@ class McpClient:
         counts = bool(params.notifications.tools_list_changed)
         self.list_stream_count += counts
         if counts:
-            # A reconnected client may have an outdated list. The notification waits until the stream has started.
+            # Notify a reconnected client, because its list may be outdated.
+            # The notification waits until the stream has started.
             self._is_unreachable, self._last_notified = False, None
             self.notify_if_changed(may_have_changed=self.is_identified)
         try:
@@ -128,7 +130,7 @@ class McpClient:
             task.cancel()
 
     def notify_if_changed(self, *, may_have_changed: bool = False) -> None:
-        """Notify the client if its list changed, or with *may_have_changed* also if it never received a list."""
+        """Notify the client if its list changed or, with *may_have_changed*, if it never received a list."""
         wanted = frozenset(self.current_tool_names)
         if wanted == self._last_listed or (self._last_listed is None and not may_have_changed):
             self._last_notified = None
@@ -187,7 +189,8 @@ class ClientRegistry:
     def find_client(self, ctx: ServerRequestContext[McpClient]) -> McpClient:
         """Return the client that sent a request, creating it if it is new."""
         # Over stdio, each connection has one client. Over HTTP, the handshake's session id identifies the client.
-        # Since 2026-07-28, the handle in the extension setting identifies it. Without either, the client is anonymous.
+        # Since 2026-07-28, the handle in the extension setting identifies the client.
+        # A client without session id and handle is anonymous.
         if ctx.request is None:
             client = ctx.lifespan_context
         else:
@@ -202,7 +205,7 @@ class ClientRegistry:
     async def listen(
         self, ctx: ServerRequestContext[McpClient], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Serve a stream. Its client is retained while the stream is open."""
+        """Serve a stream. The registry retains the stream's client while the stream is open."""
         client = self.find_client(ctx)
         if not client.stream_count and sum(one.stream_count > 0 for one in self) >= MAX_CLIENTS:
             raise MCPError(types.INTERNAL_ERROR, "too many clients listen to changes")

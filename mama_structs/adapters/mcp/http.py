@@ -208,7 +208,7 @@ class ListenAddress:
 def _bind_socket(address: ListenAddress) -> tuple[socket.socket, ListenAddress]:
     """Return a listening socket, and its address with the actual port."""
     try:
-        # Clients can connect now. Their requests wait until the server runs.
+        # From here on, clients can connect. Their requests wait until the server runs.
         listening = socket.create_server((address.host, address.port), family=address.family)
     except OSError as error:
         raise MamaStructsError(

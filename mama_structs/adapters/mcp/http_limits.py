@@ -68,7 +68,7 @@ class LimitedProtocol(H11Protocol):
         """Limit the time to read the rest of a body, because uvicorn would read it forever."""
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
-            # Do not close immediately. If the client is still sending, the close would make it lose the answer.
+            # Do not close immediately, because a client that is still sending would lose the answer.
             self._rest_timer = self.loop.call_later(UNREAD_BODY_SECONDS, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
@@ -193,7 +193,8 @@ class _Request:
         _log.info("an HTTP request is rejected with %d", response.status_code)
         await response(self.scope, self._receive, self._send)
         self._is_answered = True
-        # The application still needs a body. It rejects this empty one, and `send` drops its answer.
+        # The application still waits for a body, so return an empty one.
+        # The application rejects it, and `send` drops that answer.
         return _create_body_message(b"")
 
 

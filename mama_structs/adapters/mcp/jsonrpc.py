@@ -13,9 +13,9 @@ from pydantic import ValidationError
 MAX_DEPTH: Final = 200
 """Maximum nesting depth of a message: the limit of the SDK's own parser."""
 
-# Ids above this size are not recovered from messages that cannot be parsed.
+# Ids longer than this are not recovered from messages that cannot be parsed.
 MAX_ID_BYTES: Final = 1024
-# JavaScript represents integers exactly only up to this bound. Below it, an id 1.0 is read as 1.
+# JavaScript represents integers exactly only up to this bound. Below this bound, an id 1.0 is read as 1.
 _MAX_EXACT_INTEGER: Final = 2**53
 _BOM: Final = b"\xef\xbb\xbf"
 # Matches a surrogate pair, a lone surrogate (group 1), or any other escape.
@@ -72,7 +72,8 @@ def _parse(data: bytes) -> DecodedMessage | list[DecodedMessage] | None:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        # Parse the text anyway, to find the id for the answer. The JSON syntax around it is ASCII.
+        # Parse the text anyway, to find the id for the answer.
+        # JSON syntax is ASCII, so replacing the invalid bytes does not change the structure.
         text = data.decode(errors="replace")
         flaws.append("the message is not UTF-8")
 
@@ -84,7 +85,7 @@ def _parse(data: bytes) -> DecodedMessage | list[DecodedMessage] | None:
     except RecursionError:
         return _reject_too_deep(IdScanner.scan(data))
     except json.JSONDecodeError as error:
-        # Scan only up to the error, where the text is valid JSON. After it, an "id" may be part of a string.
+        # Scan only up to the error, where the text is valid JSON. After the error, an "id" may be part of a string.
         scanner = IdScanner.scan(text[: error.pos].encode(errors="replace"))
         return Rejection(types.PARSE_ERROR, f"the message is not JSON: {error.msg} at {error.pos}", scanner.id)
     except ValueError:
@@ -149,7 +150,7 @@ def _find_violation(value: dict[str, Any], found: Id) -> str | None:
 
 
 def _extract_id(value: object) -> Id:
-    """Return the id of a message, or None if it has none or none that an answer may contain."""
+    """Return the id of a message, or None if the id is missing or not allowed in an answer."""
     found = value.get("id") if isinstance(value, dict) else None
     if isinstance(found, bool) or not isinstance(found, str | int | float):
         return None
@@ -217,7 +218,7 @@ class IdScanner:
     def _capture(self, text: bytes) -> None:
         if self._depth == 0:
             if text.strip():
-                # Text follows the end of an object or precedes its start, so the message is not complete.
+                # Text before or after the object means that the message is not a single complete object.
                 self.is_complete = False
         elif self._depth == 1 and self._text is not None:
             self._text = self._text + text if len(self._text) + len(text) <= MAX_ID_BYTES else None

@@ -295,7 +295,7 @@ def server(session: Session, *, name: str = "mama-structs") -> McpServer:
 
 def _create_wire_tool(wire: str, tool: Tool) -> types.Tool:
     hints = tool.annotations
-    # Replace the texts of ref tools only. A host's tool may have the name of a ref tool, but takes no handles.
+    # Replace the texts of tools that take handles. A host's tool may have the name of a ref tool, but takes no handles.
     title, description = tool.title, tool.description
     if tool.handles:
         title, description = _TEXTS["without_marks"].get(tool.name, (title, description))

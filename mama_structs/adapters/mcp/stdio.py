@@ -70,7 +70,7 @@ async def serve_stdio(served: Session | McpServer) -> None:
     own = ensure_server(served)
     lines = split_lines(functools.partial(_read_bytes, _get_stdin_descriptor()))
     try:
-        # The SDK writes to stdout. It must not read stdin, because it drops lines that it cannot parse.
+        # The SDK writes to stdout. The SDK must not read stdin, because it drops lines that it cannot parse.
         async with stdio_server(stdin=cast("Any", _no_lines())) as (unused, sent):
             await unused.aclose()
             await _serve(own, lines, sent)
@@ -178,7 +178,7 @@ class ByteBudget:
 
 @attrs.frozen
 class DecodedLine:
-    """A decoded line, with its messages, and the bytes reserved for them. *is_batch* is True if they are a batch."""
+    """A decoded line: its messages and the bytes reserved for them. *is_batch* is True if the messages are a batch."""
 
     messages: list[DecodedMessage]
     is_batch: bool
@@ -314,7 +314,7 @@ class StdioConnection:
         self.budget.release(size)
 
     def _reject_batch(self, messages: list[DecodedMessage]) -> list[DecodedMessage]:
-        """Return a rejection for each request in an unsupported batch, or a single one if no request has an id."""
+        """Return one rejection per request of an unsupported batch, or a single one if no request has an id."""
         error = f"batches are part of protocol version {BATCH_VERSION} only"
         ids = [one.id for one in messages if isinstance(one, types.JSONRPCRequest | Rejection)]
         known = [one for one in ids if one is not None]

@@ -12,7 +12,7 @@ from mama_structs.adapters.mem0.memory import AsyncMemory
 
 __all__ = ["AsyncMemory", "Memory"]
 
-# Set the public module, which pickles and `help` show.
+# Set the name of the public module, which pickles contain and `help` shows.
 AsyncMemory.__module__ = __name__
 Memory = make_proxy_class(AsyncMemory, module=__name__)
 Memory.__name__ = Memory.__qualname__ = "Memory"

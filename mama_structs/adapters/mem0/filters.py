@@ -37,7 +37,7 @@ def compile_filters(filters: Mapping[str, Any]) -> Condition:
 
 
 def _compile_conjunction(filters: Mapping[str, Any]) -> Condition | None:
-    """Compile filters to one predicate, or None if they are empty, which mem0 ignores."""
+    """Compile filters to one predicate. Return None for empty filters, which mem0 ignores."""
     if unnamed := [one for one in filters if not isinstance(one, str)]:
         raise InvalidArgument(f"a name in filters must be text, got {repr_short(unnamed[0])}")
     several = (

@@ -155,7 +155,7 @@ class AsyncMemory:
         **others: Any,
     ) -> dict[str, Any]:
         """
-        Find memories by meaning, words and time, best first; scores are `RecordHit.relevance`.
+        Find memories by vector similarity, keywords and time, best first; scores are `RecordHit.relevance`.
 
         Args:
             query: The question, in any words.

@@ -25,7 +25,7 @@ _TOP_LEVEL_KEYS: Final = (*ID_NAMES, "actor_id", "role", "attributed_to", "expir
 # Metadata must not contain these keys, because `add` has arguments for them or computes them.
 _RESERVED_KEYS: Final = frozenset({*ID_NAMES, "actor_id", "data", "hash", "created_at", "updated_at"})
 _NON_METADATA_KEYS: Final = frozenset({"data", "hash", "created_at", "updated_at", *_TOP_LEVEL_KEYS})
-# Unsupported arguments of mem0 and why they are unsupported. They are accepted with their default value.
+# Unsupported arguments of mem0, with the reasons. Each argument is accepted with its default value.
 _UNSUPPORTED_ARGUMENTS: Final[Mapping[str, str]] = {
     "timestamp": "mem0's platform alone takes one",
     "reference_date": "mem0's platform alone takes one",
@@ -92,7 +92,7 @@ class TextToStore(NamedTuple):
 
     text: str
     origin: Origin
-    # Empty if the text is not a message but, for example, an extracted fact.
+    # The message is empty if the text is, for example, an extracted fact.
     message: Message = MappingProxyType({})
 
     @property

@@ -32,7 +32,7 @@ _HOST_LABEL: Final = "openai-agents"
 
 class ConversationSession:
     """
-    The items of one conversation: the SDK's ``Session`` protocol on a session's records.
+    Stores the items of one conversation in a session's records; implements the SDK's ``Session`` protocol.
 
     Pass it to ``Runner.run(..., session=...)``.
 

@@ -93,7 +93,7 @@ class SessionConversationStore:
             try:
                 await self._records.put_many([head, *puts], delete=[(labels, one.key) for one in kept[len(dumped) :]])
             except VersionConflict:
-                # Retry, because another process may have changed only the name. That is not a conflict of messages.
+                # Retry, because another process may have changed only the name, which is no conflict.
                 continue
             return updated
 
@@ -259,5 +259,5 @@ def _serialize_summary(summary: ConversationSummary) -> str:
 
 
 def _parse_messages(kept: Sequence[HostRecord]) -> list[ModelMessage]:
-    # Messages are stored as JSON text, in which lone surrogates are escaped. A record's text cannot contain them.
+    # Messages are stored as JSON text, which escapes lone surrogates, because a record's text cannot contain them.
     return ModelMessagesTypeAdapter.validate_python([json.loads(one.value) for one in kept])

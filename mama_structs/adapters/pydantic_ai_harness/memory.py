@@ -26,10 +26,10 @@ from mama_structs.session.session import Session
 
 _FILE_LABELS: Final = ("pydantic-ai", "memory")
 _OPERATION_LABELS: Final = ("pydantic-ai", "memory-operations")
-# Expiry of receipts. Within this time, a host may safely repeat a call whose outcome it does not know.
+# Expiry of receipts. Until then, a host may safely repeat a call whose outcome it does not know.
 _RECEIPT_TTL: Final = timedelta(days=30)
-# Expiry of tombstones, and maximum time between reading and writing a file.
-# A tombstone continues the version count, so that a file that is created again gets no earlier version number.
+# Expiry of tombstones, which is also the maximum time between reading and writing a file.
+# A tombstone continues the record's version count, so that a re-created file gets no earlier record version.
 _TOMBSTONE_TTL: Final = timedelta(hours=1)
 _PATH_SEGMENT_PATTERN: Final = re.compile(r"(?!\.$)(?!.*\.\.)[A-Za-z0-9_.-]{1,200}")
 
@@ -163,7 +163,7 @@ class SessionMemoryStore:
     async def search(
         self, prefix: str, query: str, *, limit: int, max_files: int, max_chars: int, max_file_chars: int
     ) -> MemorySearchResult:
-        """Find files directly below a prefix by words and by meaning."""
+        """Search the files directly below a prefix by keywords and vector similarity."""
         labels, begin = _parse_prefix(prefix)
         if not query.split() or min(limit, max_files, max_chars, max_file_chars) <= 0:
             return MemorySearchResult(matches=[], scanned=0, truncated=False)

@@ -1,4 +1,4 @@
-"""Store of large tool results as descriptors of a session."""
+"""Stores large tool results as descriptors of a session."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from mama_structs.records import RecordHit
 
 # Hits with a lower relevance are dropped as noise.
 _MIN_RELEVANCE: Final = 0.35
-# Hits that were found only by meaning are dropped below this higher limit.
+# Higher minimum relevance for hits that only vector search found.
 _MIN_SIMILARITY: Final = 0.6
-# Score weight of hits that were found only by meaning.
+# Score weight of hits that only vector search found.
 _SIMILARITY_WEIGHT: Final = 0.5
-# Score weight of literal matches. Like the harness's own search, they include parts of words.
+# Score weight of literal matches, which include matches inside words, as in the harness's own search.
 _LITERAL_WEIGHT: Final = 0.1
 _ELLIPSIS: Final = "..."
 
@@ -38,7 +38,7 @@ def score_files(query: str, texts: Mapping[str, str], hits: Iterable[RecordHit])
 def create_snippets(query: str, texts: Mapping[str, str], max_chars: int) -> Iterator[tuple[str, str]]:
     """Yield file names and snippets, dividing *max_chars* characters evenly among files."""
     for at, (name, text) in enumerate(texts.items()):
-        # Divide the characters that earlier files did not use among the remaining files.
+        # Distribute the characters that earlier files did not use over the remaining files.
         share = max(max_chars // (len(texts) - at) - len(name), min(max_chars - len(name), 1))
         if share <= 0:
             return

@@ -48,7 +48,7 @@ class LoopBridge:
             ) from error
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run *work* from another thread and wait for its result. An interrupt cancels it."""
+        """Run *work* in the session's event loop and block the calling thread. An interrupt cancels *work*."""
         if _get_running_loop() is self._loop:
             raise BlockingCallError(
                 "a call that blocks the session's own event loop would deadlock",
@@ -63,7 +63,7 @@ class LoopBridge:
             raise
 
     async def arun(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Await *work* from any event loop. Cancelling the caller cancels it."""
+        """Run *work* in the session's event loop and await its result. Cancelling the caller cancels *work*."""
         if _get_running_loop() is self._loop:
             return await work()
         return await asyncio.wrap_future(self._submit(work))
@@ -92,7 +92,7 @@ S = TypeVar("S", bound=HasLoopBridge)
 
 
 def make_blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[S, P], T]:
-    """Return a blocking function that runs an async method in the session's event loop."""
+    """Return a blocking function that runs the async method *work* in the session's event loop."""
 
     @functools.wraps(work)
     def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:
@@ -104,7 +104,7 @@ def make_blocking(work: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[C
 def make_awaitable(
     work: Callable[Concatenate[S, P], Awaitable[T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return a function that runs an async method in the session's loop, from any loop."""
+    """Return an async function that can be called in any event loop and runs *work* in the session's loop."""
 
     @functools.wraps(work)
     async def call(self: S, /, *arguments: P.args, **keywords: P.kwargs) -> T:

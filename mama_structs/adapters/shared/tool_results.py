@@ -47,7 +47,7 @@ _CALL_AGAIN_HINT: Final = "call the tool again, with shorter arguments if the ou
 _EMPTY_WIRE_NAMES: Final = WireNames.of(())
 # Keys of the texts that this package adds to a memory tool's result. All other texts are stored data.
 _PACKAGE_TEXT_KEYS: Final = ("note", "deprecated")
-# The image types that OpenAI and Anthropic accept. They reject a request that contains any other type.
+# Image types that OpenAI and Anthropic accept. Both reject a request that contains an image of any other type.
 SUPPORTED_IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 # Key or element name of ref diagnostics in an answer.
 _NOTES_KEY: Final = "ref_notes"
@@ -208,7 +208,7 @@ class CallScheduler:
     """Runs writing calls one at a time in arrival order. Read-only calls run concurrently."""
 
     # Used by frameworks that start all calls of a message concurrently.
-    # A call made inside another call does not wait, because it would deadlock.
+    # A call made inside another call does not wait, because waiting would deadlock.
     # If the calls do not belong to one turn, no call waits for a slow open-world tool.
 
     def __init__(
@@ -369,7 +369,7 @@ def _split_media_parts(data: object) -> tuple[str | Media, ...]:
 
 
 def _replace_invalid_media(media: Media | None) -> Media | None:
-    """Mark media with invalid base64 as unreadable: providers would reject the request."""
+    """Mark media with invalid base64 as unreadable, because providers would reject the request."""
     return media if media is None or media.url or media.content is not None else Media(_UNREADABLE_KIND)
 
 
@@ -501,5 +501,5 @@ def find_pending_user_message(messages: object) -> str:
 
 
 def create_recall_message(text: str) -> dict[str, str]:
-    """Return recalled text as a user message: it must not have a developer's authority."""
+    """Return recalled text as a user message, because it must not have a developer's authority."""
     return {"role": "user", "content": text}

@@ -97,7 +97,7 @@ class _StrictSchemaWriter:
     definitions: frozenset[str]
 
     def write(self, node: Any, *, optional: bool = False) -> JSONSchema:
-        """Return a schema's strict form. If it is *optional*, the description states the default."""
+        """Return a schema's strict form. For an *optional* value, the description states the default."""
         if not isinstance(node, dict):
             raise _NoStrictFormError
         form, default = self._convert_form(node), _describe_default(node) if optional else ""

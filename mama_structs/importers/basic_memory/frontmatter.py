@@ -65,7 +65,7 @@ def read_fields(frontmatter: str, path: Path) -> dict[str, FieldValue] | None:
     yaml = _yaml()
     builder = FieldCollector(yaml)
     try:
-        # Use the pure Python loader: libyaml recurses in C, so deep nesting could crash the process.
+        # Use the pure Python loader, because libyaml recurses in C and deep nesting could crash the process.
         for count, event in enumerate(yaml.parse(frontmatter, Loader=yaml.SafeLoader)):
             if count >= MAX_EVENTS or builder.aliases > MAX_ALIASES or len(builder.open) > MAX_DEPTH:
                 limits = f"{MAX_EVENTS:,} YAML nodes and {MAX_ALIASES} aliases, nested at most {MAX_DEPTH} deep"

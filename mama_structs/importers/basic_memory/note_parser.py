@@ -81,7 +81,7 @@ def _is_checkbox(category: str) -> bool:
 
 
 def find_relations(body: str) -> list[Relation]:
-    """Return the deduplicated relations of a note. Its links to other notes count as relations, too."""
+    """Return the deduplicated relations of a note. Links to other notes count as relations, too."""
     found: dict[Relation, None] = {}
     for line, is_listed in _iter_lines(body):
         # Links inside code are examples, not relations.

@@ -222,13 +222,13 @@ def _observation_memory(note: Note, observation: Observation, key: str) -> Impor
 
 @attrs.frozen
 class NoteIndex:
-    """Index from the names that links may use (permalink, title, path, file name) to note paths."""
+    """Maps each name that a link may use for a note (permalink, title, path or file name) to note paths."""
 
     paths: Mapping[str, list[str]]
 
     @classmethod
     def from_notes(cls, notes: list[Note]) -> NoteIndex:
-        """Build the index. The paths of one name are sorted by depth, then by path."""
+        """Build the index. For each name, the paths are sorted by depth, then by path."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for note in sorted(notes, key=lambda one: (one.path.count("/"), one.path)):
             names = (note.permalink or "", note.title, note.path, Path(note.path).stem)
@@ -252,6 +252,6 @@ class NoteIndex:
 
 
 def _normalize_name(name: str) -> str:
-    """Normalize case and separators, in which titles, permalinks and paths of one note differ."""
+    """Normalize case and separators, because the title, permalink and path of a note may differ in them."""
     plain = normalize("NFC", name).strip().casefold().removesuffix(".md")
     return SEPARATORS.sub("-", plain)

@@ -106,7 +106,7 @@ def _read_indexed_paths(database: SqliteCopy) -> dict[tuple[str, str], set[str]]
 
 @attrs.define
 class _ItemCollector(ImportedData):
-    """Collects items. *indexed* maps an item to its indexed paths; if empty, whole values are indexed."""
+    """Collects items. *indexed* maps an item to its indexed paths; if *indexed* is empty, whole values are indexed."""
 
     indexed: Mapping[tuple[str, str], set[str]]
 

@@ -33,7 +33,7 @@ MAX_ASSOCIATIONS: Final = 5
 MAX_CANDIDATES: Final = 10
 MAX_TEMPORAL_LINKS: Final = 3
 MAX_TEMPORAL_DISTANCE: Final = timedelta(hours=1)
-# Number of pieces of a long memory that are compared. `collect_link_candidates` has the same limit.
+# Maximum number of chunks of a long memory that are compared. `collect_link_candidates` has the same limit.
 MAX_COMPARED_PIECES: Final = 4
 # Type, relationship and confidence of each kind of link (DESIGN section 6; evolution: ADR-001, "same topic").
 EVOLUTION_LINK: Final = (LinkType.EVOLUTION, "evolves_from", 0.6)
@@ -75,7 +75,7 @@ class LinkBackfill:
     _degrees: Counter[str] = attrs.field(init=False)
     _chains: dict[str, str] = attrs.field(init=False, factory=dict)
     # Cache of the vectors of all memories, with the store's change number at which they were read.
-    # Without the cache, each batch would read them again, which would take longer than the linking.
+    # Without the cache, each batch would read all vectors again, which would take longer than the linking.
     _vector_table: tuple[int, VectorTable] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
@@ -91,14 +91,15 @@ class LinkBackfill:
             if one.memory.type is MemoryType.DECISION and one.topic is not None:
                 newer, before = one.memory.id, last.get(one.topic)
                 last[one.topic] = newer
-                # Skip decisions of one chain, because they are already related. In a fork, neither replaces the other.
+                # Do not link decisions that an evolution chain already relates.
+                # If they are on two branches of a fork, neither decision supersedes the other.
                 if before is not None and self._find_chain(newer) != self._find_chain(before):
                     self._add_link(newer, before, EVOLUTION_LINK)
 
     def find_candidates(
         self, reader: Reader, batch: Sequence[PlannedMemory], calibration: Calibration
     ) -> list[LinkCandidate]:
-        """Return pairs of a batch's memories with memories on the same subject, most probable first per memory."""
+        """Pair each memory of a batch with memories on the same subject, the most probable pairs first."""
         if not self.policy.max_semantic:
             return []
         memories = [one.memory for one in batch if one.memory.type is not MemoryType.CHECKPOINT]
@@ -203,7 +204,7 @@ class VectorTable:
     nodes: Any
     # Creation times in milliseconds since 1970.
     created: Any
-    # The vectors of all nodes in order. `begins` contains the index of each node's first vector.
+    # The chunk vectors of all nodes, in node order. `begins` contains the index of each node's first vector.
     pieces: Vectors
     begins: Any
 
@@ -240,5 +241,5 @@ class VectorTable:
 
 
 def _max_cosine(vectors: Vectors, others: Vectors) -> float:
-    """Return the largest cosine between a piece of one memory and a piece of the other, rounded to six digits."""
+    """Return the largest cosine similarity between the chunks of two memories, rounded to six digits."""
     return round(float((vectors.astype(np.float64) @ others.astype(np.float64).T).max()), 6)

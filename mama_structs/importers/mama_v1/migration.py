@@ -82,7 +82,7 @@ ROW_STATUS_NOTES: Final = {
     "row_changed": "its row was changed since it was migrated: the memory is left as it is",
     "changed_since": "it was migrated before, and changed since: it is left as it is",
 }
-# Reasons for skipping the links of a row, by the statuses in which the store has no memory for the row.
+# Reasons for skipping the links of a row, keyed by the statuses of rows without a memory in the store.
 MISSING_STATUS_NOTES: Final = {"id_taken": "has an id that was taken", "deleted_since": "was deleted since"}
 UNLINKED_NOTE: Final = "left out: it was migrated before, and taken away since"
 LINK_CHANGED_NOTE: Final = "its row was changed since it was migrated, and the link is left as it is"
@@ -128,7 +128,7 @@ def compute_digest(memory: Memory) -> str:
 
 def compute_row_digest(memory: Memory) -> str:
     """Return a digest of the memory's row in the old file, for detecting changes of the row."""
-    # Ignore the update time and the references to other rows: v1.0 changes both when a row is superseded.
+    # Ignore the update time and references to other rows, because v1.0 changes both when a row is superseded.
     # Ignore mentions, because they depend on the host.
     old = memory.metadata.extra.get(OLD_COLUMNS_KEY)
     said = (
@@ -137,7 +137,7 @@ def compute_row_digest(memory: Memory) -> str:
     metadata = attrs.evolve(memory.metadata, extra={**memory.metadata.extra, OLD_COLUMNS_KEY: said})
     if isinstance(metadata, DecisionMetadata):
         metadata = attrs.evolve(metadata, outcome_at=None, history=())
-    # Ignore a context's creation time: it is the row's update time, which v1.0 also changes when the row is superseded.
+    # Ignore a context's creation time, which is the row's update time: v1.0 changes it when the row is superseded.
     created = UNKNOWN_TIME if isinstance(metadata, ContextMetadata) else memory.created_at
     return compute_digest(attrs.evolve(memory, metadata=metadata, mentions=(), created_at=created, updated_at=created))
 
@@ -158,7 +158,7 @@ def is_backfilled(link: Link) -> bool:
     return find_migration(link) is not None and bool(link.metadata.extra.get(BACKFILLED_KEY))
 
 
-# Notes: the state of each migration. It is stored apart from the memories, because it must survive their deletion.
+# Notes: the state of each migration. A note is stored apart from the memories, because it must survive their deletion.
 
 
 class MigrationNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -405,7 +405,7 @@ class MigrationRun:
             self.note = await self.shared.write(start)
         if self.note is not None:
             notes[self.name], self.at = self.note, self.note.begun
-        # Read the memories after the note is written: from then on `guard_plan` detects a concurrent rollback.
+        # Read the memories after writing the note, because `guard_plan` detects only later concurrent rollbacks.
         present, there = await self._read_existing()
         complete = {name for name, one in notes.items() if one.state == "complete"}
         settled = set[bytes]().union(*(notes[name].keys for name in complete))
@@ -426,7 +426,7 @@ class MigrationRun:
         return self._build_report(standing, fill.chosen)
 
     async def _write_plan(self, standing: PlanStatus, fill: LinkBackfill) -> None:
-        """Write the memories, then the links of each, and mark the migration complete."""
+        """Write the memories, then the links of each memory, and mark the migration as complete."""
         ours = standing.target_memories
         self._report_progress(0)
         new = [_mark_link(link, self.name) for link in standing.links if link.id not in standing.existing_links]
@@ -478,7 +478,7 @@ class MigrationRun:
             for one, memory in standing.present.items()
             if (mark := MigrationMark.from_memory(memory))
         }
-        # A migration without a note comes from an export. It counts as complete, because it cannot be resumed.
+        # A migration without a note comes from an export. Such a migration cannot be resumed, so it counts as complete.
         done = {one for one, name in marks.items() if name in complete or name not in {*notes, self.name}}
         others = [
             link
@@ -497,7 +497,7 @@ class MigrationRun:
         )
 
     async def _write_memories(self, standing: PlanStatus, links: Sequence[Link]) -> None:
-        # Equal texts share the vectors of the first one, because an embedder's results vary with the batch.
+        # Reuse the vectors of an equal earlier text, because an embedder's results vary with the batch.
         first: dict[bytes, str] = {}
         # Outcome links count as evidence, so they must be written before links are chosen.
         outcomes = {link.from_id: link for link in links if link.metadata.original_relationship == OUTCOME_OF_WORD}
@@ -589,7 +589,7 @@ def _put_links(writer: Writer, source: tuple[str, Sequence[Link]]) -> None:
         return
     there = writer.read_links(node)
     ids = {link.id for link in there}
-    # Skip a back-filled link if its ends have been linked in the meantime, and not by a migration.
+    # Skip a back-filled link if the two memories were linked in the meantime by anything other than a migration.
     taken = {end for link in there if find_migration(link) is None for end in (link.from_id, link.to_id)}
     ends = writer.find_many([link.to_id for link in wanted])
     missing = [
@@ -748,7 +748,7 @@ def _begin_rollback(
     if notes.pop(migration, None) != expected_note:
         raise _concurrent_run_error()
     for one in notes.values():
-        # This migration's note lists deleted memories or links, so the migration is no longer complete.
+        # The rollback deletes memories or links of this other migration, which is then no longer complete.
         if one.state == "complete" and not one.keys.isdisjoint(deleted_keys):
             one.write_state(writer, "begun")
     return None if expected_note is None else expected_note.write_state(writer, "undone")

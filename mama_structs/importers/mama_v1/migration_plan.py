@@ -61,7 +61,7 @@ OLD_COLUMNS_KEY: Final = "v1_0"
 MIGRATION_MARK_KEY: Final = "migrated"
 BACKFILLED_KEY: Final = "backfilled"
 
-# Placeholders for topics and texts that are empty in v1.0, because this store requires them.
+# Placeholders for topics and texts that are empty in v1.0, because this store requires non-empty values.
 DEFAULT_TOPIC: Final = "untitled"
 DEFAULT_TEXT: Final = "(empty)"
 DEFAULT_CONFIDENCE: Final = 0.5
@@ -89,7 +89,7 @@ UNKNOWN_TABLE_REASON: Final = "MAMA v1.0 has no such table"
 
 @attrs.frozen(kw_only=True)
 class PlannedMemory:
-    """A memory that was converted from a row, without mentions and migration mark, and the row's table and key."""
+    """A memory converted from a row, with the row's table and key. It has no mentions and no migration mark yet."""
 
     memory: Memory
     table: str
@@ -127,7 +127,7 @@ def build_plan(old: OldDatabase, *, namespace: str, max_content: int) -> Migrati
     decisions = [rows.decision(*one) for one in zip(old.decisions, names, times, strict=True)]
     times = _bound_times(old.checkpoints, "timestamp")
     checkpoints = [rows.checkpoint(*one) for one in zip(old.checkpoints, times, strict=True)]
-    # Reverse the checkpoints: of several with equal times v1.0 loads the first, but this store loads the last.
+    # Reverse the checkpoints, because at equal times v1.0 loads the first checkpoint and this store loads the last.
     planned = [*chain.from_iterable(decisions), *reversed(checkpoints)]
     planned.sort(key=lambda one: (one.memory.created_at, one.rank))
     active = [one for row, one in zip(old.checkpoints, checkpoints, strict=True) if row.get("status") == "active"]
@@ -189,7 +189,7 @@ def _skip_reason(table: str) -> str:
 
 def _bound_times(rows: Sequence[ForeignRow], column: str) -> list[datetime | None]:
     """
-    Return an estimate of each row's time, for rows without a valid time.
+    Return an estimate of each row's time, which is used if the row has no valid time.
 
     It is the earlier of the times of the nearest dated rows before and after the row.
     """
@@ -512,7 +512,7 @@ class RowConverter:
                 open_files=files,
                 # Store each step as one item only if joining the items restores the original text.
                 next_steps=lines if not lines or "\n".join(lines) == steps else (steps,),
-                # In v1.0 models save checkpoints; the user who requested one is not stored.
+                # In v1.0 models save checkpoints, and the user who requested a checkpoint is not stored.
                 created_by="llm",
                 extra=read.extra,
             ),
@@ -658,7 +658,7 @@ def find_cycles(links: Iterable[Link]) -> list[tuple[str, ...]]:
         if link.link_type is LinkType.EVOLUTION:
             older[link.from_id].append(link.to_id)
             newer[link.to_id].append(link.from_id)
-    # Use Kosaraju's algorithm, which takes linear time: a file may have thousands of cycles.
+    # Use Kosaraju's algorithm, which takes linear time, because a file may have thousands of cycles.
     finished: list[str] = []
     seen: set[str] = set()
     for start in [*older]:

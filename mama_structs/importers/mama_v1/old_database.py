@@ -54,7 +54,7 @@ class OldDatabase:
     path: str
     # SHA-256 of the file.
     checksum: str
-    # A digest of the rows' values. It does not change when SQLite rewrites the file.
+    # A digest of the rows' values, which does not change when SQLite rewrites the file.
     content: str
     # The highest schema version that the old program recorded in the file.
     version: int
@@ -139,18 +139,18 @@ def _read_skipped_table(database: SqliteCopy, table: str) -> SkippedTable:
     try:
         ((rows,),) = database.connection.execute(f"SELECT count(*) FROM {quote_identifier(counted)}")  # noqa: S608 - quoted
     except sqlite3.OperationalError:
-        # The table is a virtual table whose extension or shadow tables are missing.
+        # The table is virtual and its extension or shadow tables are missing, so its rows cannot be counted.
         return SkippedTable(table, 0, ())
     if table in {VECTORS, VERSIONS}:
         return SkippedTable(table, rows, ())
     # Read only the keys of the rows, because other columns may contain private data.
     columns = database.columns(table)
     key, form = (quote_identifier("id"), "{}") if "id" in columns else (find_rowid_alias(columns), "row {}")
-    # Row numbers are used if the table has no rowid, or if columns are named like all aliases of the rowid.
+    # Identify rows by number if the table has no rowid, or if its columns use all names of the rowid.
     found: list[tuple[Any]] = [(number + 1,) for number in range(min(rows, MAX_LISTED_ROWS))]
     with contextlib.suppress(sqlite3.OperationalError):
         if key is not None:
-            # Truncate keys in SQL: untruncated, a thousand keys could take hundreds of gigabytes of memory.
+            # Truncate keys in SQL, because a thousand untruncated keys could take hundreds of gigabytes of memory.
             cut = f"CASE WHEN typeof({key}) IN ('text', 'blob') THEN substr({key}, 1, {MAX_KEY_CHARS}) ELSE {key} END"
             keys = f"SELECT {cut} FROM {quote_identifier(table)} LIMIT {MAX_LISTED_ROWS}"  # noqa: S608 - quoted
             found = database.connection.execute(keys).fetchall()

@@ -67,7 +67,7 @@ class _GraphCollector(ImportedData):
     names: set[str] = attrs.field(init=False, factory=set)
 
     def take(self, number: int, line: bytes) -> None:
-        """Parse one line, and add its entity or relation. Other lines are reported."""
+        """Parse one line, and add its entity or relation. A line with neither is reported."""
         place = f"line {number}"
         try:
             item = read_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))

@@ -195,9 +195,9 @@ class PickleMachine:
         self.memo[index] = self.stack[-1]
 
     def nest(self, outer: PickledList | PickledDict | PickledObject, inner: list[Any]) -> None:
-        """Update the depth of *outer* before the values *inner* are added. Raise `ValueError` if it is too deep."""
+        """Update the depth of *outer* before *inner* is added to it. Raise `ValueError` if the nesting is too deep."""
         parts = [one for one in inner if isinstance(one, PickledList | PickledDict | PickledObject)]
-        # If *outer* is already part of a collection, reject the change: the collection's depth would not be updated.
+        # Reject the change if *outer* is already part of a collection, whose depth would otherwise be outdated.
         if parts and outer.is_nested:
             raise ValueError(NESTED_CHANGE_ERROR)
         depth = max([outer.depth, *(one.depth + 1 for one in parts)])
@@ -239,7 +239,7 @@ class PickleMachine:
         self.extend(items)
 
     def make_list_of_top(self, count: int) -> None:
-        """Replace the topmost *count* values of the stack by a list of them."""
+        """Replace the topmost *count* values of the stack with a list of them."""
         if len(self.stack) < count:
             raise ValueError(INVALID_PICKLE_ERROR)
         items = self.stack[len(self.stack) - count :]
@@ -247,7 +247,7 @@ class PickleMachine:
         self.collect(items)
 
     def call(self) -> None:
-        """Replace a callable and its arguments on the stack by the object that the call would return."""
+        """Replace a callable and its arguments on the stack with the object that the call would return."""
         arguments, called = self.stack.pop(), self.stack.pop()
         if not isinstance(called, PickledObject):
             raise TypeError(INVALID_PICKLE_ERROR)

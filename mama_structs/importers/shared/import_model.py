@@ -61,7 +61,7 @@ class ImportedLink:
     to_key: str
     relationship: str
     reason: str | None = None
-    # False for a link that only connects the parts of one item. Such links are not counted.
+    # False for a link that only connects the parts of one item. Links between parts are not counted.
     is_explicit: bool = True
 
 
@@ -76,7 +76,7 @@ class ImportedRecord:
     text: str | tuple[str, ...] | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
-    # True for a record that only supplements another item. Such records are not counted.
+    # True for a record that only supplements another item. Supplementary records are not counted.
     is_auxiliary: bool = False
 
     @property

@@ -81,7 +81,7 @@ class ImportWriter:
         await self._add_memories(await self._select_new_memories(drafts))
         await self._add_links()
         await self._add_records()
-        # Report the items that were left out as done, because no step handles them.
+        # No step counts the items that were left out, so count them here to complete the progress.
         self._report_progress(self._total_steps - self.done)
         if not self.dry_run and len(self.settled) > before:
             await self.shared.write(partial(_add_imported_keys, kind=self.outside.kind, keys=self.settled))
@@ -189,7 +189,7 @@ class ImportWriter:
         """The settings of automatic linking during an import."""
         linking = self.shared.linking
         # Do not link by time, because items of one file may be unrelated.
-        # Do not detect conflicts: an import does not report them, and the detection would take half of the time.
+        # Do not detect conflicts, because an import does not report them and the detection would take half of the time.
         policy = attrs.evolve(linking.policy, max_temporal=0)
         return attrs.evolve(linking, policy=policy, detects_conflicts=False)
 
@@ -322,8 +322,8 @@ class LinkToImport:
 
 
 def _save_new(writer: Writer, prepared: Sequence[PreparedSave], pace: BatchSizer, linking: LinkingContext) -> set[str]:
-    """Save at least one of the memories. Return the ids that exist now, even if another process saved them."""
-    # Another process may be importing the same source.
+    """Save one or more memories. Return the ids of all that exist now, even if another process saved them."""
+    # Look up the existing memories again, because another process may be importing the same source.
     nodes = writer.find_many([one.memory.id for one in prepared])
     there = {one.memory.id for one, node in zip(prepared, nodes, strict=True) if node is not None}
     fresh = [one for one in prepared if one.memory.id not in there]

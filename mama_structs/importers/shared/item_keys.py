@@ -26,5 +26,5 @@ def split_keys(data: bytes) -> set[bytes]:
 
 
 def split_chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield parts of at most *size* items."""
+    """Split items into consecutive parts of at most *size* items."""
     return (items[start : start + size] for start in range(0, len(items), size))

@@ -202,7 +202,7 @@ def open_copy(path: Path, *, kind: str, program: str) -> Iterator[SqliteCopy]:
 
 def _copy_database(path: Path, copy: Path, program: str, kind: str) -> tuple[str, int]:
     """Copy a database with its journals. Return the SHA-256 of the main file and the total size."""
-    # Close the files last: closing any handle of a file releases all locks that this process has on it.
+    # Close the files last, because closing any handle of a file releases all locks that this process has on it.
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open_file(path, kind))
         # SQLite stores the journals next to the real file, not next to a symbolic link.

@@ -17,7 +17,7 @@ import msgspec
 from mama_structs._internal.validation import MAX_TIME, MIN_TIME
 from mama_structs.memory.types.model import from_milliseconds, to_milliseconds
 
-# Longer texts are truncated, because a line of an export holds only a quarter of the gigabyte that SQLite allows.
+# Longer texts are truncated, because a line of an export holds only a quarter of SQLite's limit of one gigabyte.
 MAX_TEXT_CHARS: Final = 2**24
 MAX_JSON_DEPTH: Final = 50
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")

@@ -56,7 +56,7 @@ class AckLog:
         return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]] if path.exists() else []
 
     def read_last(self, max_bytes: int = 2**14, *, kind: str, namespace: str) -> list[list[Any]]:
-        """Return the lines of one kind and namespace that any writer wrote in the last *max_bytes* bytes."""
+        """Return the lines of one kind and namespace, by any writer, from the last *max_bytes* bytes of the log."""
         begin = max(os.fstat(self.fd).st_size - max_bytes, 0)
         # Skip the first line if the read may have begun inside it, and the last line if it is incomplete.
         lines = os.pread(self.fd, max_bytes, begin).split(b"\n")[begin > 0 : -1]

@@ -112,7 +112,7 @@ class Check:
         return (self.run.__doc__ or "").strip().rstrip(".")
 
     def find_excuse(self, lacks: Mapping[str, str]) -> str | None:
-        """Return the store's reason for lacking a needed capability, or None if it lacks none."""
+        """Return the store's reason for lacking a needed capability, or None if the store has all of them."""
         return next((lacks[one] for one in self.needs if one in lacks), None)
 
 
@@ -140,7 +140,7 @@ def _search(store: StoreProcess, space: str, query: str, **named: Any) -> list[t
 
 
 def _check_readable_and_found(trial: ConformanceRun, store: StoreProcess, space: str, texts: Mapping[str, str]) -> None:
-    """Verify that memories have their texts, and that a search finds each by its text."""
+    """Verify that each memory has its expected text and is found by a search for that text."""
     some = dict(list(texts.items())[:_MAX_SEARCHED_MEMORIES])
     trial.add_finding(
         "not there, or another text", sum(store("get", space, one) != texts[one] for one in some), len(some)
@@ -291,7 +291,7 @@ class _ExpectedContent:
 
 
 def _start_stream(trial: ConformanceRun, store: StoreProcess, name: str, spaces: Sequence[str], count: int) -> Path:
-    """Start writing random changes in the store's process without waiting. Return the path of the log."""
+    """Start random changes in the store's process without waiting for their end. Return the path of the log."""
     path = trial.directory / f"{name}.book"
     kinds = [kind for kind, needs in (("replace", "replacing"), ("delete", "deleting")) if needs not in trial.lacks]
     store.send_call("stream", str(path), f"{trial.prefix}{name}-{trial.seed}", spaces, count, kinds)
@@ -448,7 +448,7 @@ def ids_are_of_their_namespace(trial: ConformanceRun) -> None:
         calls = {"deleting": ("delete",), "replacing": ("replace", make_text("theirs"))}
         for name, *given in [call for needs, call in calls.items() if needs not in trial.lacks]:
             for one in texts:
-                # The store may also raise an error.
+                # The store may also reject the call with an error.
                 with contextlib.suppress(StoreFailed):
                     store(name, other, one, *given)
         changed = sum(store("get", mine, one) != text for one, text in texts.items())

@@ -248,7 +248,7 @@ class StoreProcess:
 
     @classmethod
     def start(cls, spec: str, location: str, log: Path) -> StoreProcess:
-        """Start a process. Its output is appended to the file *log*."""
+        """Start a process. The output of the process is appended to the file *log*."""
         answers, answering = os.pipe()
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         with log.open("ab") as file:

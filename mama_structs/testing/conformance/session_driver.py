@@ -92,7 +92,7 @@ class SessionDriver(_BaseSessionDriver):
         where: Mapping[str, str] | None = None,
         as_of: datetime | None = None,
     ) -> list[tuple[str, str]]:
-        """Search memories by meaning and words, with filters."""
+        """Search memories by vector similarity and keywords, with filters."""
         given = where or {}
         hits = await (await self._open_memories(namespace)).search(
             query, limit=limit, topic=given.get("topic"), types=given.get("kind"), as_of=as_of
@@ -100,7 +100,7 @@ class SessionDriver(_BaseSessionDriver):
         return [(hit.memory.id, hit.memory.content) for hit in hits]
 
     async def replace(self, namespace: str, key: str, text: str) -> None:
-        """Replace the content of a memory by a correction."""
+        """Replace the content of a memory with a correction."""
         await (await self._open_memories(namespace)).correct(key, text)
 
     async def delete(self, namespace: str, key: str) -> None:
@@ -139,7 +139,7 @@ class RecordsDriver(_BaseSessionDriver):
     async def search(
         self, namespace: str, query: str, *, limit: int, where: Mapping[str, str] | None = None
     ) -> list[tuple[str, str]]:
-        """Search the records of a label by meaning and words. *where* must match their values."""
+        """Search a label's records by vector similarity and keywords. The values of the hits match *where*."""
         wanted = dict(where or {})
         hits = await (await self._open_records()).search(
             query, (namespace,), limit=limit, where=lambda one: wanted.items() <= one.value.items()

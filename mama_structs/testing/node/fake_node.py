@@ -165,7 +165,7 @@ class FakeNode:
         self.most_in_flight: int = 0
         self.bytes_sent: int = 0
         self._requests: list[NodeRequest] = []
-        # A test may read and reset the counters in another thread.
+        # Guards the counters, because a test may read and reset them in another thread.
         self._lock = threading.Lock()
         self._server: web.Server | None = None
         self._runner: web.ServerRunner | None = None
@@ -352,7 +352,7 @@ class FakeNode:
             if answer.delay > 0:
                 await asyncio.sleep(answer.delay)
         finally:
-            # Decrement before the answer is sent, because the client may send its next request when it arrives.
+            # Decrement before the answer is sent, because the client may send its next request when the answer arrives.
             with self._lock:
                 self.in_flight -= 1
             self._handler_tasks.discard(task)

@@ -78,7 +78,7 @@ def _make_gzip_bomb(size: int) -> bytes:
 
 
 def _find_record(body: Any) -> Any:
-    """Return the entity's record in a body: of a list the first row, of a flat body the body itself."""
+    """Return the entity's record in a body: the first row of a list, or the body itself if it has no nested record."""
     if not isinstance(body, dict):
         return {}
     for value in body.values():
@@ -274,7 +274,7 @@ class Faults:
             self._rules.append(_FaultRule(faults, on, times))
 
     def clear(self, on: str | None = None) -> None:
-        """Remove the rules with this *on*; if it is None, remove all rules."""
+        """Remove the rules that were added with this *on*, or all rules if *on* is None."""
         if on is not None:
             check_request_name("on", on)
         with self._lock:

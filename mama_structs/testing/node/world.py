@@ -386,7 +386,7 @@ def _load_struct_types() -> dict[str, dict[str, Any]]:
 
 @cache
 def _find_types(category: str, ambit: str) -> tuple[int, ...]:
-    """Return the numbers of the struct types of a category (``fleet`` or ``planet``) that only this ambit allows."""
+    """Return the numbers of the struct types in *category* (``fleet`` or ``planet``) whose only ambit is *ambit*."""
     fitting = (str(_AMBIT_MASKS[ambit]), category)
     rows = _load_struct_types().items()
     return tuple(int(number) for number, row in rows if (row["possibleAmbit"], row["category"]) == fitting)

@@ -135,13 +135,13 @@ def _look_alike_values(texts: st.SearchStrategy[str]) -> st.SearchStrategy[_Draf
 
 
 def _make_json_text(owner: str, struct: str) -> _DraftValue:
-    """Return a JSON text. The pointers of the ids in it are the pointer of the text."""
+    """Return a JSON document as a string. Each id in the document has the JSON pointer of the whole string."""
     text = json.dumps({"owner": owner, "land": ["", struct], "name": "2-1"})
     return _DraftValue(text, ((owner, True), (struct, False)))
 
 
 def _make_bare_index(index: int, kind: type) -> _DraftValue:
-    """Return the index of a struct without its type prefix. Index 0 is not a reference."""
+    """Return a struct's index without its type prefix. It is a reference to the struct, unless the index is 0."""
     return _DraftValue(kind(index), ((f"5-{index}", False),) if index else ())
 
 
@@ -190,7 +190,7 @@ def _mappings(depth: int) -> st.SearchStrategy[dict[str, Any]]:
     members = [*_MEMBER_STRATEGIES]
     if depth:
         members.append(_pick_name(["attributes", "nested", "a/b", "outer~inner"], _mappings(depth - 1)))
-    # Do not add them at the top level, because an array of objects would make the payload a list of rows there.
+    # Add no arrays of objects at the top level, because they would make the payload a list of rows.
     if 0 < depth < _MAX_DEPTH:
         members.append(_pick_name(["rows", "events"], st.lists(_mappings(depth - 1), max_size=3)))
     return st.lists(st.one_of(members), max_size=7).map(dict)
@@ -203,7 +203,7 @@ def _escape_pointer_key(name: str) -> str:
 
 def _build_payload(tree: dict[str, Any], own: Collection[EntityId] = (), **about: Any) -> PlantedPayload:
     """
-    Return the payload of a tree of draft values, with the pointers of its ids.
+    Build a payload from a tree of draft values, with the JSON pointers of the ids in it.
 
     Ids in *own* are not references.
     """
@@ -246,7 +246,7 @@ def payloads() -> st.SearchStrategy[PlantedPayload]:
         return _build_payload(entity | beside, [subject], subject=subject)
 
     subjects = st.builds(EntityId, st.sampled_from(TYPES_WITH_IDS), st.integers(1, 30))
-    # The other members of a payload that describes an entity, or all members of any other payload.
+    # Members of a payload: those next to the entity if the payload describes one, otherwise all members.
     members = _mappings(_MAX_DEPTH)
     return members.map(_build_payload) | st.builds(about, subjects, _mappings(_MAX_DEPTH - 1), members, st.booleans())
 
