@@ -379,7 +379,7 @@ class _ToolDecorator:
         try:
             bound = own.bind(*args, **kwargs)
         except TypeError:
-            return None  # The call itself raises a better error for its arguments.
+            return None  # Ignore invalid arguments here, because the call itself raises a better error for them.
         bound.apply_defaults()
         value = bound.arguments.get(self.subject)
         return None if value is None else resolver.key(self.subject, value)

@@ -121,15 +121,15 @@ class Resolver:
         strange: Callable[[], Iterable[IdScheme]] = tuple,
     ) -> Resolver:
         """
-        Return a resolver with further *sources* that shares its state with this one.
+        Return a new resolver with additional *sources* that shares the state of this resolver.
 
-        They share cache, limits, queries in flight and statistics.
-        Closing it leaves this one and its sources open. It cannot be used after this one is closed.
+        Both share the cache, the limits, the queries in flight and the statistics. Closing the new resolver leaves this
+        resolver and its sources open. The new resolver cannot be used after this resolver is closed.
         *strange* returns schemes without a source. If an answer has only ids of such schemes, its metadata has a note.
 
         Raises:
             SessionClosed: The resolver is closed.
-            WrongLoop: It belongs to another event loop.
+            WrongLoop: The resolver belongs to another event loop.
 
         """
         self._require_open()
@@ -395,7 +395,7 @@ class Resolver:
 
     def invalidate(self, what: str | None = None) -> int:
         """
-        Delete cached answers, and do not cache queries in flight.
+        Delete cached answers. The answers of queries in flight are not cached.
 
         This applies to all resolvers that share the cache.
 

@@ -40,7 +40,7 @@ LETTER_PATTERNS: Final = {"ko": HANGUL_PATTERN, "en": re.compile("[a-z]")}
 
 
 def _convert_tuple(value: object) -> object:
-    # Do not split a text into characters. The validator rejects it, like other values that are no tuple of texts.
+    # Return a string unchanged instead of splitting it into characters, so that the validator rejects it.
     return value if isinstance(value, str) or not hasattr(value, "__iter__") else tuple(value)
 
 
@@ -311,7 +311,7 @@ def normalize_message(text: str) -> NormalizedMessage:
 def _truncate_message(text: str) -> str:
     if len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS:
         return text
-    # A fence may open before the tail and close in it, so open it again at the start of the tail.
+    # If a fence opens before the tail and closes in it, open the fence again at the start of the tail.
     opens = text.count(FENCE, 0, len(text) - MAX_TAIL_CHARS) % 2 == 1
     head = text[:MAX_HEAD_CHARS]
     closed = f"\n{FENCE}" if head.count(FENCE) % 2 else ""

@@ -66,6 +66,7 @@ UNIT_SECONDS: Final = {
 _T = TypeVar("_T")
 
 
+# Models read the docstrings of these classes, which become descriptions in the result schemas.
 # An answer contains its required fields, and other fields only if they have a value (see `make_answer`).
 
 

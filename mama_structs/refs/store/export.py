@@ -235,7 +235,7 @@ class ExportRequest:
 
 def export(order: ExportRequest, *, root: Path, kept: Path | None = None) -> FileResult:
     """
-    Write a text as UTF-8 to a file below *root* and not in *kept*, atomically.
+    Write a text as UTF-8 to a file below *root*, atomically. The directory *kept* must not be written.
 
     Blocks, and may wait for other exports: run it in a separate thread of an event loop. A file keeps its permissions.
     Created parent directories remain if the export fails. With insert, or if the text is complete lines, a line break
@@ -247,7 +247,7 @@ def export(order: ExportRequest, *, root: Path, kept: Path | None = None) -> Fil
     try:
         return _run_export(resolve_path(order, root, kept))
     except DescriptorError:
-        raise  # some are also an OSError, which would be wrapped below
+        raise  # some of these errors are also an OSError, which the next handler would wrap
     except OSError as error:
         raise order.os_failure_error(error) from error
 
@@ -302,7 +302,7 @@ class _ResolvedPath:
     """
     A file below a root, with resolved symlinks.
 
-    *kept* is the device and inode of the directory that must not be written.
+    *kept* identifies, by device and inode, the directory that must not be written.
     """
 
     order: ExportRequest
@@ -312,7 +312,7 @@ class _ResolvedPath:
     kept: tuple[int, int] | None = None
 
     def check_outside_kept(self, status: os.stat_result) -> None:
-        """Raise if the directory is *kept*, even under a different path."""
+        """Raise if *status* is that of the directory that must not be written, even if its path differs."""
         if (status.st_dev, status.st_ino) == self.kept:
             raise self.inside_kept_error()
 
@@ -361,7 +361,7 @@ def _check_path(order: ExportRequest) -> None:
 def resolve_path(
     order: ExportRequest, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None
 ) -> _ResolvedPath:
-    """Resolve all symlinks, and return the file if it is below the root and not in *kept*."""
+    """Resolve all symlinks, and return the file. Raise unless it is below the root and outside the directory *kept*."""
     base = os.path.realpath(root)
     is_absolute = order.path.startswith("/")
     prefix = f"{base.rstrip('/')}/"
@@ -373,7 +373,7 @@ def resolve_path(
     except RecursionError as error:
         raise order.path_denied_error("leads through too many symlinks") from error
     except OSError as error:
-        # A symlink was replaced after its detection, before it was read.
+        # The error means that a symlink was replaced after it was detected and before it was read.
         raise order.path_denied_error("changed while it was checked", _RETRY_HINT) from error
     if resolved == base:
         raise order.path_denied_error("is the root itself, a directory", "name a file in it")
