@@ -284,7 +284,7 @@ class Backend:
             raise await unknown_conversation_error(self.storage, key)
 
     async def expire(self, namespace: str, before: datetime) -> int:
-        """Delete the conversations that are not open and were last used before the time *before*; return their number."""
+        """Delete conversations that are not open and were last used before *before*. Return their number."""
         keys = await self.storage.run_read(lambda rows: find_unused(rows, namespace, before), namespace=namespace)
         return await run_to_completion(self._delete_all(keys, before=before))
 
