@@ -22,7 +22,7 @@ import attrs
 from mama_structs.errors import MalformedResponse, MamaStructsError
 
 MAX_DEPTH: Final = 100
-# A source's answer has at most MAX_DEPTH levels, because a deeper one would overflow recursive readers.
+# A source's answer has at most MAX_DEPTH levels, because a deeper answer would overflow recursive readers.
 # The number of members is limited, because containers that share members at each level would expand exponentially.
 MAX_ANSWER_MEMBERS: Final = 1_000_000
 

@@ -40,7 +40,7 @@ QUOTE_TRANSLATION: Final = str.maketrans(
 HANDLE_PATTERN: Final = re.compile(r"(?<![\w\\])(?=(?:ref|fd)\s?[:\uff1a]\S)", re.IGNORECASE)
 RECALLED_END: Final = "</recalled>"
 RECALLED_PATTERN: Final = re.compile(f"<recalled>(?:[^<]|<(?!/?recalled>))*+{RECALLED_END}")
-# Removing invisible characters and repeated blanks shortens the text, so read this multiple of the limit.
+# Read this multiple of the limit, because removing invisible characters and repeated blanks shortens the text.
 READ_FACTOR: Final = 8
 
 

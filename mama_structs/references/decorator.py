@@ -246,9 +246,9 @@ def _make_tool_decorator(
 
 def _merge_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
     """
-    Return the options of a tool: *base*, changed by *defaults*.
+    Return the options of a tool: *base* with the changes in *defaults*.
 
-    Unless a default enables references, its caller must request them.
+    Unless *defaults* enable references, the caller of the tool must request them.
     """
     options = (base or ReferenceOptions()).changed(defaults)
     return attrs.evolve(options, include_references=False) if options.include_references is None else options

@@ -100,7 +100,7 @@ class IdType(_CachedFunction):
         """Return True if *entity*, a mapping with its own id, contains the main fields of the entity."""
         if self._brief and entity.keys() >= self._brief:
             return True
-        # JSON:API nests the fields one level down. Other APIs write `guild_id` or `guild` instead of `guildId`.
+        # Accept fields one level down (JSON:API), and `guild_id` or `guild` instead of `guildId` (other APIs).
         parts = [entity, *(as_mapping(entity.get(name)) or {} for name in ("attributes", "relationships"))]
         names = {name for part in parts for name in part if isinstance(name, str)}
         if self._brief:
@@ -212,7 +212,7 @@ class IdDetector:
             value = entity.get(field)
             if value is None:
                 continue
-            # Ids may be instances of str subclasses or of other classes.
+            # Convert the value, because an id may be an instance of a str subclass or of another class.
             plain = value if type(value) is str else unstructure(value)
             text = str.__str__(plain) if isinstance(plain, str) else None
             if text is not None and (kind := self.types_by_text[text]) is not None and field in kind.scheme.own:

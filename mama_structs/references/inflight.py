@@ -177,7 +177,7 @@ class InflightQueries:
         """
         Detach the queries for which ``matches(key, kind)`` is true.
 
-        New callers do not join them, and their answers are not cached.
+        New callers do not join a detached query, and its answer is not cached.
         """
         for key in [key for key, flight in self._queries_by_key.items() if matches(key, flight.query.kind)]:
             del self._queries_by_key[key]

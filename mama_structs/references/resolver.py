@@ -106,7 +106,7 @@ class Resolver:
         self._close_task: asyncio.Task[None] | None = None
         self._logged_warnings: LRUCache[str, bool] = LRUCache(_MAX_CACHED_DETECTORS)
         self._recall = recall
-        # Detector for schemes that have no source here. Created lazily, for the first answer without known ids.
+        # Detector for schemes without a source. Created lazily, for the first answer without known ids.
         self._unknown_scheme_detector: IdDetector | None = None
         self._get_unknown_schemes: Callable[[], Iterable[IdScheme]] = tuple
         # The resolver that owns the shared cache, queries and counters, or None if this resolver owns them.

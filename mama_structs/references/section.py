@@ -245,7 +245,7 @@ def parse_line(entity_id: str, line: str) -> dict[str, Any]:
 
 @attrs.define(kw_only=True)
 class SectionDraft:
-    """Mutable data of one call from which the section is built."""
+    """Mutable data from which the section of one call is built."""
 
     references: dict[str, Reference] = attrs.field(factory=dict)
     # All positions of each id. Empty unless metadata is requested.
@@ -253,7 +253,7 @@ class SectionDraft:
     # Omitted ids, with the name of the exceeded limit or the reason why they were not queried.
     omitted: dict[str, str] = attrs.field(factory=dict)
     filtered: dict[str, str] = attrs.field(factory=dict)
-    # Paths of the option *expand*, or None if it is not used.
+    # Paths of the option *expand*, or None if the option is not used.
     paths: ExpandPaths | None = None
     # Returns the names of the fields to show for a type, or None to show all fields.
     get_shown_fields: Callable[[str], Collection[str] | None] = attrs.field(default=lambda _: None)

@@ -57,7 +57,7 @@ def wire_name_metadata(name: str) -> dict[str, Any]:
 def _freeze(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(mapping, MappingProxyType):
         return mapping
-    # Most records have no such fields, so they share one empty mapping.
+    # Most of these mappings are empty, so all records share one empty mapping.
     return MappingProxyType(dict(mapping)) if mapping else _EMPTY_MAPPING
 
 

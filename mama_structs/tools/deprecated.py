@@ -324,7 +324,7 @@ async def save_decision(
     if result is None and reason is not None:
         raise InvalidArgument("failure_reason and limitation need an outcome", hint="give failure or partial")
     if result is Outcome.FAILED and reason is None:
-        # v1.0 accepted failures without a reason. The reasoning is no substitute: it explains the choice.
+        # v1.0 accepts failures without a reason. The reasoning is no substitute, because it explains the choice.
         reason = f"No reason was given why this failed: {shorten_to_line(decision)}"
     created_by: CreatedBy = "llm" if type == "assistant_insight" else "user"
     about = check_topic(topic)

@@ -341,7 +341,7 @@ MIN_KOREAN_REQUEST_WORDS: Final = 2
 
 
 def _has_other_request(words: str, match_starts: list[int]) -> bool:
-    """Return True if a clause contains a request but no recognized cue."""
+    """Return True if any clause contains a request but no recognized cue."""
     asking = _load_request_patterns()
     breaks = [found.end() for found in asking["breaks"].finditer(words)]
     for start, end in itertools.pairwise([0, *breaks, len(words)]):
@@ -386,7 +386,7 @@ NO_CONTEXT: Final = Context(None, 0.0, "all", ())
 
 
 class _CueMatch(NamedTuple):
-    """The match of a cue."""
+    """A match of a cue in a message: kind, weight and position. *asks* is True for a request."""
 
     kind: str
     weight: float

@@ -99,7 +99,7 @@ class WireNames:
 
     by_tool: Mapping[str, str]
     by_wire: Mapping[str, str]
-    # Wire names that hints may suggest: those of visible tools.
+    # Wire names of the visible tools, which are the only names that hints may suggest.
     told: tuple[str, ...]
 
     @classmethod
@@ -132,7 +132,7 @@ class WireNames:
 
     def said(self, text: str) -> str:
         """Replace the tool names in a text with wire names. The text must not contain stored data."""
-        # Other names are skipped: without a slash, they equal their wire name or could be ordinary words.
+        # Skip names without a slash, because they equal their wire name or could be ordinary words.
         own = [name for name in self.by_tool if "/" in name]
         if not own:
             return text

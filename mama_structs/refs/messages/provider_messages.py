@@ -36,7 +36,7 @@ _ACCEPTED_CHUNKS_HINT: Final = (
     "accepted: text, or an event or chunk as the provider's stream gives it, as a dict or SDK object"
 )
 
-# Types of blocks without model text that a host may pass one by one. They separate the texts around them.
+# Types of blocks without model text that a host may pass one by one. Each of these blocks ends a piece.
 _OTHER_BLOCKS: Final = frozenset(
     {
         *("thinking", "redacted_thinking", "reasoning", "refusal", "image"),

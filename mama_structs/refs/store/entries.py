@@ -287,7 +287,7 @@ class EntryErasure:
     Args:
         digests: SHA-256 hashes of texts to erase.
         is_read: Returns True for the source of a descriptor that was read from an erased text.
-        names: Returns True for a tool result that names an erased item.
+        mentions_erased: Returns True for a tool result that names an erased item.
 
     """
 

@@ -76,7 +76,7 @@ _MAX_NAME_BYTES: Final = 255
 _MAX_PATH_BYTES: Final = 4095
 _MAX_DISPLAYED_CHARS: Final = 200
 
-# Windows lacks these flags. There, each lookup would use a path, which may lead to a different file each time.
+# Windows lacks these flags, so each lookup uses a path, which may lead to a different file each time.
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY_ONLY: Final = getattr(os, "O_DIRECTORY", 0)
 # Evaluate at import time, because tests may replace these functions later.
@@ -587,7 +587,7 @@ def _try_export(place: _ResolvedPath, directory: int) -> FileResult:
         name = f".mama-structs-{secrets.token_hex(8)}.tmp"
         try:
             # If an old file exists, its permissions are applied at the end, so the draft is private until then.
-            # Otherwise the kernel applies the umask, which a process cannot read without a race.
+            # Without an old file, the kernel applies the umask, which a process cannot read without a race.
             draft = _ExportDraft(name, dir_fd=directory, mode=_DEFAULT_MODE if old is None else _PRIVATE_MODE)
         except FileExistsError as error:
             raise _FileChanged from error

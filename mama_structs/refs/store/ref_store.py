@@ -42,7 +42,7 @@ from mama_structs.refs.store.result_truncation import DescriptorSink, OwnShareFa
 from mama_structs.refs.store.text import Content, Mode
 from mama_structs.settings import AnswerSettings, DescriptorSettings
 
-# Maximum number of drafts that one change discards because the store changed meanwhile. Then the change fails.
+# A change fails after this many discarded drafts. A draft is discarded if the store has changed in the meantime.
 _MAX_DRAFTS: Final = 10
 _WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {IN_THREAD_HINT.format('wrap(result)')}"
 
