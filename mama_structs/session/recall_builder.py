@@ -209,7 +209,7 @@ class RelatedMemories:
         replaced_pairs = [
             (one, other) for one, other, kind in pairs if kind == EVOLUTION_NUMBER and one in {*nodes, *decisions}
         ]
-        # Reading these links is cheap: only users and models create contradictions, so there are few.
+        # Only users and models create contradictions, so there are few, and reading their links is cheap.
         opposing = sorted({one for one, _, kind in pairs if kind == ASSOCIATION_NUMBER}, reverse=True)[
             :MAX_LINKED_MEMORIES
         ]

@@ -334,8 +334,8 @@ class ForkableMap(ChainMap[K, V]):
 
     def fork(self) -> Self:
         """Return an independent mapping with the same items."""
-        # Merge until each layer is more than twice as large as the layer above it.
-        # Then a lookup visits O(log n) layers, and each item is copied O(log n) times.
+        # Merge layers until each one is more than twice as large as the layer above it.
+        # With these sizes, a lookup visits O(log n) layers, and each item is copied O(log n) times.
         top, *below = self.maps
         if top:
             while below and len(below[0]) <= 2 * len(top):

@@ -201,7 +201,7 @@ class Content:
 
     @functools.cached_property
     def body(self) -> Content:
-        """The content inside the fence that encloses all of it, or this content if there is no such fence."""
+        """The content inside the fence that encloses the whole content, or this content if no fence encloses it."""
         return self if self._enclosed_text is None else Content.of(self._enclosed_text.text)
 
     @property
