@@ -33,7 +33,7 @@ class Budget:
             item_size: Approximate size of one item.
 
         """
-        # Start from an estimate and double it, so that a text that is much too long is never rendered.
+        # Start with an estimated number of items and double it, so that a much too long text is never rendered.
         fitting, tried = 0, min(total, self.limit // item_size)
         while tried > fitting and self.fits(render(tried)):
             fitting, tried = tried, min(total, 2 * tried)

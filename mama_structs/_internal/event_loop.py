@@ -211,7 +211,7 @@ async def call_maybe_sync(
     run_in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
 ) -> T:
     """
-    Call a host's callable, and return its converted result. A synchronous callable runs in a thread.
+    Call a host's callable, and convert its result with *convert*. A synchronous callable runs in a thread.
 
     Args:
         call: The callable, with its arguments bound.
@@ -259,7 +259,7 @@ class CallProgress:
         return self
 
     def start(self, function: object) -> None:
-        """Record that *function* is about to run. Ignore a wrapper, because it records its own start."""
+        """Record that *function* is about to run. A wrapper that records its own start is ignored."""
         function = getattr(function, "__func__", function)
         if getattr(function, "records_start", None) is not function:
             self._is_started = True

@@ -40,7 +40,7 @@ def get_called_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def get_documented_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that has the docstring and the annotations."""
+    """Return the function whose docstring and annotations describe the callable *function*."""
     function = _unwrap_partials(function)
     return function if hasattr(function, "__name__") else _get_call_method(function)
 

@@ -22,7 +22,7 @@ import attrs
 from mama_structs.errors import MalformedResponse, MamaStructsError
 
 MAX_DEPTH: Final = 100
-# A source's answer has at most MAX_DEPTH levels, because a deeper one would overflow recursive readers.
+# A source's answer has at most MAX_DEPTH levels, because a deeper answer would overflow recursive readers.
 # The number of members is limited, because containers that share members at each level would expand exponentially.
 MAX_ANSWER_MEMBERS: Final = 1_000_000
 
@@ -78,7 +78,7 @@ def to_answer(value: object) -> Any:
 
 
 def has_text_form(kind: type) -> bool:
-    """Return True if the class has a text form: its ``__str__`` writes what its ``parse`` reads."""
+    """Return True if the class has a text form, which its ``__str__`` writes and its ``parse`` reads."""
     return callable(getattr(kind, "parse", None)) and any("__str__" in vars(one) for one in kind.__mro__[:-1])
 
 
@@ -201,7 +201,7 @@ class _JsonConverter:
         )
 
     def _error(self, message: str, *, hint: str) -> MamaStructsError:
-        """Return an error that names the location by its shortened keys. It contains no values."""
+        """Return an error whose message contains the location (shortened keys), but no values."""
         steps = [f"[{step}]" if type(step) is int else f".{step!s:.40}" for step in self.path]
         where = "".join(["$", *(steps if len(steps) <= MAX_PATH_STEPS else [*steps[: MAX_PATH_STEPS - 1], "…"])])
         return MamaStructsError(f"{message}, at {where}", hint=hint)
@@ -375,9 +375,9 @@ def to_json_text(data: object) -> str:
 
 def to_json_text_in_chunks(data: Any, depth: int = MAX_CHUNK_DEPTH) -> str:
     """
-    Return the result of `to_json_text`, encoded in several calls.
+    Return the result of `to_json_text`, encoded in several calls, so that other threads can run between them.
 
-    One call of the C encoder holds the interpreter lock until it returns, which would block other threads.
+    One call of the C encoder holds the interpreter lock until it returns.
     Containers of more than 200 members are divided, down to *depth* levels.
     """
     kind = type(data)

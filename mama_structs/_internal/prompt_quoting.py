@@ -36,11 +36,11 @@ FENCE_PATTERN: Final = re.compile(r"`{3,}|~{3,}")
 QUOTE_TRANSLATION: Final = str.maketrans(
     dict.fromkeys('"\u201c\u201d\u201e\u201f\uff02\u301d\u301e\u301f\u2033\u02ba', "'")
 )
-# Matches the position before a handle. `neutralize` escapes handles there, so that no tool resolves them.
+# Matches the position before a handle, where `neutralize` inserts a backslash, so that no tool resolves it.
 HANDLE_PATTERN: Final = re.compile(r"(?<![\w\\])(?=(?:ref|fd)\s?[:\uff1a]\S)", re.IGNORECASE)
 RECALLED_END: Final = "</recalled>"
 RECALLED_PATTERN: Final = re.compile(f"<recalled>(?:[^<]|<(?!/?recalled>))*+{RECALLED_END}")
-# Removing invisible characters and repeated blanks shortens the text, so read this multiple of the limit.
+# Read this multiple of the limit, because removing invisible characters and repeated blanks shortens the text.
 READ_FACTOR: Final = 8
 
 

@@ -28,7 +28,7 @@ class RefCountedRegistry(Generic[K, V]):
 
     def acquire(self, key: K, make: Callable[[], V]) -> V:
         """
-        Return the value of *key*, and count a user. If it is missing, *make* creates it.
+        Return the value of *key*, and count a user of it. If the value does not exist, *make* creates it.
 
         Other users of the key wait while *make* runs. Each `acquire` needs one `release`.
         """

@@ -197,7 +197,7 @@ def require_extra(package: str) -> Any:
 MAX_HTML_CHARS: Final = 600  # Maximum number of characters of a text.
 MAX_HTML_ENTRIES: Final = 50
 """Maximum number of values and table rows that are displayed."""
-UNESCAPED_CHARS: Final = "\n\t\u200c\u200d"  # Some scripts are unreadable without joiners.
+UNESCAPED_CHARS: Final = "\n\t\u200c\u200d"  # Do not escape joiners, because some scripts are unreadable without them.
 BORDER_COLOUR: Final = "#8885"
 DIM_STYLE: Final = "opacity:.7;font-size:85%"
 COLOURS: Final = {

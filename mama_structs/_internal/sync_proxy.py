@@ -74,7 +74,7 @@ class LoopThread:
             return outcome.result()
         except BaseException:
             if not outcome.done():
-                # Interrupted, such as by Ctrl-C: wait for the end, so that a save is either complete or not started.
+                # After Ctrl-C, wait until the work ends, so that a save is either complete or not started.
                 self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
                 concurrent.futures.wait([outcome])
             raise
@@ -124,7 +124,7 @@ def _is_in_loop() -> bool:
 
 
 def _is_in_notebook_cell() -> bool:
-    """Return True in a cell of a notebook, which may block the running loop of the notebook."""
+    """Return True in a notebook cell, where a call may block although the notebook's event loop is running."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel") and threading.current_thread() is threading.main_thread()
 

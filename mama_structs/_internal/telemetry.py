@@ -21,7 +21,7 @@ from mama_structs.errors import MamaStructsError
 
 SCOPE_NAME: Final = "mama_structs"
 TOOL_OPERATION: Final = "execute_tool"
-# Bucket boundaries in seconds. The conventions begin at 10 ms, but most operations here are shorter.
+# Bucket boundaries in seconds. The OpenTelemetry conventions begin at 10 ms, but most operations here are shorter.
 BUCKET_SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -81,7 +81,7 @@ def instrument(operation: str, name: str = "", /, **about: str | int) -> Iterato
     if operation == TOOL_OPERATION:
         labels |= {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     started = time.perf_counter()
-    # The text of an error may contain user content, so record only its type. Disable the event with text and traceback.
+    # Record only the type of an error, because its text and the traceback may contain user content.
     with tracer.start_as_current_span(
         f"{operation} {name}".rstrip(), attributes=labels, record_exception=False, set_status_on_exception=False
     ) as span:

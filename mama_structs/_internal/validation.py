@@ -70,7 +70,7 @@ def to_int(value: object) -> object:
 
 def check_number(name: str, value: object) -> float:
     """Return *value* as a float. Raise `InvalidArgument` if it is not a finite number."""
-    # This comparison is false for NaN, which is thus rejected, and for an int that is too large for a float.
+    # This comparison is false for NaN and for an int that is too large for a float, so both are rejected.
     if not _is_number(value) or not abs(value) <= sys.float_info.max:
         raise invalid_argument(name, "must be a finite number", value)
     return float(value)

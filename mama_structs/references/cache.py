@@ -79,8 +79,8 @@ class AnswerCache:
         if height is None:
             return
         chain = self._get_chain_height(origin)
-        # A query in flight when a block arrives may return the previous height. More lower heights than parallel
-        # queries mean that the chain was restarted or that the stored height was wrong.
+        # A query in flight when a block arrives may return the previous height, so tolerate some lower heights.
+        # More lower heights than parallel queries mean that the chain was restarted or the stored height was wrong.
         if (
             chain.height is None
             or height >= chain.height

@@ -246,9 +246,9 @@ def _make_tool_decorator(
 
 def _merge_defaults(base: ReferenceOptions | None, defaults: Mapping[str, Any]) -> ReferenceOptions:
     """
-    Return the options of a tool: *base*, changed by *defaults*.
+    Return the options of a tool: *base* with the changes in *defaults*.
 
-    Unless a default enables references, its caller must request them.
+    Unless *defaults* enable references, the caller of the tool must request them.
     """
     options = (base or ReferenceOptions()).changed(defaults)
     return attrs.evolve(options, include_references=False) if options.include_references is None else options
@@ -379,7 +379,7 @@ class _ToolDecorator:
         try:
             bound = own.bind(*args, **kwargs)
         except TypeError:
-            return None  # The call itself raises a better error for its arguments.
+            return None  # Ignore invalid arguments here, because the call itself raises a better error for them.
         bound.apply_defaults()
         value = bound.arguments.get(self.subject)
         return None if value is None else resolver.key(self.subject, value)

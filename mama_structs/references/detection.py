@@ -30,7 +30,7 @@ _MAX_CAREFUL_CONTAINERS: Final = 250_000
 # Maximum number of members read from an iterable other than a list, which may be infinite.
 _MAX_MEMBERS: Final = 500_000
 _MAX_NESTED_JSON_CHARS: Final = 2**20
-# Smallest whole number with more digits than an id may have characters.
+# Whole numbers from this value on are not ids, because they have more digits than an id may have characters.
 _MIN_TOO_LONG_NUMBER: Final = 10**MAX_ID_LENGTH
 # Maximum number of whitespace characters before JSON in a text.
 _MAX_LEADING_SPACE_CHARS: Final = 64
@@ -44,7 +44,7 @@ META_KEY: Final = "references_meta"
 _UNINFORMATIVE_FIELDS: Final = frozenset({"id", "type", "links", "self", "attributes", "relationships"})
 # Minimum number of informative fields in a complete entity, if its scheme has no brief fields.
 _MIN_COMPLETE_FIELDS: Final = 3
-# Names of mappings that only wrap fields. The name of an entity's container is the next outer name instead.
+# Mappings with these names only wrap fields, so an entity in such a mapping has the name of the next outer container.
 _WRAPPER_NAMES: Final = frozenset({"data", "attributes"})
 
 # State of the walk in one container: container, members, position, name, and index of the list row.
@@ -100,7 +100,7 @@ class IdType(_CachedFunction):
         """Return True if *entity*, a mapping with its own id, contains the main fields of the entity."""
         if self._brief and entity.keys() >= self._brief:
             return True
-        # JSON:API nests the fields one level down. Other APIs write `guild_id` or `guild` instead of `guildId`.
+        # Accept fields one level down (JSON:API), and `guild_id` or `guild` instead of `guildId` (other APIs).
         parts = [entity, *(as_mapping(entity.get(name)) or {} for name in ("attributes", "relationships"))]
         names = {name for part in parts for name in part if isinstance(name, str)}
         if self._brief:
@@ -212,7 +212,7 @@ class IdDetector:
             value = entity.get(field)
             if value is None:
                 continue
-            # Ids may be instances of str subclasses or of other classes.
+            # Convert the value, because an id may be an instance of a str subclass or of another class.
             plain = value if type(value) is str else unstructure(value)
             text = str.__str__(plain) if isinstance(plain, str) else None
             if text is not None and (kind := self.types_by_text[text]) is not None and field in kind.scheme.own:
@@ -233,7 +233,7 @@ class IdDetector:
         main_type: str = "",
     ) -> ScanResult:
         """
-        Return all id matches except *exclude* and those below *skip_fields*.
+        Return all id matches in *payload*, except the ids *exclude* and all ids in the fields *skip_fields*.
 
         *main_type* is the type of the payload's own entity.
         """
@@ -354,7 +354,7 @@ class _Scanner:
         add, known, contains = self.scan.matches.flat_items.extend, detector.types_by_text, detector.contains
         entered = 0
 
-        # A single function, since a call per value doubles the time.
+        # Keep the walk in a single function, because a function call per value doubles the time.
         def walk(  # noqa: C901, PLR0912, PLR0917
             container: Any, members: Members, place: ContainerPosition, name: Any, row: int | None, depth: int
         ) -> None:

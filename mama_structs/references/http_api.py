@@ -239,7 +239,7 @@ class HttpResponse:
         return self.status >= _FIRST_ERROR_STATUS
 
     def raise_error(self, *, code: int | None = None, message: str | None = None) -> NoReturn:
-        """Raise the error of this response, wrapped in `Temporary` if a retry may succeed."""
+        """Raise the error of this response, wrapped in `RetryableError` if a retry may succeed."""
         wait = parse_retry_after(self.headers.get("Retry-After"), now=time.time())
         if self.status == _TOO_MANY_REQUESTS:
             rate_limit_message = f"{self.path}: the node refuses more requests for now"
@@ -259,7 +259,7 @@ class HttpClient:
 
     session: aiohttp.ClientSession
     base_url: str
-    # Timeout in seconds for one `ask` with all its retries. It starts after the slot is acquired.
+    # Timeout in seconds for one `send_get` with all its retries. It starts after the slot is acquired.
     timeout: float
     retries: int
     max_response_bytes: int
@@ -339,11 +339,11 @@ class HttpClient:
             ) as response:
                 return parse_response(await self._read(path, response))
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-            # The messages of these errors contain host names and addresses.
+            # Report only the error's type, because its message contains host names and addresses.
             message = f"{path}: no lasting connection ({type(error).__name__})"
             raise RetryableError(StructsUnreachable(message, hint=_UNREACHABLE_HINT)) from error
         except (aiohttp.InvalidURL, UnicodeError) as error:
-            # The host name is invalid, so nothing was sent.
+            # Do not retry, because the host name is invalid.
             message = f"{path}: the host of the base URL cannot be asked"
             raise StructsUnreachable(message, hint=_UNREACHABLE_HINT) from error
         except aiohttp.ClientError as error:
@@ -353,7 +353,7 @@ class HttpClient:
             if self.session.closed:
                 raise _make_session_closed_error() from error
             if isinstance(error, AssertionError):
-                # An assertion without a message comes from aiohttp, one with a message from the host's wrapper.
+                # Quote the message only if it comes from the host's wrapper. The assertions of aiohttp have no message.
                 said = f": {error}"[:MAX_QUOTED_CHARS] if str(error) else ""
                 hint = None if said else _AIOHTTP_VERSION_HINT
                 raise StructsUnreachable(f"{path}: aiohttp cannot send this{said}", hint=hint) from error

@@ -35,7 +35,7 @@ from mama_structs.settings import ReferenceSettings
 
 # Seconds that `close` waits for cancelled queries to end.
 _CLOSE_TIMEOUT_SECONDS: Final = 1.0
-# Seconds that a caller waits for a query that it cancelled. Most sources end within one event loop iteration.
+# Seconds that a caller waits for a query that it cancelled. Most queries end within one event loop iteration.
 _CANCEL_GRACE_SECONDS: Final = 0.05
 
 
@@ -148,7 +148,7 @@ class InflightQueries:
                 # Do not count a query that the rate limiter rejected before it was sent.
                 self._counters.upstream_queries += attempt is None or attempt.requests > 0
                 if attempt is not None:
-                    # Tasks of the source may continue after the query, but the slot is released.
+                    # The slot is released, so tasks of the source that outlive the query must not use it.
                     attempt.limiter = None
                 if not is_nested:
                     self._counters.latencies.append(clock() - started)
@@ -177,7 +177,7 @@ class InflightQueries:
         """
         Detach the queries for which ``matches(key, kind)`` is true.
 
-        New callers do not join them, and their answers are not cached.
+        New callers do not join a detached query, and its answer is not cached.
         """
         for key in [key for key, flight in self._queries_by_key.items() if matches(key, flight.query.kind)]:
             del self._queries_by_key[key]

@@ -89,7 +89,7 @@ _flag_validator = _check.field_validator(_check.check_bool)
 @attrs.frozen(kw_only=True)
 class ReferenceOptions:
     """
-    Options of one call for its references.
+    Options of one call for adding references to a result.
 
     Args:
         include_references: False for none, ``"primary"`` for owners and direct relations, ``"all"`` for every id,

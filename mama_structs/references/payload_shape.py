@@ -41,7 +41,7 @@ class PayloadShape:
     _row_ids: tuple[str | None, ...] = ()
 
     def find_holder_id(self, row: int | None) -> str | None:
-        """Return the id of the entity in row *row*, or the main id if *row* is None."""
+        """Return the id of the entity in row *row* of the list, or the payload's main id if *row* is None."""
         if row is None or self.rows is None:
             return self.main_id
         return self._row_ids[row]
@@ -138,7 +138,7 @@ def _find_own_id(
         return None
     if (own := detector.find_own_id(mapping, holder_name)) is not None:
         return own
-    # A mapping with an id of unknown form, or a row with references, is no envelope: it only contains related entities.
+    # A mapping with an id of unknown form, or a row with references, is no envelope. It contains related entities only.
     if not max_envelopes or any(mapping.get(field) is not None for field in detector.own_fields):
         return None
     if is_row and any(detector.find_type(member) is not None for member in mapping.values()):

@@ -106,7 +106,7 @@ class Resolver:
         self._close_task: asyncio.Task[None] | None = None
         self._logged_warnings: LRUCache[str, bool] = LRUCache(_MAX_CACHED_DETECTORS)
         self._recall = recall
-        # Detector for schemes that have no source here. Created lazily, for the first answer without known ids.
+        # Detector for schemes without a source. Created lazily, for the first answer without known ids.
         self._unknown_scheme_detector: IdDetector | None = None
         self._get_unknown_schemes: Callable[[], Iterable[IdScheme]] = tuple
         # The resolver that owns the shared cache, queries and counters, or None if this resolver owns them.
@@ -121,15 +121,15 @@ class Resolver:
         strange: Callable[[], Iterable[IdScheme]] = tuple,
     ) -> Resolver:
         """
-        Return a resolver with further *sources* that shares its state with this one.
+        Return a new resolver with additional *sources* that shares the state of this resolver.
 
-        They share cache, limits, queries in flight and statistics.
-        Closing it leaves this one and its sources open. It cannot be used after this one is closed.
+        Both share the cache, the limits, the queries in flight and the statistics. Closing the new resolver leaves this
+        resolver and its sources open. The new resolver cannot be used after this resolver is closed.
         *strange* returns schemes without a source. If an answer has only ids of such schemes, its metadata has a note.
 
         Raises:
             SessionClosed: The resolver is closed.
-            WrongLoop: It belongs to another event loop.
+            WrongLoop: The resolver belongs to another event loop.
 
         """
         self._require_open()
@@ -395,7 +395,7 @@ class Resolver:
 
     def invalidate(self, what: str | None = None) -> int:
         """
-        Delete cached answers, and do not cache queries in flight.
+        Delete cached answers. The answers of queries in flight are not cached.
 
         This applies to all resolvers that share the cache.
 

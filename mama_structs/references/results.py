@@ -109,20 +109,20 @@ def _format_error(error: BaseException) -> str:
 
 
 def make_timeout_failure(seconds: float) -> Failure:
-    """Return the failure of a query that exceeded its timeout."""
+    """Return the `Failure` for a query that exceeded its timeout."""
     return Failure("timeout", f"No answer within {seconds:g} s")
 
 
 def make_deadline_failure(seconds: float) -> Failure:
-    """Return the failure of a reference that missed the deadline of its call."""
+    """Return the `Failure` for a reference that missed the deadline of its call."""
     return Failure("deadline", f"No answer before the deadline of {seconds:g} s for all references")
 
 
 def make_cancelled_failure(*, resolver_closed: bool) -> Failure:
     """
-    Return the failure of a cancelled query.
+    Return the `Failure` for a cancelled query.
 
-    *resolver_closed* means that closing the resolver cancelled it.
+    *resolver_closed* is True if the query was cancelled because the resolver was closed.
     """
     return (
         Failure("closed", "The resolver was closed")
@@ -142,7 +142,7 @@ def to_exception(failure: Failure, key: str) -> BaseException:
 
 
 def make_unknown_id_failure(entity_id: str) -> Failure:
-    """Return the failure of an id that matches no source."""
+    """Return the `Failure` for an id that matches no source."""
     return Failure("unsupported", f"No source answers for ids such as {repr_short(entity_id, max_chars=80)}")
 
 

@@ -41,9 +41,9 @@ TOTAL_LIMIT: Final = "max_references"
 BYTE_LIMIT: Final = "max_bytes"
 OMITTED_EARLIER: Final = "earlier"
 
-# Name of the option that excludes an id.
+# Options that can exclude an id from the references.
 ExclusionReason = Literal["primary", "types", "path"]
-# Reason why an id is excluded whose field expects an id of a different type.
+# Reason to exclude an id if its type differs from the type that its field expects.
 HINT_MISMATCH: Final = "hints"
 
 
@@ -140,7 +140,7 @@ class ExpandPaths:
         return True
 
     def match_second_step(self, holder: str, rule: FieldRule) -> bool:
-        """Return True if the first step of a path selects *holder*, and its second step a field of this rule."""
+        """Return True if a path selects *holder* with its first step, and a field of this rule with its second step."""
         return not self._second_steps_by_id.get(holder, set()).isdisjoint(_path_names(rule))
 
 
@@ -245,7 +245,7 @@ def parse_line(entity_id: str, line: str) -> dict[str, Any]:
 
 @attrs.define(kw_only=True)
 class SectionDraft:
-    """Mutable data of one call from which the section is built."""
+    """Mutable data from which the section of one call is built."""
 
     references: dict[str, Reference] = attrs.field(factory=dict)
     # All positions of each id. Empty unless metadata is requested.
@@ -253,7 +253,7 @@ class SectionDraft:
     # Omitted ids, with the name of the exceeded limit or the reason why they were not queried.
     omitted: dict[str, str] = attrs.field(factory=dict)
     filtered: dict[str, str] = attrs.field(factory=dict)
-    # Paths of the option *expand*, or None if it is not used.
+    # Paths of the option *expand*, or None if the option is not used.
     paths: ExpandPaths | None = None
     # Returns the names of the fields to show for a type, or None to show all fields.
     get_shown_fields: Callable[[str], Collection[str] | None] = attrs.field(default=lambda _: None)
@@ -320,11 +320,11 @@ class SectionDraft:
     def filter_by_paths(
         self, matches: Iterable[tuple[Any, ...]], is_on_path: Callable[[str, FieldRule], bool]
     ) -> Iterable[tuple[Any, ...]]:
-        """Return the matches that a path selects, and mark all ids as filtered. Without paths, return all matches."""
+        """Return the matches on a path, and record all ids as filtered. Without paths, return all matches."""
         if self.paths is None:
             return matches
         every = list(matches)
-        # Mark all ids, even the selected ones: `build_section` ignores the mark of an id that any match selects.
+        # Record even selected ids, because `build_section` ignores this record for an id that any match selects.
         self.filtered.update((one[0], "path") for one in every)
         return [one for one in every if is_on_path(one[0], one[1])]
 

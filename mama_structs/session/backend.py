@@ -72,7 +72,7 @@ CONVERSATION_OPEN_MESSAGE: Final = (
 )
 CONVERSATION_DAMAGED_MESSAGE: Final = "a conversation is damaged, and may need texts that are to go: check() says which"
 
-# Identifies a directory by real path, device and inode, so that a replaced directory differs, and a server by URL.
+# Identity of a store: the URL of a server, or a directory's real path, device and inode, which detect its replacement.
 BackendKey = tuple[str, int, int] | str
 
 
@@ -268,7 +268,7 @@ class Backend:
         return tuple(sorted({*await self.engines.namespaces(), *spoken}))
 
     async def conversations(self, namespace: str) -> tuple[ConversationInfo, ...]:
-        """Return the conversations of a namespace, the last used first."""
+        """Return the conversations of a namespace, most recently used first."""
         space = check_namespace(namespace)
         is_open = await self._make_claim_check()
         return await self.storage.run_read(lambda rows: list_conversations(rows, space, is_open), namespace=space)
@@ -284,7 +284,7 @@ class Backend:
             raise await unknown_conversation_error(self.storage, key)
 
     async def expire(self, namespace: str, before: datetime) -> int:
-        """Delete the conversations not used since *before* that are not open; return their number."""
+        """Delete conversations that are not open and were last used before *before*. Return their number."""
         keys = await self.storage.run_read(lambda rows: find_unused(rows, namespace, before), namespace=namespace)
         return await run_to_completion(self._delete_all(keys, before=before))
 
@@ -347,9 +347,9 @@ class Backend:
 
     async def _erase_conversation(self, key: ConversationKey, erasure: EntryErasure, *, dry_run: bool) -> int:
         """
-        Erase from one conversation, and return the number of entries.
+        Erase the selected entries of one conversation, and return their number.
 
-        Raise `StoreBusy` if others have it open.
+        Raise `StoreBusy` if others have the conversation open.
         """
         conversation = self._open.get(key)
         with contextlib.ExitStack() as claims:
@@ -419,7 +419,7 @@ class Backend:
         ]
 
     async def close(self) -> None:
-        """Remove one session; the last one closes the backend."""
+        """Unregister one session. Closing the last session closes the backend."""
         if self._key is not None and open_backends.release(self._key) is None:
             return
         self._is_closed = True

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
-import mama_structs  # for annotations only: importing names from it would be circular
+import mama_structs  # for annotations only, because importing names from this package here would be circular
 from mama_structs._internal.event_loop import LoopGuard, run_to_completion
 from mama_structs._internal.telemetry import load_opentelemetry
 from mama_structs.errors import InvalidArgument, StoreBusy, StoreReadOnly, repr_short

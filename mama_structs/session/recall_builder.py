@@ -55,7 +55,7 @@ questions, see ``benchmarks/recall.py``.
 # Number of characters from the beginning and the end of a message that are used as the query.
 # The middle of a long message rarely contains a request.
 HEAD_CHARS, TAIL_CHARS = 1_500, 1_500
-# Maximum characters of a recalled text. The second limit is used if a line with the first exceeds the budget.
+# Maximum characters of a recalled text. The second limit is used if a line with the first limit exceeds the budget.
 TEXT_CHARS: Final = (280, 100)
 TRUNCATED_CHARS: Final = tuple(most // part for most in TEXT_CHARS for part in (1, 2))
 MAX_LIST_ITEMS: Final = 8
@@ -209,7 +209,7 @@ class RelatedMemories:
         replaced_pairs = [
             (one, other) for one, other, kind in pairs if kind == EVOLUTION_NUMBER and one in {*nodes, *decisions}
         ]
-        # Reading these links is cheap: only users and models create contradictions, so there are few.
+        # Only users and models create contradictions, so there are few, and reading their links is cheap.
         opposing = sorted({one for one, _, kind in pairs if kind == ASSOCIATION_NUMBER}, reverse=True)[
             :MAX_LINKED_MEMORIES
         ]
@@ -438,7 +438,7 @@ def _get_trust(memory: Memory) -> Origin:
 
 
 def _get_marks(grounds: RelatedMemories, memory: Memory) -> list[str]:
-    """Return notes on a memory's trust and namespace, unless it is trusted and local."""
+    """Return notes on a memory that is not trusted, or not in the session's own namespace."""
     mark = get_mark(_get_trust(memory))
     is_own = grounds.own_namespace in (None, memory.namespace)
     return [

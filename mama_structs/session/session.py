@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import attrs
 
-import mama_structs  # for annotations only: the names load when a session opens or type hints are evaluated
+import mama_structs  # for annotations only; its names are imported when a session opens or type hints are evaluated
 from mama_structs._internal.event_loop import enter_session, leave_session, open_sessions, run_in_own_thread
 from mama_structs._internal.offload import measure_input, run_inline_or_in_thread
 from mama_structs._internal.reprs import StatsTable, escape_html, format_count, format_heading, format_table, wrap_html
@@ -194,7 +194,7 @@ class Session:
     @staticmethod
     async def conversations(location: str | os.PathLike[str], *, namespace: str = "default") -> Conversations:
         """
-        Return the conversations of a store, last used first, without opening a session.
+        Return the conversations of a store, most recently used first, without opening a session.
 
         Args:
             location: A session's directory, or its server's URL.

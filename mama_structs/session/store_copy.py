@@ -187,7 +187,7 @@ async def _copy_memories(
         await run_to_completion(source.engines.release(name))
     damaged += run.damaged
     if run.missing:
-        # The import skips rows with a bad checksum. Only a full check names them.
+        # The import skips rows with a bad checksum without naming them, so find their keys with a full check.
         part, known_damage = f"/{quote(name, safe='')}/", "\n".join(damaged)
         for found in await source.storage.check():
             if found.kind == "damaged" and found.key and part in found.key and found.key not in known_damage:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import mama_structs  # for annotations: the session's module imports this one
+import mama_structs  # for annotations only, because `mama_structs.session.session` imports this module
 from mama_structs._internal.budget import Budget
 from mama_structs._internal.control_flow import is_framework_result
 from mama_structs._internal.event_loop import using_session
@@ -122,7 +122,7 @@ class ToolCalls:
         load = measure_input(arguments)
         tool = self._find_tool(tool_name)
         given_arguments = await run_inline_or_in_thread(load, _read_arguments, arguments)
-        # A changed version means new handles. Their number may stay equal, because new answers replace old ones.
+        # Compare versions to detect new handles. Their number may stay equal, because new answers replace old ones.
         version, inserted = self._refs._version, None  # noqa: SLF001 - internal API of this package, as below
         try:
             resolved = await self._refs.run_read(load, lambda refs: substitute_handles(given_arguments, tool, refs.get))

@@ -50,7 +50,7 @@ async def back_up(home: Backend, target: Location, progress: Callable[[int, int]
 
 
 async def expire_conversations(home: Backend, conversation: OpenConversation, settings: Settings) -> None:
-    """Delete conversations that were not used within the TTL of the settings, if there is one."""
+    """Delete conversations that were not used within the TTL in the settings. Do nothing without a TTL."""
     ttl = settings.descriptors.conversation_ttl
     if ttl is not None and home.location is not None:
         before = conversation.refs.now() - timedelta(seconds=ttl)

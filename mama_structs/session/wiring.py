@@ -184,7 +184,7 @@ def make_content_finder(refs: RefStore) -> FindContent:
 
 
 def find_author(text: str, speaker: Origin, refs: RefStore) -> Origin:
-    """Return the least trusted of a message's speaker and the authors of texts it shows."""
+    """Return the least trusted of a message's speaker and the authors of the texts that the message shows."""
     return least_trusted([speaker, *_find_shown_trusts(text, refs)])
 
 

@@ -57,7 +57,7 @@ def wire_name_metadata(name: str) -> dict[str, Any]:
 def _freeze(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(mapping, MappingProxyType):
         return mapping
-    # Most records have no such fields, so they share one empty mapping.
+    # Most of these mappings are empty, so all records share one empty mapping.
     return MappingProxyType(dict(mapping)) if mapping else _EMPTY_MAPPING
 
 
@@ -84,7 +84,7 @@ class Record:
     as_written: Mapping[str, Any] = attrs.field(default=_EMPTY_MAPPING, hash=False, converter=_freeze)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Read-only mappings cannot be pickled or copied.
+        # Pass the mappings as dicts, because read-only mappings cannot be pickled or copied.
         values = {attribute.name: getattr(self, attribute.name) for attribute in attrs.fields(type(self))}
         values.update({name: dict(values[name]) for name in _MAPPING_FIELDS})
         return _rebuild, (type(self), values)
@@ -396,7 +396,7 @@ def _make_record_hooks(cls: type[Record]) -> tuple[ReadHook, WriteHook]:  # noqa
         written: dict[str, Any] = copy.deepcopy(dict(record.extra))
         for member in members:
             value = getattr(record, member.name)
-            # `attrs.evolve` copies this raw data together with a new value, so use it only if it matches the value.
+            # `attrs.evolve` also copies the raw data of a changed value, so use raw data only if it matches the value.
             if member.name in record.absent and value == member.zero:
                 continue
             raw = record.as_written.get(member.name, attrs.NOTHING)

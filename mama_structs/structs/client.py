@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mama_structs.references.http_api import Backoff
     from mama_structs.structs.transport import NodeTransport
 else:
-    # aiohttp is imported lazily, at first use of a client. Type hints must resolve before that.
+    # aiohttp is imported at the first use of a client. These names allow type hints to be resolved before.
     ClientSession = Backoff = NodeTransport = Any
 
 A = TypeVar("A", bound=Record)
@@ -381,19 +381,19 @@ class StructsClient:
         return self._iter_records(page_size, "planet_by_player", entities.Planet, player_id, EntityType.PLAYER)
 
     def addresses_by_player(self, player_id: EntityIdLike, *, page_size: int = 100) -> RecordIterator[entities.Address]:
-        """Iterate over a player's addresses. The node scans all addresses for it."""
+        """Iterate over a player's addresses. The node scans all addresses to find them."""
         return self._iter_records(page_size, "address_by_player", entities.Address, player_id, EntityType.PLAYER)
 
     def permissions_by_object(
         self, object_id: EntityIdLike, *, page_size: int = 100
     ) -> RecordIterator[entities.PermissionRecord]:
-        """Iterate over the permissions on an object. The node scans all permissions for it."""
+        """Iterate over the permissions on an object. The node scans all permissions to find them."""
         return self._iter_records(page_size, "permission/object", entities.PermissionRecord, object_id)
 
     def permissions_by_player(
         self, player_id: EntityIdLike, *, page_size: int = 100
     ) -> RecordIterator[entities.PermissionRecord]:
-        """Iterate over the permissions of a player. The node scans all permissions for it."""
+        """Iterate over the permissions of a player. The node scans all permissions to find them."""
         return self._iter_records(
             page_size, "permission/player", entities.PermissionRecord, player_id, EntityType.PLAYER
         )

@@ -35,7 +35,7 @@ def _parse_envelope(request: ChainRequest, answer: HttpResponse) -> RawAnswer:
     payload = answer.payload
     code, message = _parse_error(payload)
     is_answer = isinstance(payload, dict) and request.key in payload
-    # The chain's documentation allows an error body in a response with a success status.
+    # Also check responses with a success status, because the chain's documentation allows an error body in them.
     if answer.is_error or (code not in (None, 0) and message is not None and not is_answer):
         # The chain answers 500 for an unknown id, so check the message instead of the status.
         if (

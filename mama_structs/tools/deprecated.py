@@ -1,7 +1,7 @@
 """The seven deprecated tools of v1.0, on the current memory store; removed in 2.0."""
 
-# Docstrings and names are for models, so `place` is not documented. The camelCase parameters and the information sign
-# are from v1.0.
+# Models read these docstrings and names, so the docstrings omit `place`.
+# v1.0 defined the camelCase parameters and the information sign.
 # ruff: noqa: D417, N803, RUF001
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _render_error(name: str, error: MamaStructsError, _arguments: Mapping[str, A
 
 @attrs.frozen(kw_only=True)
 class Recency:
-    """Preference for newer decisions: *weight* is its share, *scale* its decay in days."""
+    """Preference for newer decisions: *weight* is the share of recency in a score, *scale* its decay time in days."""
 
     weight: float = 0.3
     scale: float = 7.0
@@ -324,7 +324,7 @@ async def save_decision(
     if result is None and reason is not None:
         raise InvalidArgument("failure_reason and limitation need an outcome", hint="give failure or partial")
     if result is Outcome.FAILED and reason is None:
-        # v1.0 accepted failures without a reason. The reasoning is no substitute: it explains the choice.
+        # v1.0 accepts failures without a reason. The reasoning is no substitute, because it explains the choice.
         reason = f"No reason was given why this failed: {shorten_to_line(decision)}"
     created_by: CreatedBy = "llm" if type == "assistant_insight" else "user"
     about = check_topic(topic)

@@ -107,9 +107,9 @@ class ToolView:
 
     def subscribe(self, callback: Callable[[Exposed], object]) -> Callable[[], None]:
         """
-        Call *callback* after every change of the set of names.
+        Call *callback* after every change of the names of the visible tools.
 
-        It is called before `for_message` returns. Its exceptions are logged and otherwise ignored.
+        *callback* is called before `for_message` returns. Its exceptions are logged and otherwise ignored.
 
         Returns:
             A function that ends the subscription. Idempotent.

@@ -40,7 +40,7 @@ LETTER_PATTERNS: Final = {"ko": HANGUL_PATTERN, "en": re.compile("[a-z]")}
 
 
 def _convert_tuple(value: object) -> object:
-    # Do not split a text into characters. The validator rejects it, like other values that are no tuple of texts.
+    # Return a string unchanged instead of splitting it into characters, so that the validator rejects it.
     return value if isinstance(value, str) or not hasattr(value, "__iter__") else tuple(value)
 
 
@@ -311,7 +311,7 @@ def normalize_message(text: str) -> NormalizedMessage:
 def _truncate_message(text: str) -> str:
     if len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS:
         return text
-    # A fence may open before the tail and close in it, so open it again at the start of the tail.
+    # If a fence opens before the tail and closes in it, open the fence again at the start of the tail.
     opens = text.count(FENCE, 0, len(text) - MAX_TAIL_CHARS) % 2 == 1
     head = text[:MAX_HEAD_CHARS]
     closed = f"\n{FENCE}" if head.count(FENCE) % 2 else ""
@@ -341,7 +341,7 @@ MIN_KOREAN_REQUEST_WORDS: Final = 2
 
 
 def _has_other_request(words: str, match_starts: list[int]) -> bool:
-    """Return True if a clause contains a request but no recognized cue."""
+    """Return True if any clause contains a request but no recognized cue."""
     asking = _load_request_patterns()
     breaks = [found.end() for found in asking["breaks"].finditer(words)]
     for start, end in itertools.pairwise([0, *breaks, len(words)]):
@@ -386,7 +386,7 @@ NO_CONTEXT: Final = Context(None, 0.0, "all", ())
 
 
 class _CueMatch(NamedTuple):
-    """The match of a cue."""
+    """A match of a cue in a message: kind, weight and position. *asks* is True for a request."""
 
     kind: str
     weight: float

@@ -66,6 +66,7 @@ UNIT_SECONDS: Final = {
 _T = TypeVar("_T")
 
 
+# Models read the docstrings of these classes, which become descriptions in the result schemas.
 # An answer contains its required fields, and other fields only if they have a value (see `make_answer`).
 
 
@@ -640,7 +641,7 @@ def _render_full_memory(
     outcome, reason = get_outcome(memory)
     # Fields that this type of memory does not have get the passed default.
     part = functools.partial(getattr, memory.metadata)
-    # Only decisions have outcomes. Records have a history, too, but of their values.
+    # Only decisions have outcomes. The history of a record contains its values instead.
     history = memory.metadata.history if isinstance(memory.metadata, DecisionMetadata) else ()
     after = cutter.truncate_items("successors", direct_successors(found.links, memory.id), max_items=MAX_SHOWN_LINKS)
     fields = {

@@ -636,7 +636,7 @@ def _make_template(name: str, title: str) -> Tool:
         tool,
         input_schema=_reduce_schema(tool.input_schema),
         on_error=_raise_with_hint,
-        # Replace handles by their texts: a saved handle would be lost when its conversation is deleted.
+        # Replace handles with their texts, because a saved handle would be lost when its conversation is deleted.
         resolve=name.startswith(("save/", "evolve/")) and function is not forget,
         handles=frozenset({"evidence"}) if name == "save/decision" else frozenset(),
     )

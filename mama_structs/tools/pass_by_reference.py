@@ -1,5 +1,5 @@
 """
-Pass by reference: replace handles in a tool's arguments by their texts.
+Pass by reference: replace handles in a tool's arguments with their texts.
 
 ``{"$ref": "ref:x"}`` is replaced everywhere. Strict schemas forbid it, so plain text works as well, in parameters (and
 lists) that accept any text: a text that is exactly a handle is replaced, and so is ``{{ref:x}}`` or ``{{ref:x:10-20}}``
@@ -36,12 +36,12 @@ EMBEDDED_HANDLE_PATTERN: Final = re.compile(
 @attrs.frozen
 class Passed:
     """
-    A tool's arguments after its handles were replaced by texts.
+    The arguments of a tool call, with texts in place of handles.
 
     Args:
         arguments: Arguments with texts in place of handles.
         handles: The handles of these texts, deduplicated, with their versions.
-        provenance: The provenance of these texts together; None if there are none.
+        provenance: The combined provenance of these texts; None without texts.
 
     """
 
@@ -52,13 +52,13 @@ class Passed:
 
 def substitute_handles(arguments: Mapping[str, Any], tool: Tool, find: Callable[[str], Entry]) -> Passed:
     """
-    Replace the handles in a tool's arguments by their texts, and validate the result.
+    Replace the handles in a tool's arguments with their texts, and validate the result.
 
-    An error of the validation never contains an inserted text.
+    A validation error never contains an inserted text.
 
     Args:
         arguments: The model's arguments.
-        tool: The called tool. In its *handles* arguments, ``{"$ref": …}`` is replaced by the handle itself.
+        tool: The called tool. In its *handles* arguments, ``{"$ref": …}`` is replaced with the handle itself.
         find: Returns the entry of a handle.
 
     Raises:
@@ -83,7 +83,7 @@ def substitute_handles(arguments: Mapping[str, Any], tool: Tool, find: Callable[
 
 @attrs.define
 class _Substitution:
-    """Replaces the handles in a call's arguments by texts, unless *keep_handles* is set."""
+    """Replaces the handles in a call's arguments with texts, unless *keep_handles* is set."""
 
     _tool: Tool
     _find: Callable[[str], Entry]
@@ -92,7 +92,7 @@ class _Substitution:
     entries: dict[str, Entry] = attrs.field(factory=dict, init=False)
 
     def substitute(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a copy of the arguments, with each handle replaced by its text."""
+        """Return a copy of the arguments, with each handle replaced with its text."""
         named = self._tool.signature.fix_argument_names(given) if self._tool.resolve else given
         return {name: self._substitute_argument(name, value) for name, value in named.items()}
 

@@ -34,7 +34,7 @@ TYPE_NOUNS = {
     "object": "an object",
     "null": "null",
 }
-# Keywords of the minimum and maximum, the preposition that describes the range, and the unit.
+# For each range: the keywords of minimum and maximum, the preposition before the range in a message, and the unit.
 RANGE_KEYWORDS = (
     ("minimum", "maximum", "from", ""),
     ("minLength", "maxLength", "of", "character"),

@@ -182,7 +182,7 @@ class Tool:
 
     async def run(self, arguments: Mapping[str, Any], *, host: Mapping[str, Any] | None = None) -> Any:
         """
-        Run the tool with a model's *arguments* and the *host*'s own.
+        Run the tool with the arguments of a model and the parameter values of the host.
 
         Args:
             arguments: The model's arguments, which cannot set parameters of the host.

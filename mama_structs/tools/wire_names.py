@@ -95,11 +95,11 @@ def make_name_hint(name: object, names: Sequence[str]) -> str:
 
 @attrs.frozen
 class WireNames:
-    """Tool names and their provider names, such as ``save/decision``: ``save__decision``."""
+    """Two-way mapping of tool names to wire names, such as ``save/decision`` to ``save__decision``."""
 
     by_tool: Mapping[str, str]
     by_wire: Mapping[str, str]
-    # Wire names that hints may suggest: those of visible tools.
+    # Wire names of the visible tools, which are the only names that hints may suggest.
     told: tuple[str, ...]
 
     @classmethod
@@ -131,8 +131,8 @@ class WireNames:
         raise UnknownTool(wire, hint=make_name_hint(wire, self.told))
 
     def said(self, text: str) -> str:
-        """Replace the tool names in a text by wire names. The text must not contain stored data."""
-        # Other names are skipped: without a slash, they equal their wire name or could be ordinary words.
+        """Replace the tool names in a text with wire names. The text must not contain stored data."""
+        # Skip names without a slash, because they equal their wire name or could be ordinary words.
         own = [name for name in self.by_tool if "/" in name]
         if not own:
             return text

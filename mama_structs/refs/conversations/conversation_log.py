@@ -50,7 +50,7 @@ START_PREFIX: Final = "conversations/"
 TEXT_PREFIX: Final = "texts/"
 CHANGE_PREFIX: Final = "refs/"
 RECLAIM_PENDING_KEY: Final = "deleted"
-# The store limits the length of keys, so a longer part is replaced by its hash.
+# The store limits the length of keys, so a longer part is replaced with its hash.
 _MAX_KEY_PART_CHARS: Final = 600
 _MAX_SUGGESTIONS: Final = 5
 _CHANGE_KEY: Final = re.compile(
@@ -431,7 +431,7 @@ class _Change:
 
     @property
     def mime_type(self) -> str:
-        """The MIME type of that text."""
+        """The MIME type of the text that the change refers to."""
         return getattr(self.record, "mime_type", TEXT_MIME_TYPE)
 
     @property
@@ -448,7 +448,7 @@ class _Change:
 
     @property
     def at(self) -> datetime | None:
-        """When the change was made, or None if the row is unreadable."""
+        """The time of the change, or None if the row is unreadable."""
         return getattr(self.record, "created_at", None) or getattr(self.record, "at", None)
 
 

@@ -138,7 +138,7 @@ def _is_json_text(text: str) -> bool:
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
     if deepest > _MAX_JSON_DEPTH:
-        # The standard library's parser may overflow the stack of a thread with a small stack.
+        # Only count brackets at this depth, because `json.loads` may overflow the stack of a thread with a small stack.
         return depth == 0
     try:
         json.loads(text)
@@ -176,7 +176,7 @@ def _is_yaml(lines: Sequence[str]) -> bool:
     if lines[0].rstrip() == "---":
         return keys > 0
     plain = sum(1 for line in lines if _YAML_LINE.match(line) or line.startswith((" ", "\t")))
-    # The first line of a Python block is not counted. It ends with a colon, but a bracket or several words precede it.
+    # The first line of a Python block is no key, because a bracket or several words precede its colon.
     return keys >= 2 and plain == len(lines) and keys * 3 >= len(lines)  # noqa: PLR2004 - one key may be "Note: ..."
 
 
@@ -292,7 +292,7 @@ def suggest_ids(text: str, *, used_ids: Collection[str] = ()) -> list[Suggestion
     """
     unmarked, ids = _blank_refs(text)
     used = {*used_ids, *ids}
-    # Continue the count per stem, because counting from the start for each block would take quadratic time.
+    # Continue the numbering of each stem, because restarting it for each block would take quadratic time.
     counters: dict[str, Iterator[int]] = {}
 
     def new_id(base: str, *, numbered: bool) -> str:
@@ -321,7 +321,7 @@ def suggest_ids(text: str, *, used_ids: Collection[str] = ()) -> list[Suggestion
 
 def _blank_refs(text: str) -> tuple[str, list[str]]:
     """
-    Return the text with all lines that touch a ref replaced by blanks, and the ids of the refs.
+    Return the text in which blanks replace all lines that touch a ref, and the ids of the refs.
 
     The length of the text is unchanged, so that positions stay valid.
     """

@@ -31,7 +31,7 @@ class Fence:
     length: int
 
     def end(self, text: str, start: int) -> int:
-        """Return the index of the line break after the closing fence, or -1 without one."""
+        """Return the index of the line break after the closing fence, or -1 if there is no closing fence."""
         lines = _CLOSING_LINE[self.character].finditer(text, start)
         return next((line.end() for line in lines if len(line["run"]) >= self.length), -1)
 

@@ -40,7 +40,7 @@ from mama_structs.refs.markup.fences import MAX_FENCE_INDENT, MAX_RUN_CHARS, MAX
 
 MAX_TAG_CHARS: Final = 512
 MAX_DEPTH: Final = 64
-# Worst case: 1,000 backticks and a tag, followed by 1,000 characters before the closing backticks.
+# Worst case: 1,000 opening backticks, followed by 1,000 characters that may contain the closing backticks.
 MAX_BUFFERED_CHARS: Final = 2_000
 
 MAX_ID_CHARS: Final = 64
@@ -445,8 +445,8 @@ class RefParser:
         self._text, self._events = "", []
         return events
 
-    # Each of these methods parses in one state from an index, and returns the index from which to continue.
-    # If more text is needed, it returns `_NEEDS_MORE_TEXT`.
+    # Each `_parse_` method parses in one state from an index, and returns the index from which to continue.
+    # If more text is needed, a `_parse_` method returns `_NEEDS_MORE_TEXT`.
 
     def _parse_plain(self, at: int, *, final: bool) -> int:
         text = self._text

@@ -36,7 +36,7 @@ _ACCEPTED_CHUNKS_HINT: Final = (
     "accepted: text, or an event or chunk as the provider's stream gives it, as a dict or SDK object"
 )
 
-# Types of blocks without model text that a host may pass one by one. They separate the texts around them.
+# Types of blocks without model text that a host may pass one by one. Each of these blocks ends a piece.
 _OTHER_BLOCKS: Final = frozenset(
     {
         *("thinking", "redacted_thinking", "reasoning", "refusal", "image"),
@@ -63,7 +63,7 @@ _START_EVENTS: Final = frozenset({"message_start", "response.output_item.added"}
 _INNER_FIELDS: Final = {"content_block_start": "content_block", "content_block_delta": "delta"}
 _TEXT_BLOCKS_AND_DELTAS: Final = _TEXT_BLOCKS | {"text_delta"}
 
-# Texts in order. None marks the end of a piece.
+# Texts in order, with None after each piece. A piece is model text without other content in between.
 _Pieces = list[str | None]
 # Descriptions of items that were skipped, or None if unknown items raise an error instead of being skipped.
 _skipped_items: Final[ContextVar[list[str] | None]] = ContextVar("mama_structs_unread_items", default=None)
@@ -332,7 +332,7 @@ _CONTAINER_READERS: Final[Mapping[str, Callable[[Sequence[Any]], _Pieces | None]
 
 
 def _first_choice(choices: Sequence[Any]) -> object:
-    # Some providers omit the index if there is only one choice.
+    # Treat a choice without an index as the first one, because some providers omit the index of an only choice.
     return next((choice for choice in choices if get_field(choice, "index") in (0, None)), None)
 
 
@@ -350,7 +350,11 @@ def _unknown_item_error(value: object, where: str) -> InvalidArgument:
 
 @attrs.frozen
 class TextDelta:
-    """Text that one chunk of a stream adds. *starts_piece* is True if the chunk begins a new piece."""
+    """
+    Text that one chunk of a stream adds.
+
+    *starts_piece* is True if the text starts a new piece, see `extract_model_text`.
+    """
 
     text: str
     starts_piece: bool = attrs.field(default=False, kw_only=True)
@@ -425,7 +429,7 @@ def parse_delta(chunk: object) -> TextDelta | None:
 def _parse_event_delta(event: object, kind: str) -> TextDelta | None:
     if kind == "chunk":
         return _parse_choices_delta(get_field(event, "chunk"))
-    if kind == "raw_response_event":  # Agents SDK; other events of this SDK repeat the same text.
+    if kind == "raw_response_event":  # Agents SDK. Its other events repeat the same text.
         return parse_delta(get_field(event, "data"))
     if _is_piece_start(event, kind):
         return TextDelta("", starts_piece=True)
@@ -460,7 +464,7 @@ def _parse_langchain_delta(chunk: object) -> TextDelta | None:
         return TextDelta(content) if content else None
     if not isinstance(content, list | tuple):
         raise _not_a_chunk_error(chunk, "AIMessageChunk")
-    # The last chunk of a text may contain annotations but no text.
+    # The last chunk of a text may contain annotations only, so its text may be missing.
     said = [block if isinstance(block, str) else _parse_block_delta(block) for block in content]
     text, starts_piece = "".join(text or "" for text in said), bool(said) and said[0] is None
     return TextDelta(text, starts_piece=starts_piece) if text or starts_piece else None
@@ -479,7 +483,7 @@ def _is_piece_start(event: object, kind: str) -> bool:
     if kind == "response.content_part.added":
         return _get_str(get_field(event, "part"), "type") not in _TEXT_BLOCKS
     other = kind in _OTHER_BLOCKS or kind.endswith("_tool_result")
-    # Helper events have the names of blocks, but occur within a block. They have a `snapshot`.
+    # A helper event has the type of a block, but starts no block. Only helper events have a `snapshot`.
     return kind in _START_EVENTS or (other and get_field(event, "snapshot") is None)
 
 

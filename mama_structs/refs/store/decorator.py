@@ -83,9 +83,9 @@ def shorten_to_budget(
 
 async def apply_to_result(store: RefStore, result: Any, work: Callable[[RefStore, bool], T]) -> T:
     """
-    Call *work* with the store and True, in a thread if the tool's result is large.
+    Call ``work(refs, True)``, in a thread if the tool's result is large. True means that *work* may store texts.
 
-    If nothing can be stored, *work* is called again with False, and must not store anything.
+    If storing fails, call ``work(refs, False)``, which must not store anything.
     """
     load = measure_input(result)
     try:

@@ -64,10 +64,10 @@ def is_append_requested(attributes: Mapping[str, str]) -> bool:
 
 def append_revision(ref: Ref, more: Revision) -> Revision:
     """
-    Return a ref with *more* appended.
+    Return a revision of *ref* with the text of *more* appended.
 
-    It is appended on a new line, or without a line break if the ref is incomplete. A continuation inside an open code
-    fence may close that fence, or repeat it.
+    The text starts on a new line, or directly after the old text if the ref is incomplete. A continuation inside an
+    open code fence may close that fence, or repeat it.
     """
     said = {**ref.attributes, **more.attributes}
     own = parse_enclosing_fence(more.text)

@@ -287,7 +287,7 @@ class EntryErasure:
     Args:
         digests: SHA-256 hashes of texts to erase.
         is_read: Returns True for the source of a descriptor that was read from an erased text.
-        names: Returns True for a tool result that names an erased item.
+        mentions_erased: Returns True for a tool result that names an erased item.
 
     """
 
@@ -334,8 +334,8 @@ class ForkableMap(ChainMap[K, V]):
 
     def fork(self) -> Self:
         """Return an independent mapping with the same items."""
-        # Merge until each layer is more than twice as large as the layer above it.
-        # Then a lookup visits O(log n) layers, and each item is copied O(log n) times.
+        # Merge layers until each one is more than twice as large as the layer above it.
+        # With these sizes, a lookup visits O(log n) layers, and each item is copied O(log n) times.
         top, *below = self.maps
         if top:
             while below and len(below[0]) <= 2 * len(top):

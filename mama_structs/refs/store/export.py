@@ -76,7 +76,7 @@ _MAX_NAME_BYTES: Final = 255
 _MAX_PATH_BYTES: Final = 4095
 _MAX_DISPLAYED_CHARS: Final = 200
 
-# Windows lacks these flags. There, each lookup would use a path, which may lead to a different file each time.
+# Windows lacks these flags, so each lookup uses a path, which may lead to a different file each time.
 _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY_ONLY: Final = getattr(os, "O_DIRECTORY", 0)
 # Evaluate at import time, because tests may replace these functions later.
@@ -235,7 +235,7 @@ class ExportRequest:
 
 def export(order: ExportRequest, *, root: Path, kept: Path | None = None) -> FileResult:
     """
-    Write a text as UTF-8 to a file below *root* and not in *kept*, atomically.
+    Write a text as UTF-8 to a file below *root*, atomically. The directory *kept* must not be written.
 
     Blocks, and may wait for other exports: run it in a separate thread of an event loop. A file keeps its permissions.
     Created parent directories remain if the export fails. With insert, or if the text is complete lines, a line break
@@ -247,7 +247,7 @@ def export(order: ExportRequest, *, root: Path, kept: Path | None = None) -> Fil
     try:
         return _run_export(resolve_path(order, root, kept))
     except DescriptorError:
-        raise  # some are also an OSError, which would be wrapped below
+        raise  # some of these errors are also an OSError, which the next handler would wrap
     except OSError as error:
         raise order.os_failure_error(error) from error
 
@@ -302,7 +302,7 @@ class _ResolvedPath:
     """
     A file below a root, with resolved symlinks.
 
-    *kept* is the device and inode of the directory that must not be written.
+    *kept* identifies, by device and inode, the directory that must not be written.
     """
 
     order: ExportRequest
@@ -312,7 +312,7 @@ class _ResolvedPath:
     kept: tuple[int, int] | None = None
 
     def check_outside_kept(self, status: os.stat_result) -> None:
-        """Raise if the directory is *kept*, even under a different path."""
+        """Raise if *status* is that of the directory that must not be written, even if its path differs."""
         if (status.st_dev, status.st_ino) == self.kept:
             raise self.inside_kept_error()
 
@@ -361,7 +361,7 @@ def _check_path(order: ExportRequest) -> None:
 def resolve_path(
     order: ExportRequest, root: str | os.PathLike[str], kept: str | os.PathLike[str] | None
 ) -> _ResolvedPath:
-    """Resolve all symlinks, and return the file if it is below the root and not in *kept*."""
+    """Resolve all symlinks, and return the file. Raise unless it is below the root and outside the directory *kept*."""
     base = os.path.realpath(root)
     is_absolute = order.path.startswith("/")
     prefix = f"{base.rstrip('/')}/"
@@ -373,7 +373,7 @@ def resolve_path(
     except RecursionError as error:
         raise order.path_denied_error("leads through too many symlinks") from error
     except OSError as error:
-        # A symlink was replaced after its detection, before it was read.
+        # The error means that a symlink was replaced after it was detected and before it was read.
         raise order.path_denied_error("changed while it was checked", _RETRY_HINT) from error
     if resolved == base:
         raise order.path_denied_error("is the root itself, a directory", "name a file in it")
@@ -587,7 +587,7 @@ def _try_export(place: _ResolvedPath, directory: int) -> FileResult:
         name = f".mama-structs-{secrets.token_hex(8)}.tmp"
         try:
             # If an old file exists, its permissions are applied at the end, so the draft is private until then.
-            # Otherwise the kernel applies the umask, which a process cannot read without a race.
+            # Without an old file, the kernel applies the umask, which a process cannot read without a race.
             draft = _ExportDraft(name, dir_fd=directory, mode=_DEFAULT_MODE if old is None else _PRIVATE_MODE)
         except FileExistsError as error:
             raise _FileChanged from error

@@ -66,7 +66,7 @@ class ObservedMessages:
             del self._notes[old]
 
     def add_note(self, note: str) -> None:
-        """Add a note about an action that the model requested. Do nothing if many notes are undelivered."""
+        """Add a note about an action that the model requested, unless the next delivery is already full."""
         if len(self._notes) < _MAX_DELIVERED_NOTES:
             self._notes[note] = None
 

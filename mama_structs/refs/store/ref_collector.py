@@ -89,7 +89,7 @@ class CollectedRefs:
 
 
 def measure_pieces(pieces: Sequence[str]) -> InputSize:
-    """Return the input size of a message. Its tags count as items, two for each ref."""
+    """Return the input size of a message. The opening and closing tags of its refs count as items."""
     tags = sum(lowered.count("<ref") + lowered.count("</ref") for lowered in map(str.lower, pieces))
     return InputSize(sum(map(len, pieces)), tags)
 
@@ -128,7 +128,7 @@ def find_mentions(text: str) -> Iterator[str]:
 
 
 class RefCollector:
-    """Parses the pieces of one message and collects its refs. If *marks* is False, tags count as plain text."""
+    """Parses the text of one message piece by piece, and collects its refs. Without *marks*, tags are plain text."""
 
     def __init__(self, *, marks: bool = True) -> None:
         self._marks = marks
@@ -147,7 +147,7 @@ class RefCollector:
         return len(self._marked) + len(self._diagnostics)
 
     def feed(self, chunk: str) -> list[Event]:
-        """Parse the next part of the piece, and return the events that are certain now."""
+        """Parse the next chunk of the current piece, and return the events that later chunks cannot change."""
         self._chunks.append(chunk)
         return self._apply_events(self._parser.feed(chunk) if self._marks else [Text(chunk)] if chunk else [])
 

@@ -42,7 +42,7 @@ from mama_structs.refs.store.result_truncation import DescriptorSink, OwnShareFa
 from mama_structs.refs.store.text import Content, Mode
 from mama_structs.settings import AnswerSettings, DescriptorSettings
 
-# Maximum number of drafts that one change discards because the store changed meanwhile. Then the change fails.
+# A change fails after this many discarded drafts. A draft is discarded if the store has changed in the meantime.
 _MAX_DRAFTS: Final = 10
 _WRAP_IN_THREAD_HINT: Final = f"await session.wrap(result), or {IN_THREAD_HINT.format('wrap(result)')}"
 
@@ -234,7 +234,7 @@ class RefStore(RefReader):
 
     def _apply(self, draft: RefStore, prepared: Any) -> None:
         """
-        Replace the contents of this store by the contents of a draft. The draft must have the current version.
+        Replace the contents of this store with the contents of a draft. The draft must have the current version.
 
         The changes are passed to the log first, because the log may raise.
         """
@@ -318,7 +318,7 @@ class RefStore(RefReader):
         self, ref_id: str, text: str, *, append: bool = False, origin: Origin | None = None, **attributes: str
     ) -> Ref:
         """
-        Store a text as a ref. Tags in the text are text.
+        Store a text as a ref. Tags in the text are not parsed.
 
         This creates a new version, unless the newest version has the same content. A code fence that encloses the
         whole text is markup, as in an answer.
@@ -553,7 +553,7 @@ class RefStore(RefReader):
             self._put(one, deleted)
 
     def erase(self, erasure: EntryErasure, *, dry_run: bool) -> tuple[Entry, ...]:
-        """Replace the selected entries by tombstones, and return the entries. With *dry_run*, only return them."""
+        """Replace the selected entries with tombstones, and return the entries. With *dry_run*, only return them."""
         self._check_open()
         doomed, deleted = self._entries.find_erased(erasure), DeletedEntry(self._clock())
         for one in () if dry_run else doomed:

@@ -62,7 +62,7 @@ _TAG_LIKE_TEXT: Final = re.compile(
     rf"<[\s{INVISIBLE_CHARS}]*+(?:/[\s{INVISIBLE_CHARS}]*+)?+(?:{_TAG_NAME_PATTERN})(?![A-Za-z0-9_])", re.IGNORECASE
 )
 _MAX_ATTRIBUTE_CHARS: Final = {"title": 80, "type": 20, "lang": 20, "source": 80, "file_path": 200}
-# Maximum length of all other values, such as invalid handles and other text from callers.
+# Maximum length of the values of all other attributes, such as invalid handles and other text from callers.
 _MAX_OTHER_ATTRIBUTE_CHARS: Final = 100
 # Minimum number of characters to request in the call that reads the next part.
 _MIN_NEXT_CHARS: Final = 4_000
@@ -269,7 +269,7 @@ class Rendering:
         return render_count(self.budget.find_max_items(len(rows), render_count, item_size=_ROW_CHARS))
 
     def render_handles(self, entries: Sequence[Entry]) -> str:
-        """Render the stored handles for a system prompt, newest first, as many as fit."""
+        """Render as many stored handles as fit in the budget, newest first, for a system prompt."""
         rows = _LazyElements(newest_first(entries))
 
         def render_count(count: int) -> str:

@@ -201,7 +201,7 @@ class Content:
 
     @functools.cached_property
     def body(self) -> Content:
-        """The content inside the fence that encloses all of it, or this content if there is no such fence."""
+        """The content inside the fence that encloses the whole content, or this content if no fence encloses it."""
         return self if self._enclosed_text is None else Content.of(self._enclosed_text.text)
 
     @property
@@ -339,7 +339,7 @@ def format_number(number: int) -> str:
 
 @attrs.frozen(kw_only=True, repr=False)
 class Preview:
-    """Beginning and end of a content. A line that was cut counts as part of both."""
+    """Beginning (*head*) and end (*tail*) of a content. A line that was cut counts as part of both."""
 
     head: str
     tail: str
@@ -359,8 +359,8 @@ def make_preview(content: Content, *, head: int, tail: int) -> Preview:
     """
     Return a preview with at most *head* characters of the beginning and *tail* of the end.
 
-    Each is cut at the end of a line if at least half of the allowance remains, else inside a line. It is not cut
-    between a carriage return and its line feed, unless the allowance is 1.
+    Each part is cut at the end of a line if at least half of its allowance remains, else inside a line. No part is cut
+    between a carriage return and its line feed, unless its allowance is 1.
     """
     for name, value in (("head", head), ("tail", tail)):
         _check.check_integer(name, value)

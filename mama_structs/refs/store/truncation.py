@@ -32,9 +32,9 @@ Schema = Mapping[str, Any]
 
 # Mappings nested deeper than this are included completely or not at all.
 _MAX_DEPTH: Final = 24
-# All keys of a mapping are included if they and the shortest forms of its values need at most this ratio of its room.
+# All keys of a mapping are included if they and the shortest forms of its values need at most this ratio of the room.
 _MAX_KEYS_RATIO: Final = 1 / 3
-# Otherwise, each value reserves at most this ratio of the room, so that more keys fit.
+# If not all keys are included, each value reserves at most this ratio of the room, so that more keys fit.
 _MAX_VALUE_RATIO: Final = 1 / 4
 _HEAD_RATIO: Final = 3 / 4
 _MIN_MEMBER_CHARS: Final = len('"":0,')
@@ -149,7 +149,9 @@ def choose_plan(
     plan: Callable[[int], TruncationPlan], handles: Callable[[LazyTexts], HandlesByName], budget: Budget, *, chars: int
 ) -> TruncationPlan:
     """
-    Return the plan with the largest room that fits the budget, found with few attempts.
+    Return the plan for the largest room (number of characters) whose rendered answer fits in the budget.
+
+    The room is found with few attempts.
 
     Args:
         plan: Makes a plan for a room.
@@ -190,7 +192,7 @@ def plan_data(
     data: Any, room: int, *, width: int, schema: Schema | None = None, own: OwnShare | None = None
 ) -> StructuralPlan:
     """
-    Return the plan of a mapping or list for a room.
+    Return a plan for a mapping or list that fits in *room* characters.
 
     Args:
         data: The mapping or list.
@@ -230,7 +232,7 @@ class _MeasuredMember:
 
 class _Planner:
     """
-    Fits one value into a room, which is a number of characters.
+    Truncates one value to *room*, a maximum number of characters.
 
     Each part is measured once, and only up to the size of the room.
     """
@@ -244,7 +246,7 @@ class _Planner:
         self._cuts: dict[str, _TruncatedValue] = {}
 
     def plan_answer(self, value: Any, *, written: Any = None) -> StructuralPlan:
-        """Return the plan of the complete answer. Its handle stores *written* if given, else *value*."""
+        """Return the plan of the complete answer. The handle of the answer stores *written* if given, else *value*."""
         text = functools.partial(_answer_text, value if written is None else written)
         empty: Any = [] if isinstance(value, list) else {}
         # The entry key must differ from every key of the payload, including omitted ones.
@@ -449,7 +451,7 @@ def _max_note_chars(text: str) -> int:
 
 def truncate_text(text: str, room: int) -> tuple[str, int]:
     """
-    Replace the middle of a text by a note.
+    Replace the middle of a text with a note.
 
     Returns:
         The text, and the number of complete lines in it.
