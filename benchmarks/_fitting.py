@@ -124,7 +124,7 @@ async def prepared(store: Saved, embedding: EmbeddingService) -> PreparedStore:
 
 
 async def fit(stores: Stores, embedding: EmbeddingService) -> ScoreWeights:
-    """Fit the weights to some sets, and return them."""
+    """Return the weights that fit the given sets best."""
     ready = {name: [await prepared(one, embedding) for one in some] for name, some in stores.items()}
     known: dict[ScoreWeights, float] = {}
 

@@ -234,7 +234,7 @@ async def test_assign_moves_conversation_to_another_namespace(place, capsys):
         with pytest.raises(HandleNotFound, match="deleted"):
             session.refs.get("fd:1")
         assert "fd:3" == session.refs.add("next").handle
-    # Move the conversation back, and move another one whose name is stored as a hash.
+    # Move the conversation back. Then move a conversation whose long name is stored as a hash.
     command = ("raid", place, "--from", "alice", "--namespace", "default")
     assert 0 == (await asyncio.to_thread(moved, capsys, *command))[0]
     assert "next" == (await texts(place, conversation="raid"))["fd:3"]

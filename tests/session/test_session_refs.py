@@ -584,7 +584,7 @@ async def test_slow_pattern_times_out_without_blocking(place):
             while True:
                 if "mama-structs" in [thread.name for thread in threading.enumerate()]:
                     ticks.append(None)
-                # Sleep without a delay first, because the search may time out earlier on a stalled machine.
+                # Do not delay the first ticks, because on a stalled machine the search may time out before them.
                 await asyncio.sleep(0 if len(ticks) < 3 else 0.01)
 
         ticking = asyncio.create_task(tick())

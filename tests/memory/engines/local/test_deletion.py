@@ -34,7 +34,7 @@ def unit(number=0):
 
 
 async def wheel(store, count):
-    """Save a hub with *count* incoming links and one outgoing link, in bulk to save time."""
+    """Save a memory with *count* incoming links and one outgoing link, in one write to save time."""
     vectors, ids = unit(), (f"link_{number:024x}" for number in itertools.count())
 
     def plan(writer):
