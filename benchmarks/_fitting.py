@@ -79,7 +79,7 @@ Stores = Mapping[str, Sequence[Saved]]
 
 @attrs.frozen(eq=False)
 class PreparedStore:
-    """The questions of a store with candidates and features. Ranking them with other weights needs no new search."""
+    """The questions of a store with their candidates. Other weights can rank these candidates without a new search."""
 
     store: Saved
     questions: Sequence[tuple[CandidateSet, CandidateSignals] | None]

@@ -142,7 +142,7 @@ def lost(own: dict[str, Any], what: str) -> int | None:
 
 
 def opens(own: dict[str, Any]) -> str | None:
-    """Return a text that says whether the store could be opened after each kill of its process."""
+    """Return a text that says whether the store opened after every kill of its process."""
     killed = own.get("killed")
     return killed and (f"{killed['rounds']} of {killed['rounds']}" if killed["opens"] else f"no: {killed['why']}")
 

@@ -1,5 +1,5 @@
 """
-Labelled retrieval sets, the search results of a session for them, and quality measures.
+Labelled retrieval sets, search results of a session for the questions of these sets, and quality measures.
 
 data/retrieval/README.md describes the sets.
 """
@@ -386,7 +386,7 @@ def bootstrap(ours: Values, theirs: Values, rounds: int = 5_000) -> tuple[float,
 
 def auc(with_answer: Values, without: Values) -> float:
     """
-    Return the AUC of the best relevance: answerable questions against unanswerable ones.
+    Return how well the best relevance separates answerable from unanswerable questions, as AUC.
 
     Ties count half.
     """

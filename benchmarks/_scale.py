@@ -374,7 +374,7 @@ def make_link_text(number: int) -> str:
 
 
 def linked_from(number: int, chance: np.random.Generator) -> set[int]:
-    """Return up to five earlier memories to link to. About half of them are among the 50 before this one."""
+    """Return up to five earlier memories to link to. About half of them are among the previous 50 memories."""
     near = number - chance.integers(1, 51, 2 + number % 2)
     far = chance.integers(0, max(number, 1), 3 - number % 2)
     return {int(end) for end in (*near, *far) if 0 <= end < number}

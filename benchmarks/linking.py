@@ -49,7 +49,7 @@ from mama_structs.testing.plain_engine import PlainReader
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
-# The weight of a wrong link in the fit. It is above 1, because a wrong link harms more than a missing one.
+# The weight of a wrong link in the fit. It is above 1, because a wrong link harms more than a missing link.
 PENALTY = 2.5
 RIDGE = 3.0
 CAP = LinkingPolicy.default().max_semantic

@@ -112,7 +112,7 @@ def opened(rival: Rival, corpus: Path, store: Path, under: Sequence[str] = ()) -
 
 
 def environments(names: Sequence[str], *, quick: bool, install: bool) -> tuple[dict[str, Rival], dict[str, str]]:
-    """Return the Python interpreter of each peer. For peers without one, return the reasons."""
+    """Return the Python interpreter of each available peer, and the reasons why peers are unavailable."""
     rivals, missing = {}, {}
     for name in names:
         given = PEERS[name]

@@ -301,7 +301,7 @@ async def opener(directory: str, texts: str) -> None:
 
 
 def holder(directory: str) -> None:
-    """Hold the write lock from one line of input to the next."""
+    """Acquire the write lock at one line of input, and release it at the next line."""
     (database,) = Path(directory).glob("**/cache.db")
     connection = sqlite3.connect(database, timeout=RAW_WAIT, isolation_level=None)
     for step in iterate_requests():

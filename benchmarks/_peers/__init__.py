@@ -35,7 +35,7 @@ class Driver:
         raise NotImplementedError
 
     def put(self, start: int, stop: int) -> None:
-        """Save the memories from *start* to *stop* in one call. Return when they are acknowledged."""
+        """Save the memories from *start* to *stop* in one call. Return when the store has acknowledged all saves."""
         raise NotImplementedError
 
     def stored(self) -> list[int]:

@@ -24,7 +24,7 @@ from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.storage.sealed_rows import MAX_KEY_CHARS
 from mama_structs.storage.sqlite_store import SqliteStorage
 
-# Rows of commit 7f2dd1b, without namespaces: a conversation of "alice", its fork, and one with the longest name.
+# Rows that commit 7f2dd1b wrote without namespaces: a conversation of "alice", its fork, and a conversation `LONG`.
 ROWS = json.loads((Path(__file__).parents[1] / "data" / "conversations_without_namespaces.json").read_text())
 LONG = "ü" * 200
 

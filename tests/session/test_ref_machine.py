@@ -92,7 +92,7 @@ class RefsAgainstAModel(SessionMachine):
         super().__init__()
 
     async def set_up(self, session):
-        """Close and reopen all other sessions when the machine's own session is reopened."""
+        """Close and reopen all further sessions when the session of the base class is reopened."""
         for pair in self.open:
             await pair.session.close()
         for pair in self.open:

@@ -801,7 +801,7 @@ async def test_fork_reads_earlier_handles_with_its_own_tools(place):
                 else:
                     assert 'type="not_found"' in read
                     assert 'type="not_found"' in got
-        # Each session now stores its own content under the same number.
+        # Each session now stores different content under the same descriptor number.
         for depth, one in enumerate(sessions):
             one.refs.add(f"late {depth}")
         for depth, one in enumerate(sessions):

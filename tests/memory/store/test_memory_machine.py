@@ -299,7 +299,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=1, max_size=5), topic=TOPICS)
     def save_at_once(self, actor, namespace, texts, topic):
-        """Run concurrent saves that share a transaction. The failing one must not affect the others."""
+        """Run concurrent saves that share a transaction. A failing save must not affect the remaining saves."""
 
         async def work(store):
             good = [store.save_context(text, topic=topic) for text in texts]
@@ -320,7 +320,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert sorted(wanted) == sorted(memory.id for memory in found)
         for memory in reversed(found):
             links = self.do(1 - actor, namespace, lambda store: store.links_of(memory.id))  # noqa: B023 - `do` waits
-            # Later memories of the batch may already link to this one, so compare only its own links.
+            # Later memories of the batch may already link to this memory, so compare only its outgoing links.
             own = [link for link in links if link.from_id == memory.id]
             assert {"system"} >= {link.created_by for link in own}
             self.models[namespace].plain.put(memory, links=own, contents=CONTENTS)

@@ -217,7 +217,7 @@ def test_sigkill_loses_no_acknowledged_call(place, processes, tasks):
     oracle = Oracle()
     for turn in range(ROUNDS // (processes * 2) if processes > 1 else ROUNDS // 2):
         writers = [start(place, f"t{turn}-{n}", chance.randrange(2**32), tasks) for n in range(processes)]
-        # Wait for a first line, except in every fourth turn: its processes are killed while they open the store.
+        # Wait for a first line, except in every fourth turn, in which processes are killed while they open the store.
         if turn % 4 != 3:
             for writer in writers:
                 oracle.hear(writer.stdout.readline())

@@ -29,7 +29,7 @@ BY_PARTS = pytest.mark.of_the_directory("a server deletes a memory with all its 
 
 
 def unit(number=0):
-    """Return the vectors of a memory, one normalized row."""
+    """Return the vectors of a memory: a matrix with one normalized row."""
     return SMALL.embed([f"note {number}"])[0].reshape(1, -1)
 
 
