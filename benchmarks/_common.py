@@ -68,7 +68,7 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def compared(seconds: Mapping[str, Sequence[float]], rival: str) -> dict[str, dict[str, float]]:
-    """Return the summary of each rival. Ratios compare its minimum and median with *rival*."""
+    """Return the summary of each rival, with its minimum and median as ratios to *rival*."""
     base = summary(seconds[rival])
     figures = {}
     for name, samples in seconds.items():

@@ -79,7 +79,7 @@ Stores = Mapping[str, Sequence[Saved]]
 
 @attrs.frozen(eq=False)
 class PreparedStore:
-    """The questions of a store with candidates and features. Ranking them with other weights needs no new search."""
+    """The questions of a store with their candidates. Other weights can rank these candidates without a new search."""
 
     store: Saved
     questions: Sequence[tuple[CandidateSet, CandidateSignals] | None]
@@ -124,7 +124,7 @@ async def prepared(store: Saved, embedding: EmbeddingService) -> PreparedStore:
 
 
 async def fit(stores: Stores, embedding: EmbeddingService) -> ScoreWeights:
-    """Fit the weights to some sets, and return them."""
+    """Return the weights that fit the given sets best."""
     ready = {name: [await prepared(one, embedding) for one in some] for name, some in stores.items()}
     known: dict[ScoreWeights, float] = {}
 

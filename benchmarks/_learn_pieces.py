@@ -1,5 +1,5 @@
 """
-Learn the weights of message pieces from the labelled lists of the tests.
+Learn the weights of the pieces (features) of messages from the labelled lists of the tests.
 
 ``python benchmarks/_learn_pieces.py v`` leaves out the list v, and prints the share of its messages that the weights
 classify correctly. With ``--write`` the weights of all other lists are written to
@@ -87,7 +87,7 @@ def write(features, steps, bias):
         for piece, own in sorted(zip(features, steps.tolist(), strict=True))
         if any(own)
     ]
-    # Put English pieces first, so that a change of one language changes one part of the file only.
+    # Sort English pieces before Korean ones, so that a change of one language changes only one part of the file.
     pieces_of.sort(key=lambda entry: re.search("[가-힣]", entry[0]) is not None)
     entries = [f"{piece.replace(' ', '_')}\t{letters}" for piece, letters in pieces_of]
     TARGET.write_text("\n".join([*kept, *entries]) + "\n", encoding="utf-8")

@@ -96,7 +96,7 @@ class Line:
 
     @property
     def cells(self) -> list[str]:
-        """Return the cells of the row without its label."""
+        """Return the texts of this row in the columns of all peers."""
         return [self.cell(name) for name in self.values]
 
     def ahead(self) -> list[str]:
@@ -122,7 +122,7 @@ def part(*path: str, scale: float = 1) -> Callable[[dict[str, Any]], Any]:
 
 
 def acknowledged(own: dict[str, Any]) -> str | None:
-    """Return where a save is stored when it is acknowledged. This is derived from the number of disk flushes."""
+    """Return the location of a save at its acknowledgement, derived from the number of disk flushes."""
     if "killed" not in own:
         return "in memory"
     if own["flushes"] is None:
@@ -131,18 +131,18 @@ def acknowledged(own: dict[str, Any]) -> str | None:
 
 
 def refused(own: dict[str, Any]) -> str | None:
-    """Return the errors of two concurrent writers, "nothing" without errors, or None if not measured."""
+    """Return the errors of two concurrent writers, "nothing" if there were none, or None if not measured."""
     return ", ".join(dict.fromkeys(own["writers"]["wrong"])) or "nothing" if "writers" in own else None
 
 
 def lost(own: dict[str, Any], what: str) -> int | None:
-    """Return the number of acknowledged saves that are missing after kills, or that a search does not find."""
+    """Return the number of acknowledged saves that were not *what* ("kept" or "found") after the kills."""
     killed = own.get("killed")
     return killed and killed["acknowledged"] - killed.get(what, 0)
 
 
 def opens(own: dict[str, Any]) -> str | None:
-    """Return a text that says whether the store could be opened after each kill of its process."""
+    """Return a text that says whether the store opened after every kill of its process."""
     killed = own.get("killed")
     return killed and (f"{killed['rounds']} of {killed['rounds']}" if killed["opens"] else f"no: {killed['why']}")
 

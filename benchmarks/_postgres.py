@@ -28,7 +28,7 @@ def run_server(*settings: str) -> Iterator[str]:
         data = Path(folder) / "data"
         data.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            # PostgreSQL does not start as root, so it runs as another user, who must own its folders.
+            # PostgreSQL cannot run as root, so it runs as an unprivileged user, who must own its folders.
             for path in (Path(folder), data):
                 os.chown(path, NOBODY, NOBODY)
         with socket.socket() as probe:

@@ -1,5 +1,5 @@
 """
-Labelled retrieval sets, the search results of a session for them, and quality measures.
+Labelled retrieval sets, search results of a session for the questions of these sets, and quality measures.
 
 data/retrieval/README.md describes the sets.
 """
@@ -113,7 +113,7 @@ def read(folder: Path) -> dict[str, list[Sample]]:
     long = rows(folder / "long/questions.jsonl")
     exact = [{"kind": f"{len(row['relevant'])} passages"} | row for row in rows(folder / "passages/precision.jsonl")]
     pairs = [*enumerate(rows(folder / "korean/pairs.jsonl"))]
-    # Place sentences days apart, and never next to a sentence with which they share words.
+    # Date the sentences one day apart. Sentences of the same pair share words, so their dates are months apart.
     sentences = [
         {"id": f"{name}{number}", "text": pair[name], "at": f"2026-{first + number // 28:02d}-{1 + number % 28:02d}"}
         for first, name in ((1, "paraphrase"), (5, "unrelated"))
@@ -207,7 +207,7 @@ class Saved:
 
     @property
     def hit_limit(self) -> int:
-        """The number of hits to request, so that they have `LIMIT` different labels."""
+        """The number of hits to request in order to get `LIMIT` different labels."""
         return MAX_REQUESTED_HITS if len(set(self.labels.values())) < len(self.labels) else LIMIT
 
     def get_labels(self, ids: Sequence[str]) -> Found:
@@ -261,13 +261,13 @@ async def saved(sample: Sample, embedder: Embedder, reranker: Reranker | None = 
 
 
 def _events(records: Sequence[Record]) -> list[tuple[datetime, Record, bool]]:
-    """Return the events in order of time: the time, the record, and True if its outcome is reported."""
+    """Return saves and reports of outcomes in order of time: the time, the record, and True for an outcome."""
     replaced: dict[str | None, datetime] = {}
     for record in records:
         replaced.setdefault(record.get("supersedes"), parse_time(record["created_at"]))
     events = [(parse_time(record["created_at"]), record, False) for record in records]
     second = timedelta(seconds=1)
-    # A sample has no times of outcomes. Use the time just before the supersession, or else the end of the sample.
+    # Samples contain no outcome times. Use the time just before the supersession, or else the end of the sample.
     last = events[-1][0] + second
     events += [(replaced.get(record["id"], last) - second, record, True) for record in records if record.get("outcome")]
     return sorted(events, key=lambda event: event[0])
@@ -386,7 +386,7 @@ def bootstrap(ours: Values, theirs: Values, rounds: int = 5_000) -> tuple[float,
 
 def auc(with_answer: Values, without: Values) -> float:
     """
-    Return the AUC of the best relevance: answerable questions against unanswerable ones.
+    Return how well the best relevance separates answerable from unanswerable questions, as AUC.
 
     Ties count half.
     """
@@ -395,7 +395,7 @@ def auc(with_answer: Values, without: Values) -> float:
 
 
 def in_order(sample: Sample, found: Sequence[Found]) -> float:
-    """Return the share of ``current`` questions for which the newest decision ranks before older ones."""
+    """Return the share of ``current`` questions whose newest decision ranks before the older decisions of its chain."""
     before = {record["id"]: record.get("supersedes") for record in sample.records}
     right = []
     for question, results in zip(sample.questions, found, strict=True):

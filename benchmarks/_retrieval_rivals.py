@@ -53,7 +53,7 @@ class Remembering:
         if path is not None and path.exists():
             with np.load(path) as kept:
                 self._known = dict(zip(kept["keys"].tolist(), kept["vectors"], strict=True))
-        # Set these on the instance: since Python 3.12 runtime protocols ignore attributes from `__getattr__`.
+        # Set protocol attributes on the instance, because runtime protocols ignore `__getattr__` since Python 3.12.
         self.name, self.dimensions = embedder.name, embedder.dimensions
         self.max_tokens, self.calibration = embedder.max_tokens, embedder.calibration
 
@@ -147,12 +147,12 @@ class Rivals:
         return cls([record["id"] for record in sample.records], scores)
 
     def search(self, name: str) -> list[Found]:
-        """Return the hits of a baseline: a member of `PARTS` or `SUMS`, or "RRF"."""
+        """Return the hits of the baseline *name*, which is a member of `PARTS` or `SUMS`, or "RRF"."""
         found: list[Found] = []
         for parts in self.scores:
             scores = _joined(name, parts)
             order = np.argsort(-scores, kind="stable")[:LIMIT]
-            # A search by words returns only texts that share a word with the question.
+            # A keyword search returns only texts that share a word with the question.
             found.append([(self.ids[at],) for at in order if name not in PARTS[:2] or scores[at] > 0])
         return found
 

@@ -28,11 +28,11 @@ Vectors = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Rows:
-    """Texts, topics and vectors by number. Questions follow the memories. Vectors are read on demand."""
+    """Texts, topics and vectors by number: first the memories, then the questions. Vectors are read lazily."""
 
     def __init__(self, folder: Path) -> None:
         self.texts, self.topics, self.about = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
-        self.count = len(self.topics)  # the number of memories, which precede the questions
+        self.count = len(self.topics)  # the number of memories, and the number of the first question
         self._file = os.open(folder / "vectors.f32", os.O_RDONLY)
         self.dimensions = os.fstat(self._file).st_size // (4 * len(self.texts))
 
@@ -229,7 +229,7 @@ class LookupEmbedder:
 
 
 class Ours:
-    """A session with default settings, except *settings* of its memories."""
+    """A session whose memory settings are *settings*. All other settings have their defaults."""
 
     def __init__(self, rows: Rows, settings: dict[str, Any]) -> None:
         from mama_structs import Session  # noqa: PLC0415 - not in Chroma's environment
@@ -274,7 +274,7 @@ class Ours:
             if self.url is None:
                 engine._views.vectors.wait_until_idle(3_600.0)  # noqa: SLF001 - measured
             return
-        # A revision given by --against, before the methods were renamed.
+        # An older revision (--against) has different names for these methods.
         self.runner.run(engine.settled())
         if self.url is None:
             engine._views.vectors.settled(3_600.0)  # noqa: SLF001 - measured
@@ -287,7 +287,7 @@ class Ours:
         return taken, []
 
     def _apart(self, call: Any) -> tuple[float, Any]:
-        """Return the duration of a call without the time of the embedder, and the result of the call."""
+        """Return the duration of a call without its embedding time, and the result of the call."""
 
         async def timed() -> tuple[float, Any]:
             self.embedder.taken, started = 0.0, time.perf_counter()
@@ -327,7 +327,9 @@ class Ours:
 
 class Walks(Ours):
     """
-    Traversal benchmark: memories with 5 links each, half of them within 50 neighbours. A search is a traversal.
+    Traversal benchmark. Each memory has up to 5 links, about half of them to the 50 previous memories.
+
+    A search of this class is a traversal.
     """
 
     def bulk(self, start: int, stop: int) -> None:
@@ -337,7 +339,7 @@ class Walks(Ours):
 
         def put(writer: Any, first: int, last: int) -> None:
             linked = {number: linked_from(number, chance) for number in range(first, last)}
-            # Find all memories of the transaction in one call, because there are many.
+            # Look up all memories of the transaction in one call, which is faster than one call per memory.
             writer.find_many(
                 [walked(number) for number in {*linked, *(end for ends in linked.values() for end in ends)}]
             )
@@ -372,7 +374,7 @@ def make_link_text(number: int) -> str:
 
 
 def linked_from(number: int, chance: np.random.Generator) -> set[int]:
-    """Return up to five earlier memories to link to. About half of them are among the 50 before this one."""
+    """Return up to five earlier memories to link to. About half of them are among the previous 50 memories."""
     near = number - chance.integers(1, 51, 2 + number % 2)
     far = chance.integers(0, max(number, 1), 3 - number % 2)
     return {int(end) for end in (*near, *far) if 0 <= end < number}

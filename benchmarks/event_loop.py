@@ -23,7 +23,7 @@ Case = Callable[[], Awaitable[object]]
 
 
 class Heartbeat:
-    """A task that sleeps one millisecond at a time, and records the longest delay of a wake-up."""
+    """A task that repeatedly sleeps one millisecond, and records the longest delay of a wake-up."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 0.0

@@ -14,7 +14,7 @@ from mama_structs.tools.exposure import Exposure
 
 MESSAGES = Path(__file__).parents[1] / "tests" / "data" / "exposure" / "messages.jsonl"
 KINDS = ("resuming", "deciding", "searching", "tracking", None)
-# The patterns of the v1.0 requirements, in order of precedence. For the last two kinds, every tool should be shown.
+# Patterns of the v1.0 requirements by message kind, in order of precedence. The last two kinds hide no tools.
 SUBSTRINGS = {
     "resuming": ("어제", "이어서", "continue", "resume"),
     "deciding": ("결정", "decide", "choice", "선택"),
@@ -29,7 +29,9 @@ Said = tuple[str | None, bool, bool]
 
 
 def by_substrings(row: dict[str, Any]) -> Said:
-    """Classify a message by the v1.0 patterns. Return its kind, and whether tools and needed tools are hidden."""
+    """
+    Return a message's kind by the v1.0 patterns, whether any tools are hidden, and whether a needed tool is hidden.
+    """
     text = row["text"].lower()
     kind = next((kind for kind, words in SUBSTRINGS.items() if any(word in text for word in words)), None)
     allowed = ALLOWED.get(kind or "")

@@ -1,4 +1,4 @@
-"""The duration of ``mama-structs hook``, with a running helper process and when the hook starts one."""
+"""The duration of ``mama-structs hook``, when a helper process is running and when the hook must start it."""
 
 from __future__ import annotations
 

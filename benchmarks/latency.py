@@ -46,7 +46,7 @@ async def cold(url: str, rounds: int) -> dict[str, list[float]]:
 
 
 async def cached(url: str, calls: int, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds per call when the call's own query and all references are cached."""
+    """Return the seconds per call when the cache contains the responses for the call and for all its references."""
     async with Session.open(structs=url, settings=UNTRUNCATED_SETTINGS) as session:
 
         async def repeated(call: dict[str, Any]) -> float:

@@ -49,13 +49,13 @@ from mama_structs.testing.plain_engine import PlainReader
 
 SAMPLE = Path(__file__).parents[2] / "shared" / "data" / "retrieval"
 EMBEDDERS = {"use": UniversalSentenceEmbedder, "hash": HashEmbedder}
-# The weight of a wrong link in the fit. It is above 1, because a wrong link harms more than a missing one.
+# The weight of a wrong link in the fit. It is above 1, because a wrong link harms more than a missing link.
 PENALTY = 2.5
 RIDGE = 3.0
 CAP = LinkingPolicy.default().max_semantic
 # Weight of each set per text in the fit. Chats have a low weight, because their labels name only the session.
 COUNTS = {"decisions": 2.0, "chat": 0.5, "long": 0.3, "passages": 1.0}
-# The series of documents in each topic that has several. A series is given by the numbers in its passages' ids.
+# Series of documents by topic. A series lists the numbers of its passages; commas separate series.
 SERIES = {
     "benefits": "18 127",
     "company_policy": "1 52 119 142, 5 71 163, 11 148",
@@ -97,7 +97,7 @@ class Pairs:
     new: NDArray[np.int64]
     old: NDArray[np.int64]
     same: NDArray[np.bool_]
-    # False for turns of one session without a common question. They only share the time, so training ignores them.
+    # False for two turns of one session that share no question. They are only close in time, so training ignores them.
     taught: NDArray[np.bool_]
     cosines: Values
     features: Values
@@ -205,7 +205,7 @@ def made_up() -> dict[str, dict[str, Store]]:
 
 
 def regimes(records: Store, vectors: Sequence[Vectors]) -> dict[str, Store]:
-    """Return variants of the decisions, as agents with other habits of naming topics would save them."""
+    """Return variants of the decisions with other topics, as agents with other naming habits would save them."""
     random = np.random.default_rng(5)
     dropped = {record.memory.id for record in records if random.random() < 0.5}
     coarse = coarse_topics(records, random)
@@ -234,7 +234,7 @@ def thread_of(record: Record) -> str:
 
 def coarse_topics(records: Store, random: np.random.Generator, vectors: Vectors | None = None) -> dict[str, str]:
     """
-    Return a coarse topic for each thread. Several threads share the topic of the first.
+    Return a coarse topic for each thread. Each group of threads shares the topic of its first thread.
 
     With *vectors*, similar threads share a topic, otherwise random ones.
     """
@@ -257,7 +257,7 @@ def coarse_topics(records: Store, random: np.random.Generator, vectors: Vectors 
 
 
 def strangers(records: Store) -> list[Record]:
-    """Return one decision of each thread, hours apart and under one topic. They are unrelated to each other."""
+    """Return unrelated decisions and insights: the first of each thread, hours apart, all with the same topic."""
     first: dict[str, Record] = {}
     for record in records:
         if record.memory.type is MemoryType.DECISION or record.memory.type is MemoryType.INSIGHT:
@@ -273,7 +273,7 @@ def strangers(records: Store) -> list[Record]:
 
 
 def embedded(records: Store, embedder: Embedder) -> list[Vectors]:
-    """Return the vectors of each memory, one for each piece of a long text, as in a store."""
+    """Return the vectors of each memory, one per chunk of its text, as in a store."""
     texts = [embedded_text(record.memory) for record in records]
     return asyncio.run(EmbeddingService(embedder).embed_documents(texts))
 
@@ -358,7 +358,7 @@ def fitted(
             known, wrong = pairs.taught, penalty
             if among is not None and name == "decisions":
                 known = known & among[pairs.new] & among[pairs.old]
-                # Half of the threads have only half as many unrelated candidates, so count wrong links twice.
+                # Half of the threads give each memory half as many unrelated candidates, so count wrong links twice.
                 wrong = 2 * penalty
             right = pairs.same[known]
             share = COUNTS[name] * 10 * len(pairs.matters) / len(chosen) / max(len(right), 1)
@@ -373,7 +373,7 @@ def scored(pairs: Pairs, weights: Values) -> Values:
 
 
 def linked(pairs: Pairs, scores: Values, least: float, among: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the pairs to link: for each memory the best few whose score is at least *least*."""
+    """Return the pairs to link: for each memory the `CAP` best pairs whose score is at least *least*."""
     eligible = np.flatnonzero((scores >= least) & among)
     order = eligible[np.lexsort((-scores[eligible], pairs.new[eligible]))]
     place = np.arange(len(order)) - np.searchsorted(pairs.new[order], pairs.new[order])
@@ -381,7 +381,7 @@ def linked(pairs: Pairs, scores: Values, least: float, among: NDArray[np.bool_])
 
 
 def measures(pairs: Pairs, chosen: NDArray[np.int64], counted: NDArray[np.bool_]) -> dict[str, float]:
-    """Return precision and links per memory, for all links and for those not already joined by a chain."""
+    """Return precision and links per memory: for all links, and for links between memories that no chain connects."""
     same, fresh = pairs.same[chosen], ~pairs.chained[chosen]
     return {
         "precision": float(same.mean()) if len(chosen) else 1.0,
@@ -394,7 +394,7 @@ def measures(pairs: Pairs, chosen: NDArray[np.int64], counted: NDArray[np.bool_]
 def left_out(
     found: Mapping[str, Mapping[str, Pairs]], name: str, halves: int
 ) -> Iterator[tuple[Values, NDArray[np.bool_]]]:
-    """Yield weights that were fitted without a set, with the memories to evaluate them on."""
+    """Yield weights that were fitted without a set, with a mask of the memories on which to evaluate the weights."""
     if name != "decisions":
         yield fitted({one: stores for one, stores in found.items() if one != name}), np.ones(0, np.bool_)
         return

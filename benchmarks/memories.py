@@ -211,7 +211,7 @@ def measured_links() -> Iterator[tuple[Seconds, Seconds]]:
 
 
 def row_sizes(texts: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """Return bytes of the size of each memory's rows: its JSON with four links, and its vector."""
+    """Return a pair of realistic rows for each text: the JSON of a memory with four links, and a vector of zeros."""
     made = []
     for text in texts:
         memory = Memory(
@@ -343,7 +343,7 @@ async def everything(sizes: Sizes, lines: Corpus, folder: Path) -> dict[str, Any
 
 
 def table(figures: dict[str, Any]) -> list[list[str]]:
-    """Return table rows: operation, rival, median, p99, and the ratio to the rival with its target."""
+    """Return table rows: operation, rival, median, p99, ratio to the rival, and the target of this ratio."""
 
     def times(what: str, who: str, own: dict[str, float], ratio: str = "", target: str = "") -> list[str]:
         return [what, who, f"{own['median'] * MILLI:.2f} ms", f"{own['p99'] * MILLI:.2f} ms", ratio, target]

@@ -137,7 +137,7 @@ def _rival(run: Any, make: Any, size: int) -> dict[str, float]:
 
 def hostile(size: int, rounds: int) -> dict[str, dict[str, Any]]:
     """
-    Time each hostile text, a tenth of it, and the tenth in chunks of one character.
+    Time each hostile text at full size, at a tenth of the size, and at a tenth in chunks of one character.
 
     The rivals are timed as well, within their time limit.
     Garbage collection is off meanwhile, because it would traverse all stored events repeatedly.

@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
 
 
 class Failed(Exception):
-    """Raised if a peer's process has ended. The text is the name of the error in its last message."""
+    """Raised if a peer's process has ended. The exception text is the error name in the last message of the process."""
 
 
 class Peer(Process):
@@ -112,7 +112,7 @@ def opened(rival: Rival, corpus: Path, store: Path, under: Sequence[str] = ()) -
 
 
 def environments(names: Sequence[str], *, quick: bool, install: bool) -> tuple[dict[str, Rival], dict[str, str]]:
-    """Return the Python interpreter of each peer. For peers without one, return the reasons."""
+    """Return the Python interpreter of each available peer, and the reasons why peers are unavailable."""
     rivals, missing = {}, {}
     for name in names:
         given = PEERS[name]
@@ -256,7 +256,7 @@ def read_acknowledged(path: Path) -> list[int]:
 
 
 def count_stored_saves(rival: Rival, corpus: Path, store: Path, acknowledged: list[int]) -> dict[str, Any]:
-    """Reopen a store. Count the acknowledged saves that are stored, and the saves that a search finds."""
+    """Reopen a store. Count the acknowledged saves that are stored, and the stored ones that a search finds."""
     counts = {"acknowledged": len(acknowledged)}
     try:
         with opened(rival, corpus, store) as peer:
@@ -289,7 +289,7 @@ def flushes(rival: Rival, corpus: Path, folder: Path, count: int) -> float | Non
 
 
 def month(folder: Path, limit: int, embedder: Embedder) -> Sample:
-    """Write the memories of tests/data/month as a corpus, and return them with their questions."""
+    """Write the memories of tests/data/month as a corpus, and return a sample of the memories and their questions."""
     saves = [json.loads(line) for line in (MONTH / "saves.jsonl").read_text(encoding="utf-8").splitlines()][:limit]
     known = {row["id"] for row in saves}
     questions = [json.loads(line) for line in (MONTH / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -322,7 +322,7 @@ def retrieval(
     rivals: Mapping[str, Rival], corpus: Path, folder: Path, sample: Sample, embedder: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """
-    Return the retrieval quality of each peer, with vectors only and with its best search.
+    Return the retrieval quality of each peer, with vector search only and with the peer's best search mode.
 
     The second value contains the differences to this package with confidence intervals.
     """

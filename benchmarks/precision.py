@@ -61,7 +61,7 @@ async def all_asked(sets: Sets, embedder: Embedder) -> dict[str, Asked]:
 
 
 def evaluate_bounds(lists: Asked, cut: RelevanceBounds) -> dict[str, float]:
-    """Return the figures for some questions if only the hits within the cut-off are shown."""
+    """Return the figures of the given questions if only hits within the cut-off are shown."""
     precisions, recalls, empty, sums = [], [], [], []
     for question, hits, labels in lists:
         kept = {labels[hit.memory.id] for hit in worth_showing(hits, bounds=cut)}
@@ -77,7 +77,7 @@ def evaluate_bounds(lists: Asked, cut: RelevanceBounds) -> dict[str, float]:
 
 
 def chosen(found: Mapping[str, Asked]) -> RelevanceBounds:
-    """Return the cut-off with the best F1 on the first of every two questions of each set."""
+    """Return the cut-off with the best F1. Use only every second question of each set."""
     cuts = [RelevanceBounds(relevance=relevance, share=share) for relevance in RELEVANCES for share in SHARES]
     return max(
         cuts, key=lambda cut: float(np.mean([evaluate_bounds(lists[::2], cut)["F1"] for lists in found.values()]))

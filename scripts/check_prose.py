@@ -25,7 +25,7 @@ LIMITS = Path(__file__).with_suffix(".json")
 MAX_TEST_NAME_CHARS = 79
 TEXTS = frozenset({"docstrings", "comments"})
 TOOL_COMMENT = re.compile(r"(noqa|ruff|type:|pragma|mypy|pyright)")
-# A question word at the beginning that is used as a noun ("What a newcomer forgets"), or a vague pronoun.
+# Matches texts that begin with a vague pronoun, or with a question word as a noun ("What a newcomer forgets").
 LEAD = re.compile(r"^(What|Who|Whose|Whether|How|Where|Which|Whatever|Whoever|Those|Of|Tell whether|Say|Let)\b")
 PHRASES = re.compile(
     r"\b(anew|likewise|thereof|whoever|whatever|whichever|nobody|somebody|everybody|by itself|of (its|their) own|"
@@ -36,7 +36,7 @@ PHRASES = re.compile(
     r"there is none)\b",
     re.IGNORECASE,
 )
-# Constant names that are a bare adjective, pronoun, participle or superlative.
+# Matches constant names that consist only of an adjective, pronoun, participle or superlative.
 BARE = re.compile(
     r"^_?(FEW|MUCH|MANY|MOST|LEAST|SOME|NONE|NOTHING|LONGEST|LARGEST|SHORTEST|DEEPEST|SURE|LIKELY|NEAR|FAR|READ|SAID|"
     r"TOLD|NAMED|SHOWN|FOUND|KNOWN|GIVEN|COMMON|ALIKE|TOGETHER|ALONE|BEHIND|BESIDE|NEXT|OURS|THEIRS|FORGOTTEN|"

@@ -17,7 +17,7 @@ from mama_structs.sync import Session
 
 TARGET = Path(__file__).parents[1] / "docs" / "pictures" / "decisions.svg"
 QUESTION = "Why did we leave JWT?"
-# Fill and edge colours. Dark text must be readable on the fill, and the edge on light and dark pages.
+# Fill and edge colours. Dark text must be readable on the fill, and the edge visible on light and dark pages.
 _BAD, _GOOD, _PLAIN, _ASKED = (
     ("#fee2e2", "#dc2626"),
     ("#dcfce7", "#16a34a"),

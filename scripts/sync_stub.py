@@ -33,7 +33,7 @@ _WIDTH = 120
 
 
 class _Annotations(ast.NodeTransformer):
-    """Rewrites annotations for a stub that defines the names *own*, and collects the required imports."""
+    """Rewrites annotations for a stub that defines the names in *own*, and collects the imports of the stub."""
 
     def __init__(self, module: str, own: list[str], needed: dict[str, set[str]]) -> None:
         self._module = module
@@ -65,7 +65,7 @@ class _Annotations(ast.NodeTransformer):
 
 @functools.cache
 def _imports(module: str) -> dict[str, tuple[str, str]]:
-    """Return, for each name that a module imports, the source module and the name there."""
+    """Map each name that a module imports to its source module and its name in the source module."""
     homes: dict[str, tuple[str, str]] = {}
     for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -108,7 +108,7 @@ def _import(home: str, names: list[str]) -> str:
 
 
 def _home(kind: type) -> str:
-    """Return the module that defines a class. Its `__module__` may name a module that only re-exports it."""
+    """Return the module that defines a class. Its `__module__` may name a module that only re-exports the class."""
     return str(kind.__init__.__module__)
 
 

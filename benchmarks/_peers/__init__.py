@@ -35,7 +35,7 @@ class Driver:
         raise NotImplementedError
 
     def put(self, start: int, stop: int) -> None:
-        """Save the memories from *start* to *stop* in one call. Return when they are acknowledged."""
+        """Save the memories from *start* to *stop* in one call. Return when the store has acknowledged all saves."""
         raise NotImplementedError
 
     def stored(self) -> list[int]:
@@ -47,7 +47,7 @@ class Driver:
         raise NotImplementedError
 
     def by_question(self, number: int) -> Sequence[int]:
-        """Return the hits of the peer's best search for a question, by default of a search by vector."""
+        """Return the hits of the peer's best search mode for a question. The default is a vector search."""
         return self.by_vector(self.get_question_vector(number))
 
     def close(self) -> None:
@@ -82,7 +82,9 @@ class Driver:
         return [seconds for seconds, _ in pairs], [[int(one) for one in found] for _, found in pairs]
 
     def stream(self, start: int, stop: int, path: str) -> str:
-        """Save memories one by one, and write each acknowledged number to a file. Return the type of the last error."""
+        """
+        Save memories one by one, and write each acknowledged number to a file. Return the last error's type, if any.
+        """
         told, wrong = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), ""
         for at in range(start, stop):
             try:
@@ -95,7 +97,7 @@ class Driver:
         return wrong
 
     def find_by_own_vectors(self, numbers: list[int]) -> list[int]:
-        """Return the given memories that a search with their own vector finds."""
+        """Search for each memory with its own vector, and return the numbers of the memories that were found."""
         return [at for at in numbers if at in {int(one) for one in self.by_vector(self.vector(at))}]
 
     def looked_up(self) -> Callable[[Sequence[str]], list[list[float]]]:

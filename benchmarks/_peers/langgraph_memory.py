@@ -10,7 +10,7 @@ from _peers import langgraph_sqlite
 
 
 class Peer(langgraph_sqlite.Peer):
-    # The store rejects a batch that contains the same text twice.
+    # Save one memory per call, because the store rejects a batch that contains the same text twice.
     at_once = 1
 
     def open(self, store: Path) -> None:  # noqa: ARG002 - nothing is stored on disk

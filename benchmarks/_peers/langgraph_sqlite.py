@@ -22,7 +22,7 @@ class Peer(Driver):
         super().__init__(rows, settings)
         self.asking: Vectors | None = None
         known = self.looked_up()
-        # The store cannot search by a vector, because it embeds the query itself. Return `asking` as the embedding.
+        # The store embeds queries itself and cannot search by a vector, so the embedding function returns `asking`.
         self.index = {
             "dims": rows.dimensions,
             "embed": lambda texts: known(texts) if self.asking is None else [self.asking.tolist()],

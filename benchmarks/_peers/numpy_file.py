@@ -13,7 +13,7 @@ from _peers import NEAREST, Driver, Vectors
 
 
 class Peer(Driver):
-    """Stores vectors in one file, JSON lines in another. Vectors are flushed first, so that every line has a vector."""
+    """Stores vectors in one file, JSON lines in a second one. Vectors are written first, so every line has a vector."""
 
     def open(self, store: Path) -> None:
         store.mkdir(exist_ok=True)

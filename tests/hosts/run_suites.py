@@ -40,7 +40,7 @@ _END: Final = "<!-- end of the table -->"
 _TOOLS: Final = ("pytest>=8", "pytest-cov>=6", "pytest-asyncio>=0.24", "hypothesis>=6.100", "jsonschema>=4.21")
 # Minimum branch coverage of an adapter by our own tests alone, in per cent.
 _COVERED: Final = 90
-# Timeout of a suite.
+# Timeout of a suite, in seconds.
 _SECONDS: Final = 1800
 
 
@@ -95,13 +95,13 @@ class Outcome:
 
 
 def is_of(test: str, named: str) -> bool:
-    """Return True if a declared name means this test (``file.py::class::name[case]``), with or without its case."""
+    """Return True if a declared name denotes this test (``file.py::class::name[case]``). The case may be omitted."""
     bare = test.partition("[")[0]
     return named in (test, bare) or bare.endswith((f"::{named}", f"/{named}")) or test.endswith(f"::{named}")
 
 
 def outcome_of(cases: Iterable[tuple[str, str]], excused: Mapping[str, str]) -> Outcome:
-    """Count the passed tests, list the failed ones, and list the excused ones, which include skipped tests."""
+    """Return the number of passed tests, the failed tests, and the excused tests, which include skipped ones."""
     found = Outcome()
     for test, state in cases:
         named = next((one for one in excused if is_of(test, one)), None)

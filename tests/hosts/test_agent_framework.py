@@ -33,7 +33,7 @@ Step = str | list[tuple[str, dict[str, Any]]] | Callable[[list[Message]], Any]
 
 
 class ScriptedClient(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
-    """A scripted client. Its model returns texts, refs or tool calls, step by step."""
+    """A fake chat client that answers each request with the next step of a script: texts, refs or tool calls."""
 
     def __init__(self, *script: Step) -> None:
         super().__init__()

@@ -77,7 +77,7 @@ def without_sizes(said: str) -> list[str]:
 
 
 def forget_empty_folders(root: Path) -> None:
-    """Delete empty folders, because a record store has none."""
+    """Delete empty folders, because a record store has no empty folders."""
     for path in sorted(root.rglob("*"), reverse=True):
         if path.is_dir() and not [*path.iterdir()]:
             path.rmdir()

@@ -1,4 +1,4 @@
-"""Haystack on a session: its document store in pipelines, and long tool results of an agent under handles."""
+"""Haystack on a session: the document store in pipelines, and handles for long tool results of an agent."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_pipeline_can_be_serialized_and_loaded(session, store):
     )
     pipeline = Pipeline()
     pipeline.add_component("retriever", retriever)
-    # Haystack only instantiates classes from allowed modules.
+    # Allow the adapters explicitly, because Haystack instantiates only classes from allowed modules.
     read = Pipeline.loads(pipeline.dumps(), allowed_modules=["mama_structs.adapters.*"])
     again = read.get_component("retriever")
     found = read.run(

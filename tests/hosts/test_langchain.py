@@ -1,4 +1,4 @@
-"""LangChain's stores, retriever and agents on a session; its own suite is in `suites/langchain.py`."""
+"""LangChain's stores, retriever and agents on a session. LangChain's own suite runs in `suites/langchain.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LangGraph's store and checkpointer in a session, compared with its in-memory ones, and agents that resume."""
+"""LangGraph's store and checkpointer on a session, compared with its in-memory classes, and resumed agents."""
 
 from __future__ import annotations
 

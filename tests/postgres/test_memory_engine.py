@@ -133,7 +133,11 @@ class Engines(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 3), raises=st.integers(0, 9), looks=st.booleans())
     def put_new(self, data, count, raises, looks):
-        """Save new memories with links to older ones, and add further links when the nodes of all are known."""
+        """
+        Save new memories with links to older ones.
+
+        Add further links when the nodes of all new memories are known.
+        """
         before = self.ids()
         new = [self.new(data) for _ in range(count)]
         if before:
@@ -342,7 +346,7 @@ def early_answers(reader, ids):
 
 
 def same(plain, other):
-    """Assert that the answers of two engines are equal, and report the name of a different one."""
+    """Assert that the answers of two engines are equal. The error names the first query whose answers differ."""
     if isinstance(plain, dict):
         for name, value in plain.items():
             assert alike(value, other[name]), (name, value, other[name])

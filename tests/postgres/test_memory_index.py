@@ -196,7 +196,7 @@ async def test_index_is_built_on_partition_of_namespace(own):
 @pytest.mark.parametrize("scanned", ["enough", "too little"])
 async def test_filtered_search_returns_all_nearest_memories(engine, monkeypatch, scanned):
     """With the index or by exact comparison, the number of results is complete and they are the nearest ones."""
-    # Lower the number of matches up to which a filtered search is exact, so that it uses the index.
+    # Filtered searches with few matches are exact. Lower this limit, so that these searches use the index.
     monkeypatch.setattr(questions, "MAX_EXACT_FILTERED_MEMORIES", 12)
     if scanned == "too little":
         monkeypatch.setitem(indexing.SEARCH_SETTINGS, "hnsw.iterative_scan", "off")

@@ -77,7 +77,7 @@ READS = {
 }
 
 
-# Methods of the session itself, with the maximum number of their statements.
+# Methods of the session: the maximum number of their SQL statements, and a call.
 ANSWERS = {
     "observe": (3, lambda session: session.observe('<ref id="plan">shields first</ref>')),
     "recall": (2, lambda session: session.recall("shall we shield the planet?")),
@@ -194,7 +194,7 @@ async def test_statements_look_rows_up_by_key_without_statistics(place, monkeypa
     await store.load_context(ids[0])
 
     assert len(removed) > 3
-    # Statements discard only rows with words of memories, which they compare with the requested words.
+    # Statements may discard only rows with words of memories, which they compare with the requested words.
     assert max(removed) <= 100 * 120, removed
 
 

@@ -184,7 +184,7 @@ def test_write_is_atomic_when_connection_breaks_at_any_message(database, proxy, 
         outcomes.append(len(found))
         if is_over:
             break
-    # The connection broke at begin, query and commit at least. Some of the runs failed, others did not.
+    # The connection breaks at least at begin, query and commit. Some of these runs fail, and others succeed.
     assert len(outcomes) >= 4
     assert {0, 1} == set(outcomes)
 
@@ -297,7 +297,7 @@ def test_unresponsive_server_raises_after_timeout(proxy, monkeypatch):
 
 def test_long_statement_is_cancelled_by_server(database):
     """The transaction is rolled back and the connection stays usable."""
-    # Idle transactions have the same limit, so it must exceed the time between two statements on a slow machine.
+    # Idle transactions have the same timeout, so it must exceed the pause between statements on a slow machine.
     with opened(database, statement_timeout=3) as server:
 
         def plan(connection):

@@ -34,7 +34,7 @@ def opened(url, conversation=None, **options):
 
 
 def as_another(url):
-    """Return another URL of the same database, which does not share its connection pool."""
+    """Return another URL of the same database. The two URLs have separate connection pools."""
     return f"{url}?application_name=another"
 
 
@@ -299,7 +299,7 @@ async def test_forgotten_text_is_in_no_row_or_index_on_disk(own_database):
         await session.memories.save_context("what stays")
         saved = await session.memories.save_decision(word, f"{word} {long}", word, evidence=[f"{word} {long}"])
         more = await session.memories.save_many([{"type": "context", "content": f"{word} {at}"} for at in range(30)])
-        # Collect statistics, as autovacuum may do at any time. They contain words and ids, too.
+        # Collect statistics, as autovacuum may do at any time. Statistics also contain words and ids.
         administer(database, "ANALYZE", "CHECKPOINT")
         before, planned = items_with(word, database), administer(database, STATISTICS.format(word))
         receipt = await session.memories.forget([saved.id, *(memory.id for memory in more)])
@@ -574,7 +574,7 @@ async def test_unnamed_fork_does_not_wait_for_server(database, monkeypatch):
 
         monkeypatch.setattr(PostgresPool, "run", noted)
         fork = session.fork()
-        # A thread renews the claims periodically, so ignore its calls.
+        # A background thread renews the claims periodically. Ignore the calls of this thread.
         assert set() == {*asking} - {"mama-structs leases"}
         await fork.observe('<ref id="own">mine</ref>')
         with pytest.raises(StoreBusy, match="open in another"):

@@ -12,7 +12,7 @@ from mama_structs.errors import StoreError
 from mama_structs.storage.postgres.pool import Connection, PostgresPool
 
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'mama_structs' AND tablename <> 'migrations' ORDER BY 1"
-# Statements that concern several namespaces: they list namespaces, or the claims of a host.
+# Statements that access several namespaces, because they list namespaces or manage the leases of a host.
 ACROSS = [
     r"SELECT namespace FROM memory_heads ORDER BY namespace",
     r"SELECT name FROM leases WHERE expires >= ",
@@ -105,7 +105,7 @@ async def test_role_of_the_guide_uses_only_its_namespace(own_database):
 
 
 def parts_of(sql):
-    """Yield the parts of a statement: each bracketed subquery without its nested ones, and then the rest."""
+    """Yield the parts of an SQL statement: each subquery in parentheses, innermost first, and then the rest."""
     while inner := re.search(r"\([^()]*\)", sql):
         part = inner[0]
         asks = re.search(r"\b(?:SELECT|INSERT|UPDATE|DELETE)\b", part)

@@ -57,7 +57,7 @@ async def refs_of(url, namespace, conversation="talk"):
 
 @pytest.fixture
 def teams(own_database):
-    """The URLs of two roles that may access only the namespaces ``raids`` and ``trade``."""
+    """The URLs of two roles: the first may access only the namespace ``raids``, the second only ``trade``."""
     with team(own_database, "raids") as raids, team(own_database, "trade") as trade:
         yield raids, trade
 

@@ -307,7 +307,7 @@ async def test_loaded_memories_leave_space_for_refs():
 
         assert all(answer["more"][0]["fd"] for answer in answers)
         assert ["plan"] == [ref.id for ref in ingested.refs]
-        # The memories use at most half of the quota, plus the omitted parts of the last answer.
+        # Memory tools use at most half of the quota of handles, plus the handles of the last answer.
         assert session.refs.usage.handles <= 20 // 2 + 3
         assert "long long" in await session.call("read_fd", {"fd": answers[-1]["more"][0]["fd"]})
 

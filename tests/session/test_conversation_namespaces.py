@@ -24,7 +24,7 @@ from mama_structs.refs.conversations.conversation_log import ConversationKey
 from mama_structs.storage.sealed_rows import MAX_KEY_CHARS
 from mama_structs.storage.sqlite_store import SqliteStorage
 
-# Rows of commit 7f2dd1b, without namespaces: a conversation of "alice", its fork, and one with the longest name.
+# Rows that commit 7f2dd1b wrote without namespaces: a conversation of "alice", its fork, and a conversation `LONG`.
 ROWS = json.loads((Path(__file__).parents[1] / "data" / "conversations_without_namespaces.json").read_text())
 LONG = "ü" * 200
 
@@ -234,7 +234,7 @@ async def test_assign_moves_conversation_to_another_namespace(place, capsys):
         with pytest.raises(HandleNotFound, match="deleted"):
             session.refs.get("fd:1")
         assert "fd:3" == session.refs.add("next").handle
-    # Move the conversation back, and move another one whose name is stored as a hash.
+    # Move the conversation back. Then move a conversation whose long name is stored as a hash.
     command = ("raid", place, "--from", "alice", "--namespace", "default")
     assert 0 == (await asyncio.to_thread(moved, capsys, *command))[0]
     assert "next" == (await texts(place, conversation="raid"))["fd:3"]

@@ -39,7 +39,7 @@ def place(request, tmp_path):
 
 
 def store(place):
-    """Return the row storage of a place, without a session."""
+    """Open the row storage of a directory or a server URL, without a session."""
     if isinstance(place, str):
         return PostgresStorage(PostgresPool.open(place), lease_name_of=parse_conversation_part)
     return SqliteStorage.open(place / "journal")

@@ -430,7 +430,7 @@ async def test_number_of_reads_is_independent_of_number_of_hits(session, login):
     for some in (hits[:1], hits):
         calls = []
         plan = functools.partial(RelatedMemories.read, hits=some, where=Filter(), resuming=False)
-        # The lambda runs in the same iteration, so its loop variable has the right value.
+        # The lambda runs within this iteration of the loop, so the loop variable has the right value.
         await session.memories._shared.read(lambda reader: plan(Counted(reader, calls)))  # noqa: B023
         counts.append(len(calls))
 

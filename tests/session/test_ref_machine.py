@@ -15,7 +15,7 @@ from mama_structs.testing.machines import SessionMachine
 NAMESPACES = st.sampled_from(["default", "bob"])
 NAMES = st.sampled_from(["x", "y"])
 IDS = st.sampled_from(["a", "b", "plan.md", "한글-1"])
-# Texts without tags and fences, so that it is clear which line breaks belong to a text.
+# Without tags and fences, because next to these it is ambiguous which line breaks belong to the text.
 TEXTS = st.text(st.sampled_from("xyz é\r\n&"), max_size=12)
 
 
@@ -92,7 +92,7 @@ class RefsAgainstAModel(SessionMachine):
         super().__init__()
 
     async def set_up(self, session):
-        """Close and reopen all other sessions when the machine's own session is reopened."""
+        """Close and reopen all further sessions when the session of the base class is reopened."""
         for pair in self.open:
             await pair.session.close()
         for pair in self.open:
@@ -111,7 +111,7 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule(pair=pairs, ref_id=IDS, text=TEXTS, flags=st.tuples(st.booleans(), st.booleans(), st.booleans()))
     def observe(self, pair, ref_id, text, flags):
-        """Observe a ref that is appended or not, complete or truncated, in a message or in a stream."""
+        """Observe a ref: appended or new, complete or truncated, in a message or in a stream."""
         append, cut, streamed = flags
         answer = f'so <ref id="{ref_id}"{" append" * append}>\n{text}{"" if cut else chr(10) + "</ref>"}'
         if streamed:
@@ -133,7 +133,7 @@ class RefsAgainstAModel(SessionMachine):
 
     @rule(pair=pairs, new=TEXTS, data=st.data())
     def edit(self, pair, new, data):
-        """Replace a part of a version that occurs in the version exactly once."""
+        """Replace a part of a version's text. The part must occur exactly once in the text."""
         handle = data.draw(st.sampled_from(sorted(one for one in pair.model.held if one[0] == "r") or [""]))
         text = pair.model.held.get(handle, "")
         start = data.draw(st.integers(0, len(text)))

@@ -332,7 +332,7 @@ def test_call_in_forked_child_raises_wrong_loop():
 
 async def test_warm_up_loads_embedder_before_first_search(caplog):
     """After the warm-up, a search embeds only its query."""
-    # The function `_load_model` of this module caches the model.
+    # Import the module of `_load_model`, because this function caches the model.
     from mama_structs.memory.embedding import sentence_encoder as universal  # noqa: PLC0415
 
     universal._load_model.cache_clear()

@@ -584,7 +584,7 @@ async def test_slow_pattern_times_out_without_blocking(place):
             while True:
                 if "mama-structs" in [thread.name for thread in threading.enumerate()]:
                     ticks.append(None)
-                # Sleep without a delay first, because the search may time out earlier on a stalled machine.
+                # Do not delay the first ticks, because on a stalled machine the search may time out before them.
                 await asyncio.sleep(0 if len(ticks) < 3 else 0.01)
 
         ticking = asyncio.create_task(tick())
@@ -801,7 +801,7 @@ async def test_fork_reads_earlier_handles_with_its_own_tools(place):
                 else:
                     assert 'type="not_found"' in read
                     assert 'type="not_found"' in got
-        # Each session now stores its own content under the same number.
+        # Each session now stores different content under the same descriptor number.
         for depth, one in enumerate(sessions):
             one.refs.add(f"late {depth}")
         for depth, one in enumerate(sessions):

@@ -51,7 +51,7 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 async def rows_of(place):
-    """Return the rows of a store that are equal after equal operations."""
+    """Return the deterministic rows of a store: equal operations produce equal rows."""
     storage = SqliteStorage.open(place / "journal")
     rows = dict(
         await storage.run_read(
@@ -131,7 +131,7 @@ STEPS = st.lists(
 
 
 async def do(session, step, record, number):
-    """Execute one random operation, on an existing memory if it needs one."""
+    """Execute one random operation. Operations that need a memory use an existing one."""
     store = session.memories
     known = await store.recent(limit=100)
     chosen = known[number % len(known)] if known else None

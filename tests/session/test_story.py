@@ -111,15 +111,15 @@ async def test_agent_finds_all_data_of_the_previous_day(story):
     """The agent continues in another process."""
     monday, tuesday, files = story
 
-    # The planet was resolved with its owner, and with a decision about it.
+    # The reference to the planet contains the planet's owner and the decision about the planet.
     assert "hollow-anvil" == monday["owner"]
     assert [{"id": monday["before"], "decision": "Mine 2-1 without shields"}] == monday["remembered"]
     assert PLAN == (files / "plan.md").read_text()
-    # "Continue from yesterday" lists load/checkpoint first, and the checkpoint has the next steps.
+    # The message "Continue from yesterday" puts load/checkpoint first, and the checkpoint has the next steps.
     assert "load/checkpoint" == tuesday["tools"][0]
     assert "evolve/outcome" not in tuesday["tools"]
     assert ["build the first shield"] == tuesday["checkpoint"]["next_steps"]
-    # The search finds the decision, and the failed one before it with the reason of the failure.
+    # The search finds the decision, and its failed predecessor with the reason for the failure.
     found = {one["id"]: one for one in tuesday["found"]["found"]}
     assert "Shield 2-1 before mining" == found[monday["decided"]]["content"]
     assert ("FAILED", "raided at night", monday["decided"]) == tuple(
@@ -129,7 +129,7 @@ async def test_agent_finds_all_data_of_the_previous_day(story):
     assert [PLAN] == tuesday["kept"]
     assert PLAN in json.dumps(tuesday["whole"], ensure_ascii=False).replace("\\n", "\n")
     assert PLAN == tuesday["plan"]
-    # The planet is resolved with the later decisions, newest first.
+    # The reference to the planet contains all decisions about the planet, newest first.
     assert [monday["planned"], monday["decided"], monday["before"]] == [one["id"] for one in tuesday["remembered"]]
     assert "[FAILED] Mine 2-1 without shields" == tuesday["remembered"][-1]["decision"]
     # The id of a memory is resolved like the id of an entity.

@@ -43,7 +43,7 @@ asyncio.run(main())
 
 @pytest.fixture
 async def source(tmp_path):
-    """The directory of a session with an open store, most of whose rows are in the write-ahead log."""
+    """The directory of a session. Its store is open, and most of the store's rows are in the write-ahead log."""
     storage = SqliteStorage.open(tmp_path / "a" / "journal")
     for number in range(ROWS):
         storage.enqueue([(f"k{number:04}", b"%d" % number * 1000)])
@@ -93,7 +93,7 @@ async def test_backup_is_consistent_while_another_process_writes(tmp_path, monke
     assert len(first) > 100
     assert [f"w{number:06}" for number in range(len(first))] == first
     assert [key.replace("w", "z") for key in first] == second
-    # The progress never goes back and its total never changes, so concurrent writes did not restart the copy.
+    # The progress never decreases and its total never changes, so concurrent writes do not restart the copy.
     assert sorted(told) == told
     assert 1 == len({total for _, total in told})
 

@@ -297,7 +297,7 @@ async def test_write_raises_store_busy_when_lock_is_held(tmp_path):
     await storage.flush()
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as stuck:
         stuck.execute("BEGIN IMMEDIATE")
-        started = time.monotonic()  # before the enqueue, because the writer starts to wait immediately afterwards
+        started = time.monotonic()  # measured before the enqueue, which makes the writer wait
         storage.enqueue([("a", b"2"), ("b", b"1")])
         with pytest.raises(StoreBusy) as caught:
             await storage.flush()
@@ -648,7 +648,7 @@ def quick_path(tmp_path):
 
 
 class Plan:
-    """Selects the statement that fails, and counts statements. The failure is before or after the execution."""
+    """Counts SQL statements, and makes one statement fail, before or after its execution."""
 
     def __init__(self):
         self.at = 0
@@ -674,7 +674,7 @@ def plan(monkeypatch):
                 plan.fail(statement)
             result = super().execute(statement, *arguments)
             if plan.count == plan.at:
-                # The traceback would keep the cursor open, and an open cursor keeps its lock.
+                # Close the cursor: the traceback would keep it open, and an open cursor keeps its lock.
                 result.close()
                 plan.fail(statement)
             return result

@@ -75,7 +75,7 @@ def end(process):
 
 
 def claimed_elsewhere(directory, *names):
-    """Return True for each of *names* that another process can claim, False for the others."""
+    """Return, for each of *names*, True if another process can claim the name."""
     process = start(CLAIM, directory, *names)
     answers = [process.stdout.readline().strip() for _ in names]
     end(process)

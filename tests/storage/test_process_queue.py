@@ -195,7 +195,7 @@ async def test_truncated_grown_index_is_damage(tmp_path):
     index = storage.directory / "cache.db-shm"
     opened = index.stat().st_size
     with closing(sqlite3.connect(storage.directory / "cache.db", isolation_level=None)) as reader:
-        # The open read prevents a restart of the log, so 17 MB of log need a second page of the index.
+        # The open read transaction prevents a restart of the log. The log grows to 17 MB and needs a second index page.
         reader.execute("BEGIN")
         reader.execute("SELECT COUNT(*) FROM Cache").fetchone()
         await storage.transact(lambda rows: [rows.put(f"{number}", b"x" * 2**20) for number in range(20)] and None)

@@ -132,7 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.model == self.run(self.storage.read(["a", "a:1", "a:2", "b", "b\x7f", "c", "missing"]))
 
 
-# Each example opens several stores of about 20 ms, so run fewer examples than the profile's default.
+# Each example opens several stores, at about 20 ms each, so run fewer examples than the profile's default.
 StoreMachine.TestCase.settings = settings(
     max_examples=max(40, settings.default.max_examples // 20),
     stateful_step_count=25,

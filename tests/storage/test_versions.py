@@ -26,7 +26,7 @@ def raise_in_place(journal):
 
 
 def raise_by_rename(journal):
-    """Replace the file of the version mark by another file."""
+    """Replace the file of the version mark with another file."""
     (journal / "new").write_bytes(NEXT_VERSION_HEADER)
     (journal / "new").replace(journal / "FORMAT")
 

@@ -24,7 +24,7 @@ _theirs = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = _theirs
 _spec.loader.exec_module(_theirs)
 
-# Only ADK's file service has this test, because its in-memory service rejects the case. Ours allows it.
+# ADK runs this test on its file service only, because its in-memory service rejects the id. Our service accepts it.
 _OWN = {"test_file_allows_reserved_user_as_session_id"}
 
 
@@ -41,13 +41,17 @@ class _AsInMemory(AdkArtifactService):
 
 @pytest.fixture
 async def artifact_service_factory(tmp_path):
-    """Return a function that creates our service on a new session, for any service type that a test requests."""
+    """Return a function that creates our service on a new session. It ignores the service type that a test requests."""
     async with Session.open(tmp_path / "store", embedder=HashEmbedder()) as session:
         yield lambda *_: _AsInMemory(session)
 
 
 def _on_ours(test):
-    """Restrict a test to the case of ADK's in-memory service, which ours replaces. Return None without such a case."""
+    """
+    Restrict a test to its in-memory case, in which our service replaces ADK's.
+
+    Return None if the test has no such case.
+    """
     marks = getattr(test, "pytestmark", [])
     for at, mark in enumerate(marks):
         if mark.name == "parametrize" and mark.args[0] == "service_type":

@@ -24,7 +24,7 @@ _MODULES = []
 
 
 class Store:
-    """Our store, opened by its first call. Its synchronous methods return data that the last change has cached."""
+    """Our store, which its first call opens. Its synchronous methods return data that the last change has cached."""
 
     def __init__(self):
         self._session = None
@@ -86,7 +86,7 @@ _EXCUSED = {
 
 
 def _of_stores(tests):
-    """Remove tests that use no store, and run the others in the event loop of the fixtures."""
+    """Remove tests that use no store, and run the remaining tests in the event loop of the fixtures."""
     for name, test in [("", tests), *vars(tests).items()]:
         if name.startswith("test_") and Reference.__name__ not in inspect.getsource(test):
             delattr(tests, name)
@@ -103,7 +103,7 @@ for _name in _NAMES:
     _spec.loader.exec_module(_module)
     _MODULES.append(_module)
     for _key, _value in vars(_module).items():
-        # Several modules have classes with the same name, so add the module's name to avoid replacing a class.
+        # Append the module's name, because classes of several modules have the same name.
         if _key.startswith("Test") and isinstance(_value, type):
             globals()[f"{_key}{_name.title().replace('_', '')}"] = _of_stores(_value)
         elif type(_value).__name__ == "FixtureFunctionDefinition":
@@ -112,7 +112,7 @@ for _name in _NAMES:
 
 @pytest.fixture(autouse=True)
 async def stores(monkeypatch):
-    """Replace the SDK's reference store by ours."""
+    """Replace the SDK's reference store with ours."""
     for module in _MODULES:
         for name, value in vars(module).items():
             if value is Reference:

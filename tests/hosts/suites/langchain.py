@@ -22,7 +22,11 @@ VALUES = {
 
 
 def of_the_suite():
-    """Return an embedder with the vectors that the suite expects. They have no meaning, so there is no calibration."""
+    """
+    Return an embedder with the vectors that the suite expects.
+
+    The vectors are meaningless, so the embedder has no calibration.
+    """
     fake = DeterministicFakeEmbedding(size=EMBEDDING_SIZE)
     return embedder(fake, name="deterministic", dimensions=EMBEDDING_SIZE, calibration=Calibration())
 
@@ -81,7 +85,7 @@ class TestVectorStore(VectorStoreIntegrationTests):
 NAMES = [name for name in dir(VectorStoreIntegrationTests) if name.startswith("test_") and name.endswith("_async")]
 
 
-# The suite does not allow skipped tests, but half of its class would be skipped on an async session.
+# Run only the async tests. The class would skip its sync tests on an async session, which the suite forbids.
 @pytest.mark.parametrize("name", NAMES)
 async def test_vector_store_awaited(name, tmp_path):
     """The suite's async tests on an async session."""

@@ -27,7 +27,7 @@ _beside = ThreadPoolExecutor(max_workers=1)
 
 
 class BlockingCheckpointer(LangGraphCheckpointer):
-    """Replaces the sync saver. Its session runs in another thread, because the tests may run an event loop here."""
+    """Replaces the sync saver. Its session has its own thread, because the test's thread may run an event loop."""
 
     @classmethod
     @contextlib.contextmanager

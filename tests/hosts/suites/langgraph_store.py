@@ -52,7 +52,7 @@ def _remember(store: Any, index: dict[str, Any] | None) -> Any:
 
 
 class BlockingStore(LangGraphStore):
-    """Replaces the sync stores. Its session runs in another thread, because the tests may run an event loop here."""
+    """Replaces the sync stores. Its session has its own thread, because the test's thread may run an event loop."""
 
     def __init__(self, location: str | None = None, *, index: Any = None, ttl: Any = None) -> None:
         session = _beside.submit(functools.partial(sync.Session.open, location, **_options(index))).result()
@@ -98,7 +98,7 @@ def _location(conn_string: str) -> str | None:
 
 
 def take_their_place() -> None:
-    """Replace LangGraph's store classes by ours for all later imports."""
+    """Replace LangGraph's store classes with ours for all later imports."""
     langgraph.store.memory.InMemoryStore = BlockingStore
     with contextlib.suppress(ImportError):
         sqlite, aio = (importlib.import_module(f"langgraph.store.sqlite{part}") for part in ("", ".aio"))

@@ -20,7 +20,7 @@ import pytest
 from mama_structs import HashEmbedder, sync
 from mama_structs.adapters.openai_agents.session import ConversationSession
 
-# The SDK's tests import each other from the package "tests". Ours has the same name, so remove it meanwhile.
+# The SDK's tests import each other from the package "tests". Hide our package of this name during the import.
 _ours = {name: sys.modules.pop(name) for name in [*sys.modules] if name.partition(".")[0] == "tests"}
 sys.path.insert(0, os.environ["MAMA_STRUCTS_SUITE"])
 _setup, *_suites = [

@@ -50,7 +50,7 @@ globals().update(
 
 @pytest.fixture(autouse=True)
 async def stores(monkeypatch):
-    """Replace the reference store by ours. Its constructor opens nothing, as in the reference store."""
+    """Replace the reference store with ours. Its constructor opens nothing, as in the reference store."""
     sessions = {}
 
     class Store:

@@ -32,7 +32,7 @@ globals().update(
 
 @pytest.fixture(autouse=True)
 async def stores(tmp_path, monkeypatch):
-    """Replace the three bundled stores by ours."""
+    """Replace the three bundled stores with ours."""
     directory = tmp_path / "agent.mama"
     async with AsyncExitStack() as opened:
         places = ((directory, "default"), (directory, "other"), (None, "default"), (directory, "default"))

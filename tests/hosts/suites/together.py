@@ -1,5 +1,5 @@
 """
-Four frameworks in four processes share one directory. Each recalls the facts that the other three saved.
+Four frameworks in four processes share one directory. Each framework recalls the facts that the other three saved.
 
 Each process has the environment of its framework. ``run_suites.py`` starts this file in the environment of the MCP
 client; the other environments are in the same folder.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
-# Files of this directory are named like frameworks, so remove it from the import path.
+# Files in this directory have the names of frameworks, so remove the directory from the import path.
 sys.path = [one for one in sys.path if Path(one or ".").resolve() != Path(__file__).parent]
 FACTS = {
     "langgraph": ("The harbour master is called Ines", "Who is the harbour master?"),
@@ -181,7 +181,7 @@ def python_of(role: str) -> Path:
 
 
 def main() -> int:
-    """Make each framework save its fact, and check that it recalls the facts of all others."""
+    """Make each framework save its fact, and check that each framework recalls the facts of the other three."""
     missing = [role for role in FACTS if not python_of(role).exists()]
     if missing:
         say({"passed": 0, "failed": [f"there is no environment of {role}: run its suites first" for role in missing]})

@@ -209,7 +209,7 @@ async def test_unknown_embedder_is_calibrated_on_sample_sentences():
 
     def shifted(texts):
         vectors = inner.embed(texts)
-        return np.hstack((vectors, np.full((len(texts), 1), 3.0)))  # increases all cosines above 0.9
+        return np.hstack((vectors, np.full((len(texts), 1), 3.0)))  # raises all cosines to more than 0.9
 
     async def later(texts):
         return inner.embed(texts)

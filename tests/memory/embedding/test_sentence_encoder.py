@@ -120,7 +120,7 @@ def test_translations_are_similar(encoder):
 
 @pytest.fixture(scope="module")
 def korean(encoder):
-    """Return the cosines of each Korean query with its paraphrase, the unrelated sentence, and all queries."""
+    """Return the cosines of Korean queries with their paraphrases, with unrelated sentences, and with each other."""
     if not PAIRS.is_file():
         pytest.skip("the sample is not beside this checkout")
     pairs = [json.loads(line) for line in PAIRS.read_text(encoding="utf-8").splitlines()]

@@ -191,7 +191,7 @@ async def test_single_saves_run_between_transactions_of_save_many(tmp_path, slow
     write = ENGINE.write
 
     async def watched(engine, plan):
-        # Count only the transactions while the plan waits. A busy machine may start others before and after.
+        # Count only transactions that start while the plan waits. A busy machine may start more before and after.
         before = len(slow.counts)
 
         def run(writer):
@@ -207,7 +207,7 @@ async def test_single_saves_run_between_transactions_of_save_many(tmp_path, slow
     await loading
 
     assert len(waits) > 10
-    # The save waits for the running transaction, at most one more of `save_many`, and its own.
+    # A save waits for the running transaction, for at most one more transaction of `save_many`, and for its own.
     assert max(waits) <= 3
     await place.close()
 

@@ -250,7 +250,7 @@ def test_html_is_bounded():
 
 @st.composite
 def told_things(draw):
-    """Draw an object of any other type that callers receive, with arbitrary texts and any number of items."""
+    """Draw an object of a type that `shown_things` does not draw, with arbitrary texts and any number of items."""
     said, many = draw(texts), draw(st.sampled_from([0, 1, 60]))
     kept = [
         DecisionMetadata(

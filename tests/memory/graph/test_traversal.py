@@ -81,7 +81,7 @@ def edges_of(reader, direction, types, as_of_ms=None):
 
 
 def plainly_traversed(reader, start, *, types, max_depth, direction, min_strength, limit):
-    """Return (node, depth, strength) in traversal order. This reference scans all edges at each depth."""
+    """Return (node, depth, strength) in traversal order, with a simple scan of all edges at each depth."""
     ways = edges_of(reader, direction, types)
     level, seen, found = {start: 1.0}, {start}, []
     for depth in range(1, min(max_depth, 5) + 1):
@@ -178,7 +178,7 @@ def test_context_neighbourhood_has_depth_two():
 
 
 def members(reader, begun):
-    """Return some nodes, and all nodes that evolution links connect with them."""
+    """Return the nodes in *begun*, and all nodes that evolution links connect to these nodes."""
     found = set(begun)
     ways = edges_of(reader, "both", {LinkType.EVOLUTION})
     while more := {there for here, there, _ in ways if here in found} - found:
@@ -295,7 +295,7 @@ def test_current_successor_is_newest_end(reader, as_of):
 
     for node, reached in ahead.items():
         ends = {one for one in reached if not successors[one]}
-        # `last` are the members of final ends and cycles: all memories that they reach also reach them.
+        # `last` contains final memories and members of final cycles: each memory that they reach also reaches them.
         last = {one for one in reached if all(one in ahead[other] for other in ahead[one])}
         stands = found.get(node, node)
 

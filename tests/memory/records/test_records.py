@@ -1,4 +1,4 @@
-"""Records: comparison with a plain dict, and their combination with memories."""
+"""Records: comparison of a record store with a plain dict, and combination of records with memories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Automatic links connect memories on the same subject, within the limits of their number."""
+"""Automatic links connect memories on the same subject, and the number of links is limited."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -70,7 +70,7 @@ def temporal(links):
 
 @st.composite
 def stores(draw):
-    """Draw memories with random times. Few different words, topics and mentions make all kinds of links occur."""
+    """Draw memories with random times. The words, topics and mentions are few, so that all kinds of links occur."""
     number = draw(st.integers(0, 8))
     memories = [
         plain_memory(
@@ -459,7 +459,7 @@ def test_likeness_is_relative_to_cosines_of_store():
             vector[0, at], vector[0, 63] = np.sqrt(1 - usual), np.sqrt(usual)
             reader.put(plain_memory(f"m{at}", f"w{at}", at=at), vectors=vector)
         new = np.zeros((1, 64), np.float32)
-        # The new vector is similar to the first one, and to all others by the component that they share.
+        # The new vector is similar to the first vector, and shares component 63 with all vectors.
         new[0, 0], new[0, 50], new[0, 63] = np.sqrt(0.5), np.sqrt(0.5 - usual / 2), np.sqrt(usual / 2)
         found = collect_link_candidates(reader, plain_memory("new", "n", at=99), new, calibration=EMBEDDER.calibration)
         return found.cosines[0], found.features.cosine_spreads[0] - np.median(found.features.cosine_spreads)

@@ -1,4 +1,4 @@
-"""Automatic links within a batch have the limits of single saves, and never lead to later memories."""
+"""Automatic links within a batch obey the same limits as in single saves, and never point to later memories."""
 
 import attrs
 import numpy as np

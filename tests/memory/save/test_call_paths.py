@@ -8,10 +8,10 @@ from pathlib import Path
 import mama_structs
 from mama_structs import HashEmbedder, Session
 
-# These limits include modules of single features: conflict detection (two), telemetry, records, provenance, offloading.
+# Some counted modules serve single features: conflict detection (two), telemetry, records, provenance, offloading.
 MAX_MODULES_IN_LOOP, MAX_MODULES = 19, 41
 MAX_PACKAGES = 7
-# Excluded: values and helpers that every package uses, and the session's callback that finds mentions.
+# Packages that are not counted: values and helpers of all packages, and the session's callback that finds mentions.
 NOT_COUNTED = {".", "_internal", "memory/types", "session"}
 PACKAGE = Path(mama_structs.__file__).parent
 

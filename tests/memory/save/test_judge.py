@@ -1,4 +1,4 @@
-"""Judges that a host passes to the session, and that classify a new memory against older ones."""
+"""Judges, which a host passes to the session, classify the relation of a new memory to older memories."""
 
 import asyncio
 import threading

@@ -34,7 +34,7 @@ NOTES = [
 
 
 class Preferring:
-    """A reranker that gives texts with a word a higher score, and records the texts that it scored."""
+    """A reranker that gives a higher score to texts with *word*, and records the texts that it scored."""
 
     name = "preferring"
 

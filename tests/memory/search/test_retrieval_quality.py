@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT.parent / "shared" / "data" / "retrieval"
 # Vectors differ between machines by rounding, which may reorder ties, so tolerate one query.
 ONE = 1.0
-# May be below the limit, because a new decision ranks before its predecessor and outcome even if these match better.
+# These figures may miss the limit: a decision ranks before its predecessor and outcome, even if these match better.
 COSTS = {f"decisions, kind {kind}, recall@1" for kind in ("cross_lingual", "paraphrase", "words")}
 
 

@@ -4,7 +4,7 @@ Stateful test of memories against plain dicts.
 It has several processes and namespaces, and injects failures.
 """
 
-# Hypothesis passes drawn values by name. Tests poll the engine's queue, because it has no event for its growth.
+# Allow many positional parameters, because Hypothesis passes drawn values by name.
 # ruff: noqa: PLR0917, RUF028
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ WORDS = st.sampled_from(["refines", "contradicts", "Refines", "implements", "sup
 SHARES = st.sampled_from([0.0, 0.15, 0.5, 0.8, 1.0])
 TIMES = st.sampled_from([0.001, 60.0, 3500.0, 86400.0, 31 * 86400.0, -3600.0, -10 * 86400.0])
 CREATORS = st.sampled_from(["user", "llm"])
-# Two handles have the same text, one has another text, and one has an empty text.
+# The first two handles have the same text, the third has a long text, and the last one has an empty text.
 HANDLES = {
     "ref:x": ("ref:x@1", "the text\r\nof x, 근거"),
     "ref:y": ("ref:y@2", "the text\r\nof x, 근거"),
@@ -164,7 +164,7 @@ class MemoryMachine(RuleBasedStateMachine):
         self.actors = []
         self.models = collections.defaultdict(Model)
         self.outer = sys.exception()
-        # Lower the limits, so that a memory with few links is deleted like one with many.
+        # Lower the limits, so that the deletion of a memory with few links is split like a deletion with many links.
         self.small = patch.multiple(plans, MAX_IMMEDIATE_CLEANUPS=1, CLEANUP_PART_SOURCES=2)
         self.small.start()
 
@@ -299,7 +299,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, namespace=NAMESPACES, texts=st.lists(TEXTS, min_size=1, max_size=5), topic=TOPICS)
     def save_at_once(self, actor, namespace, texts, topic):
-        """Run concurrent saves that share a transaction. The failing one must not affect the others."""
+        """Run concurrent saves that share a transaction. A failing save must not affect the remaining saves."""
 
         async def work(store):
             good = [store.save_context(text, topic=topic) for text in texts]
@@ -320,7 +320,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert sorted(wanted) == sorted(memory.id for memory in found)
         for memory in reversed(found):
             links = self.do(1 - actor, namespace, lambda store: store.links_of(memory.id))  # noqa: B023 - `do` waits
-            # Later memories of the batch may already link to this one, so compare only its own links.
+            # Later memories of the batch may already link to this memory, so compare only its outgoing links.
             own = [link for link in links if link.from_id == memory.id]
             assert {"system"} >= {link.created_by for link in own}
             self.models[namespace].plain.put(memory, links=own, contents=CONTENTS)
@@ -480,7 +480,7 @@ class MemoryMachine(RuleBasedStateMachine):
         before = model.maintained
         if model.plain.change and not 0 <= (self.now - before).total_seconds() < self.settings.prune_every:
             model.maintained = self.now
-        # Maintenance prunes by the time of the previous run, so the first run prunes nothing.
+        # Maintenance computes ages for the time of the previous run, so the first run prunes nothing.
         expected = model.prune(min(before, self.now), self.settings) if done.due else 0
         assert expected == done.pruned
         assert not self.do(1 - actor, namespace, lambda store: store.maintain()).due
@@ -509,7 +509,7 @@ class MemoryMachine(RuleBasedStateMachine):
                     vectors=np.eye(1, 64, 3, dtype=np.float32),
                     contents=CONTENTS,
                 )
-                # The change above may leave the former evidence unreferenced, so pass its texts again.
+                # The change above may delete the texts of the former evidence, so pass these texts again.
                 fresh = attrs.evolve(memory, id="fresh")
                 writer.put(fresh, vectors=np.eye(1, 64, 5, dtype=np.float32), contents=CONTENTS)
                 writer.delete(ids[1])

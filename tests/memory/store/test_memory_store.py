@@ -1,6 +1,6 @@
 """Results, validation and failure behaviour of each method of `MemoryStore`."""
 
-# Blocking file system calls are fast enough in these tests. Lambdas keep the tables of calls uniform.
+# Allow blocking file system calls, which are fast here, and lambdas, which keep the tables of calls uniform.
 # ruff: noqa: ASYNC240, PLW0108
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ async def test_tools_show_namespace_and_cannot_change_or_extend_reads(home):
     async with ada(home, settings=Settings(tools=ToolSettings(deprecated=True))) as session:
         own = await session.call("save/insight", {"content": "JWT is what Ada dislikes"})
         found = (await session.call("search/by_context", {"query": "JWT"}))["found"]
-        # Each namespace shows its best hit, even if all hits of the other one score higher.
+        # The results contain the best hit of each namespace, even if all hits of the other namespace score higher.
         assert (own["id"], None) == (found[0]["id"], found[0].get("namespace"))
         assert {TEAM} == {one["namespace"] for one in found[1:]}
         (version,) = (await session.call("search/by_topic", {"topic": "auth"}))["versions"]
@@ -215,7 +215,7 @@ async def test_tools_show_namespace_and_cannot_change_or_extend_reads(home):
         assert not taken & {"namespace", "namespaces", "reads", "scope"}
         seen = await session.resolver.enrich({"because_of": version["id"]})
         assert "Use JWT for logins of 2-1" == seen["references"][version["id"]]["content"]
-        # The v1.0 tool supersedes the newest decision of the session's own namespace, not that of the team.
+        # The v1.0 tool supersedes the newest decision in the session's own namespace, not the team's decision.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             await session.call("save_decision", {"topic": "auth", "decision": "Ada stays", "reasoning": "habit"})

@@ -1,6 +1,6 @@
 """Evidence texts: a save stores the text of each handle for as long as a memory refers to it."""
 
-# Blocking file system calls are fast enough in these tests.
+# Allow blocking file system calls, which are fast enough in these tests.
 # ruff: noqa: ASYNC240
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ STEPS = st.tuples(st.sampled_from("abc"), st.none() | st.sets(st.sampled_from([*
 
 
 @given(plans=st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=5), st.booleans()), max_size=8))
-# Regression: the transaction's last node belonged to a memory that the same transaction deleted.
+# Regression: the last node of the transaction belongs to a memory that the same transaction deletes.
 @example(plans=[([("a", set()), ("a", None), ("a", set()), ("a", None)], False)])
 @settings(max_examples=settings.default.max_examples // 2)
 async def test_texts_after_transaction_match_plain_model(plans):

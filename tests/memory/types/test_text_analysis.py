@@ -29,7 +29,7 @@ def terms(text):
 
 
 def meet(first, second):
-    """Return the shared words of two texts, without syllable pairs."""
+    """Return the terms that two texts share, except bigrams of syllables."""
     return {term for term in set(terms(first)) & set(terms(second)) if not term.startswith(BIGRAM_PREFIX)}
 
 

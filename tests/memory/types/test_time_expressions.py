@@ -386,7 +386,7 @@ def test_prefilter_accepts_texts_of_all_rules(pattern, data):
     text = lead + read + data.draw(st.sampled_from(["", " last week", " 2024", "에"]))
 
     assert pattern.search(text) is None or time_words._PREFILTER_PATTERN.search(text)
-    # ASCII texts are checked without the Korean rules, so no Korean rule may match one.
+    # ASCII texts are checked without the Korean rules, so no Korean rule may match an ASCII text.
     assert not (re.search("[가-힣]", pattern.pattern) and text.isascii() and pattern.search(text))
 
 

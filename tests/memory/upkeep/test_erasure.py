@@ -71,7 +71,7 @@ async def keep_traces(storage):
 
 @contextlib.asynccontextmanager
 async def filled(path, *, settings=QUIET, count=60):
-    """Yield the memories of a directory, and the id of the memory that the test will forget."""
+    """Yield an open directory, its memories, and the memory that the test will forget."""
     place = OpenedDirectory.open(path, embedder=SMALL, settings=settings, wait=0.2)
     store = await place.memories()
     await keep_traces(place.storage)
@@ -478,7 +478,7 @@ async def test_forget_deletes_descriptors_of_tool_results(tmp_path):
         await session.wrap({"rows": [f"{decision.id} is remembered"] * 500})
         pasted = refs.add(f"as {decision.id.replace('quokkafish', 'x')} says", source="user_input").handle
         kept = [one.handle for one in refs.descriptors()]
-        # The row of a deleted descriptor still contains its source.
+        # The row of a deleted descriptor still contains the descriptor's source.
         refs.delete(kept[0])
         await session.flush()
         nothing = [await memories.forget(about="nothing", dry_run=dry) for dry in (True, False)]

@@ -48,7 +48,7 @@ def named(text, source="ref:x@1"):
 
 
 def filled(*evidence):
-    """Return a backend with one memory per list, whose texts are the evidence of that memory."""
+    """Return a backend with one memory per argument. Each argument lists the evidence texts of its memory."""
     backend = Backend()
     for number, texts in enumerate(evidence):
         backend.memories.put(

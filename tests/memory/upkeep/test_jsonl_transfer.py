@@ -162,7 +162,7 @@ def memory_lines(path):
 
 
 def changed(path, number, change):
-    """Change the JSON of one line of a file by *change*. Line numbers begin at 1."""
+    """Apply *change* to the JSON of one line of a file. Line numbers begin at 1."""
     lines = lines_of(path)
     line = json.loads(lines[number - 1])
     change(line)

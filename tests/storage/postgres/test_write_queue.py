@@ -60,7 +60,7 @@ def test_writers_take_turns_in_order_until_two_are_unreachable(outcomes):
             assert OUTCOMES[outcome] is found[number]
             lost = {"lost": lost + 1, "done": 0}.get(outcome, lost)
         assert tried == said
-        # A later writer gets its turn, so the queue is empty again.
+        # Assert that a later writer gets its turn, which shows that the queue is empty again.
         await work(queues, said, "after", "done")
         assert "after" == said[-1]
 

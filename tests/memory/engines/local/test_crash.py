@@ -33,7 +33,7 @@ ENVIRONMENT = {
 # The nightly profile runs many more rounds.
 ROUNDS = 200 if settings.default.max_examples > 1000 else 20
 
-# Prints a line before each call and another after its acknowledgement. Without the second, the call may be stored.
+# Prints a line before each call, and one after its acknowledgement. A call without the second line may be stored.
 WRITER = """
 import asyncio, json, random, sys
 from pathlib import Path
@@ -148,7 +148,7 @@ class Oracle:
             if memory_id in there:
                 told = [change.reason for change in there[memory_id].metadata.history]
                 assert reasons <= set(told)
-                # One transaction stores the outcome and the memory of its reason, so both exist.
+                # One transaction stores the outcome and the memory with its reason, so both exist.
                 ends = [
                     link.from_id for link in links[memory_id] if link.metadata.original_relationship == "outcome_of"
                 ]
@@ -164,7 +164,7 @@ class Oracle:
                 assert link_id in {link.id for link in links[one]}
         said = {memory.content for memory in there.values()}
         for memory in there.values():
-            # A call that saves several memories stores a prefix of them, so the previous one exists.
+            # A call that saves several memories stores them in order, so the memory before a stored one exists.
             if memory.type == "context" and (part := re.search(r" tokens ([12])$", memory.content)):
                 assert f"{memory.content[:-1]}{int(part[1]) - 1}" in said
         return len(there)
@@ -177,7 +177,7 @@ def start(path, name, seed, tasks):
 
 def end(process, oracle):
     process.kill()
-    # Read directly: `communicate` would lose output that is buffered since the first line was read.
+    # Read the pipes directly, because `communicate` would lose output that `readline` has already buffered.
     with process:
         said, errors = process.stdout.read(), process.stderr.read()
     oracle.hear(said)
@@ -217,11 +217,11 @@ def test_sigkill_loses_no_acknowledged_call(place, processes, tasks):
     oracle = Oracle()
     for turn in range(ROUNDS // (processes * 2) if processes > 1 else ROUNDS // 2):
         writers = [start(place, f"t{turn}-{n}", chance.randrange(2**32), tasks) for n in range(processes)]
-        # In every fourth turn, read no line first, so that processes are killed while they open the store.
+        # Wait for a first line, except in every fourth turn, in which processes are killed while they open the store.
         if turn % 4 != 3:
             for writer in writers:
                 oracle.hear(writer.stdout.readline())
-        # Wait for one acknowledgement, since a busy machine may kill all processes before their first save.
+        # In the first turn, wait for one acknowledgement. On a busy machine, no turn might reach its first save.
         while turn == 0 and not oracle.saved and (line := writers[0].stdout.readline()):
             oracle.hear(line)
         time.sleep(chance.uniform(0.0, 0.35))

@@ -29,12 +29,12 @@ BY_PARTS = pytest.mark.of_the_directory("a server deletes a memory with all its 
 
 
 def unit(number=0):
-    """Return the vectors of a memory, one normalized row."""
+    """Return the vectors of a memory: a matrix with one normalized row."""
     return SMALL.embed([f"note {number}"])[0].reshape(1, -1)
 
 
 async def wheel(store, count):
-    """Save a hub with *count* incoming links and one outgoing link, in bulk to save time."""
+    """Save a memory with *count* incoming links and one outgoing link, in one write to save time."""
     vectors, ids = unit(), (f"link_{number:024x}" for number in itertools.count())
 
     def plan(writer):

@@ -72,7 +72,7 @@ def always_snapshots(monkeypatch):
 
 @contextlib.asynccontextmanager
 async def opened(path, namespace="default", **options):
-    """Open a directory for a while, and yield it with the memories of a namespace."""
+    """Open a directory, yield it with the memories of a namespace, and close it."""
     place = OpenedDirectory.open(path, **options)
     try:
         yield place, await place.memories(namespace)
@@ -111,7 +111,7 @@ async def contents(memories):
 
 
 class Plan:
-    """Selects the statement that fails, and counts statements. The failure is before or after the execution."""
+    """Counts SQL statements, and makes one statement fail, before or after its execution."""
 
     def __init__(self):
         self.at = 0
@@ -139,7 +139,7 @@ def plan(monkeypatch):
                 plan.fail(statement)
             result = super().execute(statement, *arguments)
             if plan.count == plan.at:
-                # The traceback would keep the cursor open, and an open cursor keeps its lock.
+                # Close the cursor: the traceback would keep it open, and an open cursor keeps its lock.
                 result.close()
                 plan.fail(statement)
             return result
@@ -222,7 +222,7 @@ async def test_engine_opens_on_retry_after_failed_statement(quick_path, plan, al
                 if plan.count < number:
                     break
             plan.at = 0
-            # Make changes that the other engine must process in its next call.
+            # Make changes with the second engine, which the first engine must process in its next call.
             memory = await writer.save_context(f"more {number} of the login")
             await writer.set_outcome(expected[-1].id, "PARTIAL")
             if number % 3 == 0:

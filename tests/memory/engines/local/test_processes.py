@@ -132,7 +132,11 @@ os.kill(os.getpid(), 9)
 
 @contextlib.contextmanager
 def held(journal, *, after_a_crash):
-    """Hold the write lock in another process. With *after_a_crash*, a killed process leaves its log before."""
+    """
+    Hold the write lock in another process.
+
+    With *after_a_crash*, first kill a process that leaves a write-ahead log.
+    """
     if after_a_crash:
         command = [sys.executable, "-c", KILLED, str(journal)]
         assert 0 != subprocess.run(command, check=False, env=ENVIRONMENT).returncode
@@ -260,7 +264,7 @@ def test_four_processes_write_and_search_one_directory(tmp_path):
         thread.start()
 
     async def watch():
-        """Read in a fifth session. Each read must contain all saves that were acknowledged before it."""
+        """Read in a fifth session. Each read must contain all saves that were acknowledged before the read."""
         looks = 0
         async with Session.open(tmp_path, embedder=SMALL) as session:
             while any(thread.is_alive() for thread in threads):

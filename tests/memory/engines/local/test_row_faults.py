@@ -62,7 +62,7 @@ def key_of(number):
 
 
 def rewrite(number, change):
-    """Return a function that changes the JSON of a memory row by *change*."""
+    """Return a function that applies *change* to the JSON of a memory row."""
 
     def work(rows):
         row = json.loads(rows.get(key_of(number)))

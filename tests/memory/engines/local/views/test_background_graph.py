@@ -1,4 +1,4 @@
-"""Graph search: the index uses it only with verified recall, and its failures never affect results."""
+"""Graph search: the index uses a graph only if its recall is verified, and graph failures never affect results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIMENSIONS = 24
 
 
 def clustered(count, *, seed=0):
-    """Return clustered vectors. As for the vectors of texts, a graph has high recall for them."""
+    """Return clustered vectors, for which a graph has a high recall, as it has for the vectors of texts."""
     random = np.random.default_rng(seed)
     centres = np.random.default_rng(99).standard_normal((40, DIMENSIONS))
     vectors = centres[random.integers(0, 40, count)] + 0.5 * random.standard_normal((count, DIMENSIONS))
@@ -511,7 +511,7 @@ def _foreign(path, other):
 
 
 def _older(path, other):
-    """Replace the graph file by an older graph of the same length."""
+    """Replace the graph file with an older graph of the same length."""
     graph = HnswGraph(DIMENSIONS)
     graph.add(clustered(1_500, seed=77))
     graph.save(path, max_vectors=1_500)
