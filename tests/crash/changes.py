@@ -245,7 +245,9 @@ async def save_many(author: Author, tag: str) -> None:
 
 async def remember(author: Author, tag: str) -> None:
     """Extract a memory from a message with a scripted model answer."""
-    content, message = text_of(tag)[:_MAX_LEARNED], text_of(f"{tag}-m")
+    content = text_of(tag)[:_MAX_LEARNED]
+    # The message contains all words of the memory. Otherwise the origin is that of a known memory with more of the words.
+    message = f"{tag}-m {content}"
     spec: dict[str, Any] = {
         "tag": tag,
         "type": "context",
