@@ -1,7 +1,7 @@
 """
 Log of a crash test.
 
-It is a file outside of the store. Writers record each change before it starts and after it is acknowledged.
+The log is a file outside the store. Writers record each change before it starts and after it is acknowledged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AckLog:
     """
     A log file to which several processes append lines of JSON.
 
-    A written line survives if its writer is killed.
+    Lines that are already written survive if their writer is killed.
 
     Args:
         fd: The open file.

@@ -30,11 +30,11 @@ Capability = Literal[
 CAPABILITIES: Final[tuple[str, ...]] = get_args(Capability)
 
 _MAX_SEARCHED_MEMORIES: Final = 24
-"""Number of memories of a check to search for, because some stores search slowly."""
+"""Maximum number of memories for which a check searches. Some stores search slowly."""
 _MOMENT_PAUSE_SECONDS: Final = 0.05
-"""Seconds between saving and the moment of a time travel search."""
+"""Seconds to wait before and after the time for which a check later searches the past."""
 _POLL_SECONDS: Final = 0.002
-# Names that a wrong comparison could confuse: by prefix, as LIKE patterns, or by case.
+# A wrong comparison (by prefix, LIKE pattern or ignoring case) would treat some of these names as equal.
 _SIMILAR_NAMES: Final = ("alice", "alice-2", "Alice", "al_ce", "al%", "alice/notes", "алиса")
 
 
@@ -48,7 +48,7 @@ class ConformanceRun:
     seed: int
     rounds: int
     lacks: Mapping[str, str]
-    # The prefix of all namespaces, so that checks can share a store.
+    # Prepended to each namespace name, so that checks can share a store.
     prefix: str = ""
     findings: list[str] = attrs.field(factory=list)
 
@@ -58,7 +58,7 @@ class ConformanceRun:
             self.findings.append(message if total is None else f"{message}: {count} of {total}")
 
     def get_namespace(self, name: str) -> str:
-        """Return the namespace with this name, including the prefix of this run."""
+        """Return *name* with the namespace prefix of this run prepended."""
         return f"{self.prefix}{name}"
 
     def start_process(self) -> StoreProcess:
@@ -154,7 +154,7 @@ def _check_readable_and_found(trial: ConformanceRun, store: StoreProcess, space:
 
 @_register_check()
 def saved_is_found(trial: ConformanceRun) -> None:
-    """What was saved is read and found at the next call, and after the store was opened again."""
+    """A saved memory can be read and found by the next call, and also after the store is reopened."""
     space = trial.get_namespace("alice")
     with trial.open_store() as store:
         texts = trial.save_memories(store, space, "one", 20)
@@ -168,7 +168,7 @@ def saved_is_found(trial: ConformanceRun) -> None:
 
 @_register_check()
 def limit_is_exact(trial: ConformanceRun) -> None:
-    """A search gives as many as it is asked for, if there are so many."""
+    """A search returns exactly the requested number of memories, or all of them if there are fewer."""
     space, about = trial.get_namespace("alice"), make_words("matter", 2)
     with trial.open_store() as store:
         texts = trial.save_memories(store, space, "near", 30, about=about) | trial.save_memories(
@@ -183,7 +183,7 @@ def limit_is_exact(trial: ConformanceRun) -> None:
 
 @_register_check("replacing")
 def replaced_is_gone(trial: ConformanceRun) -> None:
-    """A text that replaces another one is read and found in its place, and that one is gone, here and afterwards."""
+    """A replaced memory is read and found with its new text only, also after the store is reopened."""
     space = trial.get_namespace("alice")
     with trial.open_store() as store:
         texts = trial.save_memories(store, space, "one", 12)
@@ -208,7 +208,7 @@ def _check_replaced(
 
 @_register_check("deleting")
 def deleted_is_gone(trial: ConformanceRun) -> None:
-    """What was deleted is not read, listed or found any more, here and afterwards, and nothing else is gone."""
+    """A deleted memory is not read, listed or found, even after the store is reopened, and no other memory is lost."""
     space = trial.get_namespace("alice")
     with trial.open_store() as store:
         texts = trial.save_memories(store, space, "one", 16)
@@ -270,7 +270,7 @@ class _ExpectedContent:
         return sum(map(len, self.acknowledged_texts.values()))
 
     def compare(self, trial: ConformanceRun, store: StoreProcess) -> None:
-        """Report differences between the store's content and the expected content."""
+        """Add a finding for each kind of difference between the store's content and the expected content."""
         lost = wrong = unknown = back = missed = 0
         searched = 0
         for space, written in self.written_texts.items():
@@ -291,7 +291,7 @@ class _ExpectedContent:
 
 
 def _start_stream(trial: ConformanceRun, store: StoreProcess, name: str, spaces: Sequence[str], count: int) -> Path:
-    """Start random changes in the store's process without waiting for their end. Return the path of the log."""
+    """Start random changes in the store's process without waiting for them to finish. Return the log's path."""
     path = trial.directory / f"{name}.book"
     kinds = [kind for kind, needs in (("replace", "replacing"), ("delete", "deleting")) if needs not in trial.lacks]
     store.send_call("stream", str(path), f"{trial.prefix}{name}-{trial.seed}", spaces, count, kinds)
@@ -300,7 +300,7 @@ def _start_stream(trial: ConformanceRun, store: StoreProcess, name: str, spaces:
 
 @_register_check("durability")
 def kill_loses_nothing(trial: ConformanceRun) -> None:
-    """Saves, replacements and deletions that were acknowledged outlive kill -9, again and again, and all is found."""
+    """Acknowledged saves, replacements and deletions survive repeated kill -9, and searches find all memories."""
     chance = random.Random(trial.seed)  # noqa: S311 - reproducible by seed
     spaces, lines = [trial.get_namespace("alice"), trial.get_namespace("bob")], list[list[Any]]()
     for number in range(trial.rounds):
@@ -322,7 +322,7 @@ def kill_loses_nothing(trial: ConformanceRun) -> None:
 
 @_register_check("durability", "full_disk")
 def full_disk_loses_nothing(trial: ConformanceRun) -> None:
-    """On a full disk what was acknowledged is read, a save that is acknowledged is kept, and with room all goes on."""
+    """On a full disk, memories are readable and acknowledged saves persist; with free space, all calls work again."""
     space = trial.get_namespace("alice")
     store = trial.start_process()
     try:
@@ -355,7 +355,7 @@ def full_disk_loses_nothing(trial: ConformanceRun) -> None:
 def _check_readable_on_full_disk(
     trial: ConformanceRun, store: StoreProcess, space: str, texts: Mapping[str, str]
 ) -> None:
-    """Verify that the first memories can be read while the disk is full."""
+    """Verify that the memories from before the disk was full can be read while it is full."""
     for one, text in list(texts.items())[:12]:
         try:
             is_read = store("get", space, one) == text
@@ -370,7 +370,7 @@ def _check_readable_on_full_disk(
 
 @_register_check("durability", "two_writers")
 def two_writers_lose_nothing(trial: ConformanceRun) -> None:
-    """Two processes write to one store at once, no call of either fails, and a third finds all of it."""
+    """When two processes write to a store concurrently, no call fails, and a third process finds all changes."""
     space = trial.get_namespace("alice")
     with trial.open_store() as one, trial.open_store() as other:
         paths = [_start_stream(trial, store, name, [space], 40) for store, name in ((one, "one"), (other, "other"))]
@@ -384,10 +384,10 @@ def two_writers_lose_nothing(trial: ConformanceRun) -> None:
 
 @_register_check("two_writers")
 def others_see_at_once(trial: ConformanceRun) -> None:
-    """What one process saved or deleted is found or gone at another one's next call."""
+    """The saves and deletions of one process are visible to the next call of another process."""
     space = trial.get_namespace("alice")
     with trial.open_store() as one, trial.open_store() as other:
-        # Both processes read first, so that a cache that is never invalidated fails the check.
+        # Let the other process read first, so that the check fails if that process never invalidates its cache.
         first = trial.save_memories(one, space, "first", 4)
         _check_readable_and_found(trial, other, space, first)
         texts = trial.save_memories(one, space, "one", 6) | trial.save_memories(other, space, "other", 6)
@@ -404,7 +404,7 @@ def others_see_at_once(trial: ConformanceRun) -> None:
 
 @_register_check("isolation")
 def namespaces_are_apart(trial: ConformanceRun) -> None:
-    """A listing or a search in one namespace shows nothing of another one, whatever the two are called."""
+    """Listing or searching a namespace returns no memory of another namespace, regardless of their names."""
     spaces = [trial.get_namespace(name) for name in _SIMILAR_NAMES]
     with trial.open_store() as store:
         own = {space: trial.save_memories(store, space, f"n{at}", 3) for at, space in enumerate(spaces)}
@@ -424,7 +424,7 @@ def namespaces_are_apart(trial: ConformanceRun) -> None:
 
 @_register_check("isolation", "deleting")
 def deleting_stays_inside(trial: ConformanceRun) -> None:
-    """Deleting all that one namespace has leaves every other one as it was."""
+    """Deleting all memories of a namespace leaves all other namespaces unchanged."""
     spaces = [trial.get_namespace(name) for name in _SIMILAR_NAMES]
     with trial.open_store() as store:
         own = {space: trial.save_memories(store, space, "same", 3) for space in spaces}
@@ -438,7 +438,7 @@ def deleting_stays_inside(trial: ConformanceRun) -> None:
 
 @_register_check("isolation", "scoped_ids")
 def ids_are_of_their_namespace(trial: ConformanceRun) -> None:
-    """An id of one namespace reads, replaces and deletes nothing in another one."""
+    """An id from one namespace does not read, replace or delete anything when it is used in another namespace."""
     mine, other = trial.get_namespace("alice"), trial.get_namespace("bob")
     with trial.open_store() as store:
         texts = trial.save_memories(store, mine, "mine", 4)
@@ -448,7 +448,7 @@ def ids_are_of_their_namespace(trial: ConformanceRun) -> None:
         calls = {"deleting": ("delete",), "replacing": ("replace", make_text("theirs"))}
         for name, *given in [call for needs, call in calls.items() if needs not in trial.lacks]:
             for one in texts:
-                # The store may also reject the call with an error.
+                # Rejecting the call with an error is also correct.
                 with contextlib.suppress(StoreFailed):
                     store(name, other, one, *given)
         changed = sum(store("get", mine, one) != text for one, text in texts.items())
@@ -460,7 +460,7 @@ def ids_are_of_their_namespace(trial: ConformanceRun) -> None:
 
 @_register_check("forgetting", "deleting")
 def no_byte_is_left(trial: ConformanceRun) -> None:
-    """No word of a text that was forgotten, nor of what it said before, is in any file of the closed store."""
+    """No word of a forgotten text or of its earlier versions remains in any file of the closed store."""
     space = trial.get_namespace("alice")
     with trial.open_store() as store:
         trial.save_memories(store, space, "stays", 10)
@@ -503,7 +503,7 @@ def _find_words_in_files(trial: ConformanceRun, texts: Sequence[str]) -> dict[st
 
 @contextlib.contextmanager
 def _pause_around_now() -> Iterator[str]:
-    """Yield the current time, with a pause before and after it, so that no change has the same time."""
+    """Yield the current time, with a pause before and after it, so that no change has the same timestamp."""
     time.sleep(_MOMENT_PAUSE_SECONDS)
     yield datetime.now(UTC).isoformat()
     time.sleep(_MOMENT_PAUSE_SECONDS)
@@ -511,7 +511,7 @@ def _pause_around_now() -> Iterator[str]:
 
 @_register_check("time_travel")
 def past_is_without_what_came_later(trial: ConformanceRun) -> None:
-    """A search as of a moment finds what was there, and nothing that was saved later."""
+    """A search as of a past time finds the memories that existed then, and none that were saved later."""
     space, about = trial.get_namespace("alice"), make_words("matter", 2)
     with trial.open_store() as store:
         with _pause_around_now() as nothing:
@@ -534,7 +534,7 @@ def past_is_without_what_came_later(trial: ConformanceRun) -> None:
 
 @_register_check("time_travel", "replacing")
 def past_shows_texts_as_they_were(trial: ConformanceRun) -> None:
-    """A search as of a moment before a text was replaced shows the text that it replaced, in a fresh process too."""
+    """A search as of a time before a text was replaced returns the original text, also in a new process."""
     space = trial.get_namespace("alice")
     with trial.open_store() as store:
         texts = trial.save_memories(store, space, "first", 4)
@@ -555,9 +555,9 @@ def past_shows_texts_as_they_were(trial: ConformanceRun) -> None:
 
 @_register_check("filters")
 def filters_are_exact(trial: ConformanceRun) -> None:
-    """A search with filters gives as many as it is asked for, of those only, however many others are nearer."""
+    """A filtered search returns the requested number of matches and nothing else, even if many others are nearer."""
     space, about = trial.get_namespace("alice"), make_words("matter", 3)
-    # Names that a wrong comparison could confuse: by prefix, as LIKE patterns, or by case.
+    # A wrong comparison (by prefix, LIKE pattern or ignoring case) would treat some of these names as equal.
     counts = {"tax": 12, "taxes": 3, "Tax": 3, "ta%": 3, "t_x": 3}
     query = " ".join(about)
     with trial.open_store() as store:

@@ -39,17 +39,17 @@ class StoreDriver(Protocol):
     """
     Interface between this kit and a store; any class with these methods is accepted.
 
-    The kit creates a driver without arguments, in a separate process that opens one store.
+    The kit calls the class without arguments, in a separate process that opens one store.
     Each method may be synchronous or async. Any exception counts as a rejection.
     Other processes import the class, so it must be defined at module level.
     """
 
     lacks: ClassVar[Mapping[Capability, str]] = {}
     """
-    Capabilities that the store lacks, each with the reason. Their checks are excused.
+    Capabilities that the store lacks, each with the reason. Checks that need one of them are excused.
 
-    ``"deleting"``, ``"replacing"``, ``"durability"`` (it stores nothing on a disk), ``"full_disk"`` (its files are
-    elsewhere), ``"two_writers"``, ``"isolation"``, ``"scoped_ids"`` (an id suffices in any namespace),
+    ``"deleting"``, ``"replacing"``, ``"durability"`` (the store writes nothing to a disk), ``"full_disk"`` (its files
+    are elsewhere), ``"two_writers"``, ``"isolation"``, ``"scoped_ids"`` (an id identifies a memory in any namespace),
     ``"forgetting"``, ``"time_travel"``, ``"filters"``.
     """
 
@@ -57,7 +57,7 @@ class StoreDriver(Protocol):
         """
         Open the store at a path that may not exist yet.
 
-        A suite may override `location` to pass something else, such as a server's address.
+        A suite may override `MemoryStoreSuite.location` to pass something else, such as a server's address.
         """
 
     def save(
@@ -72,10 +72,10 @@ class StoreDriver(Protocol):
         Save a text. Return when the store has acknowledged it.
 
         Args:
-            namespace: Its namespace: any short text without a dot.
-            id: A new id in this namespace.
+            namespace: The namespace of the text: any short string without a dot.
+            id: An id that is not yet used in this namespace.
             text: One line of words.
-            metadata: ``topic``, any word, and ``kind``, which is ``"context"`` or ``"decision"``.
+            metadata: Two entries: ``topic`` is any word, and ``kind`` is ``"context"`` or ``"decision"``.
 
         Returns:
             The store's own id, or None if it uses the given *id*.
@@ -83,7 +83,7 @@ class StoreDriver(Protocol):
         """
 
     def get(self, namespace: str, id: str, /) -> Awaitable[str | None] | str | None:  # noqa: A002 - as above
-        """Return the text of an id, or None if it does not exist."""
+        """Return the text of the memory with this id, or None if there is no such memory."""
 
     def all(self, namespace: str, /) -> Awaitable[Iterable[tuple[str, str]]] | Iterable[tuple[str, str]]:
         """Return the ids and texts of all memories of a namespace."""
@@ -103,19 +103,19 @@ class StoreDriver(Protocol):
 
         Args:
             namespace: The namespace to search.
-            query: Some words.
+            query: Words separated by spaces.
             limit: Maximum number of hits.
-            where: Required metadata values; not passed without a filter.
-            as_of: The time (in UTC) as of which to search; not passed for the present.
+            where: Metadata values that each hit must have. Passed only for a filtered search.
+            as_of: A past time in UTC: search the memories as they were then. Passed only for a search of the past.
 
         """
 
     def replace(self, namespace: str, id: str, text: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
-        """Replace the text of an id. Required unless the store lacks ``"replacing"``."""
+        """Replace the text of the memory with this id. Required unless the store lacks ``"replacing"``."""
 
     def delete(self, namespace: str, id: str, /) -> Awaitable[None] | None:  # noqa: A002 - as above
         """
-        Delete an id. Required unless the store lacks ``"deleting"``.
+        Delete the memory with this id. Required unless the store lacks ``"deleting"``.
 
         If the store has a separate call for permanent erasure, the driver may add a method ``forget`` with the same
         arguments.
@@ -136,7 +136,7 @@ class CheckResult:
         outcome: ``"passed"``, ``"failed"`` or ``"excused"``.
         findings: The problems, one line each, without texts of memories.
         reason: The reason for ``"excused"``: the capability that the store lacks.
-        seed: Repeats the check, except for the timing of processes.
+        seed: The random seed. The same seed repeats the check, except for the timing of processes.
 
     """
 
@@ -170,10 +170,10 @@ class MemoryStoreSuite:
     rounds: ClassVar[int] = 4
     """The number of times that a writing process is killed."""
     seed: ClassVar[int | None] = None
-    """Repeats the plan of a run; None for a random one each time."""
+    """The random seed. The same seed repeats the plan of a check; None chooses a new seed for each check."""
 
     def location(self, tmp_path: Path) -> str:
-        """Return the location for a driver's ``open``: by default a path that does not exist yet."""
+        """Return the argument for the driver's ``open``. By default, it is a path that does not exist yet."""
         return str(tmp_path / "store")
 
     def result_of(self, name: str, place: Path, *, prefix: str = "") -> CheckResult:
@@ -181,8 +181,8 @@ class MemoryStoreSuite:
         Run a check, and return its result.
 
         Args:
-            name: The name of its test, without ``test_``.
-            place: A directory of the caller for the check's files.
+            name: The name of the check, which is the name of its test without ``test_``.
+            place: An existing directory in which the check creates its files.
             prefix: The prefix of all namespaces; needed if several checks share a store.
 
         """

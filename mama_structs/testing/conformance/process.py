@@ -1,5 +1,5 @@
 """
-Runs a store under test in a separate process, and the client with which checks call it.
+Separate process for a store under test, and the client through which checks call it.
 
 Command line: ``process.py DRIVER LOCATION FD``.
 """
@@ -33,7 +33,7 @@ from mama_structs.errors import InvalidArgument
 from mama_structs.testing.conformance.ack_log import HANG_TIMEOUT_SECONDS, AckLog
 from mama_structs.testing.conformance.sample_texts import make_text
 
-# The operations from which a writer chooses at random. Repetition makes an operation more frequent.
+# A writer chooses from these operations at random. An operation that is listed more often is chosen more often.
 _WRITER_OPERATIONS: Final = ("save", "save", "save", "replace", "delete", "save")
 _MAX_ERROR_CHARS: Final = 160
 
@@ -81,7 +81,7 @@ def make_driver_spec(driver: type | str) -> str:
     """
     Return the argument from which `load_driver` loads a driver class in another process.
 
-    A text is returned unchanged.
+    A string is returned unchanged.
     """
     if isinstance(driver, str):
         return driver
@@ -184,7 +184,7 @@ class _DriverServer:
 
     def limit(self, room: int | None) -> None:
         """
-        Allow each file of the store to grow to *room* bytes above the largest file.
+        Limit the size of each file of the store to the size of the largest file plus *room* bytes.
 
         0 allows no write, and None removes the limit.
         """

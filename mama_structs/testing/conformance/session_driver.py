@@ -1,5 +1,5 @@
 """
-Drivers with which the memory suite tests the sessions of this package.
+Drivers that run the memory suite on the sessions of this package.
 
 See `StoreDriver` for the contract of each method.
 """
@@ -29,7 +29,7 @@ _SERVER_LACKS: Final[Mapping[Capability, str]] = {
 
 
 class _BaseSessionDriver:
-    """Opens one session per namespace at the same location, when the namespace is first used."""
+    """Base class of the drivers. It opens a session for each namespace on first use, all at the same location."""
 
     lacks: ClassVar[Mapping[Capability, str]] = {}
 
@@ -92,7 +92,7 @@ class SessionDriver(_BaseSessionDriver):
         where: Mapping[str, str] | None = None,
         as_of: datetime | None = None,
     ) -> list[tuple[str, str]]:
-        """Search memories by vector similarity and keywords, with filters."""
+        """Search memories by vector similarity and keywords, filtered by topic and type."""
         given = where or {}
         hits = await (await self._open_memories(namespace)).search(
             query, limit=limit, topic=given.get("topic"), types=given.get("kind"), as_of=as_of
@@ -167,7 +167,7 @@ class ServerSessionDriver(SessionDriver):
     """
     Test driver for memories on a PostgreSQL server.
 
-    The tests cannot access the server's files.
+    Checks cannot access the server's files, so the checks that need them are excused.
     """
 
     lacks: ClassVar[Mapping[Capability, str]] = _SERVER_LACKS

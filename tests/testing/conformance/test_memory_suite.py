@@ -162,7 +162,10 @@ def test_command_prints_checks_and_writes_results(tmp_path, capsys):
 
     assert 1 == status
     assert "seed 7" == said[0]
-    assert "passed   What was saved is read and found at the next call, and after the store was opened again" == said[1]
+    assert (
+        "passed   A saved memory can be read and found by the next call, and also after the store is reopened"
+        == said[1]
+    )
     assert "         limit 45: 20 hits, of 60 memories" in said
     assert "1 passed, 1 failed, 0 excused" == said[-1]
     assert [("saved_is_found", "passed", 7), ("limit_is_exact", "failed", 7)] == [
